@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from localdflash.tui.status_bar import StatusBar
 
 P = ParamSpec("P")
-S = TypeVar("S", bound="Base")
+S = TypeVar("S", bound="ChatAppBase")
 T = TypeVar("T")
 Action = Callable[Concatenate[S, P], Coroutine[Any, Any, None]]
 LATEST: Literal["latest"] = "latest"
 
 
-def told(action: "Action[S, P]") -> "Action[S, P]":
+def report_errors(action: "Action[S, P]") -> "Action[S, P]":
     """Show errors raised inside an action as a line under the chat."""
 
-    async def saying(self: S, /, *arguments: P.args, **names: P.kwargs) -> None:
+    async def wrapper(self: S, /, *arguments: P.args, **names: P.kwargs) -> None:
         try:
             await action(self, *arguments, **names)
         except LocaldflashError as error:
@@ -48,11 +48,11 @@ def told(action: "Action[S, P]") -> "Action[S, P]":
         except OSError as error:
             self.complain(f"{error.strerror}: {error.filename}" if error.filename else str(error))
 
-    return saying
+    return wrapper
 
 
 @dataclass(frozen=True)
-class Start:
+class ChatStart:
     """How the chat begins. `chats`: the database of chats, or None to keep none. `session`: the chat to continue."""
 
     source: ServerSource
@@ -66,30 +66,30 @@ class Start:
     debug: bool = False  # whether a mistake of ours is shown with a traceback
 
 
-class Base(App[int]):
+class ChatAppBase(App[int]):
     """The app without its actions."""
 
     transcript: Transcript
     prompt: "Prompt"
     status_bar: "StatusBar"
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: ChatStart) -> None:
         super().__init__()
         self.start = start
         self.talk = Talk(Answerer(start.source, self.say), start.chats, str(start.folder), self.complain)
         self.talk.settings, self.talk.system = start.settings, start.system
-        self.files = AttachableFiles(start.folder, self.say_later)
-        self.history = History(history_file() if start.chats else None, self.say_later)
+        self.files = AttachableFiles(start.folder, self.say_from_thread)
+        self.history = History(history_file() if start.chats else None, self.say_from_thread)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []
         self.complaints: list[str] = []  # since the last answer began
         self.arrivals = 0  # chats that are on their way to the screen
-        self.ends_with_esc: asyncio.Task[Any] | None = None  # what is waited for besides an answer
+        self.cancellable_task: asyncio.Task[Any] | None = None  # what is waited for besides an answer
 
     def say(self, line: str) -> None:
         """Show a line of the program's own under the chat."""
         self.transcript.note(sanitize(line))
 
-    def say_later(self, line: str) -> None:
+    def say_from_thread(self, line: str) -> None:
         """Like `say`, callable from any thread."""
         self.call_later(self.say, line)
 
@@ -138,10 +138,10 @@ class Base(App[int]):
         if asyncio.iscoroutine(found):
             self.run_worker(found)
 
-    async def until_esc(self, work: Coroutine[Any, Any, T]) -> T | None:
+    async def run_until_esc(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of some work; None if the user ended it."""
         task: asyncio.Task[T] = asyncio.create_task(work)
-        self.ends_with_esc = task
+        self.cancellable_task = task
         try:
             return await task
         except asyncio.CancelledError:
@@ -150,13 +150,13 @@ class Base(App[int]):
                 raise
             return None
         finally:
-            self.ends_with_esc = None
+            self.cancellable_task = None
 
-    async def asked(self, dialog: ModalScreen[T | None]) -> T | None:
+    async def show_dialog(self, dialog: ModalScreen[T | None]) -> T | None:
         """Return the result of a dialog, or None if it was closed."""
         return await self.push_screen_wait(dialog)
 
     @property
-    def covered(self) -> bool:
+    def is_covered(self) -> bool:
         """Return whether another screen lies over the chat."""
         return isinstance(self.screen, ModalScreen)

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from localdflash.tui.inline import clean, inline
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-NARROWEST = 8  # cells that bars and indents leave to the text; with less there are none
-_BAR = StyledRun("│ ", "quote")
+MIN_TEXT_CELLS = 8  # cells that bars and indents leave to the text; with less there are none
+_QUOTE_BAR = StyledRun("│ ", "quote")
 _TASK = re.compile(r"\[([ xX])\][ \t]+")
 
 
@@ -78,7 +78,7 @@ class Quote(Container):
     def _layout(self, width: int) -> Sequence[Line]:
         inner = _left(width, 2)
         rows = stacked(self.children, inner)
-        return rows if inner == width else [behind(_BAR, line) for line in rows]
+        return rows if inner == width else [behind(_QUOTE_BAR, line) for line in rows]
 
 
 class Item(Container):
@@ -155,10 +155,10 @@ def _left(width: int, prefix: int) -> int:
     """Return the width that a prefix leaves; the whole width if that would be too little, for the prefix then goes
     elsewhere.
     """
-    return width - prefix if width - prefix >= NARROWEST else width
+    return width - prefix if width - prefix >= MIN_TEXT_CELLS else width
 
 
-_BAR = StyledRun("│ ", "muted")
+_THOUGHT_BAR = StyledRun("│ ", "muted")
 
 
 class Thoughts(Block):
@@ -187,13 +187,13 @@ class Thoughts(Block):
         if not self.unfolded:
             return [self._folded(text, width)]
         head = wrap([StyledRun(f"▾ {self._title(text)}", "muted")], width)
-        inner = width - 2 if width - 2 >= NARROWEST else width
+        inner = width - 2 if width - 2 >= MIN_TEXT_CELLS else width
         rows = list(self._verbatim.lines(inner))
         while rows and not rows[-1].text.strip():
             rows.pop()
         return [
             *(Line(line.runs, len(line.runs), line.joined) for line in head),
-            *(rows if inner == width else [behind(_BAR, line) for line in rows]),
+            *(rows if inner == width else [behind(_THOUGHT_BAR, line) for line in rows]),
         ]
 
     def _title(self, text: str) -> str:

@@ -37,10 +37,10 @@ from localdflash.text.sanitize import printable
 from localdflash.tui import saved_state
 from localdflash.tui.actions.chat_actions import ChatActions
 from localdflash.tui.actions.code_actions import CodeActions
-from localdflash.tui.actions.key_hints import LOW, PLACEHOLDER, KeyActions
+from localdflash.tui.actions.key_hints import MIN_FRAME_ROWS, PLACEHOLDER, KeyActions
 from localdflash.tui.actions.model_actions import ModelActions
 from localdflash.tui.actions.view_actions import ViewActions
-from localdflash.tui.app_base import LATEST, Start, told
+from localdflash.tui.app_base import LATEST, ChatStart, report_errors
 from localdflash.tui.commands import COMMANDS, Command
 from localdflash.tui.highlight import lexer_for
 from localdflash.tui.prompt_field import Prompt
@@ -50,10 +50,10 @@ from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS, register
 from localdflash.tui.transcript import Transcript
 from localdflash.tui.welcome import Welcome, tries
 
-REFRESH = 0.25  # seconds between two looks at the numbers while an answer grows
-LEAVES = 3.0  # seconds that the chat may take to leave after a signal
-AGAIN = 2.0  # seconds between two Ctrl+C that leave
-NARROW = 100  # columns under which the panel of speed goes below the chat
+STATUS_REFRESH_SECONDS = 0.25  # seconds between two looks at the numbers while an answer grows
+MAX_QUIT_SECONDS = 3.0  # seconds that the chat may take to leave after a signal
+DOUBLE_PRESS_SECONDS = 2.0  # seconds between two Ctrl+C that leave
+MIN_WIDE_COLUMNS = 100  # columns under which the panel of speed goes below the chat
 
 
 Hits = AsyncGenerator[Hit | DiscoveryHit, None]
@@ -103,10 +103,10 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         Binding("pageup", "scroll_chat(-1)", "Scroll up", show=False),
         Binding("pagedown", "scroll_chat(1)", "Scroll down", show=False),
     ]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW, "-high")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (MIN_FRAME_ROWS, "-high")]  # noqa: RUF012
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (as textual declares it)
         (0, "-narrow"),
-        (NARROW, "-wide"),
+        (MIN_WIDE_COLUMNS, "-wide"),
     ]
     CSS = """
     #middle { height: 1fr; }
@@ -118,11 +118,11 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
     ToastRack { dock: top; align: right top; margin: 0; }
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: ChatStart) -> None:
         super().__init__(start)
         register(self)
         self.theme = saved_state.load().theme
-        self._early: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
+        self._early_keys: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
         self._interrupted = -math.inf  # time.monotonic()
         self.talk.answerer.on_stage = lambda _: self.refresh_status()
         self.talk.answerer.when_busy = self.ask_when_busy
@@ -169,24 +169,24 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         self.prompt.focus()
         if not self.is_headless:
             for number in LEAVING:
-                signal.signal(number, partial(self._told_to_leave, asyncio.get_running_loop()))
-        self.set_interval(REFRESH, self._look)
+                signal.signal(number, partial(self._quit_on_signal, asyncio.get_running_loop()))
+        self.set_interval(STATUS_REFRESH_SECONDS, self._look)
         self.arrivals += 1  # until `_begin` has opened what is to be gone on with
-        self.call_after_refresh(self._take_early)
+        self.call_after_refresh(self._replay_early_keys)
         self.call_after_refresh(self._begin)
 
-    def _told_to_leave(self, loop: asyncio.AbstractEventLoop, number: int, _: object) -> None:
+    def _quit_on_signal(self, loop: asyncio.AbstractEventLoop, number: int, _: object) -> None:
         """Leave as if the user had quit, so that the answer is stored; a second signal ends the process at once."""
         signal.signal(number, signal.SIG_DFL)
-        end = threading.Timer(LEAVES, os._exit, [128 + number])  # a terminal that is gone may block the loop
+        end = threading.Timer(MAX_QUIT_SECONDS, os._exit, [128 + number])  # a terminal that is gone may block the loop
         end.daemon = True
         end.start()
         loop.call_soon_threadsafe(lambda: self.run_worker(self.action_quit()))
 
     async def on_event(self, event: events.Event) -> None:
         """See textual."""
-        if self._early is not None and isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
-            self._early.append(event)
+        if self._early_keys is not None and isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            self._early_keys.append(event)
             return
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and self._is_typed_ahead(event):
             return
@@ -194,25 +194,25 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
 
     def _is_typed_ahead(self, event: events.Key | events.Paste) -> bool:
         """Return whether a key came before a dialog could be read: text goes to the prompt, and nothing answers."""
-        if not self.covered:
+        if not self.is_covered:
             return False
         from localdflash.tui.screens.dialog import Dialog
 
         dialog = self.screen
-        if not isinstance(dialog, Dialog) or dialog.listens():
+        if not isinstance(dialog, Dialog) or dialog.accepts_keys():
             return False
         if isinstance(event, events.Paste) or event.is_printable or event.key == "backspace":
             self.prompt.post_message(event)
             return True
         return not event.key.startswith("ctrl+")  # leaving is always possible
 
-    async def _take_early(self) -> None:
-        early, self._early = self._early or [], None
+    async def _replay_early_keys(self) -> None:
+        early, self._early_keys = self._early_keys or [], None
         for event in early:
             await super().on_event(event)
 
     @work
-    @told
+    @report_errors
     async def _begin(self) -> None:
         import_module("msgspec")  # which two threads at once cannot import
         self._open_answerer()
@@ -221,7 +221,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         if file := await asyncio.to_thread(find_code_file, self.files):
             self.welcome.offer(tries(spell_mention(file)))
         try:
-            await self._go_on_with(self.start.session)
+            await self._continue_session(self.start.session)
         finally:
             self.arrivals -= 1
             self.send_queued(stopped=False)
@@ -229,7 +229,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             with suppress(LocaldflashError):  # it is explained once more at the next start
                 saved_state.save(replace(saved_state.load(), seen_welcome=True))
 
-    async def _go_on_with(self, session: int | str | None) -> None:
+    async def _continue_session(self, session: int | str | None) -> None:
         if session == LATEST:
             latest = await self.talk.run_in_store(ChatStore.latest, self.talk.folder)
             if latest is None:
@@ -250,9 +250,9 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             if about.notice:
                 self.say(about.notice)
         self.refresh_status()
-        await self._settle()
+        await self._warm_up()
 
-    async def _settle(self) -> None:
+    async def _warm_up(self) -> None:
         """Do in idle moments what would otherwise delay an answer."""
         await asyncio.to_thread(lexer_for, "python")  # the first use of one is 40 ms of building it
         if not self.is_headless:  # where many apps follow each other, nothing is to stay
@@ -305,16 +305,16 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
 
     # Commands
 
-    @on(Prompt.Refused)
-    def _refused(self, event: Prompt.Refused) -> None:
+    @on(Prompt.Problem)
+    def _refused(self, event: Prompt.Problem) -> None:
         self.complain(event.reason)
 
-    @on(Prompt.Told)
-    def _told(self, event: Prompt.Told) -> None:
+    @on(Prompt.Notice)
+    def _told(self, event: Prompt.Notice) -> None:
         self.say(event.line)
 
-    @on(StatusBar.Picked)
-    def _picked_part(self, event: StatusBar.Picked) -> None:
+    @on(StatusBar.PartClicked)
+    def _picked_part(self, event: StatusBar.PartClicked) -> None:
         """Act on a click on the model or on one of the speed numbers."""
         if event.part == "model":
             self.action_model()
@@ -346,13 +346,13 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the chat's keys, except for leaving, while another screen lies over it."""
-        if self.covered and action in _OF_THE_CHAT:
+        if self.is_covered and action in _CHAT_ACTIONS:
             return False
-        if action == "try" and (self.covered or not self.may_try()):
+        if action == "try" and (self.is_covered or not self.can_insert_example()):
             return False
         return super().check_action(action, parameters)
 
-    @on(Prompt.Left)
+    @on(Prompt.QuitRequested)
     async def _left(self) -> None:
         await self.action_quit()
 
@@ -363,11 +363,11 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             await self.copy_text(selected, "the selection")
         elif self.talk.answering:
             self.action_stop()
-        elif time.monotonic() - self._interrupted < AGAIN:
+        elif time.monotonic() - self._interrupted < DOUBLE_PRESS_SECONDS:
             await self.action_quit()
         else:
             self._interrupted = time.monotonic()
-            self.notify("Ctrl+C again leaves", markup=False, timeout=AGAIN)
+            self.notify("Ctrl+C again leaves", markup=False, timeout=DOUBLE_PRESS_SECONDS)
 
     def action_scroll_chat(self, pages: int) -> None:
         """Scroll the chat while the prompt has the focus."""
@@ -377,7 +377,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             self.transcript.scroll_page_down(animate=False)
 
 
-_OF_THE_CHAT = {command.action for command in COMMANDS if command.action != "quit"} | {"scroll_chat"}
+_CHAT_ACTIONS = {command.action for command in COMMANDS if command.action != "quit"} | {"scroll_chat"}
 
 
 def _share(numbers: Mapping[str, Any]) -> float | None:

@@ -14,8 +14,8 @@ from typing import Protocol
 from localdflash.base.system.process import apart
 from localdflash.text.sanitize import sanitize
 
-TERMINAL_LIMIT = 74_000  # bytes: beyond 100 KB in base64 many terminals drop it without a word
-_PATIENCE = 1.0  # seconds
+MAX_TERMINAL_BYTES = 74_000  # bytes: beyond 100 KB in base64 many terminals drop it without a word
+_TIMEOUT_SECONDS = 1.0  # seconds
 
 # Command, the variable without which it cannot work (desktop sessions), encoding of its input.
 _PROGRAMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
@@ -57,7 +57,7 @@ class Result:
 async def copy(terminal: Terminal, text: str, environment: Mapping[str, str] = os.environ) -> Result:
     """Copy in every way available. Lone surrogates, which no clipboard can take, become U+FFFD."""
     encodable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    asked = len(encodable.encode()) <= TERMINAL_LIMIT
+    asked = len(encodable.encode()) <= MAX_TERMINAL_BYTES
     if asked:
         terminal.copy_to_clipboard(encodable)
     program = await _native(encodable, environment)
@@ -88,7 +88,7 @@ async def _took(command: tuple[str, ...], data: bytes) -> bool:
     except OSError:
         return False
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             await process.communicate(data)
     except (TimeoutError, OSError):
         with suppress(ProcessLookupError):

@@ -12,8 +12,8 @@ from itertools import accumulate
 from localdflash.chat.messages import Message
 from localdflash.tui.entry import ChatEntry, ChatView
 
-_NEAR = 1  # screens above and below that are laid out too
-_FAR = 4  # screens beyond which rows are dropped
+_PRELOADED_SCREENS = 1  # screens above and below that are laid out too
+_RETAINED_SCREENS = 4  # screens beyond which rows are dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +99,18 @@ class Column:
         """Lay out the screen that begins at the place, and around it; return the row at which it begins."""
         while True:
             first = self.row(place)
-            low, high = max(0, first - _NEAR * rows), first + (1 + _NEAR) * rows
+            low, high = max(0, first - _PRELOADED_SCREENS * rows), first + (1 + _PRELOADED_SCREENS) * rows
             if not self._lay_out_between(low, high):
                 return first
 
     def settle_end(self, rows: int) -> None:
         """Lay out the screen that ends at the end, and above it."""
-        while self._lay_out_between(max(0, self.height - (1 + _NEAR) * rows), self.height):
+        while self._lay_out_between(max(0, self.height - (1 + _PRELOADED_SCREENS) * rows), self.height):
             pass
 
     def is_settled(self, first: int, rows: int) -> bool:
         """Return whether everything on the screen, and around it, is laid out."""
-        return not self._not_laid(max(0, first - _NEAR * rows), first + (1 + _NEAR) * rows)
+        return not self._not_laid(max(0, first - _PRELOADED_SCREENS * rows), first + (1 + _PRELOADED_SCREENS) * rows)
 
     def _lay_out_between(self, low: int, high: int) -> bool:
         """Lay out the entries with these rows; return whether any was not laid out yet."""
@@ -120,7 +120,7 @@ class Column:
         return bool(missing)
 
     def _not_laid(self, low: int, high: int) -> list[int]:
-        return [index for index in self.between(low, high) if not self.entries[index].laid_out(self.view)]
+        return [index for index in self.between(low, high) if not self.entries[index].is_laid_out(self.view)]
 
     def between(self, low: int, high: int) -> range:
         """Return the entries with these rows."""
@@ -136,7 +136,10 @@ class Column:
         """Free the rows of entries far from the screen."""
         if not self.entries:
             return
-        low, high = self.at(max(0, first - _FAR * rows))[0], self.at(min(first + _FAR * rows, self.height - 1))[0]
+        low, high = (
+            self.at(max(0, first - _RETAINED_SCREENS * rows))[0],
+            self.at(min(first + _RETAINED_SCREENS * rows, self.height - 1))[0],
+        )
         for index in [index for index in self._laid if not low <= index <= high]:
             if not self.entries[index].growing:
                 self._drop(index)
@@ -153,7 +156,7 @@ class Column:
     def copied(self, index: int, start: int, end: int | None) -> str:
         """Return the text of an entry between two offsets; this lays nothing out."""
         entry = self.entries[index]
-        if entry.laid_out(self.view):
+        if entry.is_laid_out(self.view):
             return entry.copied(start, end)
         height = entry.height
         entry.lay_out(self.view)
@@ -170,7 +173,7 @@ class Column:
             return RowPlace(0, 0)
         index, row = self.at(max(0, min(row, self.height - 1)))
         entry = self.entries[index]
-        if not entry.laid_out(self.view):
+        if not entry.is_laid_out(self.view):
             return RowPlace(index, 0)
         offset = entry.offset(row)
         return RowPlace(index, offset, entry.row(offset) - row)
@@ -180,6 +183,6 @@ class Column:
         if place.index >= len(self.entries):
             return 0
         entry, top = self.entries[place.index], self._tops[place.index]
-        if not entry.laid_out(self.view):
+        if not entry.is_laid_out(self.view):
             return top
         return top + max(0, entry.row(place.offset) - place.above)

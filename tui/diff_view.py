@@ -17,15 +17,15 @@ from localdflash.text.sanitize import sanitize
 if TYPE_CHECKING:
     from localdflash.chat.file_text import ShownHunk
 
-LONGEST = 4_000  # characters of a line that are shown
+MAX_LINE_CHARS = 4_000  # characters of a line that are shown
 _TAB = 4
-_STEP = 8  # cells to the side
-_NARROW = 60  # cells: below, one number is enough
-_LOOKS = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}
+_SCROLL_CELLS = 8  # cells to the side
+_MIN_TWO_NUMBERS_CELLS = 60  # cells: below, one number is enough
+_STYLES = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}
 
 
 class _Row(NamedTuple):
-    """One row. `old` and `new` count from 1, 0 for none; `sign` is one of `_LOOKS`."""
+    """One row. `old` and `new` count from 1, 0 for none; `sign` is one of `_STYLES`."""
 
     old: int
     new: int
@@ -36,7 +36,7 @@ class _Row(NamedTuple):
 class DiffView(ScrollView):
     """The hunks of one file."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"diff-view--{look}" for look in (*_LOOKS.values(), "number")}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"diff-view--{look}" for look in (*_STYLES.values(), "number")}
     DEFAULT_CSS = """
     DiffView {
         height: 1fr; scrollbar-size-horizontal: 1; scrollbar-size-vertical: 1;
@@ -70,11 +70,11 @@ class DiffView(ScrollView):
 
     def action_scroll_left(self) -> None:
         """Scroll by several columns, so that a key press is worth it."""
-        self.scroll_relative(x=-_STEP, animate=False)
+        self.scroll_relative(x=-_SCROLL_CELLS, animate=False)
 
     def action_scroll_right(self) -> None:
         """See `action_scroll_left`."""
-        self.scroll_relative(x=_STEP, animate=False)
+        self.scroll_relative(x=_SCROLL_CELLS, animate=False)
 
     def _arrange(self) -> None:
         self.virtual_size = Size(self._gutter + self._widest, len(self._rows))
@@ -82,7 +82,7 @@ class DiffView(ScrollView):
     @property
     def _gutter(self) -> int:
         """Return the cells of numbers and sign."""
-        return self._digits + 3 if self.size.width < _NARROW else 2 * self._digits + 4
+        return self._digits + 3 if self.size.width < _MIN_TWO_NUMBERS_CELLS else 2 * self._digits + 4
 
     def render_line(self, y: int) -> Strip:
         """Return one row of the screen."""
@@ -91,7 +91,7 @@ class DiffView(ScrollView):
         if top + y >= len(self._rows):
             return Strip.blank(width, self.rich_style)
         row = self._rows[top + y]
-        style = self.get_component_rich_style(f"diff-view--{_LOOKS[row.sign]}")
+        style = self.get_component_rich_style(f"diff-view--{_STYLES[row.sign]}")
         number = self.get_component_rich_style("diff-view--number")
         sign = row.sign if row.sign in "+-" else " "
         gutter = [Segment(self._numbers(row), number), Segment(f"{sign} ", style)]
@@ -100,23 +100,23 @@ class DiffView(ScrollView):
 
     def _numbers(self, row: _Row) -> str:
         old, new = (str(number) if number else "" for number in (row.old, row.new))
-        if self.size.width < _NARROW:
+        if self.size.width < _MIN_TWO_NUMBERS_CELLS:
             return f"{new or old:>{self._digits}} "
         return f"{old:>{self._digits}} {new:>{self._digits}} "
 
 
 def shown(text: str) -> str:
     """Make a line safe to show: no control characters, tabs as blanks, cut if absurdly long."""
-    rest = len(text) - LONGEST
+    rest = len(text) - MAX_LINE_CHARS
     if rest > 0:
-        text = f"{text[:LONGEST]} … {rest} more characters"
+        text = f"{text[:MAX_LINE_CHARS]} … {rest} more characters"
     if text.isascii() and text.isprintable():
         return text
     return sanitize(text.replace("\r", "\u240d").expandtabs(_TAB))
 
 
 def _width(text: str) -> int:
-    return len(text) if len(text) <= LONGEST and text.isascii() and text.isprintable() else cell_len(shown(text))
+    return len(text) if len(text) <= MAX_LINE_CHARS and text.isascii() and text.isprintable() else cell_len(shown(text))
 
 
 def _rows(hunk: "ShownHunk") -> Iterator[_Row]:

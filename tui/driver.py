@@ -18,8 +18,8 @@ from textual.drivers.linux_driver import LinuxDriver
 from localdflash.base.system import descriptor
 from localdflash.tui.pastes import PasteParser
 
-_READ = 1 << 16  # bytes at a time
-_MARGIN = 0.002  # seconds, for the parser to see that the delay is over
+_READ_BYTES = 1 << 16  # bytes at a time
+_MARGIN_SECONDS = 0.002  # seconds, for the parser to see that the delay is over
 
 
 class Exit(Event):
@@ -45,7 +45,7 @@ class Exit(Event):
         """See threading."""
         super().clear()
         with suppress(BlockingIOError):
-            os.read(self._reader, _READ)
+            os.read(self._reader, _READ_BYTES)
 
     def close(self) -> None:
         """Close the pipe."""
@@ -82,7 +82,7 @@ class Driver(LinuxDriver):
                 if self.exit_event.is_set():
                     break
                 if ready:
-                    data = os.read(self.fileno, _READ)
+                    data = os.read(self.fileno, _READ_BYTES)
                     if not data:
                         break  # nobody is there any more
                     for event in parser.feed(text) if (text := decode(data)) else ():
@@ -90,6 +90,6 @@ class Driver(LinuxDriver):
                 for event in parser.tick():
                     self.process_message(event)
                 # Only what has come lately may be the begin of a key whose end is still to come.
-                wait = ESCAPE_DELAY + _MARGIN if ready else None
+                wait = ESCAPE_DELAY + _MARGIN_SECONDS if ready else None
         for _ in parser.feed(""):  # what is left is no key
             pass

@@ -15,13 +15,13 @@ from textual.strip import Strip
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.captions import attachment_line, footer, header, note_run
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
-from localdflash.tui.tints import Tinted
+from localdflash.tui.tints import TintedText
 
 if TYPE_CHECKING:  # it takes long to import; the app has it done before it is needed
-    from localdflash.tui.markdown import MarkdownDocument, Unsettled
+    from localdflash.tui.markdown import HighlightJob, MarkdownDocument
 
 _BLANK = Line(joined="")
-_LONG = 100_000  # characters
+_MAX_EXACT_ESTIMATE_CHARS = 100_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ChatEntry:
         "steps",
         "strips",
         "text",
-        "unlike_others",
+        "thoughts_inverted",
     )
 
     def __init__(self, message: Message | None, number: int = 0) -> None:
@@ -62,12 +62,12 @@ class ChatEntry:
         self.steps: list[StepRecord] = []  # of an answer under way
         self.notes: list[tuple[str, str]] = []  # text, kind
         self.growing = False
-        self.unlike_others = False  # its thoughts are folded where others' are not, and the other way round
+        self.thoughts_inverted = False  # its thoughts are folded where others' are not, and the other way round
         self.height = 0  # rows; an estimate until it was laid out
         self.strips: dict[int, Strip] = {}  # of rows that were drawn
         self._view: ChatView | None = None  # None: not laid out
         self._document: MarkdownDocument | None = None
-        self._tinted: Tinted | None = None
+        self._tinted: TintedText | None = None
         self._head: Sequence[Line] = ()
         self._body: Sequence[Line] = ()
         self._tail: Sequence[Line] = ()
@@ -124,13 +124,13 @@ class ChatEntry:
         """Guess the height without laying anything out."""
         self._view = None
         attachments = len(self.message.attachments) if self.message else 0
-        if len(self.text) < _LONG:
+        if len(self.text) < _MAX_EXACT_ESTIMATE_CHARS:
             rows = sum(1 + len(line) // view.width for line in self.text.split("\n"))
         else:
             rows = self.text.count("\n") + len(self.text) // view.width
         self.height = 2 + attachments + rows + (1 if self.is_answer else 0)
 
-    def laid_out(self, view: ChatView) -> bool:
+    def is_laid_out(self, view: ChatView) -> bool:
         """Return whether rows exist for this view."""
         return self._view == view
 
@@ -172,9 +172,9 @@ class ChatEntry:
             return []
         lines = [header(self.message, self.number, view.model)]
         for attachment in self.message.attachments:
-            lines += _aside([attachment_line(attachment)], view.width)
+            lines += _as_decoration([attachment_line(attachment)], view.width)
         if view.tinted and self.is_answer:
-            lines += [*_aside(self._tints().legend(), view.width), _BLANK]
+            lines += [*_as_decoration(self._tints().legend(), view.width), _BLANK]
         return lines
 
     def _make_body(self, view: ChatView) -> tuple[Sequence[Line], int]:
@@ -190,29 +190,29 @@ class ChatEntry:
             self._document.append(self.text)
             if not self.growing:
                 self._document.finish()
-        self._document.thoughts_open = view.thoughts != self.unlike_others
+        self._document.thoughts_open = view.thoughts != self.thoughts_inverted
         try:
             return self._document.lines(view.width), self._document.changed_from()
         except Exception:  # whatever markup the renderer cannot take is still read as it came
-            return Tinted(self.text).lines(view.width), 0
+            return TintedText(self.text).lines(view.width), 0
 
-    def _tints(self) -> Tinted:
+    def _tints(self) -> TintedText:
         if self._tinted is None:
             known = self.message.steps if self.message else ()
-            self._tinted = Tinted(self.text, (*known, *self.steps))
+            self._tinted = TintedText(self.text, (*known, *self.steps))
         return self._tinted
 
     def _make_tail(self, view: ChatView) -> list[Line]:
         lines: list[Line] = []
         if self.message and not self.growing and (ended := footer(self.message)):
-            lines += _aside([ended], view.width)
+            lines += _as_decoration([ended], view.width)
         for text, kind in self.notes:
             lines += wrap([note_run(text, kind)], view.width)
         return [*lines, _BLANK]
 
     # Its code
 
-    def unsettled(self) -> "tuple[MarkdownDocument, Unsettled] | None":
+    def unsettled(self) -> "tuple[MarkdownDocument, HighlightJob] | None":
         """Return a fence on the screen that could be highlighted better, and the document that takes the result."""
         if self._document is None or self.growing:
             return None
@@ -236,7 +236,7 @@ class ChatEntry:
 
     def copied(self, start: int, end: int | None) -> str:
         """Return the characters between two offsets; None means up to the end."""
-        return "".join(map(copied_of, (*self._head, *self._body, *self._tail)))[start:end]
+        return "".join(map(copied_text, (*self._head, *self._body, *self._tail)))[start:end]
 
     def _measure(self, first: int) -> None:
         """Recompute the offsets from this row on."""
@@ -244,16 +244,16 @@ class ChatEntry:
         del self._offsets[first:]
         for row in range(first, self.height):
             self._offsets.append(total)
-            total += len(copied_of(self.line(row)))
+            total += len(copied_text(self.line(row)))
         self._offsets.append(total)
 
 
-def _aside(runs: Sequence[StyledRun], width: int) -> list[Line]:
+def _as_decoration(runs: Sequence[StyledRun], width: int) -> list[Line]:
     """Mark rows as decoration, which copying leaves out."""
     return [Line(line.runs, len(line.runs), "") for line in wrap(runs, width)]
 
 
-def copied_of(line: Line) -> str:
+def copied_text(line: Line) -> str:
     """Return what copying gives of one row."""
     ending = "\n" if line.joined is None else line.joined
     return "".join(run.text for run in line.runs[line.decoration :]) + ending

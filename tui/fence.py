@@ -7,12 +7,12 @@ from itertools import takewhile
 
 from rich.cells import cell_len, set_cell_size
 
-from localdflash.tui.block_layout import NARROWEST, Block, behind
+from localdflash.tui.block_layout import MIN_TEXT_CELLS, Block, behind
 from localdflash.tui.highlight import START, LexerState, highlighted, ready
 from localdflash.tui.inline import clean
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-LONGEST = 2_000  # lines that are highlighted
+MAX_HIGHLIGHTED_LINES = 2_000  # lines that are highlighted
 
 _GUTTER = StyledRun("  ", "fence")
 _OPENER = re.compile(r"( {0,3})(`{3,}(?=[^`\n]*$)|~{3,})[ \t]*([^\n]*?)[ \t]*$", re.MULTILINE)
@@ -112,14 +112,14 @@ class Code(Block):
 
     def _highlighted(self, line: str) -> tuple[tuple[StyledRun, ...], LexerState]:
         """The next line's runs. Lines far down stay plain: highlighting a huge fence at once would block everything."""
-        language = self.language if len(self._raw) < LONGEST else ""
+        language = self.language if len(self._raw) < MAX_HIGHLIGHTED_LINES else ""
         self._waiting |= not ready(language)
         return highlighted(language, line.removesuffix("\n"), self._states[-1])
 
     def _label(self, width: int) -> list[Line]:
         if not self.number:
             return []
-        gutter = (_GUTTER,) if width - 2 >= NARROWEST else ()
+        gutter = (_GUTTER,) if width - 2 >= MIN_TEXT_CELLS else ()
         room = width - 2 * len(gutter)
         label = f"{clean(self.info) or 'code'}  {self.number}"
         if cell_len(label) > room:
@@ -128,7 +128,7 @@ class Code(Block):
 
     def _wrapped(self, runs: tuple[StyledRun, ...]) -> Iterator[Line]:
         room = self._width - 2
-        if room < NARROWEST:
+        if room < MIN_TEXT_CELLS:
             yield from wrap(runs, self._width, words=False)
         else:
             yield from (behind(_GUTTER, line) for line in wrap(runs, room, words=False))

@@ -19,9 +19,9 @@ from localdflash.tui.styled_lines import StyledRun
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
-LONGEST = 500  # characters of a line that is highlighted: what some lexers need grows with the square
-PATIENCE_SECONDS = 1.0
-MOST_LEXERS = 64
+MAX_HIGHLIGHTED_CHARS = 500  # characters of a line that is highlighted: what some lexers need grows with the square
+MAX_LEXING_SECONDS = 1.0
+MAX_LEXERS = 64
 TAB = 4
 
 # Where a lexer stands between two lines: its states, and whether a comment that it cannot see across lines is open.
@@ -70,7 +70,7 @@ def ready(language: str) -> bool:
 
 def load(language: str) -> None:
     """Load the lexers of these languages; some ten milliseconds for each new one."""
-    if len(_lexers) >= MOST_LEXERS:
+    if len(_lexers) >= MAX_LEXERS:
         _lexers.clear()
         _lexers[""] = None
     lexer = None
@@ -107,7 +107,7 @@ def _highlighted(language: str, text: str, state: LexerState) -> tuple[tuple[Sty
     text = sanitize(text)
     lexer = _lexers.get(language)
     pieces = [("", text)]
-    if lexer and len(text) <= LONGEST:
+    if lexer and len(text) <= MAX_HIGHLIGHTED_CHARS:
         with suppress(Exception):  # a lexer's own rules: none of them may cost the answer
             pieces, state = _pieces(lexer, text, state)
     return tuple(_runs(pieces)), state
@@ -143,11 +143,11 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
 def exact(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | None:
     """The runs of all lines, read as a whole; slow, so run it in a thread. None if it cannot be done, or not soon."""
     lexer, clean = lexer_for(language), [sanitize(line) for line in lines]
-    if lexer is None or any(len(line) > LONGEST for line in clean):
+    if lexer is None or any(len(line) > MAX_HIGHLIGHTED_CHARS for line in clean):
         return None
     text = "\n".join([*clean, ""])  # some lexers know a line by its line feed
     found: list[list[tuple[str, str]]] = [[]]
-    deadline = monotonic() + PATIENCE_SECONDS
+    deadline = monotonic() + MAX_LEXING_SECONDS
     try:
         for _, kind, value in lexer.get_tokens_unprocessed(text):
             if monotonic() > deadline:

@@ -17,11 +17,11 @@ from localdflash.base.files.paths import create_private, data_folder
 from localdflash.base.system import descriptor
 from localdflash.text.sanitize import sanitize
 
-MOST = 500
-LONGEST = 20_000  # characters of one that is kept
-_ROOM = 2 * MOST  # lines before the old ones are dropped
-_LARGEST = 32_000_000  # bytes: a larger file is none of ours
-_WAIT = 1.0  # seconds for another chat that writes
+MAX_MESSAGES = 500
+MAX_MESSAGE_CHARS = 20_000  # characters of one that is kept
+_MAX_LINES = 2 * MAX_MESSAGES  # lines before the old ones are dropped
+_MAX_FILE_BYTES = 32_000_000  # bytes: a larger file is none of ours
+_LOCK_SECONDS = 1.0  # seconds for another chat that writes
 
 
 def history_file() -> Path:
@@ -49,8 +49,8 @@ class History:
         if not text.strip() or (texts and texts[-1] == text):
             return
         texts.append(text)
-        del texts[:-MOST]
-        if self._path is not None and len(text) <= LONGEST:
+        del texts[:-MAX_MESSAGES]
+        if self._path is not None and len(text) <= MAX_MESSAGE_CHARS:
             self._writer = self._writer or ThreadPoolExecutor(1, "history")
             self._writer.submit(self._write, text)
 
@@ -84,7 +84,7 @@ class History:
             self._texts = []
             if self._path is not None:
                 try:
-                    self._texts = _load(self._path)[-MOST:]
+                    self._texts = _load(self._path)[-MAX_MESSAGES:]
                 except OSError as error:
                     self._fail(error)
         return self._texts
@@ -96,7 +96,7 @@ class History:
             return  # it failed meanwhile
         try:
             create_private(path.parent)
-            with FileLock(f"{path}.lock", timeout=_WAIT, mode=0o600):
+            with FileLock(f"{path}.lock", timeout=_LOCK_SECONDS, mode=0o600):
                 _append(path, text)
         except Timeout:
             self._fail(TimeoutError(0, "another chat holds it"))
@@ -123,16 +123,16 @@ def _append(path: Path, text: str) -> None:
             file.seek(end - 1)
             ended = file.read(1) == b"\n"
         file.write((b"" if ended else b"\n") + json.dumps(text).encode("ascii") + b"\n")
-    texts = _load(path, _ROOM + 1)
-    if len(texts) > _ROOM:
-        _replace(path, texts[-MOST:])
+    texts = _load(path, _MAX_LINES + 1)
+    if len(texts) > _MAX_LINES:
+        _replace(path, texts[-MAX_MESSAGES:])
 
 
-def _load(path: Path, most: int = MOST) -> list[str]:
+def _load(path: Path, most: int = MAX_MESSAGES) -> list[str]:
     """Return the newest messages of the file, safe to show."""
     try:
         about = path.lstat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST:
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_FILE_BYTES:
             raise OSError(0, "not a file of what was sent")
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:

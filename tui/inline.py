@@ -13,8 +13,8 @@ from markdown_it.token import Token
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.styled_lines import StyledRun
 
-LONGEST = 8_000  # characters that are read as markup
-MOST_BRACKETS = 400
+MAX_MARKUP_CHARS = 8_000  # characters that are read as markup
+MAX_BRACKETS = 400
 TAB = "    "
 
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -52,7 +52,7 @@ def followable(url: str) -> str:
 @lru_cache(1024)
 def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
     """Return the runs of a block's text, each in `style` and its own; a line feed is a hard break."""
-    if len(content) > LONGEST or content.count("[") > MOST_BRACKETS:
+    if len(content) > MAX_MARKUP_CHARS or content.count("[") > MAX_BRACKETS:
         return (StyledRun("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
     tokens: list[Token] = []
     markdown = _markdown()

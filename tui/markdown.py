@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from localdflash.tui.block_layout import Block
 from localdflash.tui.block_reader import AnswerReading, TypedReading
-from localdflash.tui.fence import LONGEST, Code, ShownFence
+from localdflash.tui.fence import MAX_HIGHLIGHTED_LINES, Code, ShownFence
 from localdflash.tui.styled_lines import Line, StyledRun
 
-__all__ = ["MarkdownDocument", "ShownFence", "Unsettled"]
+__all__ = ["HighlightJob", "MarkdownDocument", "ShownFence"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
+class HighlightJob:
     """A fence that has ended and was highlighted line by line: `highlight.exact(language, lines)` may do better."""
 
     number: int
@@ -94,13 +94,13 @@ class MarkdownDocument:
         """Return the first line that the last call of lines() changed; the number of lines if it changed none."""
         return self._changed
 
-    def unsettled(self) -> Sequence[Unsettled]:
+    def unsettled(self) -> Sequence[HighlightJob]:
         """Return the fences that may be highlighted better, each returned once."""
         self._read()
         return [
-            Unsettled(code.number, code.language, [line.removesuffix("\n") for line in code.raw_lines])
+            HighlightJob(code.number, code.language, [line.removesuffix("\n") for line in code.raw_lines])
             for code in self._codes()
-            if code.number and code.closed and not code.settled and len(code.raw_lines) <= LONGEST
+            if code.number and code.closed and not code.settled and len(code.raw_lines) <= MAX_HIGHLIGHTED_LINES
         ]
 
     def settle(self, number: int, runs: Sequence[tuple[StyledRun, ...]] | None) -> None:

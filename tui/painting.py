@@ -108,7 +108,7 @@ class Palette:
         return ground.blend(text, 0.6) if text and ground else None
 
 
-LINK = "localdflash_link"  # the key in a style's meta under which the URL of a run is
+LINK = "localdflash_link"  # key of the URL in a style's meta
 _SAFE = ("http://", "https://", "mailto:")
 
 

@@ -20,8 +20,8 @@ from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.inline import Markdown
 from localdflash.tui.tables import Table
 
-DEEPEST = 20  # levels of quotes and lists; an item counts twice
-MOST_COLUMNS = 64
+MAX_NESTING = 20  # levels of quotes and lists; an item counts twice
+MAX_TABLE_COLUMNS = 64
 BULLET = "•"
 
 _Rule = Callable[[StateBlock, int, int, bool], bool]
@@ -71,7 +71,7 @@ def _shallow(rule: _Rule) -> _Rule:
     """Treat deeper nesting as text: nobody means it, and each level reads all of its lines once more."""
 
     def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-        return state.level < DEEPEST and rule(state, start, end, silent)
+        return state.level < MAX_NESTING and rule(state, start, end, silent)
 
     return limited
 
@@ -81,7 +81,7 @@ def _narrow(rule: _Rule) -> _Rule:
 
     def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         columns = state.src.count("|", state.bMarks[start], state.eMarks[start])
-        return 0 < columns <= MOST_COLUMNS and rule(state, start, end, silent)
+        return 0 < columns <= MAX_TABLE_COLUMNS and rule(state, start, end, silent)
 
     return limited
 

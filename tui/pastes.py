@@ -16,16 +16,16 @@ from textual.message import Message
 
 from localdflash.text.sanitize import sanitize
 
-LARGEST = 1_000_000  # characters that are taken at all
-MOST_LINES = 30  # more, or more characters, are attached
-MOST_CHARACTERS = 2_000
-_LONGEST_PATH = 4_096
+MAX_PASTE_CHARS = 1_000_000  # characters that are taken at all
+MAX_INLINE_LINES = 30  # more, or more characters, are attached
+MAX_INLINE_CHARS = 2_000
+_MAX_PATH_CHARS = 4_096
 _OTHER_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
 
 
 def is_long(text: str) -> bool:
     """Return whether a paste is attached rather than inserted."""
-    return len(text) > MOST_CHARACTERS or len(line_ends(text).splitlines()) > MOST_LINES
+    return len(text) > MAX_INLINE_CHARS or len(line_ends(text).splitlines()) > MAX_INLINE_LINES
 
 
 def line_ends(text: str) -> str:
@@ -40,10 +40,10 @@ def for_prompt(text: str) -> tuple[str, int]:
     return safe, 0 if safe == text else sum(sanitize(character) != character for character in text)
 
 
-def dropped_path(text: str) -> str | None:
+def parse_dropped_path(text: str) -> str | None:
     """Return the path that a terminal pastes for a file dropped on it: quoted, escaped or a file:// address."""
     text = text.strip()
-    if not text or len(text) > _LONGEST_PATH or "\n" in text or "\r" in text:
+    if not text or len(text) > _MAX_PATH_CHARS or "\n" in text or "\r" in text:
         return None
     if text.startswith("file://"):
         path = unquote(urlsplit(text).path)
@@ -106,7 +106,7 @@ class PasteParser(XTermParser):
         found = seen.find(_END)
         # What may be the first part of the bracket waits for its other part.
         end = found if found >= 0 else max(len(seen) - len(_END) + 1, 0)
-        room = max(LARGEST + 1 - self._kept, 0)
+        room = max(MAX_PASTE_CHARS + 1 - self._kept, 0)
         pieces.append(seen[: min(end, room)])
         self._kept += len(pieces[-1])
         self._length += end

@@ -25,12 +25,12 @@ from localdflash.chat.shell_command import parse_command
 from localdflash.tui import commands
 from localdflash.tui.attachments import Attachments
 from localdflash.tui.history import History
-from localdflash.tui.pastes import LARGEST, Paste, dropped_path, for_prompt, is_long, line_ends
+from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, for_prompt, is_long, line_ends, parse_dropped_path
 from localdflash.tui.suggesting import EDITING, SuggestingArea
-from localdflash.tui.suggestions import Choices
+from localdflash.tui.suggestions import ArgumentChoices
 
-MOST_ROWS = 8
-_NEW_LINE = ("shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r")
+MAX_PROMPT_ROWS = 8
+_NEW_LINE_KEYS = ("shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r")
 
 
 class Prompt(SuggestingArea):
@@ -53,20 +53,20 @@ class Prompt(SuggestingArea):
         text: str
         attachments: tuple[Attachment, ...] = ()
 
-    class Left(Message):
+    class QuitRequested(Message):
         """Ctrl+D was pressed in an empty prompt: the user leaves."""
 
     class EditLast(Message):
         """Up was pressed in an empty prompt: the last message should come back for editing."""
 
     @dataclass
-    class Refused(Message):
+    class Problem(Message):
         """Something cannot be done; one line says why. Nothing of what was typed is lost."""
 
         reason: str
 
     @dataclass
-    class Told(Message):
+    class Notice(Message):
         """A line that the user should know."""
 
         line: str
@@ -77,14 +77,14 @@ class Prompt(SuggestingArea):
         history: History,
         *,
         placeholder: str = "",
-        choices: Choices = lambda command: (),
+        choices: ArgumentChoices = lambda command: (),
         editable: Callable[[], bool] = lambda: True,
         id: str | None = None,  # noqa: A002
     ) -> None:
         """`choices`: what may follow a command, by its name. `editable`: whether a last message can come back."""
         super().__init__(files, choices=choices, placeholder=placeholder, id=id)
         self._sent, self._editable, self._chips = history, editable, Attachments()
-        self._insisted = ""  # refused once; sent without what was refused when it comes again
+        self._refused_text = ""  # refused once; sent without what was refused when it comes again
         self._sending = asyncio.Lock()
 
     # What the app does with it
@@ -118,7 +118,7 @@ class Prompt(SuggestingArea):
     def attach(self, path: str) -> None:
         """Attach a file, or a part of it (`box.py:12-40`)."""
         if not path.strip():
-            self.post_message(self.Refused("name a file: /attach PATH"))
+            self.post_message(self.Problem("name a file: /attach PATH"))
             return
         self.run_worker(self._attach_file(path.strip().removeprefix("@").strip('"')), group="attach")
 
@@ -141,7 +141,7 @@ class Prompt(SuggestingArea):
 
         Textual would act on the latter only after the app has seen them, and so after letters that were typed later.
         """
-        if (self.suggestions.is_open and self.key_of_suggestions(event.key)) or self._key(event.key):
+        if (self.suggestions.is_open and self.handle_suggestion_key(event.key)) or self._key(event.key):
             event.stop()
             event.prevent_default()
         elif action := EDITING.get(event.key):
@@ -151,7 +151,7 @@ class Prompt(SuggestingArea):
 
     def _key(self, key: str) -> bool:
         """Handle the prompt's own keys."""
-        if key in _NEW_LINE:
+        if key in _NEW_LINE_KEYS:
             self.replace("\n", *self.selection, maintain_selection_offset=False)
         elif key == "enter":
             self._enter()
@@ -162,7 +162,7 @@ class Prompt(SuggestingArea):
         elif key == "backspace" and not self.text and self.attachments:
             self._chips.items = self.attachments[:-1]
         elif key == "ctrl+d" and not self.text:
-            self.post_message(self.Left())
+            self.post_message(self.QuitRequested())
         else:
             return False
         return True
@@ -201,7 +201,7 @@ class Prompt(SuggestingArea):
         try:
             command = commands.parse(text.rstrip())
         except UsageError as error:
-            self.post_message(self.Refused(str(error)))
+            self.post_message(self.Problem(str(error)))
             return
         if command is not None:
             text, attachments = text.rstrip(), ()
@@ -222,17 +222,17 @@ class Prompt(SuggestingArea):
         """Read the files that are mentioned, then send; messages keep their order."""
         async with self._sending:
             found = await asyncio.to_thread(attach_mentions, text, self.files, picked)
-            if found.refused and text != self._insisted:
-                self._insisted = text
+            if found.refused and text != self._refused_text:
+                self._refused_text = text
                 self.picked |= picked
                 self.put_back(text, attachments)
-                self.post_message(self.Refused(f"{'; '.join(found.refused)}; Enter again sends the message without it"))
+                self.post_message(self.Problem(f"{'; '.join(found.refused)}; Enter again sends the message without it"))
                 return
             named = {one.name: one for one in (*attachments, *found.attachments)}
             self._submit(text, tuple(named.values()))
 
     def _submit(self, text: str, attachments: Sequence[Attachment]) -> None:
-        self._insisted = ""
+        self._refused_text = ""
         self._sent.add(text)
         self.post_message(self.Submitted(text, tuple(attachments)))
 
@@ -240,7 +240,7 @@ class Prompt(SuggestingArea):
         try:
             found = await asyncio.to_thread(lambda: self.files.read(*split_name(path, self.files.exists)))
         except UsageError as error:
-            self.post_message(self.Refused(str(error)))
+            self.post_message(self.Problem(str(error)))
             return
         self._chips.add(found)
 
@@ -256,10 +256,10 @@ class Prompt(SuggestingArea):
             self._take_paste(event.text)
 
     def _take_paste(self, text: str, length: int = 0) -> None:
-        if (length := length or len(text)) > LARGEST:
-            most, found = format_size(LARGEST), format_size(length)
+        if (length := length or len(text)) > MAX_PASTE_CHARS:
+            most, found = format_size(MAX_PASTE_CHARS), format_size(length)
             self.post_message(
-                self.Refused(f"{found} pasted: at most {most}; save it to a file and mention parts of it")
+                self.Problem(f"{found} pasted: at most {most}; save it to a file and mention parts of it")
             )
             return
         if is_long(text):
@@ -270,8 +270,8 @@ class Prompt(SuggestingArea):
         self.put(plain, *self.selection)
         if hidden:
             what = "1 character" if hidden == 1 else f"{hidden} characters"
-            self.post_message(self.Told(f"{what} that cannot be seen: spelled out in what you pasted"))
-        if (path := dropped_path(text)) is not None:
+            self.post_message(self.Notice(f"{what} that cannot be seen: spelled out in what you pasted"))
+        if (path := parse_dropped_path(text)) is not None:
             self.run_worker(self._mention(path, plain, start), group="paste")
 
     def _next_paste(self) -> str:
@@ -290,5 +290,5 @@ class Prompt(SuggestingArea):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """As many rows as the text has, up to 8 or half of the screen."""
-        most = max(1, min(MOST_ROWS, viewport.height // 2))
+        most = max(1, min(MAX_PROMPT_ROWS, viewport.height // 2))
         return min(super().get_content_height(container, viewport, width), most)

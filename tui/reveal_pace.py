@@ -1,7 +1,7 @@
 """Decides when each piece of an answer is shown: text comes in bursts and is shown evenly.
 
 Each burst is spread over the time until the next one is expected. Nothing is lost or reordered, no character is shown
-later than LAG after it came, and the pace of showing follows the pace of arrival.
+later than LAG_SECONDS after it came, and the pace of showing follows the pace of arrival.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-LAG = 0.15  # seconds
+LAG_SECONDS = 0.15  # seconds
 _WEIGHT = 0.3  # of the newest interval in the expected one
 
 
@@ -37,10 +37,10 @@ class DisplayPace:
             return
         now = self._clock()
         if self._last is not None:
-            interval = min(now - self._last, LAG)
+            interval = min(now - self._last, LAG_SECONDS)
             self._expected += (interval - self._expected) * _WEIGHT
         self._last = now
-        self._bursts.append(_Burst(text, now, 0.0 if self._whole else min(self._expected, LAG)))
+        self._bursts.append(_Burst(text, now, 0.0 if self._whole else min(self._expected, LAG_SECONDS)))
 
     def take(self) -> str:
         """Return what is due now, in order, and remove it from the queue."""

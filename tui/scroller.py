@@ -27,12 +27,12 @@ from localdflash.tui.painting import Painter, Palette
 from localdflash.tui.styled_lines import StyledRun
 
 if TYPE_CHECKING:
-    from localdflash.tui.markdown import MarkdownDocument, Unsettled
+    from localdflash.tui.markdown import HighlightJob, MarkdownDocument
 
-_GUTTER = 2  # cells left of the text, on screens that have room for it
-_NARROW = 30  # cells
+_GUTTER_CELLS = 2  # cells left of the text, on screens that have room for it
+_MIN_GUTTER_COLUMNS = 30  # cells
 _END = 1 << 62  # an offset beyond every text
-_MORE = "▾ more below "
+_MORE_HINT = "▾ more below "
 
 
 class Scroller(ScrollView):
@@ -48,7 +48,7 @@ class Scroller(ScrollView):
         self._arranging = False
         self._colouring: Worker[None] | None = None
 
-    def _surviving(self, doing: Callable[[], None]) -> None:
+    def _run_guarded(self, doing: Callable[[], None]) -> None:
         """Catch a defect in a timer's work, so that it does not end the chat; the next try shows the text."""
         try:
             doing()
@@ -72,7 +72,7 @@ class Scroller(ScrollView):
         return None if self.following else self._column.place(self.scroll_offset.y)
 
     @contextmanager
-    def _staying(self) -> Iterator[None]:
+    def _keeping_position(self) -> Iterator[None]:
         """Keep the place through a change, then draw everything."""
         place = self._place()
         yield
@@ -138,15 +138,15 @@ class Scroller(ScrollView):
 
     def on_resize(self) -> None:
         """Lay out for another width; a change of the height alone moves nothing."""
-        width = self._room.width - (_GUTTER + 1 if self._has_gutter else 0)
+        width = self._room.width - (_GUTTER_CELLS + 1 if self._has_gutter else 0)
         self._view(replace(self._column.view, width=max(1, width)))
 
     @property
     def _has_gutter(self) -> bool:
-        return self._room.width >= _NARROW
+        return self._room.width >= _MIN_GUTTER_COLUMNS
 
     def _view(self, view: ChatView) -> None:
-        with self._staying():
+        with self._keeping_position():
             if view != self._column.view:
                 self._painter = None
                 self._column.guess(view)
@@ -173,7 +173,7 @@ class Scroller(ScrollView):
             else:
                 return
 
-    def _unsettled(self) -> "tuple[int, MarkdownDocument, Unsettled] | None":
+    def _unsettled(self) -> "tuple[int, MarkdownDocument, HighlightJob] | None":
         for index in self._column.between(self.scroll_offset.y, self.scroll_offset.y + self._rows):
             if found := self._column.entries[index].unsettled():
                 return index, *found
@@ -210,15 +210,15 @@ class Scroller(ScrollView):
         if row >= self._column.height:
             return Strip.blank(width, painter.base)
         strip = self._strip(*self._column.at(row), painter)
-        kept = self._room.width - len(_MORE)
+        kept = self._room.width - len(_MORE_HINT)
         if self.following or y != self._rows - 1 or row >= self._column.height - 1 or kept < 0:
             return strip
-        hint = Segment(_MORE, painter.base + painter.palette["more"])
+        hint = Segment(_MORE_HINT, painter.base + painter.palette["more"])
         return Strip([*strip.crop(0, kept), hint]).adjust_cell_length(width, painter.base)
 
     def _strip(self, index: int, row: int, painter: Painter) -> Strip:
         entry, width = self._column.entries[index], self.size.width
-        if not entry.laid_out(self._column.view):
+        if not entry.is_laid_out(self._column.view):
             return Strip.blank(width, painter.base)
         selection = self.text_selection
         selected = _span(selection, index) if selection else None

@@ -25,11 +25,11 @@ from localdflash.tui.captions import model_name
 from localdflash.tui.reveal_pace import motion_unwanted
 
 SEPARATOR = " · "
-NEARLY_FULL = 0.9
+NEARLY_FULL_SHARE = 0.9
 _PULSE = "▁▃▅▇▅▃"
-_TICK = 0.25  # seconds between two pictures of the pulse
-_COUNTED = ("loading", "waiting")  # stages whose seconds are shown
-_LEAST_MODEL = 4  # cells: a name cut to fewer says nothing
+_PULSE_SECONDS = 0.25  # seconds between two pictures of the pulse
+_TIMED_STAGES = ("loading", "waiting")  # stages whose seconds are shown
+_MIN_MODEL_CELLS = 4  # cells: a name cut to fewer says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class StatusPart:
     short: str = ""
 
 
-def parts_of(status: Status, waited: float = 0.0) -> list[StatusPart]:
+def status_parts(status: Status, waited: float = 0.0) -> list[StatusPart]:
     """Return all parts, in the order of the line; `waited` is seconds since the stage began."""
     model = model_name(status.model)
     parts = [
@@ -122,7 +122,7 @@ def _context(status: Status) -> StatusPart:
     count = f"{used}/{grouped(status.context)}"
     if share >= 1:
         return StatusPart("context", f"{count} context full", 80, "$error", "context full")
-    if share > NEARLY_FULL:
+    if share > NEARLY_FULL_SHARE:
         return StatusPart(
             "context", f"{count} context nearly full", 80, "$warning", f"{share:.0%} full".replace("%", " %")
         )
@@ -153,7 +153,7 @@ def fitting(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
         return left
     longest = left[0]
     room = cell_len(longest.text) - over
-    if len(left) > 1 and room < _LEAST_MODEL:
+    if len(left) > 1 and room < _MIN_MODEL_CELLS:
         return fitting(left[:1] if left[0].keep >= left[1].keep else left[1:], width)
     return [replace(longest, text=_cut(longest.text, room)), *left[1:]]
 
@@ -167,12 +167,12 @@ def _cut(text: str, room: int) -> str:
 
 
 class StatusBar(Widget):
-    """The line. A click on one of its parts is posted as `Picked`."""
+    """The line. A click on one of its parts is posted as `PartClicked`."""
 
     DEFAULT_CSS = "StatusBar { height: 1; padding: 0 1; background: $panel; color: $text-muted; }"
     ALLOW_SELECT: ClassVar[bool] = False
 
-    class Picked(Message):
+    class PartClicked(Message):
         """A part was clicked: model, context, rate, tau, accepted, first, draft, message, stage."""
 
         def __init__(self, part: str) -> None:
@@ -191,8 +191,8 @@ class StatusBar(Widget):
 
     def on_mount(self) -> None:
         """Create the timer of the pulse and the seconds; it runs only while one of them is shown."""
-        self._timer = self.set_interval(_TICK, self._tick, pause=True)
-        self._run_or_rest()
+        self._timer = self.set_interval(_PULSE_SECONDS, self._tick, pause=True)
+        self._update_timer()
 
     def update(self, status: Status) -> None:
         """Show this status. Until an answer has a rate, the previous one of the same model stays."""
@@ -203,7 +203,7 @@ class StatusBar(Widget):
             self._since = self._clock()
         if status != before:
             self.status = status
-            self._run_or_rest()
+            self._update_timer()
             self.refresh()
 
     @property
@@ -225,26 +225,26 @@ class StatusBar(Widget):
         left = 2  # glyph and blank
         for part in self._parts():
             if offset is not None and left <= offset.x < left + cell_len(part.text):
-                self.post_message(self.Picked(part.name))
+                self.post_message(self.PartClicked(part.name))
             left += cell_len(part.text) + len(SEPARATOR)
 
     def _parts(self) -> list[StatusPart]:
         width = self.content_size.width - 2
-        return fitting(parts_of(self.status, self._clock() - self._since), width) if width > 0 else []
+        return fitting(status_parts(self.status, self._clock() - self._since), width) if width > 0 else []
 
     def _glyph(self) -> str:
-        if not self._works:
+        if not self._is_working:
             return "○"
         return _PULSE[self._ticks % len(_PULSE)] if self._moves else "●"
 
     @property
-    def _works(self) -> bool:
-        return self.status.busy or self.status.stage.startswith(("starting", *_COUNTED))
+    def _is_working(self) -> bool:
+        return self.status.busy or self.status.stage.startswith(("starting", *_TIMED_STAGES))
 
-    def _run_or_rest(self) -> None:
+    def _update_timer(self) -> None:
         if self._timer is None:
             return
-        if self.status.stage.startswith(_COUNTED) or (self._works and self._moves):
+        if self.status.stage.startswith(_TIMED_STAGES) or (self._is_working and self._moves):
             self._timer.resume()
         else:
             self._timer.pause()

@@ -16,13 +16,13 @@ from localdflash.chat.attachable_files import AttachableFiles
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
 from localdflash.tui.suggestions import (
-    Asked,
-    Choices,
+    ArgumentChoices,
+    CompletionContext,
     PromptSuggestion,
     Suggestions,
     argument_suggestions,
-    asked,
     command_suggestions,
+    completion_context,
     file_suggestion,
 )
 
@@ -49,22 +49,24 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self,
         files: AttachableFiles,
         *,
-        choices: Choices,
+        choices: ArgumentChoices,
         placeholder: str,
         id: str | None,  # noqa: A002
     ) -> None:
         super().__init__(placeholder=placeholder, highlight_cursor_line=False, id=id)
         self.files, self.suggestions, self._choices = files, Suggestions(self.pick), choices
         self.picked: set[str] = set()  # mentions, as they are spelled
-        self._wanted: Asked | None = None  # files that are to be looked for
-        self._shown_for: Asked | None = None  # what the rows belong to
-        self._looking = False
-        self._closed_at: tuple[int, int] | None = None  # where Esc closed the suggestions
-        self._untyped: str | None = None  # text that nobody typed
+        self._pending_search: CompletionContext | None = None  # files that are to be looked for
+        self._rows_context: CompletionContext | None = None  # what the rows belong to
+        self._is_searching = False
+        self._dismissed_at: tuple[int, int] | None = None  # where Esc closed the suggestions
+        self._inserted_text: str | None = None  # text that nobody typed
 
-    def key_of_suggestions(self, key: str) -> bool:
+    def handle_suggestion_key(self, key: str) -> bool:
         """Handle a key while suggestions are open; False if it means nothing to them."""
-        if key in ("enter", "tab") and self._shown_for != self._asked():  # keys came faster than the rows followed
+        if (
+            key in ("enter", "tab") and self._rows_context != self._completion_context()
+        ):  # keys came faster than the rows followed
             self.close_suggestions()
             self._suggest()
         match key, self.suggestions.chosen:
@@ -76,7 +78,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
                 self.pick(chosen)
                 return not chosen.sends
             case "escape", _:
-                self._closed_at = self._place()
+                self._dismissed_at = self._word_start()
                 self.close_suggestions()
             case _:
                 return False
@@ -84,8 +86,8 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     def pick(self, suggestion: PromptSuggestion) -> None:
         """Replace what was typed by a suggestion."""
-        found = self._asked()
-        if found is None or found != self._shown_for:
+        found = self._completion_context()
+        if found is None or found != self._rows_context:
             return
         if suggestion.mention:
             self.picked.add(suggestion.text.rstrip())
@@ -97,13 +99,13 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     def close_suggestions(self) -> None:
         """Hide the suggestions and stop looking for more."""
-        self._wanted = None
+        self._pending_search = None
         self.suggestions.close()
 
     def put(self, text: str, start: tuple[int, int], end: tuple[int, int]) -> None:
         """Insert text that nobody typed; the cursor goes behind it."""
         self.replace(sanitize(text), start, end, maintain_selection_offset=False)
-        self._untyped = self.text
+        self._inserted_text = self.text
 
     def put_all(self, text: str) -> None:
         """Replace the whole text by one that nobody typed. It can be undone."""
@@ -111,70 +113,70 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     @on(TextArea.Changed)
     def _suggest_for_typed(self) -> None:
-        if self.text == self._untyped:
+        if self.text == self._inserted_text:
             self.close_suggestions()
             return
-        self._untyped = None
+        self._inserted_text = None
         self._suggest()
 
     @on(TextArea.SelectionChanged)
     def _follow_cursor(self) -> None:
-        if self.suggestions.is_open or self._wanted:
+        if self.suggestions.is_open or self._pending_search:
             self._suggest()
 
     @on(events.Blur)
     def _without_focus(self) -> None:
         self.close_suggestions()
 
-    def _asked(self) -> Asked | None:
+    def _completion_context(self) -> CompletionContext | None:
         row, column = self.cursor_location
         if not self.selection.is_empty:
             return None
-        return asked(self.document.get_line(row)[:column], first=row == 0)
+        return completion_context(self.document.get_line(row)[:column], first=row == 0)
 
-    def _place(self) -> tuple[int, int] | None:
+    def _word_start(self) -> tuple[int, int] | None:
         """Where the word that is being completed begins."""
-        found = self._asked()
+        found = self._completion_context()
         return (self.cursor_location[0], found.start) if found else None
 
     def _suggest(self) -> None:
-        found, place = self._asked(), self._place()
-        if found is None or place == self._closed_at:
+        found, place = self._completion_context(), self._word_start()
+        if found is None or place == self._dismissed_at:
             self.close_suggestions()
-            self._closed_at = place
+            self._dismissed_at = place
             return
-        self._closed_at = None
+        self._dismissed_at = None
         match found.kind:
             case "command":
                 self._show(found, command_suggestions(found.query))
             case "argument":
                 self._show(found, argument_suggestions(found, self._choices))
             case "file":
-                self._wanted = found
-                if not self._looking:
-                    self._looking = True
+                self._pending_search = found
+                if not self._is_searching:
+                    self._is_searching = True
                     self.run_worker(self._look_for_files(), group="suggestions")
 
     async def _look_for_files(self) -> None:
         """Look up files, one lookup at a time; a result that is out of date is dropped."""
         try:
-            while (wanted := self._wanted) is not None:
+            while (wanted := self._pending_search) is not None:
                 if not self.files.listed:
                     self._show(wanted, [], "looking for files …")
                 hits = await asyncio.to_thread(self.files.find, wanted.query)
-                if self._wanted == wanted:
-                    self._wanted = None
+                if self._pending_search == wanted:
+                    self._pending_search = None
                     self._show(wanted, [file_suggestion(hit, mentioned=not wanted.command) for hit in hits])
         finally:
-            self._looking = False
+            self._is_searching = False
 
-    def _show(self, of: Asked, rows: Sequence[PromptSuggestion], note: str = "") -> None:
+    def _show(self, of: CompletionContext, rows: Sequence[PromptSuggestion], note: str = "") -> None:
         if self.has_focus:
-            self._shown_for = of
+            self._rows_context = of
             self.suggestions.show(rows, above=self.region.y, note=note)
 
     def _is_typed(self, chosen: PromptSuggestion) -> bool:
         """Return whether the suggestion is already typed in full: Enter then sends."""
-        found, (row, column) = self._asked(), self.cursor_location
+        found, (row, column) = self._completion_context(), self.cursor_location
         typed = self.document.get_line(row)[found.start : column] if found else ""
         return chosen.mention and typed == chosen.text.rstrip()

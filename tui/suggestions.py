@@ -20,17 +20,17 @@ from localdflash.chat.mentions import spell_mention
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
 
-Choices = Callable[[str], Sequence[str]]  # the name of a command -> what may stand after it
+ArgumentChoices = Callable[[str], Sequence[str]]  # the name of a command -> what may stand after it
 
 _COMMAND = re.compile(r"/([\w-]*)$")
 _ARGUMENT = re.compile(r"/([\w-]+) +(\S*)$")
 _MENTION = re.compile(r'(?:^|(?<=[\s(\[{<"\'`,;:=]))@("(?:[^"\\]|\\.)*|[^\s"]*)$')
-_REQUIRED = re.compile(r"[A-Z]")  # an argument that is not in brackets
-_FILES = ("attach",)  # commands whose argument is a file
+_REQUIRED_ARGUMENT = re.compile(r"[A-Z]")  # an argument that is not in brackets
+_FILE_COMMANDS = ("attach",)  # commands whose argument is a file
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompletionContext:
     """What the text before the cursor ends with; it begins at column `start`, and `query` is what was typed of it."""
 
     kind: Literal["command", "argument", "file"]
@@ -51,15 +51,15 @@ class PromptSuggestion:
     mention: bool = False
 
 
-def asked(before: str, *, first: bool) -> Asked | None:
+def completion_context(before: str, *, first: bool) -> CompletionContext | None:
     """Return what to suggest for the line up to the cursor; `first` says that it is the first line."""
     if first and (found := _COMMAND.match(before)):
-        return Asked("command", 0, found[1])
+        return CompletionContext("command", 0, found[1])
     if found := _MENTION.search(before):
-        return Asked("file", found.start(), found[1].removeprefix('"'))
+        return CompletionContext("file", found.start(), found[1].removeprefix('"'))
     if first and (found := _ARGUMENT.match(before)):
-        kind: Literal["file", "argument"] = "file" if found[1] in _FILES else "argument"
-        return Asked(kind, found.start(2), found[2], found[1])
+        kind: Literal["file", "argument"] = "file" if found[1] in _FILE_COMMANDS else "argument"
+        return CompletionContext(kind, found.start(2), found[2], found[1])
     return None
 
 
@@ -73,7 +73,7 @@ def command_suggestions(query: str) -> list[PromptSuggestion]:
     return [_of_command(command, query) for command in found]
 
 
-def argument_suggestions(of: Asked, choices: Choices) -> list[PromptSuggestion]:
+def argument_suggestions(of: CompletionContext, choices: ArgumentChoices) -> list[PromptSuggestion]:
     """Return what may stand after a command."""
     names = choices(of.command)
     if of.query:
@@ -89,15 +89,15 @@ def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
 
 def _of_command(command: commands.Command, query: str) -> PromptSuggestion:
     exact = query.lower() in (command.name, *command.aliases)
-    sends = not command.argument or (exact and not _REQUIRED.match(command.argument))
+    sends = not command.argument or (exact and not _REQUIRED_ARGUMENT.match(command.argument))
     text = f"/{command.name} " if command.argument and not sends else f"/{command.name}"
     marked = tuple(at + 1 for at in match_positions(query, command.name)) if query else ()
     return PromptSuggestion(command.usage, text, command.help, marked, sends)
 
 
-MOST_ROWS = 8
-_GAP = 2  # cells between a label and its hint
-_LEAST_HINT = 12  # cells: a shorter hint says nothing
+MAX_SUGGESTION_ROWS = 8
+_GAP_CELLS = 2  # cells between a label and its hint
+_MIN_HINT_CELLS = 12  # cells: a shorter hint says nothing
 
 
 class Suggestions(Widget):
@@ -142,7 +142,7 @@ class Suggestions(Widget):
     def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
         """Show these rows, the first one chosen, or a note if there are none; `above` is the number of lines there."""
         self._rows, self._note, self._at, self._top = rows, note, 0, 0
-        self._height = max(1, min(MOST_ROWS, len(rows) or 1, above))
+        self._height = max(1, min(MAX_SUGGESTION_ROWS, len(rows) or 1, above))
         self.styles.offset = (0, -self._height)
         self.display = bool(rows or note)
         self.refresh(layout=True)
@@ -193,9 +193,9 @@ def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
     content = Content(f"{'▸' if chosen else ' '} {label}")
     for at in marked:
         content = content.stylize("bold $primary underline", at + 2, at + 3)
-    left = width - content.cell_length - _GAP - 1
-    if row.hint and left >= _LEAST_HINT:
-        content = Content.assemble(content, " " * _GAP, (_cut(sanitize(row.hint), left), "$text-muted"))
+    left = width - content.cell_length - _GAP_CELLS - 1
+    if row.hint and left >= _MIN_HINT_CELLS:
+        content = Content.assemble(content, " " * _GAP_CELLS, (_cut(sanitize(row.hint), left), "$text-muted"))
     content = content.pad_right(max(0, width - content.cell_length))
     return content.stylize_before("$block-cursor-foreground on $block-cursor-background") if chosen else content
 

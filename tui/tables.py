@@ -7,8 +7,8 @@ from localdflash.tui.block_layout import Block
 from localdflash.tui.inline import inline
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-NARROWEST = 10  # cells that a column keeps, if it has as many
-_BETWEEN = StyledRun(" │ ", "table")
+MIN_COLUMN_CELLS = 10  # cells that a column keeps, if it has as many
+_COLUMN_SEPARATOR = StyledRun(" │ ", "table")
 
 
 class Table(Block):
@@ -41,7 +41,7 @@ class Table(Block):
         for pieces in zip_longest(*columns, fillvalue=Line()):
             runs: list[StyledRun] = []
             for number, (piece, width) in enumerate(zip(pieces, widths, strict=True)):
-                runs += [_BETWEEN] if number else []
+                runs += [_COLUMN_SEPARATOR] if number else []
                 runs += self._padded(piece, width, number)
             lines.append(Line(tuple(runs)))
         return lines
@@ -74,9 +74,9 @@ def _widest(cells: Sequence[Sequence[StyledRun]]) -> int:
 
 def _fitted(wanted: list[int], room: int) -> list[int] | None:
     """Return the widths of the columns, the widest narrowed first; None if even the least widths do not fit."""
-    if sum(min(cells, NARROWEST) for cells in wanted) > room:
+    if sum(min(cells, MIN_COLUMN_CELLS) for cells in wanted) > room:
         return None
-    low, high = NARROWEST, max(wanted)
+    low, high = MIN_COLUMN_CELLS, max(wanted)
     while low < high:
         limit = (low + high + 1) // 2
         fits = sum(min(cells, limit) for cells in wanted) <= room

@@ -24,7 +24,7 @@ DEFAULT = "localdflash-dark"
 
 _ANSI = {"dflash": "ansi_cyan", "lookup": "ansi_yellow", "grammar": "ansi_magenta", "own": "ansi_default"}
 _NO_TINTS = {f"{name}-tint": "ansi_default" for name in (*_ANSI, "success", "error")}
-_OF_A_LINE = 0.12  # of its colour in a diff's line
+_DIFF_TINT_SHARE = 0.12  # of its colour in a diff's line
 
 # For `App.get_theme_variable_defaults`: what a theme of Textual's own has, so that no style sheet lacks a variable.
 VARIABLE_DEFAULTS: Mapping[str, str] = {**_ANSI, **_NO_TINTS}
@@ -90,7 +90,7 @@ def _own(
 
 
 def _mixed(ground: str, colour: str) -> str:
-    return Color.parse(ground).blend(Color.parse(colour), _OF_A_LINE).hex.lower()
+    return Color.parse(ground).blend(Color.parse(colour), _DIFF_TINT_SHARE).hex.lower()
 
 
 _OWN = (
@@ -162,12 +162,12 @@ def register(app: App[Any]) -> None:
         app.register_theme(for_256(theme) if few and not theme.ansi else theme)
 
 
-READABLE = 4.5  # contrast, as WCAG AA asks for
+MIN_CONTRAST = 4.5  # contrast, as WCAG AA asks for
 _GROUNDS = ("background", "surface", "panel")
 _TEXTS = ("foreground", "primary", "secondary", "accent", "warning", "error", "success")
 _VARIABLES = ("text-muted", "dflash", "lookup", "grammar", "own")  # that are texts
 _STEPS = (0, 95, 135, 175, 215, 255)
-_TRIED = [(r, g, b) for r in _STEPS for g in _STEPS for b in _STEPS] + [(g, g, g) for g in range(256)]
+_CANDIDATE_COLOURS = [(r, g, b) for r in _STEPS for g in _STEPS for b in _STEPS] + [(g, g, g) for g in range(256)]
 
 
 def for_256(theme: Theme) -> Theme:
@@ -197,14 +197,14 @@ def nearest(value: str, against: str = "", *, tint: bool = False) -> str:
         return value
     wanted, weight = rgb_to_lab(Color.parse(value)), 0.3 if tint else 1.0
     beside = Color.parse(against) if against else None
-    able = [one for one in _shown() if beside is None or _contrast(one[1], _downgraded(*beside.rgb)) >= READABLE]
+    able = [one for one in _shown() if beside is None or _contrast(one[1], _downgraded(*beside.rgb)) >= MIN_CONTRAST]
     return Color(*min(able, key=lambda one: _distance(one[2], wanted, weight))[0]).hex.lower()
 
 
 @cache
 def _shown() -> list[tuple[tuple[int, int, int], Color, Lab]]:
     """Colours, and what is shown of them, each of the 256 once."""
-    shown = {_downgraded(*rgb): rgb for rgb in _TRIED}
+    shown = {_downgraded(*rgb): rgb for rgb in _CANDIDATE_COLOURS}
     return [(rgb, colour, rgb_to_lab(colour)) for colour, rgb in shown.items()]
 
 

@@ -30,7 +30,7 @@ def tint_of(drafter: str) -> str:
     return name if name in TINTS else _OTHER
 
 
-class Tinted:
+class TintedText:
     """One answer's text with the steps that made it, both growing; lines are kept for one width at a time."""
 
     def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:

@@ -26,7 +26,7 @@ from localdflash.tui.painting import LINK
 from localdflash.tui.reveal_pace import DisplayPace, motion_unwanted
 from localdflash.tui.scroller import Scroller
 
-_FRAME = 1 / 30  # seconds between repaints of an answer under way
+_FRAME_SECONDS = 1 / 30  # seconds between repaints of an answer under way
 _WORD = re.compile(r"\w+")
 _LINE = re.compile(r"[^\n]+")
 
@@ -58,7 +58,7 @@ class Transcript(Scroller, can_focus=True):
     thoughts: reactive[bool] = reactive(False, init=False)
     model: reactive[str] = reactive("", init=False)  # the name of answers that do not say which model made them
 
-    class Copied(Event):
+    class CopyRequested(Event):
         """The user wants `text` on the clipboard; `what` describes it, such as "message 3"."""
 
         def __init__(self, text: str, what: str) -> None:
@@ -72,7 +72,7 @@ class Transcript(Scroller, can_focus=True):
             super().__init__()
             self.url = url
 
-    class MessagePicked(Event):
+    class ActionRequested(Event):
         """A key was pressed on the message shown at `index`, from 0: "edit", "retry" or "fork"."""
 
         def __init__(self, index: int, action: str) -> None:
@@ -110,7 +110,7 @@ class Transcript(Scroller, can_focus=True):
         if not self._last_message():
             self.add(message)
             return
-        with self._staying():
+        with self._keeping_position():
             self._column.replace_last(message)
 
     def expect_note(self) -> None:
@@ -119,7 +119,7 @@ class Transcript(Scroller, can_focus=True):
 
     def note(self, text: str, kind: str = "note") -> None:
         """Add a line of the program's own under the last message; `kind` may be "error"."""
-        with self._staying():
+        with self._keeping_position():
             if not self._column.entries:
                 self._column.add(None)
             self._column.entries[-1].notes.append((text, kind))
@@ -146,7 +146,7 @@ class Transcript(Scroller, can_focus=True):
         if last is None or not last.is_answer:
             self.add(message)
             return
-        with self._staying():
+        with self._keeping_position():
             last.finish(message, rest)
             self._lay_out_last()
 
@@ -173,11 +173,11 @@ class Transcript(Scroller, can_focus=True):
 
     def on_mount(self) -> None:
         """Create the timer, which runs only while text waits."""
-        self._frames = self.set_interval(_FRAME, self._frame, pause=not self._pace)
+        self._frames = self.set_interval(_FRAME_SECONDS, self._frame, pause=not self._pace)
 
     def _frame(self) -> None:
         """Show what is due."""
-        self._surviving(self._grow)
+        self._run_guarded(self._grow)
         if not self._pace and self._frames:
             self._frames.pause()
 
@@ -271,48 +271,48 @@ class Transcript(Scroller, can_focus=True):
         self.screen.selections = {self: Selection(Offset(start, index), Offset(end, index))}
         return places.index(self._found) + 1, len(places)
 
-    def forget_found(self) -> None:
+    def reset_find(self) -> None:
         """Begin at the end again when something is looked for."""
         self._found = None
 
-    def _chosen(self) -> ChatEntry | None:
+    def _current_message(self) -> ChatEntry | None:
         """Return the picked message, or else the last one."""
         return self._last_message() if self._picked is None else self._column.entries[self._picked]
 
     def action_copy_message(self) -> None:
         """Ask for the text of a message to be copied, as it was received."""
-        if (entry := self._chosen()) and entry.message:
+        if (entry := self._current_message()) and entry.message:
             text = entry.text if entry.growing else entry.message.text
-            self.post_message(self.Copied(text, f"message {entry.number}"))
+            self.post_message(self.CopyRequested(text, f"message {entry.number}"))
 
     def action_copy_block(self, number: int) -> None:
         """Ask for a code block of a message to be copied."""
-        if entry := self._chosen():
+        if entry := self._current_message():
             blocks = entry.code_blocks()
             if number <= len(blocks):
-                self.post_message(self.Copied(blocks[number - 1], f"code block {number}"))
+                self.post_message(self.CopyRequested(blocks[number - 1], f"code block {number}"))
                 return
         self.app.bell()
 
     def action_act(self, action: str) -> None:
         """Post an action on a message."""
-        if (entry := self._chosen()) and entry.number:
-            self.post_message(self.MessagePicked(entry.number - 1, action))
+        if (entry := self._current_message()) and entry.number:
+            self.post_message(self.ActionRequested(entry.number - 1, action))
 
     def action_thoughts_of_one(self) -> None:
         """Unfold or fold the thoughts before one message."""
-        if (entry := self._chosen()) and self._rows:
-            with self._staying():
-                entry.unlike_others = not entry.unlike_others
+        if (entry := self._current_message()) and self._rows:
+            with self._keeping_position():
+                entry.thoughts_inverted = not entry.thoughts_inverted
                 entry.drop()
 
     def on_click(self, event: events.Click) -> None:
-        """Follow a link; two clicks select a word, three a line."""
+        """Post a clicked link; select a word on a double click, a line on a triple click."""
         url = event.style.meta.get(LINK) if event.style else None
         if event.chain == 1 and url:
             self.post_message(self.LinkClicked(url))
         elif event.chain in (2, 3):
-            event.stop()  # or the screen selects all that it has
+            event.stop()  # Textual would select the whole transcript
             self._select_around(event.screen_x, event.screen_y, _WORD if event.chain == 2 else _LINE)
 
     def _select_around(self, x: int, y: int, what: re.Pattern[str]) -> None:

@@ -19,7 +19,7 @@ _EMBEDDED = "embedded"
 TITLE = Content.assemble(("localdflash", "bold $primary"), ", a coding assistant")
 WHAT = "A small drafter proposes tokens, the model checks several at once: the same text, sooner."
 _LARGER = ("Larger", "localdflash models list names others; /model shows which fit.")
-_SEE = ("Look", "F2 shows how each token came, F3 and F5 how fast; F1 lists all.")
+_SPEED_HINT = ("Look", "F2 shows how each token came, F3 and F5 how fast; F1 lists all.")
 _FIRST = ("Leaving", "Ctrl+D. Esc stops an answer. Chats are kept here, unless --no-log.")
 _LATER = ("Chats", "Ctrl+O opens an earlier one; Ctrl+D leaves.")
 
@@ -33,10 +33,10 @@ def tries(file: str = "") -> tuple[str, str, str]:
     )
 
 
-class Try(Static):
+class ExampleQuestion(Static):
     """One of the three; a click picks it."""
 
-    class Picked(Message):
+    class Clicked(Message):
         """The user wants to ask this."""
 
         def __init__(self, text: str) -> None:
@@ -55,7 +55,7 @@ class Try(Static):
     def on_click(self, event: events.Click) -> None:
         """Pick it."""
         event.stop()
-        self.post_message(self.Picked(self.text))
+        self.post_message(self.Clicked(self.text))
 
 
 class Welcome(Vertical):
@@ -71,8 +71,8 @@ class Welcome(Vertical):
         #title { color: $foreground; }
         #what { margin-bottom: 1; }
         #try .label { color: $primary; }
-        Try { color: $foreground; }
-        Try:hover { background: $panel; }
+        ExampleQuestion { color: $foreground; }
+        ExampleQuestion:hover { background: $panel; }
         #about { height: auto; margin-top: 1; }
     }
     .-low Welcome { padding: 0 1; .label { width: 5; } #what, #about { display: none; } }
@@ -81,8 +81,8 @@ class Welcome(Vertical):
 
     def __init__(self, *, first_run: bool, model: str = _EMBEDDED, server: str = "") -> None:
         super().__init__(id="welcome")
-        self._lines = (*_what_runs(model, server), _SEE, _FIRST) if first_run else (_SEE, _LATER)
-        self.tries = [Try() for _ in range(3)]
+        self._lines = (*_what_runs(model, server), _SPEED_HINT, _FIRST) if first_run else (_SPEED_HINT, _LATER)
+        self.tries = [ExampleQuestion() for _ in range(3)]
 
     def compose(self) -> ComposeResult:
         """See textual."""

@@ -124,7 +124,7 @@ def fence(rate: int = 400) -> Times:
 async def _fence(text: str) -> tuple[float, list[float]]:
     from localdflash.chat.answer_sources import SharedDaemon
     from localdflash.server.engine_spec import EngineSpec
-    from localdflash.tui.app_base import Start
+    from localdflash.tui.app_base import ChatStart
     from localdflash.tui.chat_app import ChatApp
 
     late: list[float] = []
@@ -135,7 +135,7 @@ async def _fence(text: str) -> tuple[float, list[float]]:
             await asyncio.sleep(TICK)
             late.append(max(time.perf_counter() - due, 0.0))
 
-    app = ChatApp(Start(SharedDaemon(EngineSpec({})), Path.cwd(), None))
+    app = ChatApp(ChatStart(SharedDaemon(EngineSpec({})), Path.cwd(), None))
     async with app.run_test(size=(100, 30)) as pilot:
         await app.talk.answerer.ready()
         await pilot.pause()

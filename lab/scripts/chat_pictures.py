@@ -27,12 +27,12 @@ async def pictures(folder: Path, into: Path) -> None:
     from localdflash.chat.answer_sources import PrivateDaemon
     from localdflash.chat.sampling_settings import ChatSettings
     from localdflash.server.engine_spec import EngineSpec
-    from localdflash.tui.app_base import Start
+    from localdflash.tui.app_base import ChatStart
     from localdflash.tui.chat_app import ChatApp
 
     options = {"pair": PAIR, "backend": "auto", "threads": 2, "context": 0, "kv": "f16", "drafter_bits": 8}
     settings = ChatSettings(seed=SEED, max_tokens=160)
-    app = ChatApp(Start(PrivateDaemon(EngineSpec(options)), folder, folder / "chats.db", settings))
+    app = ChatApp(ChatStart(PrivateDaemon(EngineSpec(options)), folder, folder / "chats.db", settings))
 
     async def until(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(SECONDS):

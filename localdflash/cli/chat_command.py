@@ -154,13 +154,13 @@ def _on_screen(
         os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # by its name alone most terminals count as one of 16
     gc.disable()  # it would search for garbage 20 times while all these modules are loaded
     from localdflash.cli.output import say
-    from localdflash.tui.app_base import Start
+    from localdflash.tui.app_base import ChatStart
     from localdflash.tui.chat_app import ChatApp
 
     url = "" if no_daemon else load_config().server.url
     source = _source(ctx, options, alone=no_daemon)
     run = ctx.find_object(GlobalOptions) or GlobalOptions()
-    app = ChatApp(Start(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
+    app = ChatApp(ChatStart(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
     gc.enable()
     app.run()
     if chats and app.talk.session:

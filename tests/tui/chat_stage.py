@@ -8,7 +8,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from localdflash.chat.answer_sources import NamedServer
-from localdflash.tui.app_base import Start
+from localdflash.tui.app_base import ChatStart
 from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import ANSWER, FakeAnswerer
 from tests.tui.stage import playing, shown, wait_until
@@ -18,7 +18,7 @@ __all__ = ["answered", "chat", "command", "make", "shown", "texts", "typed", "wa
 
 def make(*script: object, folder: Path | None = None, chats: Path | None = None, **start: Any) -> tuple[ChatApp, Any]:
     """An app whose engine has this script, and the engine."""
-    app = ChatApp(Start(NamedServer("http://127.0.0.1:9"), folder or Path.cwd(), chats, **start))
+    app = ChatApp(ChatStart(NamedServer("http://127.0.0.1:9"), folder or Path.cwd(), chats, **start))
     app.animation_level = "none"
     answerer: Any = FakeAnswerer(*(script or ANSWER))
     answerer.on_stage = app.talk.answerer.on_stage

@@ -20,6 +20,6 @@ async def _wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialog, "CALM", 0.0)
+    monkeypatch.setattr(dialog, "QUIET_SECONDS", 0.0)
     for module in ("app", "pilot"):
         monkeypatch.setattr(f"textual.{module}.wait_for_idle", _wait_for_idle)

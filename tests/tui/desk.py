@@ -83,12 +83,12 @@ class Desk(Stage):
     def _sent(self, event: Prompt.Submitted) -> None:
         self.sent.append(event)
 
-    @on(Prompt.Refused)
-    def _refused(self, event: Prompt.Refused) -> None:
+    @on(Prompt.Problem)
+    def _refused(self, event: Prompt.Problem) -> None:
         self.refused.append(event.reason)
 
-    @on(Prompt.Told)
-    def _told(self, event: Prompt.Told) -> None:
+    @on(Prompt.Notice)
+    def _told(self, event: Prompt.Notice) -> None:
         self.told.append(event.line)
 
     @on(Prompt.EditLast)

@@ -95,7 +95,7 @@ async def test_a_full_context(agreed: bool) -> None:
         await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.covered)
+        await wait_until(pilot, lambda: app.is_covered)
         assert "oldest 2 of 5 messages" in shown(app).replace("\n", " ")
         answerer.script = list(ANSWER)
         if agreed:
@@ -117,7 +117,7 @@ async def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None
         await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await pilot.press("ctrl+g")
-        await wait_until(pilot, lambda: app.covered)
+        await wait_until(pilot, lambda: app.is_covered)
         assert "oldest 2 of 4 messages" in shown(app).replace("\n", " ")
         answerer.script = [AnswerPiece(" Really.", STEP), Done("stop", NUMBERS)]
         await pilot.press("y" if agreed else "escape")
@@ -139,7 +139,7 @@ async def test_a_full_context_is_summarised_on_request() -> None:
         await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.covered)
+        await wait_until(pilot, lambda: app.is_covered)
         answerer.script = [AnswerPiece("<think>\nHm.\n</think>\n\nWe talked", STEP), Done("stop", NUMBERS)]
         await pilot.press("s")
         await wait_until(pilot, lambda: "instead of the oldest 2 messages" in shown(app))
@@ -165,7 +165,7 @@ async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> 
         await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.covered)
+        await wait_until(pilot, lambda: app.is_covered)
         says = {
             "empty": [AnswerPiece(" ", STEP), Done("stop", NUMBERS)],
             "closed": ANSWER,
@@ -191,23 +191,23 @@ async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> 
 async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """They go to the prompt, where they were meant to go; Enter and Esc do nothing."""
     clock = [100.0]
-    monkeypatch.setattr(dialog, "CALM", 0.5)
+    monkeypatch.setattr(dialog, "QUIET_SECONDS", 0.5)
     monkeypatch.setattr(dialog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     async with chat() as (pilot, app, answerer):
         await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.covered)
+        await wait_until(pilot, lambda: app.is_covered)
         await pilot.press("y", "e", "s", "x", "backspace", "enter", "escape", "tab")
         app.post_message(events.Paste(" and more"))
         await pilot.pause()
-        assert app.covered
+        assert app.is_covered
         assert app.prompt.text == "yes and more"
         clock[0] += 0.4
         await pilot.press("n")  # still typing
         clock[0] += 0.4
         await pilot.press("y")
-        assert app.covered
+        assert app.is_covered
         assert app.prompt.text == "yes and moreny"
         clock[0] += 0.6
         answerer.script = list(ANSWER)
@@ -222,7 +222,7 @@ async def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 600
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: "does not go on: it fills the context with its question" in shown(app))
-        assert not app.covered
+        assert not app.is_covered
         assert texts(app) == ["one?", "It is.", "two?", "It is."]
 
 
@@ -234,7 +234,7 @@ async def test_a_full_context_where_nothing_can_be_left_out() -> None:
         await typed(pilot, "two?")
         await wait_until(pilot, lambda: app.prompt.text == "two?")
         await wait_until(pilot, lambda: "the prompt has 1100 tokens; your message is back" in shown(app))
-        assert not app.covered
+        assert not app.is_covered
         assert texts(app) == ["one?", "It is."]
 
 

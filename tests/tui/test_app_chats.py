@@ -29,14 +29,14 @@ async def test_a_new_chat_and_back() -> None:
         await wait_until(pilot, lambda: "what is a tree?" not in shown(app).partition("boxes")[2])
         await pilot.press("enter")
         await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
-        await wait_until(pilot, lambda: "how do boxes stack?" in shown(app) and not app.covered)
+        await wait_until(pilot, lambda: "how do boxes stack?" in shown(app) and not app.is_covered)
 
 
 async def test_the_picker_renames_and_deletes() -> None:
     async with chat() as (pilot, app, _answerer):
         await two_chats(pilot, app)
         await command(pilot, "/chats boxes")
-        await wait_until(pilot, lambda: app.covered and "how do boxes stack?" in shown(app))
+        await wait_until(pilot, lambda: app.is_covered and "how do boxes stack?" in shown(app))
         await pilot.press("ctrl+r", "ctrl+u", *"Boxes", "enter")
         await wait_until(pilot, lambda: "Boxes" in shown(app))
         await pilot.press("ctrl+d")
@@ -81,7 +81,7 @@ async def test_files_of_a_chat(tmp_path: Path) -> None:
         await command(pilot, "/export a.md")
         await wait_until(pilot, lambda: "Replace the file?" in shown(app))
         await pilot.press("escape")
-        await wait_until(pilot, lambda: not app.covered)
+        await wait_until(pilot, lambda: not app.is_covered)
         assert (tmp_path / "a.md").read_text() == "mine"
         await command(pilot, "/export nowhere/a.md")
         await wait_until(pilot, lambda: "nowhere" in shown(app))

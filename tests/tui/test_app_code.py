@@ -43,10 +43,10 @@ async def test_a_change_is_applied_and_taken_back(folder: Path) -> None:
     async with chat(*CHANGE, folder=folder) as (pilot, app, _answerer):
         await answered(pilot)
         await command(pilot, "/apply")
-        await wait_until(pilot, lambda: app.covered and "return width * height" in shown(app))
+        await wait_until(pilot, lambda: app.is_covered and "return width * height" in shown(app))
         assert (folder / "box.py").read_text() == BOX
         await pilot.press("enter")
-        await wait_until(pilot, lambda: not app.covered)
+        await wait_until(pilot, lambda: not app.is_covered)
         await wait_until(pilot, lambda: "changed: box.py; /undo takes it back" in shown(app))
         assert (folder / "box.py").read_text() == BOX.replace("+ height", "* height")
         await command(pilot, "/undo")

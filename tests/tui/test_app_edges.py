@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.chat.answer_sources import SharedDaemon
-from localdflash.tui.app_base import Start
+from localdflash.tui.app_base import ChatStart
 from localdflash.tui.chat_app import ChatApp
 from tests.support.fake_answerer import ANSWER
 from tests.tui.chat_stage import answered, chat, shown, wait_until
@@ -33,7 +33,7 @@ async def test_a_home_that_is_no_folder_is_one_line(monkeypatch: pytest.MonkeyPa
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "file" / "home"))
-    app = ChatApp(Start(SharedDaemon(EngineSpec({})), tmp_path, None))
+    app = ChatApp(ChatStart(SharedDaemon(EngineSpec({})), tmp_path, None))
     async with playing(app, (200, 30)) as pilot:
         await wait_until(pilot, lambda: "LOCALDFLASH_HOME" in shown(app))
         assert "✗" in shown(app)

@@ -30,7 +30,7 @@ async def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None
         await wait_until(pilot, lambda: app.prompt.text == "!touch made; echo one @two")
         assert not (folder / "made").exists()
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.covered)
+        await wait_until(pilot, lambda: app.is_covered)
         await pilot.press("y")
         await wait_until(pilot, lambda: bool(app.prompt.attachments))
         assert (folder / "made").exists()
@@ -47,7 +47,7 @@ async def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None
 async def test_esc_ends_a_command(folder: Path) -> None:
     async with chat(folder=folder) as (pilot, app, _answerer):
         await typed(pilot, "!sleep 60")
-        await wait_until(pilot, lambda: app.covered)
+        await wait_until(pilot, lambda: app.is_covered)
         await pilot.press("y")
         await wait_until(pilot, lambda: "running sleep 60" in shown(app))
         await typed(pilot, "!echo two")

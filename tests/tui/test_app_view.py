@@ -1,5 +1,6 @@
 """Speed, model, settings, looks, help, the way out: the whole app, by its keys and commands."""
 
+import webbrowser
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from localdflash.chat.answerer import AnswerPiece
 from localdflash.tui import saved_state
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.themes import THEMES
+from localdflash.tui.transcript import Transcript
 from tests.support.fake_answerer import STEP
 from tests.tui.chat_stage import answered, chat, command, shown, typed, wait_until
 
@@ -30,7 +32,7 @@ async def test_plain_and_drafting_compared() -> None:
         await command(pilot, "/bench")
         await wait_until(pilot, lambda: "same, to the byte" in shown(app))
         await pilot.press("escape")
-        await wait_until(pilot, lambda: not app.covered)
+        await wait_until(pilot, lambda: not app.is_covered)
 
 
 async def test_a_comparison_that_is_closed_stops() -> None:
@@ -69,7 +71,7 @@ async def test_instructions() -> None:
         await command(pilot, "/system Be brief.")
         await wait_until(pilot, lambda: app.talk.system == "Be brief.")
         await command(pilot, "/role")
-        await wait_until(pilot, lambda: app.covered)
+        await wait_until(pilot, lambda: app.is_covered)
         await pilot.press("enter")
         await wait_until(pilot, lambda: not app.talk.system)
 
@@ -170,3 +172,17 @@ async def test_a_low_terminal_has_no_frame_and_terminals_without_room_end_nothin
             await pilot.resize_terminal(*size)
             await pilot.pause()
         assert app.is_running
+
+
+async def test_a_clicked_link_opens_outside_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    browser = webbrowser.GenericBrowser("firefox")
+    monkeypatch.setattr(browser, "open", lambda url: opened.append(url) or True)
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    async with chat() as (pilot, app, _answerer):
+        app.transcript.post_message(Transcript.LinkClicked("https://x.org/a"))
+        await wait_until(pilot, lambda: opened == ["https://x.org/a"])
+        browser.name = "lynx"
+        app.transcript.post_message(Transcript.LinkClicked("https://x.org/b"))
+        await wait_until(pilot, lambda: "no browser found to open https://x.org/b" in shown(app))
+    assert opened == ["https://x.org/a"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.tui.clipboard import TERMINAL_LIMIT, Result, copy
+from localdflash.tui.clipboard import MAX_TERMINAL_BYTES, Result, copy
 
 
 class Terminal:
@@ -50,7 +50,7 @@ def test_a_program_without_its_desktop_is_not_started(tmp_path: Path, name: str,
 
 @pytest.mark.parametrize("script", ["exec /bin/sleep 30", "exec 0<&-; exec /bin/sleep 30"])
 def test_a_program_that_hangs_is_given_up(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.tui.clipboard._PATIENCE", 0.05)
+    monkeypatch.setattr("localdflash.tui.clipboard._TIMEOUT_SECONDS", 0.05)
     _program(tmp_path, "pbcopy", f"echo $$ > {tmp_path}/pid; {script}")
     assert _copied("x" * 1_000_000, tmp_path)[0].program == ""
     if (pid := tmp_path / "pid").exists() and (number := pid.read_text().strip()):
@@ -59,12 +59,12 @@ def test_a_program_that_hangs_is_given_up(tmp_path: Path, script: str, monkeypat
 
 
 def test_beyond_the_limit_only_programs_are_asked(tmp_path: Path) -> None:
-    result, terminal = _copied("é" * (TERMINAL_LIMIT // 2 + 1), tmp_path)
+    result, terminal = _copied("é" * (MAX_TERMINAL_BYTES // 2 + 1), tmp_path)
     assert terminal.asked == []
     assert result.line("it").endswith("not copied")
-    assert _copied("é" * (TERMINAL_LIMIT // 2), tmp_path)[1].asked
+    assert _copied("é" * (MAX_TERMINAL_BYTES // 2), tmp_path)[1].asked
     _program(tmp_path, "pbcopy", "/bin/cat > /dev/null")
-    assert _copied("x" * (TERMINAL_LIMIT + 1), tmp_path)[0].line("it").startswith("Copied it")
+    assert _copied("x" * (MAX_TERMINAL_BYTES + 1), tmp_path)[0].line("it").startswith("Copied it")
 
 
 @pytest.mark.parametrize("text", ["\u202eevil", "\x9b"])

@@ -94,7 +94,7 @@ async def test_the_text_of_the_highlighted_role_is_shown_and_harmless() -> None:
         await pilot.press("down")
         await pilot.pause()
         assert shown(app).count("[b]be␛ kind[/]") == 2  # in the list, and below it
-        await pilot.click("Choices", offset=(3, 2))
+        await pilot.click("ChoiceList", offset=(3, 2))
         await pilot.pause()
     assert app.results == ["coder"]
 

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from localdflash.chat.applying import ApplyResult
 from localdflash.chat.file_text import make_hunks
 from localdflash.chat.proposals import FileProposal
-from localdflash.tui.diff_view import LONGEST
+from localdflash.tui.diff_view import MAX_LINE_CHARS
 from localdflash.tui.diff_view import shown as shown_line
 from localdflash.tui.screens.diff_screen import DiffScreen, FileList
 from tests.tui.stage import Stage, dialog, shown, wait_until
@@ -88,8 +88,8 @@ async def test_long_lines_go_on_to_the_right() -> None:
     moved = await screen_after(*["right"] * 25, proposals=long, size=(60, 20))
     assert "end" in moved
     assert "1 + " in moved  # the sign stays
-    assert shown_line("x" * (LONGEST + 900)) == "x" * LONGEST + " … 900 more characters"
-    assert shown_line("x" * LONGEST) == "x" * LONGEST
+    assert shown_line("x" * (MAX_LINE_CHARS + 900)) == "x" * MAX_LINE_CHARS + " … 900 more characters"
+    assert shown_line("x" * MAX_LINE_CHARS) == "x" * MAX_LINE_CHARS
 
 
 @pytest.mark.parametrize(("proposal", "told"), [(GONE, "Nothing is chosen."), (BAD, "Nothing of it can be applied.")])

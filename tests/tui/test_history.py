@@ -58,8 +58,8 @@ def test_there_and_back() -> None:
 
 
 def test_only_the_newest_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 5)
-    monkeypatch.setattr(module, "_ROOM", 10)
+    monkeypatch.setattr(module, "MAX_MESSAGES", 5)
+    monkeypatch.setattr(module, "_MAX_LINES", 10)
     sent(path, *(str(number) for number in range(23)))
     assert len(path.read_bytes().splitlines()) <= 10
     assert all_of(History(path)) == ["22", "21", "20", "19", "18"]
@@ -147,8 +147,8 @@ def test_what_cannot_be_written_is_told_once_and_remembered_in_this_chat(
 
 
 def test_dropping_old_ones_is_all_or_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
-    monkeypatch.setattr(module, "_ROOM", 3)
+    monkeypatch.setattr(module, "MAX_MESSAGES", 2)
+    monkeypatch.setattr(module, "_MAX_LINES", 3)
     sent(path, "1", "2", "3")
 
     def fail(*_: object) -> None:

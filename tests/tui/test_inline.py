@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from localdflash.tui.inline import LONGEST, followable, inline
+from localdflash.tui.inline import MAX_MARKUP_CHARS, followable, inline
 from localdflash.tui.styled_lines import StyledRun, wrap
 from tests.tui.markdown_samples import copied
 
@@ -50,7 +50,7 @@ def test_entities_are_decoded_and_still_safe() -> None:
 
 
 def test_what_is_too_long_or_tangled_is_shown_as_typed() -> None:
-    long = "**a** " * (LONGEST // 5)
+    long = "**a** " * (MAX_MARKUP_CHARS // 5)
     assert inline(long) == (StyledRun(long),)
     assert inline("[" * 500) == (StyledRun("[" * 500),)
     assert inline("[\n   ]" * 500) == (StyledRun("[\n]" * 500),)

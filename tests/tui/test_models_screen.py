@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 from localdflash.base.errors import LocaldflashError
 from localdflash.chat.model_list import ModelRow, PullProgress
 from localdflash.tui.screens import models_screen
-from localdflash.tui.screens.dialog import Choices, Field
-from localdflash.tui.screens.models_screen import Meter, ModelPicker
+from localdflash.tui.screens.dialog import ChoiceList, Field
+from localdflash.tui.screens.models_screen import DownloadProgress, ModelPicker
 from tests.tui.stage import Stage, dialog, result_of, shown, wait_until
 
 ROWS = [
@@ -64,8 +64,8 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models_screen, "REST", 0.0)
-    monkeypatch.setattr(models_screen, "TYPED", 0.0)
+    monkeypatch.setattr(models_screen, "FIT_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(models_screen, "LOOKUP_DELAY_SECONDS", 0.0)
 
 
 def picker(source: Source, current: str = "") -> Callable[[], ModelPicker]:
@@ -116,7 +116,7 @@ async def test_how_far_a_download_is_and_esc_stops_it_alone() -> None:
         assert "50 % · 1.25 GB of 2.50 GB" in shown(app)
         assert "Esc stops; what came is kept" in shown(app)
         await pilot.press("down", "x", "enter")
-        await pilot.click(Choices, offset=(3, 0))
+        await pilot.click(ChoiceList, offset=(3, 0))
         await pilot.pause()
         assert "Downloading big.gguf" in shown(app)
         await pilot.press("escape")
@@ -135,7 +135,7 @@ async def test_how_far_a_download_is_and_esc_stops_it_alone() -> None:
 def test_the_meter_tells_rate_and_rest_of_each_stretch() -> None:
     said: list[tuple[str, ...]] = []
     now = 0.0
-    meter = Meter(lambda *lines: said.append(lines), lambda: now)
+    meter = DownloadProgress(lambda *lines: said.append(lines), lambda: now)
     meter.move(PullProgress("downloading", "o/t/big.gguf", 600_000_000, 1_000_000_000))
     now = 10.0
     meter.move(PullProgress("downloading", "o/t/big.gguf", 700_000_000, 1_000_000_000))

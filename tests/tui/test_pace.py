@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.tui.reveal_pace import LAG, DisplayPace, motion_unwanted
+from localdflash.tui.reveal_pace import LAG_SECONDS, DisplayPace, motion_unwanted
 
 _EPSILON = 1e-9
 
@@ -39,7 +39,7 @@ def test_nothing_is_lost_or_reordered_and_nothing_waits_longer_than_the_lag(
         clock.now += event
         taken += pace.take()
         assert put.startswith(taken)
-        overdue = [one for one in came[len(taken) :] if clock.now - one > LAG + _EPSILON]
+        overdue = [one for one in came[len(taken) :] if clock.now - one > LAG_SECONDS + _EPSILON]
         assert not overdue
     assert taken + pace.rest() == put
     assert not pace

@@ -10,7 +10,7 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from textual.message import Message
 
-from localdflash.tui.pastes import LARGEST, Paste, PasteParser
+from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, PasteParser
 
 START, END = "\x1b[200~", "\x1b[201~"
 
@@ -64,5 +64,5 @@ def test_ten_megabytes_take_no_time_and_little_memory() -> None:
     assert time.perf_counter() - begun < 2
     paste, key = found
     assert isinstance(paste, Paste)
-    assert (paste.length, len(paste.raw)) == (len(text), LARGEST + 1)
+    assert (paste.length, len(paste.raw)) == (len(text), MAX_PASTE_CHARS + 1)
     assert told([key]) == ["x"]

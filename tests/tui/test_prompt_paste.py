@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.tui.pastes import dropped_path, for_prompt
+from localdflash.tui.pastes import for_prompt, parse_dropped_path
 from tests.tui.desk import Desk, type_in
 from tests.tui.stage import playing, wait_until
 
@@ -86,7 +86,7 @@ def test_pasted_text_is_safe_and_nothing_of_it_is_gone(text: str) -> None:
     ],
 )
 def test_paths_of_dropped_files(text: str, path: str | None) -> None:
-    assert dropped_path(text) == path
+    assert parse_dropped_path(text) == path
 
 
 @pytest.fixture

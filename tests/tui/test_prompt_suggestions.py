@@ -8,7 +8,7 @@ import pytest
 from textual import events
 
 from localdflash.chat.attachable_files import FileMatch
-from localdflash.tui.suggestions import Asked, asked
+from localdflash.tui.suggestions import CompletionContext, completion_context
 from tests.tui.desk import Desk, suggested, type_in
 from tests.tui.stage import playing, shown, wait_until
 
@@ -25,19 +25,19 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("before", "first", "found"),
     [
-        ("/co", True, Asked("command", 0, "co")),
+        ("/co", True, CompletionContext("command", 0, "co")),
         ("/co", False, None),
-        ("/theme da", True, Asked("argument", 7, "da", "theme")),
-        ("/attach src", True, Asked("file", 8, "src", "attach")),
+        ("/theme da", True, CompletionContext("argument", 7, "da", "theme")),
+        ("/attach src", True, CompletionContext("file", 8, "src", "attach")),
         ("/etc/hosts", True, None),
-        ("see (@sr", False, Asked("file", 5, "sr")),
-        ("/system like @a", True, Asked("file", 13, "a")),
-        ('@"with s', True, Asked("file", 0, "with s")),
+        ("see (@sr", False, CompletionContext("file", 5, "sr")),
+        ("/system like @a", True, CompletionContext("file", 13, "a")),
+        ('@"with s', True, CompletionContext("file", 0, "with s")),
         ("me@host", True, None),
     ],
 )
-def test_what_is_asked_for(before: str, first: bool, found: Asked | None) -> None:
-    assert asked(before, first=first) == found
+def test_what_is_asked_for(before: str, first: bool, found: CompletionContext | None) -> None:
+    assert completion_context(before, first=first) == found
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.tui.chat_stage import answered, chat, wait_until
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_actions, "AHEAD", 0.02)
+    monkeypatch.setattr(answer_actions, "READ_AHEAD_SECONDS", 0.02)
 
 
 async def test_what_is_typed_is_read_after_what_was_said() -> None:

@@ -98,7 +98,7 @@ def _speed() -> Acceptance:
 
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models_screen, "REST", 0.0)
+    monkeypatch.setattr(models_screen, "FIT_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(time, "localtime", time.gmtime)
 
 

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, StatusPart, fitting, parts_of
+from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, StatusPart, fitting, status_parts
 from tests.tui.stage import Stage, playing
 
 FULL = Status("embedded", "ready", 412, 1024, 58.2, False, 3.93, 0.512, 181.0)
 
 
 def line(status: Status, waited: float = 0.0) -> str:
-    return SEPARATOR.join(part.text for part in parts_of(status, waited))
+    return SEPARATOR.join(part.text for part in status_parts(status, waited))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_what_is_said(changes: dict[str, object], expected: str) -> None:
     ],
 )
 def test_a_warning_is_shortened_before_it_is_left_out(used: int, width: int, expected: str) -> None:
-    parts = parts_of(replace(FULL, used=used, tau=None, accepted=None, ttft_ms=None))
+    parts = status_parts(replace(FULL, used=used, tau=None, accepted=None, ttft_ms=None))
     assert SEPARATOR.join(part.text for part in fitting(parts, width)) == expected
 
 
@@ -53,7 +53,7 @@ def test_a_warning_is_shortened_before_it_is_left_out(used: int, width: int, exp
     ],
 )
 def test_the_least_important_goes_first(width: int, expected: str) -> None:
-    assert SEPARATOR.join(part.text for part in fitting(parts_of(FULL), width)) == expected
+    assert SEPARATOR.join(part.text for part in fitting(status_parts(FULL), width)) == expected
 
 
 @given(
@@ -95,7 +95,7 @@ def test_seconds_of_loading_are_counted(stage: str, waited: float, said: str) ->
 class Bar(StatusBar):
     picked = ""
 
-    def on_status_bar_picked(self, event: StatusBar.Picked) -> None:
+    def on_status_bar_part_clicked(self, event: StatusBar.PartClicked) -> None:
         self.picked = event.part
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from localdflash.chat.messages import StepRecord
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.tints import Tinted, tint_of
+from localdflash.tui.tints import TintedText, tint_of
 
 _TEXT = st.text(st.sampled_from("ab\n\té錯😋\x1b\r\u202e\ud800 ❤\ufe0f\u0301"), max_size=60)
 _STEPS = st.lists(
@@ -42,7 +42,7 @@ def _oracle(text: str, steps: Sequence[StepRecord]) -> list[tuple[str, str]]:
     return shown
 
 
-def _shown(tinted: Tinted, width: int) -> list[tuple[str, str]]:
+def _shown(tinted: TintedText, width: int) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for line in tinted.lines(width):
         found += [(one, run.style) for run in line.runs for one in run.text]
@@ -56,7 +56,7 @@ def test_each_character_has_the_tint_of_the_token_with_its_first_byte(
     text: str, described: list[tuple[str, list[int]]], width: int
 ) -> None:
     steps = _steps(described)
-    assert _shown(Tinted(text, steps), width) == _oracle(text, steps)
+    assert _shown(TintedText(text, steps), width) == _oracle(text, steps)
 
 
 @settings(max_examples=40)
@@ -65,7 +65,7 @@ def test_growing_gives_what_making_it_at_once_gives(
     events: list[str | list[tuple[str, list[int]]]], width: int
 ) -> None:
     """Text and steps in any order; rows before changed_from() stay as they were."""
-    growing, text, steps = Tinted(), "", list[StepRecord]()
+    growing, text, steps = TintedText(), "", list[StepRecord]()
     before = list(growing.lines(width))
     for event in events:
         if isinstance(event, str):
@@ -76,13 +76,13 @@ def test_growing_gives_what_making_it_at_once_gives(
                 growing.add(step)
                 steps.append(step)
         rows = list(growing.lines(width))
-        assert rows == list(Tinted(text, steps).lines(width))
+        assert rows == list(TintedText(text, steps).lines(width))
         assert rows[: growing.changed_from()] == before[: growing.changed_from()]
         before = rows
 
 
 def test_names_of_drafters_are_sanitised() -> None:
     name = "x\x1b]0;evil\x07"
-    shown = "".join(run.text for run in Tinted("a", [StepRecord(name, 1, 1, (1,), 1.0)]).legend())
+    shown = "".join(run.text for run in TintedText("a", [StepRecord(name, 1, 1, (1,), 1.0)]).legend())
     assert shown == sanitize(shown)
     assert "\x1b" not in shown

@@ -26,7 +26,7 @@ async def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() ->
         stage.rows  # noqa: B018
         assert time.perf_counter() - begun < 3
         assert "Done 499." in stage.screen_text
-        laid = [entry for entry in stage.transcript._column.entries if entry.laid_out(stage.transcript._column.view)]
+        laid = [entry for entry in stage.transcript._column.entries if entry.is_laid_out(stage.transcript._column.view)]
         assert len(laid) < 20
         assert len(stage.query("*")) < 10
 

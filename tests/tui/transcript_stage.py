@@ -29,10 +29,10 @@ class TranscriptStage(Stage):
         self.transcript.show(self.messages)
         self.transcript.focus()
 
-    def on_transcript_copied(self, event: Transcript.Copied) -> None:
+    def on_transcript_copy_requested(self, event: Transcript.CopyRequested) -> None:
         self.posted.append((event.text, event.what))
 
-    def on_transcript_message_picked(self, event: Transcript.MessagePicked) -> None:
+    def on_transcript_action_requested(self, event: Transcript.ActionRequested) -> None:
         self.posted.append((event.index, event.action))
 
     def on_transcript_link_clicked(self, event: Transcript.LinkClicked) -> None:

@@ -13,17 +13,19 @@ from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageErro
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.shell_command import parse_command
 from localdflash.tui.actions.outside_actions import OutsideActions
-from localdflash.tui.app_base import told
+from localdflash.tui.app_base import report_errors
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt_field import Prompt
 
-RESERVED = 4  # the share of the context, one in so many, that is kept free for the answer when messages are left out
-AHEAD = 0.3  # seconds of typing until the engine reads on
+RESERVE_DIVISOR = (
+    4  # the share of the context, one in so many, that is kept free for the answer when messages are left out
+)
+READ_AHEAD_SECONDS = 0.3  # seconds of typing until the engine reads on
 Draft = tuple[str, tuple[Attachment, ...]]  # a message that is being written
 
 
 @dataclass(frozen=True)
-class _Unedited:
+class _EditUndo:
     """What was taken away from a chat while its last message is being edited."""
 
     chat: list[Message]
@@ -35,7 +37,7 @@ class _Unedited:
 class AnswerActions(OutsideActions):
     """See the module."""
 
-    _unedited: _Unedited | None = None
+    _edit_undo: _EditUndo | None = None
     _reader: Worker[None] | None = None
     _reading = ""  # what the engine reads ahead
 
@@ -49,7 +51,7 @@ class AnswerActions(OutsideActions):
         """Have the engine read a message while it is being written: when it is sent, its answer begins sooner."""
         read: Draft | None = None
         while self._draft() != read:
-            await asyncio.sleep(AHEAD)
+            await asyncio.sleep(READ_AHEAD_SECONDS)
             read = self._draft()
             if read and not self.talk.answering and not self.arrivals:
                 messages = [*self.talk.messages[self.talk.left_out :], Message("user", *read)]
@@ -73,7 +75,7 @@ class AnswerActions(OutsideActions):
             self.prompt.put_back(event.text, event.attachments)
             return
         if command is None and (outside := parse_command(event.text)):
-            self.run_outside(outside)
+            self.run_shell_command(outside)
             return
         if command is None:
             self.ask(event.text, event.attachments)
@@ -99,7 +101,7 @@ class AnswerActions(OutsideActions):
         self.transcript.add(message)
 
     @work
-    @told
+    @report_errors
     async def begin_answer(self, *, goes_on: bool = False) -> None:
         """Ask for an answer to the last message, or for more of the last answer."""
         if self.talk.answering:
@@ -109,13 +111,13 @@ class AnswerActions(OutsideActions):
             self.add(Message("assistant", ""))
         self.refresh_status()
         try:
-            answer = await self.talk.answer(self._show, self._begin_anew, goes_on=goes_on)
+            answer = await self.talk.answer(self._show, self._restart_answer, goes_on=goes_on)
         except ContextOverflow as error:
-            self._show_what_there_is()
-            await self._make_room(error, goes_on)
+            self._restore_chat()
+            await self._offer_to_drop_messages(error, goes_on)
             return
         except LocaldflashError as error:
-            self._show_what_there_is()
+            self._restore_chat()
             self.complain(f"{error}; Ctrl+R asks again" + (", Ctrl+G goes on" if self._is_partial() else ""))
             self.send_queued(stopped=True)
             return
@@ -128,7 +130,7 @@ class AnswerActions(OutsideActions):
             self.complain(f"{self.talk.trouble}; Ctrl+G goes on with the answer, Ctrl+R asks again")
         self.send_queued(stopped=answer.finish in ("cancelled", "gone"))
 
-    def _show_what_there_is(self) -> None:
+    def _restore_chat(self) -> None:
         """Show the chat without the answer that could not begin, and the errors reported meanwhile."""
         complaints, self.complaints = self.complaints, []
         self.show_chat()
@@ -138,7 +140,7 @@ class AnswerActions(OutsideActions):
     def _show(self, text: str, step: StepRecord | None) -> None:
         self.transcript.feed(text, step)
 
-    def _begin_anew(self) -> None:
+    def _restart_answer(self) -> None:
         self.transcript.replace_last(self.talk.messages[-1])
 
     def _is_partial(self) -> bool:
@@ -151,7 +153,7 @@ class AnswerActions(OutsideActions):
         if self.queued:
             self.ask(*self.queued.pop(0))
 
-    async def _make_room(self, error: ContextOverflow, goes_on: bool) -> None:
+    async def _offer_to_drop_messages(self, error: ContextOverflow, goes_on: bool) -> None:
         """Ask whether the oldest messages may be left out, because the conversation no longer fits."""
         from localdflash.chat.context_fitting import plan_fit
         from localdflash.tui.screens.questions import Option, Question
@@ -164,14 +166,14 @@ class AnswerActions(OutsideActions):
                 sent,
                 system=talk.before,
                 settings=talk.settings,
-                reserve=about.context // RESERVED if about else 0,
+                reserve=about.context // RESERVE_DIVISOR if about else 0,
             )
         except LocaldflashError as reason:
             filled = goes_on and isinstance(reason, ContextOverflow)
-            self._give_back("it fills the context with its question" if filled else str(reason), goes_on)
+            self._return_question("it fills the context with its question" if filled else str(reason), goes_on)
             return
         if not fit.dropped:  # nothing that could be left out would help
-            self._give_back(str(error), goes_on)
+            self._return_question(str(error), goes_on)
             return
         lines = [
             f"{error}.",
@@ -187,14 +189,14 @@ class AnswerActions(OutsideActions):
                 self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
                 self.begin_answer(goes_on=goes_on)
             case "s":
-                if problem := await self._summarised(sent):
-                    self._give_back(problem, goes_on)
+                if problem := await self._summarise_oldest(sent):
+                    self._return_question(problem, goes_on)
                 else:
                     self.begin_answer(goes_on=goes_on)
             case _:
-                self._give_back("not sent", goes_on)
+                self._return_question("not sent", goes_on)
 
-    async def _summarised(self, sent: Sequence[Message]) -> str:
+    async def _summarise_oldest(self, sent: Sequence[Message]) -> str:
         """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
         from localdflash.chat.context_fitting import SUMMARY_SHARE, plan_fit, summarise
         from localdflash.tui.screens.questions import AskText
@@ -204,10 +206,10 @@ class AnswerActions(OutsideActions):
         self.say("the model summarises; Esc ends it")
         try:
             about = await talk.answerer.ready()
-            reserve = about.context // RESERVED + about.context // SUMMARY_SHARE
+            reserve = about.context // RESERVE_DIVISOR + about.context // SUMMARY_SHARE
             fit = await plan_fit(talk.answerer, sent, system=before, settings=settings, reserve=reserve)
             oldest = sent[: fit.dropped]
-            text = await self.until_esc(summarise(talk.answerer, oldest, system=before, settings=settings))
+            text = await self.run_until_esc(summarise(talk.answerer, oldest, system=before, settings=settings))
         except LocaldflashError as error:
             return str(error)
         finally:
@@ -223,7 +225,7 @@ class AnswerActions(OutsideActions):
         self.say(f"a summary is sent instead of the {talk.left_out} messages at the top")
         return ""
 
-    def _give_back(self, reason: str, goes_on: bool) -> None:
+    def _return_question(self, reason: str, goes_on: bool) -> None:
         """Put a question that cannot be answered back into the prompt; an answer that cannot go on stays as it is."""
         if goes_on:
             self.complain(f"the answer does not go on: {reason}")
@@ -237,18 +239,18 @@ class AnswerActions(OutsideActions):
 
     def action_stop(self) -> None:
         """Stop the answer; while a message is being edited, give up the edit instead."""
-        if self.ends_with_esc:
-            self.ends_with_esc.cancel()
-        elif not (self.end_outside() or self._leave_unedited()):
+        if self.cancellable_task:
+            self.cancellable_task.cancel()
+        elif not (self.stop_shell_command() or self._cancel_edit()):
             self.talk.stop()
 
     def action_retry(self) -> None:
         """Answer the last message again."""
-        self._anew(keep_question=True)
+        self._ask_again(keep_question=True)
 
     @work
-    @told
-    async def _anew(self, *, keep_question: bool) -> None:
+    @report_errors
+    async def _ask_again(self, *, keep_question: bool) -> None:
         await self.talk.settled()
         if keep_question:
             self.talk.take_back_answer()
@@ -257,7 +259,7 @@ class AnswerActions(OutsideActions):
             return
         talk, before, left_out = self.talk, list(self.talk.messages), self.talk.left_out
         question = talk.take_back_question()
-        self._unedited = _Unedited(talk.messages, len(talk.messages), before[len(talk.messages) :], left_out)
+        self._edit_undo = _EditUndo(talk.messages, len(talk.messages), before[len(talk.messages) :], left_out)
         self.show_chat()
         self.say("Enter asks again; Esc leaves the chat as it was")
         self.prompt.put_back(question.text, question.attachments)
@@ -266,12 +268,12 @@ class AnswerActions(OutsideActions):
     @property
     def editing(self) -> bool:
         """Return whether the last message is being changed."""
-        edit, talk = self._unedited, self.talk
+        edit, talk = self._edit_undo, self.talk
         return edit is not None and edit.chat is talk.messages and len(talk.messages) == edit.length
 
-    def _leave_unedited(self) -> bool:
+    def _cancel_edit(self) -> bool:
         """Restore the message that is being edited, and its answer; False if none is being edited."""
-        talk, edit, editing, self._unedited = self.talk, self._unedited, self.editing, None
+        talk, edit, editing, self._edit_undo = self.talk, self._edit_undo, self.editing, None
         if edit is None or not editing or talk.answering:
             return False
         talk.messages.extend(edit.taken)
@@ -285,7 +287,7 @@ class AnswerActions(OutsideActions):
     @on(Prompt.EditLast)
     def action_edit(self) -> None:
         """Take the last message back into the prompt to change it."""
-        self._anew(keep_question=False)
+        self._ask_again(keep_question=False)
 
     def action_go_on(self) -> None:
         """Continue an answer that was cut off."""
@@ -297,13 +299,13 @@ class AnswerActions(OutsideActions):
         self.begin_answer(goes_on=True)
 
     @work
-    @told
+    @report_errors
     async def action_previous(self) -> None:
         """Show the previous version of the last answer."""
         await self._version(-1)
 
     @work
-    @told
+    @report_errors
     async def action_next(self) -> None:
         """Show the next version of the last answer."""
         await self._version(1)

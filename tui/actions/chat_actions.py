@@ -8,15 +8,15 @@ from textual import on, work
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.chat.store import ChatStore, SessionInfo
 from localdflash.text.sanitize import printable
-from localdflash.tui.app_base import Base, told
+from localdflash.tui.app_base import ChatAppBase, report_errors
 from localdflash.tui.transcript import Transcript
 
 
-class ChatActions(Base):
+class ChatActions(ChatAppBase):
     """See the module."""
 
     @work
-    @told
+    @report_errors
     async def action_new(self) -> None:
         """Start a new chat."""
         await self.talk.settled()
@@ -25,7 +25,7 @@ class ChatActions(Base):
         self.prompt.focus()
 
     @work
-    @told
+    @report_errors
     async def action_chats(self, words: str = "") -> None:
         """Let the user choose an earlier chat."""
         from localdflash.tui.screens.chats_screen import ChatPicker
@@ -35,17 +35,17 @@ class ChatActions(Base):
         async def search(typed: str) -> list[SessionInfo]:
             return await self.talk.run_in_store(ChatStore.sessions, typed)
 
-        while choice := await self.asked(ChatPicker(search, words)):
+        while choice := await self.show_dialog(ChatPicker(search, words)):
             match choice.action:
                 case "open":
                     await self.open_chat(choice.id)
                     return
                 case "rename":
-                    await self._do(self.talk.run_in_store(ChatStore.rename, choice.id, choice.text))
+                    await self._await_and_report(self.talk.run_in_store(ChatStore.rename, choice.id, choice.text))
                 case "delete":
-                    await self._forget(choice.id)
+                    await self._confirm_delete(choice.id)
                 case "export":
-                    await self._export_of(choice.id)
+                    await self._export_session(choice.id)
 
     async def open_chat(self, session: int) -> None:
         """Show an earlier chat and continue it."""
@@ -57,7 +57,7 @@ class ChatActions(Base):
         self.prompt.focus()
 
     @work
-    @told
+    @report_errors
     async def action_rename(self, name: str = "") -> None:
         """Give this chat a name."""
         if self.talk.session is None:
@@ -67,14 +67,14 @@ class ChatActions(Base):
             from localdflash.tui.screens.questions import AskText
 
             info = await self.talk.run_in_store(ChatStore.info, self.talk.session)
-            name = await self.asked(AskText("Name of this chat", info.title)) or ""
+            name = await self.show_dialog(AskText("Name of this chat", info.title)) or ""
         if name.strip():
             await self.talk.run_in_store(ChatStore.rename, self.talk.session, name.strip())
             info = await self.talk.run_in_store(ChatStore.info, self.talk.session)  # a long name is shortened
             self.say(f"this chat is now called {info.title}")
 
     @work
-    @told
+    @report_errors
     async def action_fork(self, number: str = "") -> None:
         """Start a new chat that continues from message N."""
         await self.talk.settled()
@@ -87,23 +87,23 @@ class ChatActions(Base):
         self.say("a new chat that goes on from here; the one before is kept")
 
     @work
-    @told
+    @report_errors
     async def action_export(self, path: str = "") -> None:
         """Write this chat to a file."""
         await self.talk.save()
         if self.talk.session is None:
             self.complain("this chat is empty: there is nothing to write")
             return
-        await self._export_of(self.talk.session, path)
+        await self._export_session(self.talk.session, path)
 
-    async def _export_of(self, session: int, path: str = "") -> None:
+    async def _export_session(self, session: int, path: str = "") -> None:
         from localdflash.chat.chat_export import export_json, export_markdown, write_export
         from localdflash.tui.screens.questions import AskText, Confirm
 
         info = await self.talk.run_in_store(ChatStore.info, session)
         if not path:
             proposed = str(self.start.folder / f"chat-{session}.md")
-            path = await self.asked(AskText("Write this chat to (.md or .json)", proposed)) or ""
+            path = await self.show_dialog(AskText("Write this chat to (.md or .json)", proposed)) or ""
         if not path.strip():
             return
         file = self.start.folder / Path(path.strip()).expanduser()
@@ -119,21 +119,21 @@ class ChatActions(Base):
             if not await self.push_screen_wait(Confirm("Replace the file?", lines, yes="Replace", no="Cancel")):
                 return
             overwrite = True
-        await self._do(
+        await self._await_and_report(
             self.talk.run_in_store(lambda _: write_export(file, text, overwrite=overwrite)), f"written to {file}"
         )
 
     @work
-    @told
+    @report_errors
     async def action_delete(self) -> None:
         """Delete this chat."""
         await self.talk.settled()
         if self.talk.session is None:
             self.action_new()
             return
-        await self._forget(self.talk.session)
+        await self._confirm_delete(self.talk.session)
 
-    async def _forget(self, session: int) -> None:
+    async def _confirm_delete(self, session: int) -> None:
         from localdflash.tui.screens.questions import Confirm
 
         info = await self.talk.run_in_store(ChatStore.info, session)
@@ -141,11 +141,11 @@ class ChatActions(Base):
         if not await self.push_screen_wait(Confirm("Delete this chat?", lines, yes="Delete", no="Cancel")):
             return
         shown = session == self.talk.session
-        await self._do(self.talk.delete(session), "deleted")
+        await self._await_and_report(self.talk.delete(session), "deleted")
         if shown:
             self.show_chat()
 
-    async def _do(self, doing: Awaitable[object], done: str = "") -> None:
+    async def _await_and_report(self, doing: Awaitable[object], done: str = "") -> None:
         """Await a task and report how it went."""
         try:
             await doing
@@ -155,8 +155,8 @@ class ChatActions(Base):
         if done:
             self.say(done)
 
-    @on(Transcript.MessagePicked)
-    def _picked(self, event: Transcript.MessagePicked) -> None:
+    @on(Transcript.ActionRequested)
+    def _picked(self, event: Transcript.ActionRequested) -> None:
         """Run what a key pressed on a message asks for."""
         match event.action:
             case "fork":

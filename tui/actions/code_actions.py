@@ -10,14 +10,14 @@ from textual import on, work
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.app_base import Base, told
+from localdflash.tui.app_base import ChatAppBase, report_errors
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
     from localdflash.chat.applying import ApplyResult, Journal
 
 
-class CodeActions(Base):
+class CodeActions(ChatAppBase):
     """See the module."""
 
     _journal: "Journal | None" = None
@@ -31,7 +31,7 @@ class CodeActions(Base):
         self.prompt.detach()
 
     @work
-    @told
+    @report_errors
     async def action_diff(self) -> None:
         """Show what the last answer would change, and apply it if the user agrees."""
         from localdflash.chat.applying import ApplyResult, apply_proposals
@@ -54,9 +54,9 @@ class CodeActions(Base):
 
         await self.push_screen_wait(DiffScreen(found, applied))
         for outcome in outcomes:
-            self._tell_outcome(outcome)
+            self._report_outcome(outcome)
 
-    def _tell_outcome(self, outcome: "ApplyResult") -> None:
+    def _report_outcome(self, outcome: "ApplyResult") -> None:
         if outcome.done:
             self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo takes it back")
         for line in (outcome.problem, outcome.notice):
@@ -80,7 +80,7 @@ class CodeActions(Base):
         return self._journal
 
     @work
-    @told
+    @report_errors
     async def action_undo(self) -> None:
         """Undo the last applied change."""
         from localdflash.chat.applying import undo_last
@@ -105,7 +105,7 @@ class CodeActions(Base):
             self.complain(line)
 
     @work
-    @told
+    @report_errors
     async def action_copy(self, number: str = "") -> None:
         """Copy the last answer, or message N."""
         messages = self.talk.messages
@@ -115,7 +115,7 @@ class CodeActions(Base):
         await self.copy_text(message.text, "the answer" if message.role == "assistant" else "the message")
 
     @work
-    @told
+    @report_errors
     async def action_code(self, number: str = "") -> None:
         """Copy a code block of the last answer."""
         blocks = self.transcript.code_blocks()
@@ -124,8 +124,8 @@ class CodeActions(Base):
         chosen = _number(number, len(blocks), "code block") if number else len(blocks)
         await self.copy_text(blocks[chosen - 1], f"code block {chosen}")
 
-    @on(Transcript.Copied)
-    async def _copied(self, event: Transcript.Copied) -> None:
+    @on(Transcript.CopyRequested)
+    async def _copied(self, event: Transcript.CopyRequested) -> None:
         await self.copy_text(event.text, event.what)
 
     async def copy_text(self, text: str, what: str) -> None:

@@ -7,16 +7,16 @@ from textual.content import Content
 
 from localdflash.tui.actions.answer_actions import AnswerActions
 from localdflash.tui.prompt_field import Prompt
-from localdflash.tui.welcome import Try, Welcome
+from localdflash.tui.welcome import ExampleQuestion, Welcome
 
 SEPARATOR = " · "
 ASK = "Ask something"
 IN_MESSAGES = ("c copies", "1-9 a code block", "e edits", "r answers again", "f forks", "Tab to the prompt")
 EDITING = ("Enter asks again", "Esc leaves the chat as it was")
 ANSWERING = ("Esc stops", "Enter sends afterwards")
-OUTSIDE = ("Enter runs it, if you agree",)
+SHELL_COMMAND = ("Enter runs it, if you agree",)
 TYPING = ("Enter sends", "Ctrl+J new line", "F7 editor")
-FIRST = "Tab something to try"
+FIRST_HINT = "Tab something to try"
 EMPTY = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D leaves")
 
 
@@ -33,8 +33,8 @@ def fitting(keys: Sequence[str], width: int) -> Content:
 
 
 PLACEHOLDER = f"{ASK}; / for commands, @ for files"
-LOW = 20  # rows under which the prompt has no frame
-_FRAME = 6  # cells of the prompt's frame beside what stands in it
+MIN_FRAME_ROWS = 20  # rows under which the prompt has no frame
+_FRAME_CELLS = 6  # cells of the prompt's frame beside what stands in it
 
 
 class KeyActions(AnswerActions):
@@ -46,10 +46,10 @@ class KeyActions(AnswerActions):
     @on(events.DescendantFocus)
     def refresh_keys(self) -> None:
         """Name the keys of the moment."""
-        keys = fitting(self._keys(), self.size.width - _FRAME)
+        keys = fitting(self._keys(), self.size.width - _FRAME_CELLS)
         if self.prompt.border_subtitle != keys.markup:
             self.prompt.border_subtitle = keys
-        if self.size.height < LOW:  # without a frame they stand where nothing is typed
+        if self.size.height < MIN_FRAME_ROWS:  # without a frame they stand where nothing is typed
             self.prompt.placeholder = fitting((ASK, *self._keys()), self.size.width - 2).plain
         else:
             self.prompt.placeholder = PLACEHOLDER
@@ -62,17 +62,17 @@ class KeyActions(AnswerActions):
         if self.talk.answering:
             return ANSWERING
         if self.prompt.text.startswith("!"):
-            return OUTSIDE
+            return SHELL_COMMAND
         if self.prompt.text:
             return TYPING
-        return (FIRST, *EMPTY) if self.welcome.display else EMPTY
+        return (FIRST_HINT, *EMPTY) if self.welcome.display else EMPTY
 
-    @on(Try.Picked)
-    def _try_picked(self, event: Try.Picked) -> None:
+    @on(ExampleQuestion.Clicked)
+    def _try_picked(self, event: ExampleQuestion.Clicked) -> None:
         self.prompt.put_all(event.text)
         self.prompt.focus()
 
-    def may_try(self) -> bool:
+    def can_insert_example(self) -> bool:
         """Return whether the prompt holds nothing but what was offered to try."""
         texts = ("", *(one.text for one in self.welcome.tries))
         return self.welcome.display and self.prompt.has_focus and self.prompt.text in texts

@@ -10,15 +10,15 @@ from localdflash.base.errors import ModelBusy, UsageError
 from localdflash.chat import project
 from localdflash.chat.sampling_settings import AUTO
 from localdflash.server.engine_spec import Others
-from localdflash.tui.app_base import Base, told
+from localdflash.tui.app_base import ChatAppBase, report_errors
 from localdflash.tui.captions import model_name
 
 
-class ModelActions(Base):
+class ModelActions(ChatAppBase):
     """See the module."""
 
     @work
-    @told
+    @report_errors
     async def action_model(self, name: str = "") -> None:
         """Choose another model."""
         from localdflash.chat import model_list
@@ -32,12 +32,12 @@ class ModelActions(Base):
         picker = ModelPicker(
             model_list.list_models, model_list.explain_fit, model_list.describe_model, model_list.pull_model, current
         )
-        chosen = name or await self.asked(picker)
+        chosen = name or await self.show_dialog(picker)
         if not chosen:
             return
         await self.talk.settled()
         self.say(f"loading {chosen} …")
-        if not (about := await self.until_esc(self.talk.answerer.load(chosen))):
+        if not (about := await self.run_until_esc(self.talk.answerer.load(chosen))):
             self.say(f"{chosen} is not loaded")
             return
         said = (f"{about.pair} is loaded: {about.context} tokens of context", about.rows, about.notice)
@@ -52,7 +52,7 @@ class ModelActions(Base):
         called = model_name(pair)
         lines = [f"{called} does not fit into memory beside it."]
         options = Option("w", "Wait"), Option("s", "Switch now, end that answer"), Option("n", "Cancel")
-        match await self.asked(Question(f"{busy}", lines, *options)):
+        match await self.show_dialog(Question(f"{busy}", lines, *options)):
             case "w":
                 self.say(f"{called} is loaded when that answer is done; Esc ends the waiting")
                 return "wait"
@@ -61,19 +61,19 @@ class ModelActions(Base):
         raise busy
 
     @work
-    @told
+    @report_errors
     async def action_role(self, name: str = "") -> None:
         """Choose named instructions."""
         from localdflash.chat.roles import list_roles, load_role
         from localdflash.tui.screens.roles_screen import RolePicker
 
         if not name:
-            name = await self.asked(RolePicker(list_roles())) or ""
+            name = await self.show_dialog(RolePicker(list_roles())) or ""
         if name:
             await self.set_system(load_role(name), f"role {name}")
 
     @work
-    @told
+    @report_errors
     async def action_system(self, text: str = "") -> None:
         """Set the user's own instructions."""
         from localdflash.tui.screens.questions import AskText
@@ -127,7 +127,7 @@ class ModelActions(Base):
         self.refresh_status()
 
     @work
-    @told
+    @report_errors
     async def look_for_project(self) -> None:
         """Take the file along where that is allowed; say that there is one where nobody has decided."""
         file = await asyncio.to_thread(project.find_project_file, self.start.folder)
@@ -140,7 +140,7 @@ class ModelActions(Base):
         self.count_used()
 
     @work
-    @told
+    @report_errors
     async def action_project(self, value: str = "") -> None:
         """Say whether the file goes along, or decide it."""
         if value not in ("", "on", "off"):

@@ -11,15 +11,15 @@ from textual.worker import Worker
 
 from localdflash.base.errors import UsageError
 from localdflash.chat.shell_command import run_command
-from localdflash.tui.app_base import Base, told
+from localdflash.tui.app_base import ChatAppBase, report_errors
 
 
-class OutsideActions(Base):
+class OutsideActions(ChatAppBase):
     """See the module."""
 
     _command: Worker[None] | None = None
 
-    def run_outside(self, command: str) -> None:
+    def run_shell_command(self, command: str) -> None:
         """Run a command of the user's, if they agree."""
         if self._command and not self._command.is_finished:
             self.complain("a command is running: Esc ends it")
@@ -27,7 +27,7 @@ class OutsideActions(Base):
         self._command = self._run_outside(command)
 
     @work
-    @told
+    @report_errors
     async def _run_outside(self, command: str) -> None:
         from localdflash.tui.screens.questions import Confirm
 
@@ -41,16 +41,16 @@ class OutsideActions(Base):
         last = output.text.rstrip().rpartition("\n")[2]
         self.say(f"its output goes along with your next message{f': {last}' if last.startswith('[') else ''}")
 
-    def end_outside(self) -> bool:
+    def stop_shell_command(self) -> bool:
         """End the command that runs; False if there is none."""
-        if self.covered or self._command is None or self._command.is_finished:
+        if self.is_covered or self._command is None or self._command.is_finished:
             return False
         self._command.cancel()
         self.say("the command was ended")
         return True
 
     @work
-    @told
+    @report_errors
     async def action_editor(self) -> None:
         """Write the message in the user's editor."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")

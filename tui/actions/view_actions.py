@@ -1,23 +1,27 @@
 """Commands about looks, speed, help and leaving."""
 
 import asyncio
+import webbrowser
 from dataclasses import replace
 
-from textual import work
+from textual import on, work
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.tui import saved_state
-from localdflash.tui.app_base import Base, told
+from localdflash.tui.app_base import ChatAppBase, report_errors
 from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.themes import THEMES
+from localdflash.tui.transcript import Transcript
+
+_TERMINAL_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # they would draw over the chat
 
 
-class ViewActions(Base):
+class ViewActions(ChatAppBase):
     """See the module."""
 
     _leaving = False
-    _sought = ""  # by /find
+    _find_query = ""  # by /find
 
     def action_thoughts(self) -> None:
         """Unfold or fold what the model thought."""
@@ -25,17 +29,17 @@ class ViewActions(Base):
 
     def action_find(self, words: str = "") -> None:
         """Show where words stand in this chat; without words the place before the last one that was found."""
-        if words and words != self._sought:
-            self._sought = words
-            self.transcript.forget_found()
-        if not self._sought:
+        if words and words != self._find_query:
+            self._find_query = words
+            self.transcript.reset_find()
+        if not self._find_query:
             self.prompt.put_back("/find ")
             self.prompt.focus()
             return
-        if found := self.transcript.find(self._sought):
-            self.notify(f"{self._sought}: {found[0]} of {found[1]}; Ctrl+F: the one before", markup=False)
+        if found := self.transcript.find(self._find_query):
+            self.notify(f"{self._find_query}: {found[0]} of {found[1]}; Ctrl+F: the one before", markup=False)
         else:
-            self.notify(f"{self._sought}: nowhere in this chat", markup=False)
+            self.notify(f"{self._find_query}: nowhere in this chat", markup=False)
 
     def action_theme(self, name: str = "") -> None:
         """Use another theme; the next one if none is named."""
@@ -53,6 +57,17 @@ class ViewActions(Base):
             saved_state.save(replace(saved_state.load(), theme=name))
         except LocaldflashError as error:
             self.complain(str(error))
+
+    @on(Transcript.LinkClicked)
+    @work
+    async def _open_link(self, event: Transcript.LinkClicked) -> None:
+        """Open a clicked link in the user's browser, if one runs outside this terminal."""
+        try:
+            browser = await asyncio.to_thread(webbrowser.get)
+            if browser.name in _TERMINAL_BROWSERS or not await asyncio.to_thread(browser.open, event.url):
+                raise webbrowser.Error
+        except (webbrowser.Error, OSError):
+            self.complain(f"no browser found to open {event.url}")
 
     def action_help(self) -> None:
         """Show commands and keys."""
@@ -93,7 +108,7 @@ class ViewActions(Base):
         self.refresh_status()
 
     @work
-    @told
+    @report_errors
     async def action_bench(self) -> None:
         """Answer the last turn plainly and with drafting, and compare."""
         from localdflash.chat.drafting_comparison import Comparison, compare_drafting

@@ -15,15 +15,15 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
+from localdflash.tui.screens.dialog import ChoiceList, Dialog, Field, one_line, two_rows
 
 if TYPE_CHECKING:
     from localdflash.chat.chat_listing import SessionInfo
 
 Search = Callable[[str], Awaitable[Sequence["SessionInfo"]]]
-MOST = 200  # rows: more are found with words, not by scrolling
+MAX_ROWS = 200  # rows: more are found with words, not by scrolling
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))  # seconds
-_OLD = 15 * 86_400  # seconds, after which a date says more
+_MAX_AGE_IN_WORDS_SECONDS = 15 * 86_400  # seconds, after which a date says more
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def age(then: float, now: float) -> str:
     seconds = max(now - then, 0)
     if seconds < 60:
         return "just now"
-    if seconds >= _OLD:
+    if seconds >= _MAX_AGE_IN_WORDS_SECONDS:
         return "on " + time.strftime("%Y-%m-%d", time.localtime(then))
     size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
     return _counted(int(seconds // size), unit) + " ago"
@@ -65,8 +65,8 @@ class ChatPicker(Dialog[ChatChoice]):
     DEFAULT_CSS = """
     ChatPicker {
         #box { height: 90%; }
-        Choices, Choices:focus { height: 1fr; margin: 1 0; }
-        &.-low Choices { margin: 0; }
+        ChoiceList, ChoiceList:focus { height: 1fr; margin: 1 0; }
+        &.-low ChoiceList { margin: 0; }
         #name { display: none; }
         &.-naming #name { display: block; }
         &.-naming #words { display: none; }
@@ -87,12 +87,12 @@ class ChatPicker(Dialog[ChatChoice]):
         yield Field(self._words, placeholder="Words to look for", id="words", select_on_focus=False)
         yield Field(placeholder="New name", id="name", select_on_focus=False)
         yield Static(id="note", classes="note", markup=False)
-        yield Choices()
+        yield ChoiceList()
 
     def on_mount(self) -> None:
         """Search for the words at once, or show the newest chats."""
         self.query_one("#words").focus()
-        self.query_one(Choices).can_focus = False
+        self.query_one(ChoiceList).can_focus = False
         self._look()
 
     @on(Input.Changed, "#words")
@@ -115,12 +115,12 @@ class ChatPicker(Dialog[ChatChoice]):
             note = _note(words, found)
         if words == self._wanted and words != self._answered:
             self._answered = words
-            self._show(found[:MOST], note)
+            self._show(found[:MAX_ROWS], note)
 
     def _show(self, found: Sequence["SessionInfo"], note: str) -> None:
         self._found = found
         now = self._now()
-        choices = self.query_one(Choices)
+        choices = self.query_one(ChoiceList)
         choices.clear_options()
         choices.add_options(two_rows(one.title or "Untitled", _known(one, now), one.excerpt) for one in found)
         choices.highlighted = 0 if found else None
@@ -130,7 +130,7 @@ class ChatPicker(Dialog[ChatChoice]):
 
     def action_move(self, rows: int) -> None:
         """Move the highlight while the field has the focus."""
-        self.query_one(Choices).move(rows)
+        self.query_one(ChoiceList).move(rows)
 
     def action_choose(self, action: Literal["open", "delete", "export"]) -> None:
         """Return with this action for the highlighted chat."""
@@ -139,7 +139,7 @@ class ChatPicker(Dialog[ChatChoice]):
 
     @property
     def _highlighted(self) -> "SessionInfo | None":
-        at = self.query_one(Choices).highlighted
+        at = self.query_one(ChoiceList).highlighted
         return None if at is None or self.has_class("-naming") else self._found[at]
 
     @on(Input.Submitted, "#words")
@@ -188,8 +188,8 @@ class ChatPicker(Dialog[ChatChoice]):
 def _note(words: str, found: Sequence["SessionInfo"]) -> str:
     if not found:
         return f"No chat has these words: {words}" if words else "No chats yet: each one is kept once it has a message."
-    if len(found) >= MOST:
-        return f"The newest {MOST}; type words to find others"
+    if len(found) >= MAX_ROWS:
+        return f"The newest {MAX_ROWS}; type words to find others"
     return _counted(len(found), "chat")
 
 

@@ -20,7 +20,7 @@ from localdflash.text.sanitize import sanitize
 
 T = TypeVar("T")
 
-CALM = 0.5  # seconds without a key: who types on has not read what a dialog asks
+QUIET_SECONDS = 0.5  # seconds without a key: who types on has not read what a dialog asks
 
 
 class Dialog(ModalScreen[T | None]):
@@ -64,13 +64,13 @@ class Dialog(ModalScreen[T | None]):
         super().__init__()
         self._heading = title
         self._keys = keys
-        self._listens, self._last_key = False, time.monotonic()
+        self._accepts_keys, self._last_key = False, time.monotonic()
 
-    def listens(self) -> bool:
+    def accepts_keys(self) -> bool:
         """Return whether a key that is pressed now is meant for it; to be asked for each key."""
         calm, self._last_key = time.monotonic() - self._last_key, time.monotonic()
-        self._listens |= calm >= CALM or not self.by_itself
-        return self._listens
+        self._accepts_keys |= calm >= QUIET_SECONDS or not self.by_itself
+        return self._accepts_keys
 
     def compose(self) -> ComposeResult:
         """Yield the title, the body and the keys."""
@@ -105,7 +105,7 @@ class TextField(TextArea):
         return super().edit(edit)
 
 
-class Choices(OptionList):
+class ChoiceList(OptionList):
     """A list whose rows are cut at its edge and never read as markup."""
 
     def __init__(self) -> None:

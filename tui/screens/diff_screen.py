@@ -18,7 +18,7 @@ from textual.widgets import OptionList, Static
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.tui.diff_view import DiffView
-from localdflash.tui.screens.dialog import Choices, Dialog, one_line
+from localdflash.tui.screens.dialog import ChoiceList, Dialog, one_line
 
 if TYPE_CHECKING:
     from localdflash.chat.applying import ApplyResult
@@ -29,7 +29,7 @@ _KINDS = {"change": "", "new": "new, ", "delete": "deleted, "}
 _KEYS = "Enter writes   Space chooses   N P files   Esc closes"
 
 
-class FileList(Choices, inherit_bindings=False):
+class FileList(ChoiceList, inherit_bindings=False):
     """The files. Enter and Space belong to the screen; a click on the mark chooses, one elsewhere only shows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

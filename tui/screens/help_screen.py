@@ -47,7 +47,7 @@ KEYS: Mapping[str, Entries] = {
 }
 
 
-_LEAST = 30  # cells for what an entry does, beside what one types
+_MIN_HELP_CELLS = 30  # cells for what an entry does, beside what one types
 
 
 def key_name(key: str) -> str:
@@ -82,7 +82,7 @@ def help_text(words: str, width: int) -> Content:
 
 def _entry(typed: str, does: str, width: int) -> Content:
     column = 2 + max(len(usage) for _, entries in sections() for usage, _ in entries)
-    if width < column + _LEAST:
+    if width < column + _MIN_HELP_CELLS:
         return Content.assemble((typed, "bold"), "\n", indented(does, width, 2))
     return Content.assemble((f"{typed:<{column}}", "bold"), indented(does, width, column)[column:])
 

@@ -18,7 +18,7 @@ from textual.widgets import Input, OptionList, Static
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.models.weights.gguf import is_gguf
-from localdflash.tui.screens.dialog import Choices, Dialog, Field, one_line, two_rows
+from localdflash.tui.screens.dialog import ChoiceList, Dialog, Field, one_line, two_rows
 
 if TYPE_CHECKING:
     from localdflash.chat.model_list import ModelRow, PullProgress
@@ -27,12 +27,12 @@ Rows = Callable[[], Awaitable[Sequence["ModelRow"]]]
 Fit = Callable[[str], Awaitable[Sequence[str]]]
 Describe = Callable[[str], Awaitable["ModelRow"]]
 Pull = Callable[[str, Callable[["PullProgress"], None]], Awaitable[str]]
-REST = 0.2  # seconds on a row before its fit is asked for
-TYPED = 0.4  # seconds without a key before what was typed is looked up
-TOLD = 0.01  # share of a download after which its speed is told
-HUB = "hf:"
+FIT_DELAY_SECONDS = 0.2  # seconds on a row before its fit is asked for
+LOOKUP_DELAY_SECONDS = 0.4  # seconds without a key before what was typed is looked up
+MIN_RATED_SHARE = 0.01  # share of a download after which its speed is told
+HUB_PREFIX = "hf:"
 KEYS = "Enter loads it, and downloads it before if it is not here   Esc closes"
-KEYS_OF_PULL = "Esc stops; what came is kept, and the next one goes on from there"
+DOWNLOAD_KEYS = "Esc stops; what came is kept, and the next one goes on from there"
 
 
 class ModelPicker(Dialog[str]):
@@ -50,9 +50,9 @@ class ModelPicker(Dialog[str]):
     DEFAULT_CSS = """
     ModelPicker {
         #box { height: 90%; }
-        Choices, Choices:focus { height: 1fr; margin: 1 0; }
+        ChoiceList, ChoiceList:focus { height: 1fr; margin: 1 0; }
         #fit { height: auto; max-height: 50%; color: $foreground; }
-        &.-low { Choices { margin: 0; } #fit { max-height: 2; } }
+        &.-low { ChoiceList { margin: 0; } #fit { max-height: 2; } }
     }
     """
 
@@ -69,13 +69,13 @@ class ModelPicker(Dialog[str]):
         """Yield the field, the list, and what is known of the highlighted model."""
         about = "Part of a name, the path of a .gguf file, or hf:owner/name"
         yield Field(placeholder=about, select_on_focus=False)  # what is typed stays after a download
-        yield Choices()
+        yield ChoiceList()
         yield Static("Looking for models…", id="fit", markup=False)
 
     def on_mount(self) -> None:
         """Ask for the list."""
         self.query_one(Field).focus()
-        self.query_one(Choices).can_focus = False
+        self.query_one(ChoiceList).can_focus = False
         self._load()
 
     @work
@@ -90,7 +90,7 @@ class ModelPicker(Dialog[str]):
         self._narrow()
         at = next((i for i, row in enumerate(self._shown) if row.id == self._current), None)
         if at is not None:
-            self.query_one(Choices).highlighted = at
+            self.query_one(ChoiceList).highlighted = at
 
     @on(Input.Changed)
     def _narrow(self) -> None:
@@ -107,7 +107,7 @@ class ModelPicker(Dialog[str]):
 
     def _show(self, rows: "Sequence[ModelRow]") -> None:
         self._shown = rows
-        choices = self.query_one(Choices)
+        choices = self.query_one(ChoiceList)
         choices.clear_options()
         choices.add_options(two_rows(_title(row), self._known(row)) for row in rows)
         choices.highlighted = 0 if rows else None
@@ -115,11 +115,11 @@ class ModelPicker(Dialog[str]):
     @work(exclusive=True, group="typed")
     async def _look_up(self, typed: str) -> None:
         """Show what a path or a name on the hub is."""
-        if not typed.startswith(HUB) and not _path(typed).is_file():
+        if not typed.startswith(HUB_PREFIX) and not _path(typed).is_file():
             self._say(f"There is no file at {_path(typed)}")
             return
         self._say(f"Looking at {typed} …")
-        await asyncio.sleep(TYPED)
+        await asyncio.sleep(LOOKUP_DELAY_SECONDS)
         try:
             row = await self._describe(_spec(typed))
         except LocaldflashError as error:
@@ -146,7 +146,7 @@ class ModelPicker(Dialog[str]):
 
     @property
     def _highlighted(self) -> "ModelRow | None":
-        at = self.query_one(Choices).highlighted
+        at = self.query_one(ChoiceList).highlighted
         return None if at is None or at >= len(self._shown) else self._shown[at]
 
     @work(exclusive=True, group="fit")
@@ -156,7 +156,7 @@ class ModelPicker(Dialog[str]):
             return
         if row.id not in self._fits:
             self._say(_how_to_get(row), "Does it fit? …")
-            await asyncio.sleep(REST)
+            await asyncio.sleep(FIT_DELAY_SECONDS)
             try:
                 self._fits[row.id] = await self._ask_fit(row.id)
             except LocaldflashError as error:
@@ -167,7 +167,7 @@ class ModelPicker(Dialog[str]):
     def action_move(self, rows: int) -> None:
         """Move the highlight while the field has the focus."""
         if not self._pulling:
-            self.query_one(Choices).move(rows)
+            self.query_one(ChoiceList).move(rows)
 
     def action_close(self) -> None:
         """Stop the download, if there is one; otherwise close without a change."""
@@ -180,7 +180,7 @@ class ModelPicker(Dialog[str]):
     def _entered(self) -> None:
         if self._highlighted:
             self._take(self._highlighted)
-        elif self._typed.startswith(HUB):
+        elif self._typed.startswith(HUB_PREFIX):
             self._fetch(self._typed)
         elif _is_elsewhere(self._typed) and _path(self._typed).is_file():
             self.dismiss(_spec(self._typed))  # before it was looked at
@@ -207,7 +207,7 @@ class ModelPicker(Dialog[str]):
             return
         self.workers.cancel_group(self, "fit")
         self._say(f"Asking for {name} …")
-        self._change_keys(KEYS_OF_PULL, typing=False)
+        self._change_keys(DOWNLOAD_KEYS, typing=False)
         self._pulling = asyncio.create_task(self._pulled(name))
         try:
             taken = await self._pulling
@@ -226,12 +226,12 @@ class ModelPicker(Dialog[str]):
             self._change_keys(KEYS, typing=True)
 
     async def _pulled(self, name: str) -> str:
-        return await self._pull(name, Meter(self._say).move)
+        return await self._pull(name, DownloadProgress(self._say).move)
 
     def _change_keys(self, keys: str, *, typing: bool) -> None:
         self.query_one("#keys", Static).update(keys)
         field = self.query_one(Field)
-        field.disabled = self.query_one(Choices).disabled = not typing
+        field.disabled = self.query_one(ChoiceList).disabled = not typing
         if typing:
             field.focus()
 
@@ -240,7 +240,7 @@ class ModelPicker(Dialog[str]):
             self.query_one("#fit", Static).update("\n".join(one_line(line) for line in lines if line))
 
 
-class Meter:
+class DownloadProgress:
     """Says in two lines how far a download is, and how long it takes; it begins anew with each stretch of bytes."""
 
     WIDTH = 24
@@ -261,7 +261,7 @@ class Meter:
         bar = "█" * filled + "░" * (self.WIDTH - filled)
         parts = [f"{bar} {share:.0%}".replace("%", " %"), f"{gigabytes(progress.done)} of {gigabytes(progress.total)}"]
         seconds, came = self._clock() - self._began, progress.done - self._first
-        if came > progress.total * TOLD:
+        if came > progress.total * MIN_RATED_SHARE:
             rate = came / seconds
             parts += [f"{gigabytes(rate)}/s", f"{_duration((progress.total - progress.done) / rate)} left"]
         self._say(what[:1].upper() + what[1:], " · ".join(parts))
@@ -275,7 +275,7 @@ def _duration(seconds: float) -> str:
 
 def _is_elsewhere(typed: str) -> bool:
     """Return whether something is no part of a name in the list, but the name of a file, here or on the hub."""
-    return typed.startswith(HUB) or typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(_path(typed)))
+    return typed.startswith(HUB_PREFIX) or typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(_path(typed)))
 
 
 def _path(typed: str) -> Path:
@@ -283,7 +283,7 @@ def _path(typed: str) -> Path:
 
 
 def _spec(typed: str) -> str:
-    return typed if typed.startswith(HUB) else str(_path(typed))
+    return typed if typed.startswith(HUB_PREFIX) else str(_path(typed))
 
 
 def _title(row: "ModelRow") -> str:

@@ -9,7 +9,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.screens.dialog import Choices, Dialog, two_rows
+from localdflash.tui.screens.dialog import ChoiceList, Dialog, two_rows
 
 NONE = "none"
 
@@ -19,9 +19,9 @@ class RolePicker(Dialog[str]):
 
     DEFAULT_CSS: ClassVar[str] = """
     RolePicker {
-        Choices, Choices:focus { height: auto; max-height: 14; margin: 1 0; }
+        ChoiceList, ChoiceList:focus { height: auto; max-height: 14; margin: 1 0; }
         #preview { height: auto; max-height: 12; border-top: solid $border-blurred; }
-        &.-low { Choices { margin: 0; height: 1fr; } #preview { display: none; } }
+        &.-low { ChoiceList { margin: 0; height: 1fr; } #preview { display: none; } }
     }
     """
 
@@ -31,13 +31,13 @@ class RolePicker(Dialog[str]):
 
     def body(self) -> Iterable[Widget]:
         """Yield the list and the text."""
-        yield Choices()
+        yield ChoiceList()
         with VerticalScroll(id="preview"):
             yield Static(id="text", markup=False)
 
     def on_mount(self) -> None:
         """Show the roles."""
-        choices = self.query_one(Choices)
+        choices = self.query_one(ChoiceList)
         choices.add_options(two_rows(name, text.strip().partition("\n")[0]) for name, text in self._roles.items())
         choices.highlighted = 0
         choices.focus()
@@ -47,7 +47,7 @@ class RolePicker(Dialog[str]):
         self.query_one("#text", Static).update(sanitize(self._roles[self._role_at(event.option_index)]))
 
     @on(OptionList.OptionSelected)
-    def _chosen(self, event: OptionList.OptionSelected) -> None:
+    def _submit_option(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.dismiss(self._role_at(event.option_index))
 
