@@ -38,7 +38,7 @@ LATEST: Literal["latest"] = "latest"
 
 
 def report_errors(action: "Action[S, P]") -> "Action[S, P]":
-    """Show errors raised inside an action as a line under the chat."""
+    """Decorate an action so that its errors are shown in the transcript."""
 
     async def wrapper(self: S, /, *arguments: P.args, **names: P.kwargs) -> None:
         try:
@@ -53,7 +53,7 @@ def report_errors(action: "Action[S, P]") -> "Action[S, P]":
 
 @dataclass(frozen=True)
 class ChatStart:
-    """How the chat begins. `chats`: the database of chats, or None to keep none. `session`: the chat to continue."""
+    """Options to start a chat with. `chats`: database path, or None to store nothing. `session`: chat to resume."""
 
     source: ServerSource
     folder: Path
@@ -67,7 +67,7 @@ class ChatStart:
 
 
 class ChatAppBase(App[int]):
-    """The app without its actions."""
+    """Base class of the app: the state and helpers that all action mixins share."""
 
     transcript: Transcript
     prompt: "Prompt"
@@ -86,20 +86,20 @@ class ChatAppBase(App[int]):
         self.cancellable_task: asyncio.Task[Any] | None = None  # what is waited for besides an answer
 
     def say(self, line: str) -> None:
-        """Show a line of the program's own under the chat."""
+        """Show a notice by the program in the transcript."""
         self.transcript.note(sanitize(line))
 
     def say_from_thread(self, line: str) -> None:
-        """Like `say`, callable from any thread."""
+        """Show a notice; may be called from any thread."""
         self.call_later(self.say, line)
 
     def complain(self, line: str) -> None:
-        """Like `say`, for an error."""
+        """Show an error in the transcript."""
         self.complaints.append(line)
         self.transcript.note(sanitize(line), "error")
 
     def show_chat(self) -> None:
-        """Put the messages of the conversation on the screen."""
+        """Show the messages of the conversation."""
         self.transcript.show(self.talk.messages)
         self.query_one("#welcome").display = not self.talk.messages
         self.refresh_status()
@@ -107,14 +107,14 @@ class ChatAppBase(App[int]):
 
     @work(exclusive=True, group="count")
     async def count_used(self) -> None:
-        """Compute how much of the context the chat takes, and show it."""
+        """Count the context tokens that the chat uses, and show the number."""
         with suppress(LocaldflashError):  # the engine cannot be had: who asks something is told
             await self.talk.count()
         self.refresh_status()
 
     @asynccontextmanager
     async def arriving(self) -> AsyncGenerator[None]:
-        """Mark that another chat is being loaded: messages sent meanwhile belong to that one and wait for it."""
+        """Mark that a chat is being loaded; messages sent meanwhile are queued for that chat."""
         self.arrivals += 1
         try:
             yield
@@ -139,7 +139,7 @@ class ChatAppBase(App[int]):
             self.run_worker(found)
 
     async def run_until_esc(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of some work; None if the user ended it."""
+        """Return the result of a coroutine; None if the user cancels it with Esc."""
         task: asyncio.Task[T] = asyncio.create_task(work)
         self.cancellable_task = task
         try:
@@ -153,10 +153,10 @@ class ChatAppBase(App[int]):
             self.cancellable_task = None
 
     async def show_dialog(self, dialog: ModalScreen[T | None]) -> T | None:
-        """Return the result of a dialog, or None if it was closed."""
+        """Show a dialog and return its result, or None if it was closed."""
         return await self.push_screen_wait(dialog)
 
     @property
     def is_covered(self) -> bool:
-        """Return whether another screen lies over the chat."""
+        """Return whether a dialog covers the chat."""
         return isinstance(self.screen, ModalScreen)

@@ -1,4 +1,4 @@
-"""The row over the prompt that lists what will be sent with the next message."""
+"""Row above the prompt that lists the attachments of the next message."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from localdflash.text.sanitize import printable, sanitize
 
 
 class Attachments(Widget):
-    """One line of names and sizes, hidden while empty. Names that do not fit are counted instead."""
+    """One-line list of attachment names and sizes, hidden while empty. Names that do not fit are counted."""
 
     DEFAULT_CSS = """
     Attachments {
@@ -45,7 +45,7 @@ class Attachments(Widget):
         self.items = (*others, attachment)
 
     def render(self) -> Content:
-        """As many names as fit."""
+        """Return as many names as fit, and the number of the others."""
         width = self.size.width
         chips = [f" {label(one)} " for one in self._items]
         shown, used = list[str](), 0

@@ -1,4 +1,4 @@
-"""The blocks of a text, thoughts among them, and how each is laid out as lines of a given width."""
+"""Blocks of a Markdown text and the model's thoughts, and their layout as lines of a given width."""
 
 import re
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ _TASK = re.compile(r"\[([ xX])\][ \t]+")
 
 
 class Block(ABC):
-    """A block of text; `gap` says whether a blank line precedes it. Lines are cached for the last width asked for."""
+    """Base class of blocks; `gap` adds a blank line before. Lines are cached for the last width."""
 
     gap = False
     _grows = False  # then _layout is asked each time, and keeps what it can itself
@@ -42,7 +42,7 @@ class Block(ABC):
 
 
 class Paragraph(Block):
-    """Running text; `level` is 1 to 6 for a heading."""
+    """Paragraph, or heading if `level` is 1 to 6."""
 
     def __init__(self, content: str, level: int = 0) -> None:
         self.content = content
@@ -60,20 +60,20 @@ class Rule(Block):
 
 
 class Container(Block):
-    """Blocks one below the other, behind a bar or a bullet."""
+    """Base class of blocks that contain blocks, behind a bar or a bullet."""
 
     def __init__(self, children: Sequence[Block]) -> None:
         self.children = children
 
     def parts(self) -> Iterator[Block]:
-        """As above."""
+        """Yield this block and all blocks inside it, in order."""
         yield self
         for child in self.children:
             yield from child.parts()
 
 
 class Quote(Container):
-    """Blocks behind a bar."""
+    """Block quote: blocks behind a bar."""
 
     def _layout(self, width: int) -> Sequence[Line]:
         inner = _left(width, 2)
@@ -82,7 +82,7 @@ class Quote(Container):
 
 
 class Item(Container):
-    """A list item; `marker` is its bullet, or its number as written."""
+    """List item; `marker` is its bullet, or its number as written."""
 
     def __init__(self, marker: str, children: Sequence[Block]) -> None:
         super().__init__(children)
@@ -107,7 +107,7 @@ class Item(Container):
 
 
 class Verbatim(Block):
-    """Text as typed, without markup, which may grow; only its last, open line is laid out again."""
+    """Unformatted text that may grow; only its last, open line is laid out again."""
 
     _grows = True
 
@@ -162,7 +162,7 @@ _THOUGHT_BAR = StyledRun("│ ", "muted")
 
 
 class Thoughts(Block):
-    """The thoughts; `ended` says that no more come. Until then the folded line shows the newest of them."""
+    """Thinking before an answer. Until `ended`, the folded line shows its newest words."""
 
     _grows = True
 
@@ -173,7 +173,7 @@ class Thoughts(Block):
         self._verbatim = Verbatim("muted")
 
     def become(self, text: str) -> None:
-        """Replace the text by all of what was thought so far."""
+        """Set the full text of the thinking so far."""
         text = text.lstrip("\r\n")
         if not text.startswith(self._text):
             self._text, self._verbatim = "", Verbatim("muted")

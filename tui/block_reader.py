@@ -14,7 +14,7 @@ from localdflash.tui.parsing import PlacedBlock, parse
 
 
 class TypedReading:
-    """Plain text: what a user typed."""
+    """Reader of plain text, as typed by the user."""
 
     def __init__(self) -> None:
         self.final: Sequence[Block] = ()
@@ -23,13 +23,13 @@ class TypedReading:
         self._read = 0
 
     def read(self, source: str, *, finished: bool) -> None:
-        """Read what is new."""
+        """Read new text."""
         self._block.append(source[self._read :])
         self._read = len(source)
 
 
 class AnswerReading:
-    """Markdown, possibly after thoughts. `source` only grows from one call of `read` to the next."""
+    """Reader of Markdown, possibly after thinking. `source` only grows between calls of `read`."""
 
     def __init__(self) -> None:
         self.final: list[Block] = []
@@ -44,7 +44,7 @@ class AnswerReading:
         self._open: tuple[OpenFence, Code] | None = None
 
     def read(self, source: str, *, finished: bool) -> None:
-        """Read what is new; what is provisional at an open end is decided when the answer is finished."""
+        """Read new text; provisional blocks at an open end are settled when the answer is finished."""
         self._source, self._finished = source, finished
         if not self._begun:
             self._begin()

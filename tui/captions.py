@@ -1,4 +1,4 @@
-"""The rows around a message: who wrote it, what is attached, how an answer ended, notes of the program."""
+"""Header, attachment, footer and note rows around a message."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ from localdflash.tui.styled_lines import Line, StyledRun
 _ENDS = {
     "length": "cut: max_tokens is reached",
     "context": "cut: the context is full",
-    "repeat": "cut: it said the same again and again",
+    "repeat": "cut: the text repeated itself",
     "cancelled": "stopped",
     "gone": "the engine went away",
 }
 
 
 def header(message: Message, number: int, model: str) -> Line:
-    """The author of a message and its number, as commands take it. `model` names answers that do not name theirs."""
+    """Return the header row: the author and the number of a message. `model` is the default model name."""
     who: str = "you" if message.role == "user" else message.role
     if message.role == "assistant":
         named = message.numbers.get("model")
@@ -27,18 +27,18 @@ def header(message: Message, number: int, model: str) -> Line:
 
 
 def model_name(pair: str) -> str:
-    """Return what a model is called: of a path, or of a name on the hub, the file without its type."""
+    """Return the display name of a model: the last part of its path or hub name, without `.gguf`."""
     return pair.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
 
 
 def attachment_line(attachment: Attachment) -> StyledRun:
-    """Return what was attached, and its size."""
+    """Return the row that names an attachment and its number of lines."""
     lines = attachment.text.count("\n") + (not attachment.text.endswith("\n") and bool(attachment.text))
     return StyledRun(f"▸ {one_line(attachment.name)}, {lines} line{'' if lines == 1 else 's'}", "muted")
 
 
 def footer(message: Message) -> StyledRun | None:
-    """Why a finished answer ended, unless it ended by itself, and its numbers; None if nothing is known."""
+    """Return the reason why an answer ended early, with its numbers; None if nothing is known."""
     if message.role != "assistant":
         return None
     parts = [*filter(None, [_ENDS.get(message.finish, "")]), *_told(message.numbers)]
@@ -46,13 +46,13 @@ def footer(message: Message) -> StyledRun | None:
 
 
 def _told(numbers: Mapping[str, Any]) -> list[str]:
-    """Return the numbers as words; those that are missing or make no sense, as from another server, are left out."""
+    """Format the numbers of an answer; missing or invalid ones are left out."""
     tokens, rate = _number(numbers, "tokens"), _number(numbers, "tokens_per_second")
     tau, ttft = _number(numbers, "tau"), _number(numbers, "ttft_ms")
     return [
         *([f"{tokens:.0f} token{'' if tokens == 1 else 's'}"] if tokens is not None else []),
         *([f"{rate:.0f} tok/s"] if rate else []),
-        *([f"{tau:.1f} per verify"] if tau and numbers.get("draft", True) else []),
+        *([f"τ {tau:.1f}"] if tau and numbers.get("draft", True) else []),
         *([f"first token {ttft / 1000:.2f} s"] if ttft is not None else []),
     ]
 
@@ -65,7 +65,7 @@ def _number(numbers: Mapping[str, Any], name: str) -> float | None:
 
 
 def note_run(text: str, kind: str) -> StyledRun:
-    """Return a line of the program's own; a sign marks an error, so that it shows without colours too."""
+    """Return a note by the program; a sign marks errors, so that they show without colours."""
     mark = "✗" if kind == "error" else "·"
     return StyledRun(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
 

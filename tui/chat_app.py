@@ -67,7 +67,7 @@ _KEYS = [
 
 
 class ChatCommands(Provider):
-    """The chat's commands in Textual's palette; one that needs an argument goes into the prompt instead."""
+    """Provider of the chat's commands for Textual's palette."""
 
     async def discover(self) -> Hits:
         """See textual."""
@@ -92,7 +92,7 @@ class ChatCommands(Provider):
 
 
 class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
-    """The chat's app."""
+    """Textual app of the chat."""
 
     TITLE = "localdflash"
     COMMANDS: ClassVar[set[Any]] = {ChatCommands}
@@ -128,7 +128,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         self.talk.answerer.when_busy = self.ask_when_busy
 
     def get_driver_class(self) -> type[Driver]:
-        """Return our own driver on a terminal."""
+        """Return this project's driver on Linux terminals."""
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":  # of Windows, or named by TEXTUAL_DRIVER
             return found
@@ -137,7 +137,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         return Ours
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Return colours of the drafters for themes that define none."""
+        """Return the drafters' colours for themes that define none."""
         return dict(VARIABLE_DEFAULTS)
 
     def compose(self) -> ComposeResult:
@@ -165,7 +165,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         yield self.status_bar
 
     def on_mount(self) -> None:
-        """Show the screen first, then start in the background what takes time."""
+        """Focus the prompt, then start slow initialisation in the background."""
         self.prompt.focus()
         if not self.is_headless:
             for number in LEAVING:
@@ -176,7 +176,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         self.call_after_refresh(self._begin)
 
     def _quit_on_signal(self, loop: asyncio.AbstractEventLoop, number: int, _: object) -> None:
-        """Leave as if the user had quit, so that the answer is stored; a second signal ends the process at once."""
+        """Quit as with /quit, so that the answer is saved; a second signal ends the process at once."""
         signal.signal(number, signal.SIG_DFL)
         end = threading.Timer(MAX_QUIT_SECONDS, os._exit, [128 + number])  # a terminal that is gone may block the loop
         end.daemon = True
@@ -193,7 +193,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         await super().on_event(event)
 
     def _is_typed_ahead(self, event: events.Key | events.Paste) -> bool:
-        """Return whether a key came before a dialog could be read: text goes to the prompt, and nothing answers."""
+        """Return whether a key was typed before the dialog could be read; its text then goes to the prompt."""
         if not self.is_covered:
             return False
         from localdflash.tui.screens.dialog import Dialog
@@ -233,7 +233,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         if session == LATEST:
             latest = await self.talk.run_in_store(ChatStore.latest, self.talk.folder)
             if latest is None:
-                self.say("there is no earlier chat in this folder: this is a new one")
+                self.say("no earlier chat in this folder: starting a new one")
             session = latest.id if latest else None
         if isinstance(session, int):
             await self.open_chat(session)
@@ -245,7 +245,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         try:
             about = await self.talk.answerer.ready()
         except LocaldflashError as error:
-            self.complain(f"{error}; a message you send tries again")
+            self.complain(f"{error}; sending a message tries again")
         else:
             if about.notice:
                 self.say(about.notice)
@@ -253,19 +253,19 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         await self._warm_up()
 
     async def _warm_up(self) -> None:
-        """Do in idle moments what would otherwise delay an answer."""
+        """Preload the Python lexer and freeze the garbage collector while the app is idle."""
         await asyncio.to_thread(lexer_for, "python")  # the first use of one is 40 ms of building it
         if not self.is_headless:  # where many apps follow each other, nothing is to stay
             gc.freeze()  # or each full collection goes through all modules: 50 to 100 ms, several in a long answer
 
     def _fatal_error(self) -> None:
-        """Exit with one line; without --debug Textual's traceback, which shows the values of variables, is left out."""
+        """Exit with a one-line error; only --debug shows Textual's traceback, which contains variables."""
         if self.start.debug:
             super()._fatal_error()
             return
         failed = self._exception
         error = failed.error if isinstance(failed, WorkerFailed) else failed
-        told = f"internal error: {type(error).__name__}: {error}; the chat is kept; --debug shows more"
+        told = f"internal error: {type(error).__name__}: {error}; the chat is saved; --debug shows the traceback"
         self.panic(Text(f"localdflash: {printable(told)}", overflow="fold"))
 
     # The numbers
@@ -275,7 +275,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             self.refresh_status()
 
     def refresh_status(self) -> None:
-        """See `Base`."""
+        """See `ChatAppBase`."""
         if not self.is_running:
             return
         self.refresh_keys()
@@ -322,7 +322,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             self.action_speed()
 
     def choices_of(self, command: str) -> Sequence[str]:
-        """Return the values that may follow a command, for the suggestions."""
+        """Return the possible arguments of a command, for suggestions."""
         match command:
             case "set":
                 return SETTINGS
@@ -337,7 +337,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         return ()
 
     def choose(self, command: Command) -> None:
-        """Run a command of the palette; one that needs an argument goes into the prompt."""
+        """Run a command from the palette; a command with a required argument is put into the prompt."""
         if command.argument and not command.argument.startswith("["):
             self.prompt.put_back(f"/{command.name} ", ())
             self.prompt.focus()
@@ -345,7 +345,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         self.run_command(command, "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the chat's keys, except for leaving, while another screen lies over it."""
+        """Disable the chat's keys, except quit, while a dialog is open."""
         if self.is_covered and action in _CHAT_ACTIONS:
             return False
         if action == "try" and (self.is_covered or not self.can_insert_example()):
@@ -358,7 +358,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
 
     @work
     async def action_interrupt(self) -> None:
-        """Copy the selection; if there is none stop the answer; if there is none, leave at the second time (Ctrl-C)."""
+        """Handle Ctrl+C: copy the selection, else stop the answer, else quit on the second press."""
         if selected := self.screen.get_selected_text():
             await self.copy_text(selected, "the selection")
         elif self.talk.answering:
@@ -367,7 +367,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             await self.action_quit()
         else:
             self._interrupted = time.monotonic()
-            self.notify("Ctrl+C again leaves", markup=False, timeout=DOUBLE_PRESS_SECONDS)
+            self.notify("Ctrl+C again quits", markup=False, timeout=DOUBLE_PRESS_SECONDS)
 
     def action_scroll_chat(self, pages: int) -> None:
         """Scroll the chat while the prompt has the focus."""

@@ -28,7 +28,7 @@ _PROGRAMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 
 class Terminal(Protocol):
-    """A Textual app, which can ask the terminal to copy (OSC 52)."""
+    """Terminal that supports copying by OSC 52, such as a Textual app."""
 
     def copy_to_clipboard(self, text: str) -> None:
         """Ask the terminal to copy."""
@@ -36,7 +36,7 @@ class Terminal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was done with `characters`; `program` is the one that took them, or ""."""
+    """Outcome of copying `characters`; `program` is the clipboard program used, or ""."""
 
     characters: int
     asked: bool  # the terminal
@@ -55,7 +55,7 @@ class Result:
 
 
 async def copy(terminal: Terminal, text: str, environment: Mapping[str, str] = os.environ) -> Result:
-    """Copy in every way available. Lone surrogates, which no clipboard can take, become U+FFFD."""
+    """Copy by OSC 52 and by a clipboard program. Lone surrogates become U+FFFD."""
     encodable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     asked = len(encodable.encode()) <= MAX_TERMINAL_BYTES
     if asked:
@@ -79,7 +79,7 @@ async def _native(text: str, environment: Mapping[str, str]) -> str:
 
 
 async def _took(command: tuple[str, ...], data: bytes) -> bool:
-    """Return whether a program read all of the text and exited without an error, in time."""
+    """Return whether the program read all of the text and exited with status 0 before the timeout."""
     nowhere = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(

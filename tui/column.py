@@ -28,7 +28,7 @@ class RowPlace:
 
 
 class Column:
-    """See the module."""
+    """Column of chat entries, with the row at which each begins."""
 
     def __init__(self) -> None:
         self.entries: list[ChatEntry] = []
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def height(self) -> int:
-        """Number of rows of all entries."""
+        """Return the number of rows of all entries."""
         return self._tops[-1]
 
     def top(self, index: int) -> int:

@@ -12,7 +12,7 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. `argument` is how help writes it, or ""; `keys` work wherever the cursor is."""
+    """Command of the chat. `argument` is its placeholder in the help, or ""; `keys` work anywhere."""
 
     name: str
     help: str
@@ -40,57 +40,59 @@ ANSWER, COPY, CODE, SPEED, CHATS, MODEL, VIEW = (
 
 COMMANDS: tuple[Command, ...] = (
     Command("stop", "Stop the answer.", ANSWER, "stop", keys=("escape",)),
-    Command("retry", "Answer the last message again; the answer before is kept.", ANSWER, "retry", keys=("ctrl+r",)),
+    Command("retry", "Answer the last message again; the previous answer is kept.", ANSWER, "retry", keys=("ctrl+r",)),
     Command("edit", "Change the last message and ask again (also: Up in an empty prompt).", ANSWER, "edit"),
-    Command("continue", "Go on with an answer that was stopped or cut.", ANSWER, "go_on", keys=("ctrl+g",)),
-    Command("previous", "The version before of the last answer.", ANSWER, "previous", keys=("alt+left",)),
-    Command("next", "The version after it.", ANSWER, "next", keys=("alt+right",)),
+    Command("continue", "Continue an answer that was stopped or cut off.", ANSWER, "go_on", keys=("ctrl+g",)),
+    Command("previous", "Show the previous version of the last answer.", ANSWER, "previous", keys=("alt+left",)),
+    Command("next", "Show the next version of the last answer.", ANSWER, "next", keys=("alt+right",)),
     Command("copy", "Copy the last answer, or message N as it is numbered.", COPY, "copy", "[N]", ("ctrl+y",)),
-    Command("code", "Copy code block N of the last answer; the last block without N.", COPY, "code", "[N]", ("alt+y",)),
-    Command("attach", "Send a file along with the next message (also: @file in the text).", CODE, "attach", "PATH"),
-    Command("detach", "Drop what is attached.", CODE, "detach"),
+    Command("code", "Copy code block N of the last answer; without N the last block.", COPY, "code", "[N]", ("alt+y",)),
+    Command("attach", "Attach a file to the next message (also: @file in the text).", CODE, "attach", "PATH"),
+    Command("detach", "Remove all attachments.", CODE, "detach"),
     Command("editor", "Write the message in your editor (EDITOR).", CODE, "editor", keys=("f7",)),
     Command(
         "diff",
-        "See what the last answer would change in your files, and apply it if you like.",
+        "Show the changes that the last answer proposes to your files, and apply them.",
         CODE,
         "diff",
         keys=("f6",),
         aliases=("apply",),
     ),
-    Command("undo", "Take the last applied change back.", CODE, "undo"),
+    Command("undo", "Undo the last applied change.", CODE, "undo"),
     Command(
-        "accepted", "Tint each token by how it came: drafted, copied, the model's own.", SPEED, "accepted", keys=("f2",)
+        "accepted",
+        "Tint each token by its source: drafter, prompt lookup, target model.",
+        SPEED,
+        "accepted",
+        keys=("f2",),
     ),
-    Command("speed", "Acceptance by slot and times of the steps.", SPEED, "speed", keys=("f3",)),
+    Command("speed", "Show acceptance by draft position, and step times.", SPEED, "speed", keys=("f3",)),
     Command(
         "draft",
-        "Drafting on or off, to feel the difference; the text is the same.",
+        "Turn drafting on or off; the speed changes, the text does not.",
         SPEED,
         "draft",
         "[on|off]",
         ("f4",),
     ),
-    Command("bench", "Answer the last message plainly and with drafting, and compare.", SPEED, "bench", keys=("f5",)),
-    Command("new", "A new chat.", CHATS, "new", keys=("ctrl+n",)),
+    Command("bench", "Answer the last message without and with drafting, and compare.", SPEED, "bench", keys=("f5",)),
+    Command("new", "Start a new chat.", CHATS, "new", keys=("ctrl+n",)),
     Command("chats", "Find and open an earlier chat.", CHATS, "chats", "[WORDS]", ("ctrl+o",), ("resume", "search")),
-    Command("find", "Find words in this chat; again: the place before.", CHATS, "find", "[WORDS]", ("ctrl+f",)),
+    Command("find", "Find words in this chat; again: the previous match.", CHATS, "find", "[WORDS]", ("ctrl+f",)),
     Command("rename", "Give this chat a name.", CHATS, "rename", "NAME"),
-    Command("fork", "A new chat that goes on from message N, or from here.", CHATS, "fork", "[N]"),
+    Command("fork", "Start a new chat that continues from message N, or from the last one.", CHATS, "fork", "[N]"),
     Command("export", "Write this chat to a file: .md or .json.", CHATS, "export", "PATH"),
     Command("delete", "Delete this chat.", CHATS, "delete"),
-    Command("model", "Another model; shows what fits.", MODEL, "model", "[ID]", ("ctrl+l",)),
-    Command("role", "Instructions by name that stand before the chat.", MODEL, "role", "[NAME]"),
-    Command("system", "Instructions of your own that stand before the chat.", MODEL, "system", "[TEXT]"),
-    Command("project", "Whether the project's AGENTS.md goes along.", MODEL, "project", "[on|off]"),
-    Command(
-        "set", "Change how answers are drawn: temperature, top_p, seed, max_tokens …", MODEL, "set", "[NAME VALUE]"
-    ),
-    Command("think", "Whether the model may think first, if it can.", MODEL, "think", "[on|off]"),
-    Command("thoughts", "Unfold or fold what the model thought.", VIEW, "thoughts", keys=("ctrl+t",)),
-    Command("theme", "Another theme.", VIEW, "theme", "[NAME]"),
-    Command("help", "Commands and keys.", VIEW, "help", keys=("f1",)),
-    Command("quit", "Leave.", VIEW, "quit", keys=("ctrl+q",), aliases=("exit",)),
+    Command("model", "Choose another model; shows which ones fit in memory.", MODEL, "model", "[ID]", ("ctrl+l",)),
+    Command("role", "Choose named instructions (a system prompt).", MODEL, "role", "[NAME]"),
+    Command("system", "Set your own instructions (a system prompt).", MODEL, "system", "[TEXT]"),
+    Command("project", "Include the project's AGENTS.md, or leave it out.", MODEL, "project", "[on|off]"),
+    Command("set", "Change sampling: temperature, top_p, seed, max_tokens …", MODEL, "set", "[NAME VALUE]"),
+    Command("think", "Let the model think before it answers, if it can.", MODEL, "think", "[on|off]"),
+    Command("thoughts", "Show or hide the model's thinking.", VIEW, "thoughts", keys=("ctrl+t",)),
+    Command("theme", "Switch to another theme.", VIEW, "theme", "[NAME]"),
+    Command("help", "Show commands and keys.", VIEW, "help", keys=("f1",)),
+    Command("quit", "Quit.", VIEW, "quit", keys=("ctrl+q",), aliases=("exit",)),
 )
 
 _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

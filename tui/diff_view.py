@@ -25,7 +25,7 @@ _STYLES = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "sam
 
 
 class _Row(NamedTuple):
-    """One row. `old` and `new` count from 1, 0 for none; `sign` is one of `_STYLES`."""
+    """Row of a diff. `old` and `new` are line numbers from 1, or 0; `sign` is a key of `_STYLES`."""
 
     old: int
     new: int
@@ -34,7 +34,7 @@ class _Row(NamedTuple):
 
 
 class DiffView(ScrollView):
-    """The hunks of one file."""
+    """Scrollable view of the hunks of one file."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"diff-view--{look}" for look in (*_STYLES.values(), "number")}
     DEFAULT_CSS = """

@@ -23,7 +23,7 @@ _MARGIN_SECONDS = 0.002  # seconds, for the parser to see that the delay is over
 
 
 class Exit(Event):
-    """An event that a selector can wait for too."""
+    """`threading.Event` with a file descriptor, so that a selector can wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Exit(Event):
 
 
 class Driver(LinuxDriver):
-    """See the module."""
+    """Textual driver for Linux terminals that reads input in large chunks."""
 
     def __init__(self, app: App[object], **options: object) -> None:
         super().__init__(app, **options)  # type: ignore[arg-type]

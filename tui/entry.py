@@ -26,7 +26,7 @@ _MAX_EXACT_ESTIMATE_CHARS = 100_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class ChatView:
-    """How the conversation is shown; `model` names answers that do not say which model made them."""
+    """View options of the transcript; `model` is the default model name of answers."""
 
     width: int  # cells
     tinted: bool = False  # answers as raw text
@@ -35,7 +35,7 @@ class ChatView:
 
 
 class ChatEntry:
-    """A message with its number in the conversation; without a message, notes only."""
+    """Message with its number and layout; without a message, an entry for notes only."""
 
     __slots__ = (
         "_body",
@@ -81,7 +81,7 @@ class ChatEntry:
         return self.message is not None and self.message.role == "assistant"
 
     def grow(self, text: str, step: StepRecord | None = None) -> None:
-        """Append text to an answer under way."""
+        """Append text to the streaming answer."""
         if not self.growing:
             self.growing, self._document = True, None
         self.text += text
@@ -95,7 +95,7 @@ class ChatEntry:
                 self._tinted.add(step)
 
     def finish(self, message: Message, rest: str) -> None:
-        """Take the complete answer; `rest` is what was not shown yet."""
+        """Set the complete answer; `rest` is the part not shown yet."""
         if message.text == self.text + rest:
             self.grow(rest)
         else:
@@ -110,7 +110,7 @@ class ChatEntry:
             self._document.finish()
 
     def code_blocks(self) -> list[str]:
-        """Return the code in its fences, unchanged."""
+        """Return the code of the fences, unmodified."""
         from localdflash.tui.markdown import MarkdownDocument
 
         document = MarkdownDocument()
@@ -131,17 +131,17 @@ class ChatEntry:
         self.height = 2 + attachments + rows + (1 if self.is_answer else 0)
 
     def is_laid_out(self, view: ChatView) -> bool:
-        """Return whether rows exist for this view."""
+        """Return whether the entry is laid out for this view."""
         return self._view == view
 
     def drop(self) -> None:
-        """Free the rows; the height stays."""
+        """Free the rows and keep the height."""
         self._view = self._document = self._tinted = None
         self._head = self._body = self._tail = ()
         self._offsets, self.strips = [], {}
 
     def lay_out(self, view: ChatView) -> range:
-        """Make the rows; return those that changed."""
+        """Lay out the rows; return the range that changed."""
         again = self._view == view
         before = len(self._head)
         old_head = self._head
@@ -178,7 +178,7 @@ class ChatEntry:
         return lines
 
     def _make_body(self, view: ChatView) -> tuple[Sequence[Line], int]:
-        """Make the rows of the text; return the first one that changed."""
+        """Lay out the text; return its rows and the first one that changed."""
         if view.tinted and self.is_answer:
             return self._tints().lines(view.width), self._tints().changed_from()
         if not self.text:
@@ -213,7 +213,7 @@ class ChatEntry:
     # Its code
 
     def unsettled(self) -> "tuple[MarkdownDocument, HighlightJob] | None":
-        """Return a fence on the screen that could be highlighted better, and the document that takes the result."""
+        """Return a fence to highlight exactly, and its document."""
         if self._document is None or self.growing:
             return None
         found = self._document.unsettled()
@@ -227,15 +227,15 @@ class ChatEntry:
     # What copying gives
 
     def offset(self, row: int) -> int:
-        """Number of characters before this row."""
+        """Return the text offset at which this row begins."""
         return self._offsets[row]
 
     def row(self, offset: int) -> int:
-        """Return the row that has this character."""
+        """Return the row that contains this text offset."""
         return max(0, min(bisect_right(self._offsets, offset, hi=self.height) - 1, self.height - 1))
 
     def copied(self, start: int, end: int | None) -> str:
-        """Return the characters between two offsets; None means up to the end."""
+        """Return the copied text between two offsets; `end` None is the end."""
         return "".join(map(copied_text, (*self._head, *self._body, *self._tail)))[start:end]
 
     def _measure(self, first: int) -> None:
@@ -254,6 +254,6 @@ def _as_decoration(runs: Sequence[StyledRun], width: int) -> list[Line]:
 
 
 def copied_text(line: Line) -> str:
-    """Return what copying gives of one row."""
+    """Return the text that copying this row gives."""
     ending = "\n" if line.joined is None else line.joined
     return "".join(run.text for run in line.runs[line.decoration :]) + ending

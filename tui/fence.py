@@ -111,7 +111,7 @@ class Code(Block):
         return [*self._rows, *self._wrapped(self._highlighted(self.open_line)[0])]
 
     def _highlighted(self, line: str) -> tuple[tuple[StyledRun, ...], LexerState]:
-        """The next line's runs. Lines far down stay plain: highlighting a huge fence at once would block everything."""
+        """Return the next line's runs. Lines beyond the limit stay plain, to keep the app responsive."""
         language = self.language if len(self._raw) < MAX_HIGHLIGHTED_LINES else ""
         self._waiting |= not ready(language)
         return highlighted(language, line.removesuffix("\n"), self._states[-1])
@@ -135,7 +135,7 @@ class Code(Block):
 
 
 class OpenFence:
-    """Recognises the end of a fence at the outermost level, and which part of its lines is code."""
+    """State of an open fence: recognises its end and the code in its lines."""
 
     def __init__(self, opener: str) -> None:
         """Take the line that opens the fence; ValueError if it does not."""

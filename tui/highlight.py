@@ -141,7 +141,7 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
 
 
 def exact(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | None:
-    """The runs of all lines, read as a whole; slow, so run it in a thread. None if it cannot be done, or not soon."""
+    """Highlight all lines as a whole, slowly (run it in a thread); None on failure or timeout."""
     lexer, clean = lexer_for(language), [sanitize(line) for line in lines]
     if lexer is None or any(len(line) > MAX_HIGHLIGHTED_CHARS for line in clean):
         return None

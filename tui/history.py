@@ -25,7 +25,7 @@ _LOCK_SECONDS = 1.0  # seconds for another chat that writes
 
 
 def history_file() -> Path:
-    """Return the path of the history; the file is not touched."""
+    """Return the path of the history file, without touching the file."""
     return data_folder() / "chat-history"
 
 
@@ -42,7 +42,7 @@ class History:
         self._edited: dict[int | None, str] = {}  # what was left behind on the way
 
     def add(self, text: str) -> None:
-        """Append a message; going back starts again at the newest."""
+        """Append a sent message and reset the position to the newest."""
         texts = self._read()
         self._at = None
         self._edited.clear()
@@ -55,12 +55,12 @@ class History:
             self._writer.submit(self._write, text)
 
     def close(self) -> None:
-        """Wait until everything is on disk."""
+        """Wait until all pending writes are on disk."""
         if self._writer is not None:
             self._writer.shutdown()
 
     def older(self, current: str) -> str | None:
-        """Return the message before, or None. `current` is what the prompt holds now: it is remembered."""
+        """Return the previous message, or None. `current`, the prompt's text, is remembered as a draft."""
         texts = self._read()
         at = len(texts) if self._at is None else self._at
         if self._at is None and texts and texts[-1] == current:
@@ -68,7 +68,7 @@ class History:
         return self._go(at - 1, current) if at > 0 else None
 
     def newer(self, current: str) -> str | None:
-        """Return the message after, in the end what was being typed; None if that is shown already."""
+        """Return the next message, finally the unsent draft; None if the draft is already shown."""
         if self._at is None:
             return None
         after = self._at + 1

@@ -66,7 +66,7 @@ def _markdown() -> Markdown:
 
 
 class _Runs:
-    """Collects runs while going through the tokens, with the styles and the link that are open."""
+    """Builder of styled runs: walks the inline tokens and tracks the open styles and link."""
 
     def __init__(self, style: str, softbreak: str) -> None:
         self._styles = [style] if style else []

@@ -18,7 +18,7 @@ __all__ = ["HighlightJob", "MarkdownDocument", "ShownFence"]
 
 @dataclass(frozen=True, slots=True)
 class HighlightJob:
-    """A fence that has ended and was highlighted line by line: `highlight.exact(language, lines)` may do better."""
+    """Ended fence to highlight again: `highlight.exact(language, lines)` may improve it."""
 
     number: int
     language: str
@@ -26,7 +26,7 @@ class HighlightJob:
 
 
 class MarkdownDocument:
-    """A Markdown text; `plain` means text as its writer typed it, without markup."""
+    """Markdown document that may grow; `plain` disables markup, for text typed by the user."""
 
     def __init__(self, *, plain: bool = False) -> None:
         self.source = ""
@@ -47,12 +47,12 @@ class MarkdownDocument:
         self._finished = self._finished and not text
 
     def finish(self) -> None:
-        """Say that no more text comes, which decides what was provisional at the open end."""
+        """Mark the text as complete, which settles the provisional blocks at its end."""
         self._finished, self._fresh = True, False
 
     @property
     def thoughts_open(self) -> bool:
-        """Return whether what the model thought is shown in full."""
+        """Return whether the thinking is unfolded."""
         return self._thoughts_open
 
     @thoughts_open.setter
@@ -113,7 +113,7 @@ class MarkdownDocument:
                     self._stale = True
 
     def recolour(self) -> None:
-        """Highlight what had to wait for a lexer."""
+        """Highlight code whose lexer was not loaded before."""
         for block in (*self._reading.final, *self._reading.tail):
             for part in block.parts():
                 if isinstance(part, Code) and part.recolour():
@@ -142,7 +142,7 @@ class MarkdownDocument:
 
 
 def _first_difference(before: Sequence[Line], lines: Sequence[Line], base: int) -> int:
-    """Index of the first difference, counted from `base`, where `before` begins."""
+    """Return the index of the first difference, counted from `base`, where `before` begins."""
     for place, old in enumerate(before):
         if base + place >= len(lines) or (old is not lines[base + place] and old != lines[base + place]):
             return place

@@ -63,7 +63,7 @@ _LOOKS: dict[str, tuple[str, str, str]] = {
 
 
 class Palette:
-    """The styles of one theme, looked up by names separated by spaces. `variables` are the app's theme variables."""
+    """Rich styles of a theme, by names separated by spaces. `variables` are the app's theme variables."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
@@ -114,7 +114,7 @@ _SAFE = ("http://", "https://", "mailto:")
 
 @dataclass(frozen=True, slots=True)
 class Painter:
-    """How rows look: the styles by name, their background, and the style of a selection."""
+    """Painter of rows, with the palette, the background and the style of a selection."""
 
     palette: Palette
     base: Style

@@ -30,7 +30,7 @@ _ALL = ["paragraph", "blockquote", "list"]
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlock:
-    """A block, with its first line and the line after its last one, counted from 0."""
+    """Block with its line range: first line, and line after its last one, counted from 0."""
 
     block: Block
     start: int
@@ -87,7 +87,7 @@ def _narrow(rule: _Rule) -> _Rule:
 
 
 class _Builder:
-    """Builds the blocks in one pass over the tokens."""
+    """Builder of blocks from Markdown tokens, in one pass."""
 
     def __init__(self, tokens: Sequence[Token], lines: Sequence[str], number: int, known: Mapping[int, Code]) -> None:
         self._tokens = tokens

@@ -34,7 +34,7 @@ def line_ends(text: str) -> str:
 
 
 def for_prompt(text: str) -> tuple[str, int]:
-    """Return the text as it can be inserted, and how many invisible characters had to be spelled out."""
+    """Return the text with control characters removed, and the number of invisible characters spelled out."""
     text = _OTHER_ENDS.sub("\n", text)
     safe = sanitize(text)
     return safe, 0 if safe == text else sum(sanitize(character) != character for character in text)
@@ -68,7 +68,7 @@ class Paste(events.Paste):
 
 
 class PasteParser(XTermParser):
-    """Feeds Textual's parser with everything but the text of pastes."""
+    """Parser of terminal input: bracketed pastes are read in bulk, everything else goes to Textual's parser."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
@@ -77,7 +77,7 @@ class PasteParser(XTermParser):
         self._length = self._kept = 0
 
     def feed(self, data: str) -> Iterable[Message]:
-        """Yield the events of a piece of input; "" ends the input."""
+        """Yield the events of a chunk of input; "" marks the end of the input."""
         if not data:
             yield from super().feed("")
         while data:

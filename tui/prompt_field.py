@@ -34,7 +34,7 @@ _NEW_LINE_KEYS = ("shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r"
 
 
 class Prompt(SuggestingArea):
-    """The text being typed; `above` is shown right over it."""
+    """Input field for messages; the widgets in `above` are shown over it."""
 
     DEFAULT_CSS = """
     Prompt {
@@ -48,26 +48,26 @@ class Prompt(SuggestingArea):
 
     @dataclass
     class Submitted(Message):
-        """A message, or a command, was sent."""
+        """Posted when a message or a command is sent."""
 
         text: str
         attachments: tuple[Attachment, ...] = ()
 
     class QuitRequested(Message):
-        """Ctrl+D was pressed in an empty prompt: the user leaves."""
+        """Posted when Ctrl+D is pressed in an empty prompt."""
 
     class EditLast(Message):
-        """Up was pressed in an empty prompt: the last message should come back for editing."""
+        """Posted when Up is pressed in an empty prompt, to edit the last message."""
 
     @dataclass
     class Problem(Message):
-        """Something cannot be done; one line says why. Nothing of what was typed is lost."""
+        """Posted when input is refused, with the reason; the typed text is kept."""
 
         reason: str
 
     @dataclass
     class Notice(Message):
-        """A line that the user should know."""
+        """Posted with a one-line notice for the user."""
 
         line: str
 
@@ -81,7 +81,7 @@ class Prompt(SuggestingArea):
         editable: Callable[[], bool] = lambda: True,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """`choices`: what may follow a command, by its name. `editable`: whether a last message can come back."""
+        """Create the field. `choices` maps a command to its arguments; `editable` tells if a message can be edited."""
         super().__init__(files, choices=choices, placeholder=placeholder, id=id)
         self._sent, self._editable, self._chips = history, editable, Attachments()
         self._refused_text = ""  # refused once; sent without what was refused when it comes again
@@ -91,16 +91,16 @@ class Prompt(SuggestingArea):
 
     @property
     def above(self) -> tuple[Widget, ...]:
-        """Return what the app shows right over the prompt: attachments and suggestions."""
+        """Return the widgets to show above the prompt: attachments and suggestions."""
         return self._chips, self.suggestions
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """Return what is sent with the next message, besides what its text mentions."""
+        """Return the attachments of the next message, without files mentioned in its text."""
         return self._chips.items
 
     def put_back(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
-        """Put a message back to be edited, before what is being typed."""
+        """Put a message back into the prompt, before the text being typed."""
         named = [one.name for one in attachments if one.kind in ("file", "symbol")]
         spelt = {spelling for name in named for spelling in possible_spellings(name)}
         mentioned = {one.name for one in find_mentions(text, lambda path: False, spelt)}
@@ -123,7 +123,7 @@ class Prompt(SuggestingArea):
         self.run_worker(self._attach_file(path.strip().removeprefix("@").strip('"')), group="attach")
 
     def attach_output(self, output: Attachment) -> None:
-        """Attach what a program printed."""
+        """Attach a program's output."""
         self._chips.add(output)
 
     def detach(self) -> None:
@@ -150,7 +150,7 @@ class Prompt(SuggestingArea):
             await self.run_action(action)
 
     def _key(self, key: str) -> bool:
-        """Handle the prompt's own keys."""
+        """Handle the prompt's own keys; return whether the key was used."""
         if key in _NEW_LINE_KEYS:
             self.replace("\n", *self.selection, maintain_selection_offset=False)
         elif key == "enter":
@@ -181,7 +181,7 @@ class Prompt(SuggestingArea):
         return self._recall(self._sent.older(self.text), first_row=True)
 
     def _recall(self, text: str | None, *, first_row: bool) -> bool:
-        """Show an earlier message, with the cursor where the same key goes on."""
+        """Show a message of the history, with the cursor where the same key continues."""
         if text is None:
             return False
         self.put_all(text)
@@ -190,7 +190,7 @@ class Prompt(SuggestingArea):
         return True
 
     def action_paste(self) -> None:
-        """Paste what was copied in this app."""
+        """Paste from the app's own clipboard."""
         self._take_paste(self.app.clipboard)
 
     # Sending
@@ -219,7 +219,7 @@ class Prompt(SuggestingArea):
             self._submit(text, attachments)
 
     async def _send_with_files(self, text: str, attachments: Sequence[Attachment], picked: set[str]) -> None:
-        """Read the files that are mentioned, then send; messages keep their order."""
+        """Read the mentioned files, then send; messages keep their order."""
         async with self._sending:
             found = await asyncio.to_thread(attach_mentions, text, self.files, picked)
             if found.refused and text != self._refused_text:
@@ -279,7 +279,7 @@ class Prompt(SuggestingArea):
         return f"pasted {max(numbers, default=0) + 1}"
 
     async def _mention(self, path: str, pasted: str, start: tuple[int, int]) -> None:
-        """Replace the path of a dropped file by a mention, if it may be used and the text still stands there."""
+        """Replace a dropped file's path by a mention, if the file is allowed and the text is unchanged."""
         below = await asyncio.to_thread(self.files.relative, path)
         end = (start[0], start[1] + len(pasted))
         if below is not None and "\n" not in pasted and self.get_text_range(start, end) == pasted:
@@ -289,6 +289,6 @@ class Prompt(SuggestingArea):
     # Size
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As many rows as the text has, up to 8 or half of the screen."""
+        """Return the number of text rows, at most 8 and half of the screen."""
         most = max(1, min(MAX_PROMPT_ROWS, viewport.height // 2))
         return min(super().get_content_height(container, viewport, width), most)

@@ -22,7 +22,7 @@ class _Burst:
 
 
 class DisplayPace:
-    """A queue of text. `whole` shows bursts as they come, for people who want no motion."""
+    """Queue that releases arriving text at an even pace; `whole` releases each burst at once (no motion)."""
 
     def __init__(self, *, whole: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._whole = whole
@@ -68,7 +68,7 @@ class DisplayPace:
 
 
 def _due(burst: _Burst, now: float) -> int:
-    """Return how many of its characters are due; the first one is due at once."""
+    """Return the number of characters of the burst that are due; the first is due at once."""
     passed = now - burst.came
     if passed >= burst.spread:
         return len(burst.text)

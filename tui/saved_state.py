@@ -16,14 +16,14 @@ from localdflash.tui.themes import DEFAULT, THEMES
 
 @dataclass(frozen=True, slots=True)
 class TuiState:
-    """What is remembered. `seen_welcome`: the first run was explained."""
+    """Theme and first-run flag, kept between starts. `seen_welcome`: the first-run text was shown."""
 
     theme: str = DEFAULT
     seen_welcome: bool = False
 
 
 def state_file() -> Path:
-    """Return the path of the state; the file is not touched."""
+    """Return the path of the state file, without touching the file."""
     return data_folder() / "chat-state.json"
 
 

@@ -36,7 +36,7 @@ _MORE_HINT = "▾ more below "
 
 
 class Scroller(ScrollView):
-    """See the module."""
+    """Scrollable list of chat entries that lays out only the entries near the screen."""
 
     following: reactive[bool] = reactive(True, init=False)
 
@@ -49,7 +49,7 @@ class Scroller(ScrollView):
         self._colouring: Worker[None] | None = None
 
     def _run_guarded(self, doing: Callable[[], None]) -> None:
-        """Catch a defect in a timer's work, so that it does not end the chat; the next try shows the text."""
+        """Run a timer's callback; log an exception instead of ending the chat."""
         try:
             doing()
         except Exception as error:
@@ -59,28 +59,28 @@ class Scroller(ScrollView):
 
     @property
     def _room(self) -> Size:
-        """Return the width beside the scrollbar."""
+        """Return the size of the region next to the scrollbar."""
         return self.scrollable_content_region.size
 
     @property
     def _rows(self) -> int:
-        """Rows of the screen; 0 while there is no screen."""
+        """Return the number of visible rows; 0 before the first layout."""
         return self._room.height if self._room.width else 0
 
     def _place(self) -> RowPlace | None:
-        """Return the place to keep: the row at the top, or None for the end."""
+        """Return the position to keep: the top row, or None to follow the end."""
         return None if self.following else self._column.place(self.scroll_offset.y)
 
     @contextmanager
     def _keeping_position(self) -> Iterator[None]:
-        """Keep the place through a change, then draw everything."""
+        """Keep the scroll position through a change, then redraw."""
         place = self._place()
         yield
         self._arrange(place)
         self.refresh()
 
     def _arrange(self, place: RowPlace | None) -> None:
-        """Lay out the screen with the place at its top, and scroll there."""
+        """Lay out the screen with `place` as its top row, and scroll there."""
         if not self._rows or self._arranging:
             return
         self._arranging = True
@@ -98,7 +98,7 @@ class Scroller(ScrollView):
         self._colour()
 
     def _set_height(self, rows: int) -> None:
-        """Tell the scrollbar, without the whole new layout that setting `virtual_size` causes."""
+        """Set the virtual height without the full layout that assigning `virtual_size` causes."""
         size = Size(self.size.width, rows)
         if size == self.virtual_size:
             return
@@ -112,13 +112,13 @@ class Scroller(ScrollView):
         self._scroll_to(x, y, animate=False, force=bool(how.get("force", False)))
 
     def _draw(self, row: int) -> None:
-        """Draw from this row on, as far as it is on the screen."""
+        """Redraw the visible rows from `row` on."""
         top = max(0, row - self.scroll_offset.y)
         if top < self.size.height:
             self.refresh(Region(0, top, self.size.width, self.size.height - top))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Lay out what the user scrolled into view."""
+        """Lay out the rows that were scrolled into view."""
         super().watch_scroll_y(old_value, new_value)
         if self._arranging or not self._rows:
             return
@@ -128,7 +128,7 @@ class Scroller(ScrollView):
             self.refresh()
 
     def watch_following(self) -> None:
-        """Draw or remove the hint that there is more."""
+        """Redraw the "more below" hint."""
         self.refresh()
 
     def _to_end(self) -> None:
@@ -137,7 +137,7 @@ class Scroller(ScrollView):
         self.refresh()
 
     def on_resize(self) -> None:
-        """Lay out for another width; a change of the height alone moves nothing."""
+        """Lay out for a new width; a change of the height alone moves no rows."""
         width = self._room.width - (_GUTTER_CELLS + 1 if self._has_gutter else 0)
         self._view(replace(self._column.view, width=max(1, width)))
 
@@ -154,7 +154,7 @@ class Scroller(ScrollView):
     # Highlighting
 
     def _colour(self) -> None:
-        """Highlight the code on the screen exactly, in a thread, one piece at a time."""
+        """Highlight the visible code exactly, in a thread, one fence at a time."""
         if (self._colouring is None or self._colouring.is_finished) and (highlight.missing or self._unsettled()):
             self._colouring = self.run_worker(self._colour_all, exit_on_error=False)
 
@@ -180,7 +180,7 @@ class Scroller(ScrollView):
         return None
 
     def _look_again(self, index: int) -> None:
-        """Draw an entry whose colours changed, if it still exists; the number of its rows is the same."""
+        """Redraw an entry whose colours changed, if it still exists; its height is unchanged."""
         if index not in self._column.laid():
             return
         changed = self._column.lay_out(index)
@@ -190,7 +190,7 @@ class Scroller(ScrollView):
     # How it looks
 
     def notify_style_update(self) -> None:
-        """Draw again for another theme, or another state of the widget."""
+        """Discard the painter after a change of theme or widget state."""
         super().notify_style_update()
         self._painter = None
 

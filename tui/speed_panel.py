@@ -20,9 +20,9 @@ _SLOTS = 16  # rows of slots; a block has no more
 # What each tint of the acceptance view means, and how the text on it looks, so that colours are not needed.
 LEGEND: Mapping[str, str] = {
     "dflash": "drafted by a model",
-    "lookup": "copied from the text",
+    "lookup": "prompt lookup",
     "grammar": "forced by a grammar",
-    "own": "the model's own",
+    "own": "the target model",
 }
 # The models that have the first of these tints, by the name of the drafter.
 MODELS: Mapping[str, str] = {
@@ -35,31 +35,31 @@ _LOOKS = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bo
 
 
 class SpeedView(Protocol):
-    """The numbers of an answer, as `localdflash.chat.acceptance` counts them; None and empty mean unknown."""
+    """Statistics of an answer, as `localdflash.chat.acceptance` computes them; None and empty mean unknown."""
 
     @property
     def acceptance(self) -> Sequence[float]:
-        """Return the share of offered tokens that were accepted, by slot of the draft."""
+        """Return the acceptance rate of drafted tokens, by draft position."""
 
     @property
     def offered(self) -> Sequence[int]:
-        """Return how many tokens were offered, by slot."""
+        """Return the number of drafted tokens, by draft position."""
 
     @property
     def step_ms(self) -> tuple[float, float] | None:
-        """Milliseconds of a step: p50 and p95."""
+        """Return the p50 and p95 step time in milliseconds."""
 
     @property
     def by_drafter(self) -> Mapping[str, int]:
-        """Return the number of steps by drafter; "" where nobody drafted."""
+        """Return the number of steps by drafter; "" counts steps without a draft."""
 
     @property
     def rates(self) -> Iterable[float]:
-        """Tokens a second over time."""
+        """Return the tokens per second over time."""
 
     @property
     def tau(self) -> float | None:
-        """Tokens per step."""
+        """Return the mean number of tokens per step."""
 
     @property
     def accepted(self) -> int | None:
@@ -87,7 +87,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def panel_text(view: SpeedView | None, width: int, drafters: Collection[str] | None = None) -> Content:
-    """The whole panel for a width in cells. `drafters`: those of the pair, by name; None if that is not known."""
+    """Return the panel's content for a width in cells. `drafters`: names of the pair's drafters, if known."""
     sections = [section for section in _sections(view, width) if section] if view else []
     if not sections:
         sections = [[Content("No numbers yet: they come with the first answer.")]]
@@ -159,7 +159,7 @@ def _legend(drafters: Collection[str] | None, seen: Collection[str]) -> list[Con
 
 
 def _models(drafters: Collection[str] | None, seen: Collection[str]) -> Mapping[str, str]:
-    """Which models draft, and as what they are told: those that the pair has, and those of an answer before."""
+    """Return the active drafters with their descriptions: the pair's, else those of the last answer."""
     known = {name: said for name, said in MODELS.items() if name in seen or name in (drafters or ())}
     return known or ({"model": LEGEND["dflash"]} if drafters is None else {})
 
@@ -173,7 +173,7 @@ def _percent(share: float) -> str:
 
 
 class SpeedPanel(VerticalScroll):
-    """The panel; `update_view` gives it numbers."""
+    """Panel with the speed statistics of the last answer."""
 
     SCOPED_CSS: ClassVar[bool] = False
     DEFAULT_CSS = """
@@ -198,7 +198,7 @@ class SpeedPanel(VerticalScroll):
         yield self._text
 
     def update_view(self, view: SpeedView, drafters: Collection[str] | None = None) -> None:
-        """Show these numbers, of a pair with these drafters."""
+        """Show the statistics of an answer by a pair with these drafters."""
         self._view, self._drafters = view, drafters
         self._draw()
 

@@ -57,7 +57,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class StatusPart:
-    """A piece of the line. Parts with the lowest `keep` go first, after being replaced by their shorter form if any."""
+    """Part of the status line. Parts with the lowest `keep` are shortened, then dropped first."""
 
     name: str
     text: str
@@ -67,7 +67,7 @@ class StatusPart:
 
 
 def status_parts(status: Status, waited: float = 0.0) -> list[StatusPart]:
-    """Return all parts, in the order of the line; `waited` is seconds since the stage began."""
+    """Return all parts from left to right; `waited` is seconds since the stage began."""
     model = model_name(status.model)
     parts = [
         StatusPart("model", printable(model), 100, "$foreground"),
@@ -143,7 +143,7 @@ def _positive(value: float | None) -> bool:
 
 
 def fitting(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
-    """Return the parts that fit into so many cells; the model's name is cut before the rate is dropped."""
+    """Return the parts that fit into `width` cells; the model's name is cut before the rate is dropped."""
     left = list(parts)
     while _cells(left) > width and len(left) > 2:
         at = min(range(len(left)), key=lambda index: left[index].keep)
@@ -167,20 +167,20 @@ def _cut(text: str, room: int) -> str:
 
 
 class StatusBar(Widget):
-    """The line. A click on one of its parts is posted as `PartClicked`."""
+    """Status line of the chat."""
 
     DEFAULT_CSS = "StatusBar { height: 1; padding: 0 1; background: $panel; color: $text-muted; }"
     ALLOW_SELECT: ClassVar[bool] = False
 
     class PartClicked(Message):
-        """A part was clicked: model, context, rate, tau, accepted, first, draft, message, stage."""
+        """Posted when a part is clicked: model, context, rate, tau, accepted, first, draft, message, stage."""
 
         def __init__(self, part: str) -> None:
             self.part = part
             super().__init__()
 
     def __init__(self, *, moving: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """`moving`: whether a pulse is drawn while the engine works; None: unless the user wants no motion."""
+        """Create the line; `moving` animates the pulse (default: unless the user disabled motion)."""
         super().__init__()
         self.status = Status()
         self._moves = not motion_unwanted(os.environ) if moving is None else moving
@@ -190,12 +190,12 @@ class StatusBar(Widget):
         self._timer: Timer | None = None
 
     def on_mount(self) -> None:
-        """Create the timer of the pulse and the seconds; it runs only while one of them is shown."""
+        """Create the timer of the pulse and of the elapsed seconds."""
         self._timer = self.set_interval(_PULSE_SECONDS, self._tick, pause=True)
         self._update_timer()
 
     def update(self, status: Status) -> None:
-        """Show this status. Until an answer has a rate, the previous one of the same model stays."""
+        """Show a status. While an answer has no rate yet, the last rate of the same model stays."""
         before = self.status
         if status.busy and not _positive(status.rate) and status.model == before.model:
             status = replace(status, rate=before.rate, average=before.average)
@@ -208,11 +208,11 @@ class StatusBar(Widget):
 
     @property
     def line(self) -> str:
-        """Return the text, without style and glyph."""
+        """Return the line as plain text, without the pulse."""
         return SEPARATOR.join(part.text for part in self._parts())
 
     def render(self) -> Content:
-        """Return the glyph and the parts that fit."""
+        """Return the pulse and the parts that fit."""
         shown: list[Content | str | tuple[str, str]] = [(self._glyph(), "$foreground"), " "]
         for number, part in enumerate(self._parts()):
             shown += [(SEPARATOR, "$text-muted")] if number else []
@@ -220,7 +220,7 @@ class StatusBar(Widget):
         return Content.assemble(*shown)
 
     def on_click(self, event: events.Click) -> None:
-        """Post which part was clicked."""
+        """Post the clicked part."""
         offset = event.get_content_offset(self)
         left = 2  # glyph and blank
         for part in self._parts():

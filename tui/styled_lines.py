@@ -48,7 +48,7 @@ STYLES: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class StyledRun:
-    """A piece of one line in one style: names of STYLES separated by spaces. `link` is an http, https or mailto URL."""
+    """Text in one style: names of STYLES separated by spaces. `link` is an http, https or mailto URL."""
 
     text: str
     style: str = ""
@@ -100,7 +100,7 @@ def wrap(runs: Sequence[StyledRun], width: int, *, words: bool = True) -> list[L
 
 
 def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | None]]:
-    """Start and end of each row of one logical line, and what the wrap swallowed after it."""
+    """Yield the start and end of each row of a logical line, and the length of the text dropped by wrapping."""
     cells = None if text.isascii() else _cells(text)
     total = len(text) if cells is None else cells[-1]
     start = used = 0
@@ -164,7 +164,7 @@ def _fitting(text: str, cells: list[int], start: int, width: int) -> int:
 
 
 class _Cutter:
-    """Cuts pieces out of runs by offsets in their text, from the front to the back."""
+    """Cutter of runs by text offsets, from front to back."""
 
     def __init__(self, runs: Sequence[StyledRun]) -> None:
         self._runs = runs

@@ -41,7 +41,7 @@ EDITING = {key: binding.action for binding in _bindings() for key in binding.key
 
 
 class SuggestingArea(TextArea, inherit_bindings=False):
-    """The text area and its suggestions."""
+    """Text area with suggestions for commands, arguments and files."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(_bindings())
 
@@ -63,7 +63,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self._inserted_text: str | None = None  # text that nobody typed
 
     def handle_suggestion_key(self, key: str) -> bool:
-        """Handle a key while suggestions are open; False if it means nothing to them."""
+        """Handle a key while suggestions are open; return whether it was used."""
         if (
             key in ("enter", "tab") and self._rows_context != self._completion_context()
         ):  # keys came faster than the rows followed
@@ -85,7 +85,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         return True
 
     def pick(self, suggestion: PromptSuggestion) -> None:
-        """Replace what was typed by a suggestion."""
+        """Replace the typed word by a suggestion."""
         found = self._completion_context()
         if found is None or found != self._rows_context:
             return
@@ -103,12 +103,12 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self.suggestions.close()
 
     def put(self, text: str, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Insert text that nobody typed; the cursor goes behind it."""
+        """Insert text without opening suggestions; the cursor moves behind it."""
         self.replace(sanitize(text), start, end, maintain_selection_offset=False)
         self._inserted_text = self.text
 
     def put_all(self, text: str) -> None:
-        """Replace the whole text by one that nobody typed. It can be undone."""
+        """Replace the whole text without opening suggestions. The change can be undone."""
         self.put(text, (0, 0), self.document.end)
 
     @on(TextArea.Changed)
@@ -135,7 +135,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         return completion_context(self.document.get_line(row)[:column], first=row == 0)
 
     def _word_start(self) -> tuple[int, int] | None:
-        """Where the word that is being completed begins."""
+        """Return the position at which the word being completed begins."""
         found = self._completion_context()
         return (self.cursor_location[0], found.start) if found else None
 
@@ -158,7 +158,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
                     self.run_worker(self._look_for_files(), group="suggestions")
 
     async def _look_for_files(self) -> None:
-        """Look up files, one lookup at a time; a result that is out of date is dropped."""
+        """Search files, one search at a time; outdated results are dropped."""
         try:
             while (wanted := self._pending_search) is not None:
                 if not self.files.listed:
@@ -176,7 +176,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
             self.suggestions.show(rows, above=self.region.y, note=note)
 
     def _is_typed(self, chosen: PromptSuggestion) -> bool:
-        """Return whether the suggestion is already typed in full: Enter then sends."""
+        """Return whether the suggestion is already typed in full, so that Enter sends the message."""
         found, (row, column) = self._completion_context(), self.cursor_location
         typed = self.document.get_line(row)[found.start : column] if found else ""
         return chosen.mention and typed == chosen.text.rstrip()

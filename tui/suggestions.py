@@ -31,7 +31,7 @@ _FILE_COMMANDS = ("attach",)  # commands whose argument is a file
 
 @dataclass(frozen=True, slots=True)
 class CompletionContext:
-    """What the text before the cursor ends with; it begins at column `start`, and `query` is what was typed of it."""
+    """Word to complete before the cursor: its kind, start column and typed part (`query`)."""
 
     kind: Literal["command", "argument", "file"]
     start: int
@@ -41,7 +41,7 @@ class CompletionContext:
 
 @dataclass(frozen=True, slots=True)
 class PromptSuggestion:
-    """One row. When it is picked, `text` replaces what was typed. `mention`: it mentions a file."""
+    """Row of the suggestions. `text` replaces the typed word. `mention`: the text mentions a file."""
 
     label: str
     text: str
@@ -52,7 +52,7 @@ class PromptSuggestion:
 
 
 def completion_context(before: str, *, first: bool) -> CompletionContext | None:
-    """Return what to suggest for the line up to the cursor; `first` says that it is the first line."""
+    """Parse the line up to the cursor; `first` tells whether it is the first line."""
     if first and (found := _COMMAND.match(before)):
         return CompletionContext("command", 0, found[1])
     if found := _MENTION.search(before):
@@ -64,7 +64,7 @@ def completion_context(before: str, *, first: bool) -> CompletionContext | None:
 
 
 def command_suggestions(query: str) -> list[PromptSuggestion]:
-    """Commands that begin with what was typed; if there are none, those that contain its letters."""
+    """Return the commands that begin with the query, else those that match it fuzzily."""
     found = list(commands.starting_with(query))
     if not found:
         named = Haystack([command.name for command in commands.COMMANDS], "/")
@@ -74,7 +74,7 @@ def command_suggestions(query: str) -> list[PromptSuggestion]:
 
 
 def argument_suggestions(of: CompletionContext, choices: ArgumentChoices) -> list[PromptSuggestion]:
-    """Return what may stand after a command."""
+    """Return the arguments of a command that match the query."""
     names = choices(of.command)
     if of.query:
         names = [names[one.at] for one in Haystack(names, "/").best(of.query, len(names))]
@@ -82,7 +82,7 @@ def argument_suggestions(of: CompletionContext, choices: ArgumentChoices) -> lis
 
 
 def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
-    """Return a file or a symbol, inserted as a mention, or as a plain path after a command."""
+    """Return the suggestion of a file or symbol, as a mention or, after a command, as a plain path."""
     text = f"{spell_mention(hit.path, hit.symbol)} " if mentioned else hit.name
     return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
 
@@ -101,7 +101,7 @@ _MIN_HINT_CELLS = 12  # cells: a shorter hint says nothing
 
 
 class Suggestions(Widget):
-    """Rows to pick from; hidden while there are none."""
+    """List of suggestions; hidden while empty."""
 
     DEFAULT_CSS = """
     Suggestions {
@@ -117,7 +117,7 @@ class Suggestions(Widget):
     """
 
     def __init__(self, pick: Callable[[PromptSuggestion], None]) -> None:
-        """`pick` is called when a row is clicked."""
+        """Create the list; `pick` is called with the clicked row."""
         super().__init__()
         self._pick = pick
         self._rows: Sequence[PromptSuggestion] = ()
@@ -126,12 +126,12 @@ class Suggestions(Widget):
 
     @property
     def is_open(self) -> bool:
-        """Return whether it is shown."""
+        """Return whether the list is visible."""
         return bool(self.display)
 
     @property
     def chosen(self) -> PromptSuggestion | None:
-        """Return the row that a key would pick."""
+        """Return the highlighted row."""
         return self._rows[self._at] if self._rows else None
 
     @property
@@ -140,7 +140,7 @@ class Suggestions(Widget):
         return self._rows
 
     def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
-        """Show these rows, the first one chosen, or a note if there are none; `above` is the number of lines there."""
+        """Show rows, the first one highlighted, or a note if there are none; `above` limits the height."""
         self._rows, self._note, self._at, self._top = rows, note, 0, 0
         self._height = max(1, min(MAX_SUGGESTION_ROWS, len(rows) or 1, above))
         self.styles.offset = (0, -self._height)
@@ -153,7 +153,7 @@ class Suggestions(Widget):
             self._rows, self._note, self.display = (), "", False
 
     def move(self, step: int) -> None:
-        """Choose another row; the ends are joined."""
+        """Move the highlight, wrapping around at the ends."""
         if not self._rows:
             return
         self._at = (self._at + step) % len(self._rows)
@@ -161,7 +161,7 @@ class Suggestions(Widget):
         self.refresh()
 
     def get_content_height(self, *_: object) -> int:
-        """As many rows as there is room for."""
+        """Return the number of rows shown."""
         return self._height if self._rows or self._note else 0
 
     def render(self) -> Content:
@@ -181,7 +181,7 @@ class Suggestions(Widget):
 
 
 def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
-    """`▸ label  hint`, as much as fits; a long label keeps its end, which tells it from others."""
+    """Format a row as `▸ label  hint`; a label that is too long keeps its end."""
     room = max(width - 3, 1)
     label, marked = sanitize(row.label), row.marked
     if label != row.label:
@@ -201,14 +201,14 @@ def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return the beginning of a text, with an ellipsis if something is left out."""
+    """Cut a text to `width` cells, with an ellipsis if it was longer."""
     if cell_len(text) <= width:
         return text
     return f"{chop_cells(text, max(width - 1, 1))[0]}…"
 
 
 def _end(text: str, width: int) -> str:
-    """Return the last so many cells of a text."""
+    """Return the last `width` cells of a text."""
     kept = len(text)
     while kept and cell_len(text[kept - 1 :]) <= width:
         kept -= 1

@@ -12,7 +12,7 @@ _COLUMN_SEPARATOR = StyledRun(" │ ", "table")
 
 
 class Table(Block):
-    """A table; `aligned` is left, right or center for each column. Rows may be shorter than the head."""
+    """Table; `aligned` is left, right or center per column. Rows may be shorter than the head."""
 
     def __init__(self, head: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]) -> None:
         self.head = head
@@ -56,7 +56,7 @@ class Table(Block):
     def _fields(
         self, head: list[tuple[StyledRun, ...]], body: list[list[tuple[StyledRun, ...]]], width: int
     ) -> list[Line]:
-        """Each row as a paragraph of "name: value" lines."""
+        """Return each row as a paragraph of "name: value" lines."""
         if not body:
             return [line for name in head for line in wrap(name, width)]
         lines: list[Line] = []

@@ -31,7 +31,7 @@ def tint_of(drafter: str) -> str:
 
 
 class TintedText:
-    """One answer's text with the steps that made it, both growing; lines are kept for one width at a time."""
+    """Raw text of one answer with the decoding steps that produced it, laid out for one width at a time."""
 
     def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:
         self._ends = array("Q")  # bytes from the start of the text to the end of each span
@@ -61,7 +61,7 @@ class TintedText:
             self._texts.append(other)
 
     def add(self, step: StepRecord) -> None:
-        """Append a step; one without text, such as that of an end token, is only counted."""
+        """Append a decoding step; a step without text, such as the end token's, is only counted."""
         self._steps += 1
         drafted = min(step.accepted, len(step.sizes))
         if drafted:
@@ -80,7 +80,7 @@ class TintedText:
         self._seen += 1
 
     def legend(self) -> list[StyledRun]:
-        """Who proposed how many tokens, each in its own style; or that this is unknown. Nothing where nothing came."""
+        """Return the number of tokens per source, each in its style; a note if the sources are unknown."""
         if not self._steps and self._texts == [""]:
             return []
         if not self._steps:
@@ -105,11 +105,11 @@ class TintedText:
         return self._rows
 
     def changed_from(self) -> int:
-        """Index of the first row that the last call of lines() made anew."""
+        """Return the index of the first row that the last call of `lines` re-laid."""
         return self._changed
 
     def _pieces(self, index: int) -> Iterator[StyledRun]:
-        """Yield a logical line cut at its spans; the style is "" where no step is known."""
+        """Yield the pieces of a logical line with their styles; "" where no step covers the text."""
         text, start = self._texts[index], self._starts[index]
         offsets = _offsets(text)
         span, done = bisect_right(self._ends, start), 0
@@ -128,10 +128,10 @@ def _shown(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """Return the bytes in UTF-8; a lone surrogate counts as the character that replaces it."""
+    """Encode as UTF-8; a lone surrogate becomes its replacement character."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _offsets(text: str) -> Sequence[int]:
-    """Return the number of bytes before each character, and in all."""
+    """Return the byte offset of each character, and the total."""
     return range(len(text) + 1) if text.isascii() else list(accumulate(map(_size, text), initial=0))

@@ -32,7 +32,7 @@ _LINE = re.compile(r"[^\n]+")
 
 
 class Transcript(Scroller, can_focus=True):
-    """See the module."""
+    """Widget that shows the conversation and streams the answer being generated."""
 
     DEFAULT_CSS = """
     Transcript {
@@ -59,21 +59,21 @@ class Transcript(Scroller, can_focus=True):
     model: reactive[str] = reactive("", init=False)  # the name of answers that do not say which model made them
 
     class CopyRequested(Event):
-        """The user wants `text` on the clipboard; `what` describes it, such as "message 3"."""
+        """Posted to copy `text` to the clipboard; `what` describes it, such as "message 3"."""
 
         def __init__(self, text: str, what: str) -> None:
             super().__init__()
             self.text, self.what = text, what
 
     class LinkClicked(Event):
-        """A link was clicked: an http, https or mailto URL."""
+        """Posted when an http, https or mailto link is clicked."""
 
         def __init__(self, url: str) -> None:
             super().__init__()
             self.url = url
 
     class ActionRequested(Event):
-        """A key was pressed on the message shown at `index`, from 0: "edit", "retry" or "fork"."""
+        """Posted when the key of "edit", "retry" or "fork" is pressed on the message at `index`, from 0."""
 
         def __init__(self, index: int, action: str) -> None:
             super().__init__()
@@ -89,7 +89,7 @@ class Transcript(Scroller, can_focus=True):
     # What is shown
 
     def show(self, messages: Sequence[Message]) -> None:
-        """Show another conversation, from its end."""
+        """Show a conversation, scrolled to its end."""
         self._pace.rest()
         self._picked = self._found = None
         if self.is_attached and self.text_selection:
@@ -98,7 +98,7 @@ class Transcript(Scroller, can_focus=True):
         self._to_end()
 
     def add(self, message: Message) -> None:
-        """Append a message and bring it into view."""
+        """Append a message and scroll to it."""
         self._flush()
         self._note_expected = False
         self._column.add(message)
@@ -114,11 +114,11 @@ class Transcript(Scroller, can_focus=True):
             self._column.replace_last(message)
 
     def expect_note(self) -> None:
-        """Bring the next line of the program's own into view: it answers the user, who may have scrolled up."""
+        """Scroll to the next note, because it answers an action of the user."""
         self._note_expected = True
 
     def note(self, text: str, kind: str = "note") -> None:
-        """Add a line of the program's own under the last message; `kind` may be "error"."""
+        """Add a note under the last message; `kind` is "note" or "error"."""
         with self._keeping_position():
             if not self._column.entries:
                 self._column.add(None)
@@ -129,7 +129,7 @@ class Transcript(Scroller, can_focus=True):
             self._to_end()
 
     def feed(self, text: str, step: StepRecord | None = None) -> None:
-        """Append to the answer under way, the last message; start one if there is none."""
+        """Append text to the streaming answer; start an answer if the last message is not one."""
         last = self._last_message()
         if last is None or not last.is_answer:
             self.add(Message("assistant", ""))
@@ -140,7 +140,7 @@ class Transcript(Scroller, can_focus=True):
             self._frames.resume()
 
     def finish(self, message: Message) -> None:
-        """Show all of the answer at once: it is complete."""
+        """Show the complete answer at once."""
         rest = self._pace.rest()
         last = self._last_message()
         if last is None or not last.is_answer:
@@ -151,7 +151,7 @@ class Transcript(Scroller, can_focus=True):
             self._lay_out_last()
 
     def source_shown(self) -> str:
-        """Return the part of the last message's text that is on the screen so far."""
+        """Return the text of the last message shown so far."""
         last = self._last_message()
         return last.text if last else ""
 
@@ -168,7 +168,7 @@ class Transcript(Scroller, can_focus=True):
 
     @property
     def busy(self) -> bool:
-        """Return whether text waits to be shown."""
+        """Return whether text is still queued for display."""
         return bool(self._pace)
 
     def on_mount(self) -> None:
@@ -176,7 +176,7 @@ class Transcript(Scroller, can_focus=True):
         self._frames = self.set_interval(_FRAME_SECONDS, self._frame, pause=not self._pace)
 
     def _frame(self) -> None:
-        """Show what is due."""
+        """Show the text that is due, and stop the timer when the queue is empty."""
         self._run_guarded(self._grow)
         if not self._pace and self._frames:
             self._frames.pause()
@@ -189,7 +189,7 @@ class Transcript(Scroller, can_focus=True):
             self._last_grew()
 
     def _flush(self) -> None:
-        """Show everything that waits, before something else comes after it."""
+        """Show all queued text before another message is appended."""
         last = self._last_message()
         if (rest := self._pace.rest()) and last:
             last.grow(rest)
@@ -217,17 +217,17 @@ class Transcript(Scroller, can_focus=True):
         self._view(replace(self._column.view, tinted=tinted))
 
     def watch_model(self, model: str) -> None:
-        """Use another name for answers that do not name their model."""
+        """Set the default model name of answers."""
         self._view(replace(self._column.view, model=model))
 
     def watch_thoughts(self, thoughts: bool) -> None:
-        """Unfold or fold what the model thought."""
+        """Show or hide the model's thinking."""
         self._view(replace(self._column.view, thoughts=thoughts))
 
     # What the user does
 
     def action_to_end(self) -> None:
-        """Go to the end and stay there."""
+        """Scroll to the end and follow it."""
         self._to_end()
 
     def action_to_start(self) -> None:
@@ -237,7 +237,7 @@ class Transcript(Scroller, can_focus=True):
         self.refresh()
 
     def action_pick(self, step: int) -> None:
-        """Pick the message before (-1) or after (+1) the picked one; without one, the last."""
+        """Highlight the previous (-1) or next (+1) message; at first, the last one."""
         count = len(self._column.entries)
         if not count:
             return
@@ -272,21 +272,21 @@ class Transcript(Scroller, can_focus=True):
         return places.index(self._found) + 1, len(places)
 
     def reset_find(self) -> None:
-        """Begin at the end again when something is looked for."""
+        """Restart the search at the end."""
         self._found = None
 
     def _current_message(self) -> ChatEntry | None:
-        """Return the picked message, or else the last one."""
+        """Return the highlighted message, else the last one."""
         return self._last_message() if self._picked is None else self._column.entries[self._picked]
 
     def action_copy_message(self) -> None:
-        """Ask for the text of a message to be copied, as it was received."""
+        """Post the highlighted message's text, as received, for copying."""
         if (entry := self._current_message()) and entry.message:
             text = entry.text if entry.growing else entry.message.text
             self.post_message(self.CopyRequested(text, f"message {entry.number}"))
 
     def action_copy_block(self, number: int) -> None:
-        """Ask for a code block of a message to be copied."""
+        """Post a code block of the highlighted message for copying."""
         if entry := self._current_message():
             blocks = entry.code_blocks()
             if number <= len(blocks):
@@ -295,12 +295,12 @@ class Transcript(Scroller, can_focus=True):
         self.app.bell()
 
     def action_act(self, action: str) -> None:
-        """Post an action on a message."""
+        """Post an action on the highlighted message."""
         if (entry := self._current_message()) and entry.number:
             self.post_message(self.ActionRequested(entry.number - 1, action))
 
     def action_thoughts_of_one(self) -> None:
-        """Unfold or fold the thoughts before one message."""
+        """Unfold or fold the thinking of the highlighted message."""
         if (entry := self._current_message()) and self._rows:
             with self._keeping_position():
                 entry.thoughts_inverted = not entry.thoughts_inverted
@@ -325,9 +325,9 @@ class Transcript(Scroller, can_focus=True):
             self.screen.selections = {self: Selection(Offset(found.start(), at.y), Offset(found.end(), at.y))}
 
     def text_select_all(self) -> None:
-        """Do nothing: two clicks must not select the whole conversation."""
+        """Disable Textual's selection of the whole widget on a double click."""
 
     @property
     def select_container(self) -> "Transcript":
-        """Do nothing: nor must three."""
+        """Return the transcript itself, so that a triple click does not select its container."""
         return self

@@ -17,15 +17,15 @@ from localdflash.text.sanitize import printable
 
 _EMBEDDED = "embedded"
 TITLE = Content.assemble(("localdflash", "bold $primary"), ", a coding assistant")
-WHAT = "A small drafter proposes tokens, the model checks several at once: the same text, sooner."
+WHAT = "A small drafter proposes tokens, the model verifies several at once: same text, sooner."
 _LARGER = ("Larger", "localdflash models list names others; /model shows which fit.")
-_SPEED_HINT = ("Look", "F2 shows how each token came, F3 and F5 how fast; F1 lists all.")
+_SPEED_HINT = ("Look", "F2 shows the source of each token, F3 and F5 the speed; F1 lists all.")
 _FIRST = ("Leaving", "Ctrl+D. Esc stops an answer. Chats are kept here, unless --no-log.")
 _LATER = ("Chats", "Ctrl+O opens an earlier one; Ctrl+D leaves.")
 
 
 def tries(file: str = "") -> tuple[str, str, str]:
-    """Three things to ask; `file` is one of this folder, as it is mentioned."""
+    """Return three example questions; `file` is a mention of a file in this folder."""
     return (
         "Write a Python function that counts the words of a file.",
         f"Explain {file}" if file else "Explain what zip(*rows) does in Python.",
@@ -34,10 +34,10 @@ def tries(file: str = "") -> tuple[str, str, str]:
 
 
 class ExampleQuestion(Static):
-    """One of the three; a click picks it."""
+    """Example question; a click inserts it into the prompt."""
 
     class Clicked(Message):
-        """The user wants to ask this."""
+        """Posted when the example question is clicked."""
 
         def __init__(self, text: str) -> None:
             self.text = text
@@ -48,18 +48,18 @@ class ExampleQuestion(Static):
         self.text = ""
 
     def offer(self, text: str) -> None:
-        """Show what to ask."""
+        """Set the text of the question."""
         self.text = text
         self.update(text)
 
     def on_click(self, event: events.Click) -> None:
-        """Pick it."""
+        """Post the click."""
         event.stop()
         self.post_message(self.Clicked(self.text))
 
 
 class Welcome(Vertical):
-    """The lines; the app hides them once there is a message. `server` is the URL of another server in use, or ""."""
+    """Welcome text of an empty chat. `server` is the URL of a remote server, or ""."""
 
     DEFAULT_CSS = """
     Welcome {
@@ -99,17 +99,17 @@ class Welcome(Vertical):
                     yield Static(text, classes="words", markup=False)
 
     def on_mount(self) -> None:
-        """Offer what needs no file."""
+        """Show the example questions that need no file."""
         self.offer(tries())
 
     def offer(self, texts: Iterable[str]) -> None:
-        """Offer these to try."""
+        """Show these example questions."""
         for one, text in zip(self.tries, texts, strict=True):
             one.offer(text)
 
 
 def _what_runs(model: str, server: str) -> tuple[tuple[str, str], ...]:
-    """Where answers come from and what to expect of them; it says "local" only if that is true."""
+    """Return the lines about the model in use; only a local model is called local."""
     if server:
         return (
             ("Here", f"The server at {printable(server)} answers: what you send goes there."),

@@ -126,7 +126,7 @@ async def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None
             sent, _, goes_on = answerer.asked[-1]
             assert ([message.text for message in sent], goes_on) == (["two?", "It is."], True)
         else:
-            await wait_until(pilot, lambda: "the answer does not go on: not sent" in shown(app))
+            await wait_until(pilot, lambda: "the answer cannot continue: not sent" in shown(app))
             assert all(text in shown(app) for text in texts(app))
             assert texts(app) == ["one?", "It is.", "two?", "It is."]
             assert app.prompt.text == ""

@@ -61,7 +61,7 @@ async def test_a_fork() -> None:
         await pilot.press("shift+tab")
         app.transcript.focus()
         await pilot.press("k", "f")
-        await wait_until(pilot, lambda: "a new chat that goes on" in shown(app))
+        await wait_until(pilot, lambda: "new chat that continues" in shown(app))
 
 
 async def test_files_of_a_chat(tmp_path: Path) -> None:

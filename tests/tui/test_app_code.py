@@ -47,15 +47,15 @@ async def test_a_change_is_applied_and_taken_back(folder: Path) -> None:
         assert (folder / "box.py").read_text() == BOX
         await pilot.press("enter")
         await wait_until(pilot, lambda: not app.is_covered)
-        await wait_until(pilot, lambda: "changed: box.py; /undo takes it back" in shown(app))
+        await wait_until(pilot, lambda: "changed: box.py; /undo reverts it" in shown(app))
         assert (folder / "box.py").read_text() == BOX.replace("+ height", "* height")
         await command(pilot, "/undo")
-        await wait_until(pilot, lambda: "Take the change back?" in shown(app))
+        await wait_until(pilot, lambda: "Undo the change?" in shown(app))
         await pilot.press("y")
         await wait_until(pilot, lambda: "as before: box.py" in shown(app))
         assert (folder / "box.py").read_text() == BOX
         await command(pilot, "/undo")
-        await wait_until(pilot, lambda: "nothing to take back" in shown(app))
+        await wait_until(pilot, lambda: "nothing to undo" in shown(app))
 
 
 async def test_an_answer_that_changes_nothing(folder: Path) -> None:

@@ -34,7 +34,7 @@ async def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None
         await pilot.press("y")
         await wait_until(pilot, lambda: bool(app.prompt.attachments))
         assert (folder / "made").exists()
-        assert "goes along with your next message" in shown(app)
+        assert "is attached to your next message" in shown(app)
         await answered(pilot, "why?")
         (output,) = app.talk.messages[0].attachments
         assert (output.kind, output.text) == ("output", "one @two\n")
@@ -93,7 +93,7 @@ async def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp
     (folder / "AGENTS.md").write_text("Use tabs.\n")
     before = "Instructions of this project (AGENTS.md):\n\nUse tabs."
     async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
-        await wait_until(pilot, lambda: "/project on sends it along" in shown(app))
+        await wait_until(pilot, lambda: "/project on includes it" in shown(app))
         await answered(pilot)
         assert answerer.asked[-1][1] == ""
         await command(pilot, "/project on")
@@ -105,7 +105,7 @@ async def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp
     async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
         await wait_until(pilot, lambda: app.talk.project == before)
         await command(pilot, "/project off")
-        await wait_until(pilot, lambda: "does not go along" in shown(app))
+        await wait_until(pilot, lambda: "is not included" in shown(app))
         await command(pilot, "/project maybe")
         await wait_until(pilot, lambda: "expected on or off" in shown(app))
         await answered(pilot)
@@ -136,7 +136,7 @@ async def test_words_are_found_in_the_chat_from_below() -> None:
 async def test_two_ctrl_c_leave() -> None:
     async with chat() as (pilot, app, _answerer):
         await pilot.press("ctrl+c")
-        await wait_until(pilot, lambda: "Ctrl+C again leaves" in shown(app))
+        await wait_until(pilot, lambda: "Ctrl+C again quits" in shown(app))
         assert app.is_running
         await pilot.press("ctrl+c")
         await wait_until(pilot, lambda: not app.is_running)

@@ -27,7 +27,7 @@ async def test_drafting_off() -> None:
 async def test_plain_and_drafting_compared() -> None:
     async with chat() as (pilot, app, _answerer):
         await pilot.press("f5")
-        await wait_until(pilot, lambda: "nothing was asked yet" in shown(app))
+        await wait_until(pilot, lambda: "there is no message yet" in shown(app))
         await answered(pilot)
         await command(pilot, "/bench")
         await wait_until(pilot, lambda: "same, to the byte" in shown(app))

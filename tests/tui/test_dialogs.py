@@ -105,7 +105,7 @@ def test_a_comparison_stands_in_numbers_beside_its_bars() -> None:
         "20.0 tok/s",
         "52.5 tok/s",
         "2 of 2 rounds · 256 tokens · τ 3.91 · first 0.13 s",
-        "Drafting is 2.62 times as fast",
+        "Drafting is 2.62× as fast",
         "✓ Both texts are the same, to the byte",
     ):
         assert said in text
@@ -136,7 +136,7 @@ async def test_a_comparison_is_followed_until_it_is_closed() -> None:
         assert "[b]the engine␛ is gone" in shown(app)
         screen.show(DONE)
         await pilot.pause()
-        assert "2.62 times as fast" in shown(app)
+        assert "2.62× as fast" in shown(app)
         await pilot.press("escape")
         await pilot.pause()
         screen.show(DONE)  # one that was on its way

@@ -1,1 +1,1 @@
-"""What each command does, one file for each group of commands."""
+"""Implementations of the chat's commands, one mixin per group."""

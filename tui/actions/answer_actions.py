@@ -26,7 +26,7 @@ Draft = tuple[str, tuple[Attachment, ...]]  # a message that is being written
 
 @dataclass(frozen=True)
 class _EditUndo:
-    """What was taken away from a chat while its last message is being edited."""
+    """State needed to cancel an edit: the messages removed from the chat while its last message is edited."""
 
     chat: list[Message]
     length: int
@@ -35,7 +35,7 @@ class _EditUndo:
 
 
 class AnswerActions(OutsideActions):
-    """See the module."""
+    """Mixin with the commands that send messages and stop, retry, edit and continue answers."""
 
     _edit_undo: _EditUndo | None = None
     _reader: Worker[None] | None = None
@@ -48,7 +48,7 @@ class AnswerActions(OutsideActions):
 
     @work
     async def _read_ahead(self) -> None:
-        """Have the engine read a message while it is being written: when it is sent, its answer begins sooner."""
+        """Prefill the engine's KV cache with the message being typed, to shorten the time to first token."""
         read: Draft | None = None
         while self._draft() != read:
             await asyncio.sleep(READ_AHEAD_SECONDS)
@@ -59,7 +59,7 @@ class AnswerActions(OutsideActions):
                 await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.before)
 
     def _draft(self) -> Draft | None:
-        """What would be sent now; None for commands, and where files would come before it that are not read yet."""
+        """Return the message in the prompt; None for commands and for text with file mentions."""
         text = self.prompt.text
         if not text.strip() or text.startswith("/") or "@" in text:
             return None
@@ -84,7 +84,7 @@ class AnswerActions(OutsideActions):
         self.run_command(*command)
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
-        """Send a message, or queue it while an answer is under way."""
+        """Send a message, or queue it while an answer is generated."""
         if self._reader and not text.startswith(self._reading):
             self._reader.cancel()  # else the answer would wait until the engine has read what nobody sends
         if self.talk.answering or self.arrivals:
@@ -96,14 +96,14 @@ class AnswerActions(OutsideActions):
         self.begin_answer()
 
     def add(self, message: Message) -> None:
-        """Show one more message."""
+        """Append a message to the transcript."""
         self.query_one("#welcome").display = False
         self.transcript.add(message)
 
     @work
     @report_errors
     async def begin_answer(self, *, goes_on: bool = False) -> None:
-        """Ask for an answer to the last message, or for more of the last answer."""
+        """Generate an answer to the last message, or continue the last answer (`goes_on`)."""
         if self.talk.answering:
             return
         self.complaints.clear()
@@ -118,7 +118,7 @@ class AnswerActions(OutsideActions):
             return
         except LocaldflashError as error:
             self._restore_chat()
-            self.complain(f"{error}; Ctrl+R asks again" + (", Ctrl+G goes on" if self._is_partial() else ""))
+            self.complain(f"{error}; Ctrl+R retries" + (", Ctrl+G continues" if self._is_partial() else ""))
             self.send_queued(stopped=True)
             return
         finally:
@@ -127,11 +127,11 @@ class AnswerActions(OutsideActions):
         if self.talk.used is None:
             self.count_used()
         if answer.finish == "gone":
-            self.complain(f"{self.talk.trouble}; Ctrl+G goes on with the answer, Ctrl+R asks again")
+            self.complain(f"{self.talk.trouble}; Ctrl+G continues the answer, Ctrl+R retries")
         self.send_queued(stopped=answer.finish in ("cancelled", "gone"))
 
     def _restore_chat(self) -> None:
-        """Show the chat without the answer that could not begin, and the errors reported meanwhile."""
+        """Redraw the chat without the failed answer, then repeat the errors reported meanwhile."""
         complaints, self.complaints = self.complaints, []
         self.show_chat()
         for line in complaints:
@@ -147,14 +147,14 @@ class AnswerActions(OutsideActions):
         return bool(self.talk.messages) and self.talk.messages[-1].role == "assistant"
 
     def send_queued(self, *, stopped: bool) -> None:
-        """See `Base`."""
+        """See `ChatAppBase`."""
         while stopped and self.queued:
             self.prompt.put_back(*self.queued.pop())  # the first one comes to stand on top
         if self.queued:
             self.ask(*self.queued.pop(0))
 
     async def _offer_to_drop_messages(self, error: ContextOverflow, goes_on: bool) -> None:
-        """Ask whether the oldest messages may be left out, because the conversation no longer fits."""
+        """Ask the user whether to drop or summarise the oldest messages, because the context is full."""
         from localdflash.chat.context_fitting import plan_fit
         from localdflash.tui.screens.questions import Option, Question
 
@@ -197,7 +197,7 @@ class AnswerActions(OutsideActions):
                 self._return_question("not sent", goes_on)
 
     async def _summarise_oldest(self, sent: Sequence[Message]) -> str:
-        """Send a summary instead of the oldest of these messages; why not, if there is none or it is not taken."""
+        """Replace the oldest of the sent messages by a summary; return the reason if that fails, else ""."""
         from localdflash.chat.context_fitting import SUMMARY_SHARE, plan_fit, summarise
         from localdflash.tui.screens.questions import AskText
 
@@ -226,9 +226,9 @@ class AnswerActions(OutsideActions):
         return ""
 
     def _return_question(self, reason: str, goes_on: bool) -> None:
-        """Put a question that cannot be answered back into the prompt; an answer that cannot go on stays as it is."""
+        """Return the unanswered question to the prompt; a partial answer that cannot continue stays unchanged."""
         if goes_on:
-            self.complain(f"the answer does not go on: {reason}")
+            self.complain(f"the answer cannot continue: {reason}")
             self.send_queued(stopped=True)
             return
         question = self.talk.take_back_question()
@@ -238,7 +238,7 @@ class AnswerActions(OutsideActions):
         self.complain(f"{reason}; your message is back in the prompt")
 
     def action_stop(self) -> None:
-        """Stop the answer; while a message is being edited, give up the edit instead."""
+        """Stop the answer, or cancel the edit of a message."""
         if self.cancellable_task:
             self.cancellable_task.cancel()
         elif not (self.stop_shell_command() or self._cancel_edit()):
@@ -267,12 +267,12 @@ class AnswerActions(OutsideActions):
 
     @property
     def editing(self) -> bool:
-        """Return whether the last message is being changed."""
+        """Return whether the last message is being edited."""
         edit, talk = self._edit_undo, self.talk
         return edit is not None and edit.chat is talk.messages and len(talk.messages) == edit.length
 
     def _cancel_edit(self) -> bool:
-        """Restore the message that is being edited, and its answer; False if none is being edited."""
+        """Restore the edited message and its answer; return False if no message is being edited."""
         talk, edit, editing, self._edit_undo = self.talk, self._edit_undo, self.editing, None
         if edit is None or not editing or talk.answering:
             return False
@@ -286,7 +286,7 @@ class AnswerActions(OutsideActions):
 
     @on(Prompt.EditLast)
     def action_edit(self) -> None:
-        """Take the last message back into the prompt to change it."""
+        """Move the last message back into the prompt for editing."""
         self._ask_again(keep_question=False)
 
     def action_go_on(self) -> None:

@@ -13,7 +13,7 @@ from localdflash.tui.transcript import Transcript
 
 
 class ChatActions(ChatAppBase):
-    """See the module."""
+    """Mixin with the commands that start, open, rename, fork, export and delete chats."""
 
     @work
     @report_errors
@@ -84,7 +84,7 @@ class ChatActions(ChatAppBase):
             await self.talk.fork(int(number[:9]) if number else None)
             self.show_chat()
         self.prompt.focus()
-        self.say("a new chat that goes on from here; the one before is kept")
+        self.say("new chat that continues from here; the previous chat is kept")
 
     @work
     @report_errors
@@ -146,7 +146,7 @@ class ChatActions(ChatAppBase):
             self.show_chat()
 
     async def _await_and_report(self, doing: Awaitable[object], done: str = "") -> None:
-        """Await a task and report how it went."""
+        """Await a task; report an error, or `done` on success."""
         try:
             await doing
         except LocaldflashError as error:
@@ -157,7 +157,7 @@ class ChatActions(ChatAppBase):
 
     @on(Transcript.ActionRequested)
     def _picked(self, event: Transcript.ActionRequested) -> None:
-        """Run what a key pressed on a message asks for."""
+        """Run the action of a key pressed on a message."""
         match event.action:
             case "fork":
                 self.action_fork(str(event.index + 1))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CodeActions(ChatAppBase):
-    """See the module."""
+    """Mixin with the commands that attach files, apply an answer's changes and copy text."""
 
     _journal: "Journal | None" = None
 
@@ -58,20 +58,20 @@ class CodeActions(ChatAppBase):
 
     def _report_outcome(self, outcome: "ApplyResult") -> None:
         if outcome.done:
-            self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo takes it back")
+            self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo reverts it")
         for line in (outcome.problem, outcome.notice):
             if line:
                 self.complain(line)
 
     def _mentioned(self) -> list[str]:
-        """Return the files that were sent with the last question."""
+        """Return the paths of the files attached to the last question."""
         question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
         attached = question.attachments if question else ()
         # A part of a file is called path:part.
         return [one.name.rpartition(":")[0] or one.name for one in attached if one.kind in ("file", "symbol")]
 
     async def journal(self) -> "Journal":
-        """Return the record of changes applied to this folder, so that they can be undone."""
+        """Return the journal of changes applied to this folder, used to undo them."""
         from localdflash.chat.applying import Journal
 
         folder = paths.data_folder() / "undo" if self.start.chats else None
@@ -89,15 +89,15 @@ class CodeActions(ChatAppBase):
 
         journal = await self.journal()
         if not (last := journal.last()):
-            self.say("there is nothing to take back")
+            self.say("there is nothing to undo")
             return
         changed, seconds = last
         lines = [f"{', '.join(changed)}, as before the change {age(time.time() - seconds, time.time())}."]
-        if not await self.push_screen_wait(Confirm("Take the change back?", lines, yes="Take back", no="Cancel")):
+        if not await self.push_screen_wait(Confirm("Undo the change?", lines, yes="Undo", no="Cancel")):
             return
         undone = await asyncio.to_thread(undo_last, journal)
         if undone is None:
-            self.say("there is nothing to take back")
+            self.say("there is nothing to undo")
             return
         if undone.restored:
             self.say(f"as before: {', '.join(undone.restored)}")
@@ -129,7 +129,7 @@ class CodeActions(ChatAppBase):
         await self.copy_text(event.text, event.what)
 
     async def copy_text(self, text: str, what: str) -> None:
-        """Copy text and report where it went."""
+        """Copy text and show a toast that says whether the clipboard took it."""
         from localdflash.tui.clipboard import copy
 
         self.notify(sanitize((await copy(self, text)).line(what)), markup=False)

@@ -1,4 +1,4 @@
-"""The keys of the moment on the prompt's frame, and the three things to try, which Tab goes through."""
+"""Key hints on the prompt's frame, and the three example questions that Tab cycles through."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from localdflash.tui.welcome import ExampleQuestion, Welcome
 
 SEPARATOR = " · "
 ASK = "Ask something"
-IN_MESSAGES = ("c copies", "1-9 a code block", "e edits", "r answers again", "f forks", "Tab to the prompt")
+IN_MESSAGES = ("c copies", "1-9 copies a code block", "e edits", "r retries", "f forks", "Tab to the prompt")
 EDITING = ("Enter asks again", "Esc leaves the chat as it was")
 ANSWERING = ("Esc stops", "Enter sends afterwards")
 SHELL_COMMAND = ("Enter runs it, if you agree",)
@@ -21,7 +21,7 @@ EMPTY = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D lea
 
 
 def fitting(keys: Sequence[str], width: int) -> Content:
-    """As many of these as fit into so many cells, the first ones first; the key stands out from what it does."""
+    """Return as many hints as fit into `width` cells, with the keys in bold."""
     shown = Content("")
     for hint in keys:
         key, blank, does = hint.partition(" ")
@@ -38,14 +38,14 @@ _FRAME_CELLS = 6  # cells of the prompt's frame beside what stands in it
 
 
 class KeyActions(AnswerActions):
-    """See the module."""
+    """Mixin that shows the keys for the current state and inserts example questions."""
 
     welcome: Welcome
 
     @on(Prompt.Changed)
     @on(events.DescendantFocus)
     def refresh_keys(self) -> None:
-        """Name the keys of the moment."""
+        """Update the key hints for the current state."""
         keys = fitting(self._keys(), self.size.width - _FRAME_CELLS)
         if self.prompt.border_subtitle != keys.markup:
             self.prompt.border_subtitle = keys
@@ -73,12 +73,12 @@ class KeyActions(AnswerActions):
         self.prompt.focus()
 
     def can_insert_example(self) -> bool:
-        """Return whether the prompt holds nothing but what was offered to try."""
+        """Return whether the prompt is empty or holds an unedited example question."""
         texts = ("", *(one.text for one in self.welcome.tries))
         return self.welcome.display and self.prompt.has_focus and self.prompt.text in texts
 
     def action_try(self) -> None:
-        """Put the next of the three things to try into the prompt."""
+        """Insert the next example question into the prompt."""
         texts = [one.text for one in self.welcome.tries]
         at = texts.index(self.prompt.text) + 1 if self.prompt.text in texts else 0
         self.prompt.put_all(texts[at % len(texts)])

@@ -15,7 +15,7 @@ from localdflash.tui.captions import model_name
 
 
 class ModelActions(ChatAppBase):
-    """See the module."""
+    """Mixin with the commands that change the model, the system prompt and sampling."""
 
     @work
     @report_errors
@@ -100,7 +100,7 @@ class ModelActions(ChatAppBase):
         self._change(name, value)
 
     def _settings(self) -> Iterable[str]:
-        """Each setting with its value; of one that nobody set, what it comes to."""
+        """Yield each setting with its value; for unset settings, the resolved default."""
         talk, about = self.talk, self.talk.answerer.about
         ours = about if about and talk.answerer.ours else None
         meant = talk.settings.resolved(ours.sampling, ours.context) if ours else talk.settings
@@ -112,7 +112,7 @@ class ModelActions(ChatAppBase):
                 yield f"{name} {_spelled(value)}"
 
     def action_think(self, value: str = "") -> None:
-        """Let the model think before it answers, or not."""
+        """Turn thinking before an answer on or off."""
         self._change("thinking", value or ("off" if self.talk.settings.thinking else "on"))
 
     def _change(self, name: str, value: str) -> None:
@@ -129,12 +129,12 @@ class ModelActions(ChatAppBase):
     @work
     @report_errors
     async def look_for_project(self) -> None:
-        """Take the file along where that is allowed; say that there is one where nobody has decided."""
+        """Load the project's AGENTS.md if the user allowed it; announce it if the user has not decided."""
         file = await asyncio.to_thread(project.find_project_file, self.start.folder)
         if file is None or file.allowed is False:
             return
         if file.allowed is None:
-            self.say(f"this project has {project.FILE_NAME}: /project on sends it along, /project off never does")
+            self.say(f"this project has {project.FILE_NAME}: /project on includes it, /project off leaves it out")
             return
         self.talk.project = await asyncio.to_thread(file.text)
         self.count_used()
@@ -142,7 +142,7 @@ class ModelActions(ChatAppBase):
     @work
     @report_errors
     async def action_project(self, value: str = "") -> None:
-        """Say whether the file goes along, or decide it."""
+        """Report whether AGENTS.md is included, or change that."""
         if value not in ("", "on", "off"):
             raise UsageError(f"expected on or off, found {value!r}")
         file = await asyncio.to_thread(project.find_project_file, self.start.folder)
@@ -153,7 +153,7 @@ class ModelActions(ChatAppBase):
             if self.start.chats:
                 await asyncio.to_thread(project.remember_decision, file, value == "on")
             self.count_used()
-        how = "goes along, from the next answer on" if self.talk.project else "does not go along"
+        how = "is included from the next answer on" if self.talk.project else "is not included"
         self.say(f"{project.FILE_NAME} {how}: {file.path}")
 
 

@@ -1,4 +1,4 @@
-"""Commands that run other programs: the user's editor for the prompt, and `!command`, whose output goes along."""
+"""Commands that run other programs: the editor for the prompt, and `!command`, whose output is attached."""
 
 import os
 import shlex
@@ -15,12 +15,12 @@ from localdflash.tui.app_base import ChatAppBase, report_errors
 
 
 class OutsideActions(ChatAppBase):
-    """See the module."""
+    """Mixin with the commands that run the user's editor and shell commands."""
 
     _command: Worker[None] | None = None
 
     def run_shell_command(self, command: str) -> None:
-        """Run a command of the user's, if they agree."""
+        """Run a shell command after the user confirms it."""
         if self._command and not self._command.is_finished:
             self.complain("a command is running: Esc ends it")
             return
@@ -31,7 +31,7 @@ class OutsideActions(ChatAppBase):
     async def _run_outside(self, command: str) -> None:
         from localdflash.tui.screens.questions import Confirm
 
-        lines = [command, "", f"It runs in {self.start.folder}. What it prints goes along with your next message."]
+        lines = [command, "", f"It runs in {self.start.folder}. Its output is attached to your next message."]
         if not await self.push_screen_wait(Confirm("Run this command?", lines, yes="Run", no="Cancel")):
             self.prompt.put_back(f"!{command}")
             return
@@ -39,10 +39,10 @@ class OutsideActions(ChatAppBase):
         output = await run_command(command, self.start.folder)
         self.prompt.attach_output(output)
         last = output.text.rstrip().rpartition("\n")[2]
-        self.say(f"its output goes along with your next message{f': {last}' if last.startswith('[') else ''}")
+        self.say(f"its output is attached to your next message{f': {last}' if last.startswith('[') else ''}")
 
     def stop_shell_command(self) -> bool:
-        """End the command that runs; False if there is none."""
+        """Stop the running shell command; return False if none is running."""
         if self.is_covered or self._command is None or self._command.is_finished:
             return False
         self._command.cancel()
@@ -64,7 +64,7 @@ class OutsideActions(ChatAppBase):
         self.prompt.focus()
 
     def _edited(self, editor: str, text: str) -> str:
-        """Return the text as the editor leaves it. Everything else waits: the terminal is the editor's."""
+        """Return the text as edited. The app is suspended while the editor owns the terminal."""
         with tempfile.TemporaryDirectory(prefix="localdflash-") as folder:  # readable by this user alone
             file = Path(folder) / "message.md"
             file.write_text(text, encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Commands about looks, speed, help and leaving."""
+"""Commands about appearance, speed, help and quitting."""
 
 import asyncio
 import webbrowser
@@ -18,17 +18,17 @@ _TERMINAL_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # they w
 
 
 class ViewActions(ChatAppBase):
-    """See the module."""
+    """Mixin with the commands for appearance, speed, help and quitting."""
 
     _leaving = False
     _find_query = ""  # by /find
 
     def action_thoughts(self) -> None:
-        """Unfold or fold what the model thought."""
+        """Show or hide the model's thinking."""
         self.transcript.thoughts = not self.transcript.thoughts
 
     def action_find(self, words: str = "") -> None:
-        """Show where words stand in this chat; without words the place before the last one that was found."""
+        """Find words in this chat; without words, find the previous match of the last search."""
         if words and words != self._find_query:
             self._find_query = words
             self.transcript.reset_find()
@@ -42,7 +42,7 @@ class ViewActions(ChatAppBase):
             self.notify(f"{self._find_query}: nowhere in this chat", markup=False)
 
     def action_theme(self, name: str = "") -> None:
-        """Use another theme; the next one if none is named."""
+        """Switch to a theme; without a name, to the next one."""
         names = list(THEMES)
         if not name:
             at = names.index(self.theme) if self.theme in names else -1
@@ -76,7 +76,7 @@ class ViewActions(ChatAppBase):
         self.push_screen(HelpScreen())
 
     async def action_quit(self) -> None:
-        """Leave; an answer under way is stopped and kept as far as it came."""
+        """Quit; a partial answer is stopped and saved."""
         if self._leaving:  # /quit and Ctrl+Q: the first one still stores what there is
             return
         self._leaving = True
@@ -87,7 +87,7 @@ class ViewActions(ChatAppBase):
         self.exit(0)
 
     def action_accepted(self) -> None:
-        """Tint each token by who proposed it, or stop tinting."""
+        """Turn the tinting of tokens by their source on or off."""
         self.transcript.tinted = not self.transcript.tinted
 
     def action_speed(self) -> None:
@@ -104,13 +104,17 @@ class ViewActions(ChatAppBase):
         except UsageError as error:
             self.complain(str(error))
             return
-        self.say("drafting is on" if self.talk.settings.draft else "drafting is off: plain decoding, one token a step")
+        self.say(
+            "drafting is on"
+            if self.talk.settings.draft
+            else "drafting is off: decoding without drafting, one token per step"
+        )
         self.refresh_status()
 
     @work
     @report_errors
     async def action_bench(self) -> None:
-        """Answer the last turn plainly and with drafting, and compare."""
+        """Answer the last turn without and with drafting, and show the comparison."""
         from localdflash.chat.drafting_comparison import Comparison, compare_drafting
         from localdflash.tui.screens.compare_screen import CompareScreen
 
@@ -120,7 +124,7 @@ class ViewActions(ChatAppBase):
             return
         last = max((i for i, message in enumerate(talk.messages) if message.role == "user"), default=-1)
         if last < 0:
-            self.complain("nothing was asked yet: ask something, then compare")
+            self.complain("there is no message yet: send one, then compare")
             return
         screen = CompareScreen()
         asked = talk.messages[talk.left_out : last + 1]

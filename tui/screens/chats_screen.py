@@ -28,7 +28,7 @@ _MAX_AGE_IN_WORDS_SECONDS = 15 * 86_400  # seconds, after which a date says more
 
 @dataclass(frozen=True, slots=True)
 class ChatChoice:
-    """What to do with which chat; `text` is the new name."""
+    """Action on a chat; `text` is the new name for "rename"."""
 
     action: Literal["open", "rename", "delete", "export"]
     id: int
@@ -36,7 +36,7 @@ class ChatChoice:
 
 
 def age(then: float, now: float) -> str:
-    """Return a time span in words; both times are in seconds since 1970."""
+    """Format the age of a time; both times are Unix seconds."""
     seconds = max(now - then, 0)
     if seconds < 60:
         return "just now"
@@ -51,7 +51,7 @@ def _counted(count: int, what: str) -> str:
 
 
 class ChatPicker(Dialog[ChatChoice]):
-    """The list of chats under a search field."""
+    """Dialog that lists the stored chats under a search field."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "move(1)", show=False),
@@ -133,7 +133,7 @@ class ChatPicker(Dialog[ChatChoice]):
         self.query_one(ChoiceList).move(rows)
 
     def action_choose(self, action: Literal["open", "delete", "export"]) -> None:
-        """Return with this action for the highlighted chat."""
+        """Close with this action on the highlighted chat."""
         if chat := self._highlighted:
             self.dismiss(ChatChoice(action, chat.id))
 

@@ -21,7 +21,7 @@ from localdflash.tui.status_bar import grouped
 
 def compare_text(seen: Comparison, width: int) -> Content:
     """Return the whole screen for a width in cells."""
-    rows = [_way("plain", seen.plain, seen, width), _way("drafting", seen.drafting, seen, width)]
+    rows = [_way("baseline", seen.plain, seen, width), _way("drafting", seen.drafting, seen, width)]
     return Content("\n").join([*rows, Content(), *_verdict(seen)])
 
 
@@ -42,7 +42,7 @@ def _way(name: str, way: ModeResult, seen: Comparison, width: int) -> Content:
 
 def _verdict(seen: Comparison) -> Iterable[Content]:
     if seen.ratio:
-        yield Content.styled(f"Drafting is {seen.ratio:.2f} times as fast", "bold")
+        yield Content.styled(f"Drafting is {seen.ratio:.2f}× as fast", "bold")
     if seen.identical is not None:
         same = "✓ Both texts are the same, to the byte" if seen.identical else "✗ The texts differ"
         yield Content.styled(same, "$success" if seen.identical else "$error")
@@ -53,7 +53,7 @@ def _verdict(seen: Comparison) -> Iterable[Content]:
 
 
 class CompareScreen(Dialog[None]):
-    """A comparison while it runs, and its result."""
+    """Dialog that shows a running comparison and its result."""
 
     DEFAULT_CSS: ClassVar[str] = """
     CompareScreen {
@@ -64,7 +64,7 @@ class CompareScreen(Dialog[None]):
     """
 
     def __init__(self) -> None:
-        super().__init__("Plain and drafting, the same turn", "Esc closes, and stops what still runs")
+        super().__init__("Without and with drafting, same turn", "Esc closes, and stops what still runs")
         self._seen = Comparison(running="Starting…")
         self._all, self._text = VerticalScroll(id="all"), Static(markup=False)
 
@@ -74,7 +74,7 @@ class CompareScreen(Dialog[None]):
             yield self._text
 
     def show(self, seen: Comparison) -> None:
-        """Show what is known so far."""
+        """Show the current state of the comparison."""
         self._seen = seen
         self._draw()
 

@@ -67,7 +67,7 @@ class Dialog(ModalScreen[T | None]):
         self._accepts_keys, self._last_key = False, time.monotonic()
 
     def accepts_keys(self) -> bool:
-        """Return whether a key that is pressed now is meant for it; to be asked for each key."""
+        """Return whether the dialog accepts a key pressed now. Call it once per key."""
         calm, self._last_key = time.monotonic() - self._last_key, time.monotonic()
         self._accepts_keys |= calm >= QUIET_SECONDS or not self.by_itself
         return self._accepts_keys
@@ -89,7 +89,7 @@ class Dialog(ModalScreen[T | None]):
 
 
 class Field(Input):
-    """One line to type into; control characters in what is pasted or set are removed."""
+    """Single-line field; control characters in pasted text are removed."""
 
     def validate_value(self, value: str) -> str:
         """See the class."""
@@ -97,7 +97,7 @@ class Field(Input):
 
 
 class TextField(TextArea):
-    """Several lines to type into, as safe as `Field`."""
+    """Multi-line field; control characters in pasted text are removed."""
 
     def edit(self, edit: Edit) -> EditResult:
         """See the class."""
@@ -106,25 +106,25 @@ class TextField(TextArea):
 
 
 class ChoiceList(OptionList):
-    """A list whose rows are cut at its edge and never read as markup."""
+    """List whose rows are cut at its edge and never parsed as markup."""
 
     def __init__(self) -> None:
         super().__init__(markup=False)
 
     def move(self, rows: int) -> None:
-        """Move the highlight while a field has the focus; it stops at both ends."""
+        """Move the highlight by `rows`, without wrapping; a field keeps the focus."""
         if self.option_count:
             at = -1 if self.highlighted is None else self.highlighted
             self.highlighted = min(max(at + rows, 0), self.option_count - 1)
 
 
 def one_line(text: str) -> str:
-    """Turn text from anywhere into one safe line."""
+    """Sanitise text and join its lines."""
     return sanitize(text.strip("\r\n")).replace("\n", " ").replace("\t", " ")
 
 
 def indented(text: str, width: int, cells: int) -> Content:
-    """Muted text wrapped to a width, each row indented by so many cells."""
+    """Return muted text wrapped to a width, each row indented by `cells`."""
     rows = Content(one_line(text)).wrap(max(width - cells, 1))
     return Content("\n").join(Content.styled(" " * cells + row.plain.rstrip(), "$text-muted") for row in rows)
 

@@ -30,7 +30,7 @@ _KEYS = "Enter writes   Space chooses   N P files   Esc closes"
 
 
 class FileList(ChoiceList, inherit_bindings=False):
-    """The files. Enter and Space belong to the screen; a click on the mark chooses, one elsewhere only shows."""
+    """List of changed files; a click on the mark toggles a file, a click elsewhere shows it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "cursor_down", show=False),
@@ -42,7 +42,7 @@ class FileList(ChoiceList, inherit_bindings=False):
     ]
 
     class Marked(Message):
-        """The mark of a file was clicked."""
+        """Posted when the mark of a file is clicked."""
 
     def on_click(self, event: Click) -> None:
         """See the class."""
@@ -51,7 +51,7 @@ class FileList(ChoiceList, inherit_bindings=False):
 
 
 class DiffScreen(Dialog[list["FileProposal"]]):
-    """See the module."""
+    """Dialog that shows an answer's changes and writes the chosen ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,a", "apply", show=False),
@@ -114,7 +114,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
         self._explain()
 
     def _explain(self) -> None:
-        """Return what the diff itself does not say about the file."""
+        """Show a note about the file if its diff alone does not explain it."""
         one = self._proposals[self._current]
         if one.problem:
             self._say(f"{one.path} {one.problem}. It is not changed.")
@@ -134,7 +134,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
 
     @on(FileList.Marked)
     def action_choose(self) -> None:
-        """Choose the file, or take it out again."""
+        """Toggle whether the file is chosen."""
         at = self._current
         if self._writing or self._proposals[at].problem or at in self._written:
             return
@@ -174,6 +174,6 @@ class DiffScreen(Dialog[list["FileProposal"]]):
         self._say(f"{outcome.problem}. {len(outcome.done)} of {len(chosen)} files were written.")
 
     def action_close(self) -> None:
-        """Close, except while writing, which takes no time."""
+        """Close the dialog, unless it is writing."""
         if not self._writing:
             self.dismiss(list(self._written.values()) or None)

@@ -23,8 +23,8 @@ KEYS: Mapping[str, Entries] = {
         ("Shift+Enter, Alt+Enter, Ctrl+J", "A new line; so does Enter after a backslash."),
         ("Up, Down", "Messages sent before, from the first and last row; Up in an empty prompt edits the last one."),
         ("/", "A command; Tab or Enter takes a suggestion, arrows move, Esc closes."),
-        ("@", "A file, or a definition in one, that goes along: @path, @path:12-40, @path:Name."),
-        ("!", "A command of yours, after a question: what it prints goes along."),
+        ("@", "Attach a file, or a definition in one: @path, @path:12-40, @path:Name."),
+        ("!", "Run a shell command after a confirmation; its output is attached."),
         ("Tab", "To the messages; in an empty chat something to try."),
         ("Ctrl+D", "Leave, from an empty prompt."),
         ("PgUp, PgDn", "Scroll the chat."),
@@ -34,8 +34,8 @@ KEYS: Mapping[str, Entries] = {
         ("j, k or ], [", "The next message, the one before."),
         ("c", "Copy the message."),
         ("1 to 9", "Copy a code block of it."),
-        ("e, r, f", "Edit and ask again, answer again, fork here."),
-        ("Enter", "Unfold or fold what the model thought."),
+        ("e, r, f", "Edit and resend, retry, fork here."),
+        ("Enter", "Show or hide the model's thinking."),
         ("Home, End", "To the first line, to the last."),
         ("Mouse", "Drag to select, Ctrl+C copies; with Shift the terminal selects."),
     ),
@@ -57,7 +57,7 @@ def key_name(key: str) -> str:
 
 
 def sections() -> Iterator[tuple[str, Entries]]:
-    """Yield all of the help: titles, each with entries of what one types and what that does."""
+    """Yield the sections of the help: a title and entries (usage, description)."""
     for group, commands in groupby(COMMANDS, key=lambda command: command.group):
         yield group, tuple((_usage(command), command.help) for command in commands)
     yield from KEYS.items()
@@ -69,7 +69,7 @@ def _usage(command: Command) -> str:
 
 
 def help_text(words: str, width: int) -> Content:
-    """Return the entries that have all the words, for a width in cells; one column if it is narrow."""
+    """Return the entries that contain all the words, laid out for a width in cells."""
     wanted = words.lower().split()
     blocks = []
     for title, entries in sections():
@@ -88,7 +88,7 @@ def _entry(typed: str, does: str, width: int) -> Content:
 
 
 class HelpScreen(Dialog[None]):
-    """The help. While one types words to look for, a pager's keys scroll it."""
+    """Dialog with the help; a search field narrows it, and paging keys scroll it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "close", show=False, priority=True),
@@ -120,7 +120,7 @@ class HelpScreen(Dialog[None]):
         self.query_one(Field).focus()
 
     def on_resize(self) -> None:
-        """Lay it out for the new width."""
+        """Redraw for the new width."""
         self.call_after_refresh(self._draw)
 
     @on(Input.Changed)

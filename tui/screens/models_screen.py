@@ -31,8 +31,8 @@ FIT_DELAY_SECONDS = 0.2  # seconds on a row before its fit is asked for
 LOOKUP_DELAY_SECONDS = 0.4  # seconds without a key before what was typed is looked up
 MIN_RATED_SHARE = 0.01  # share of a download after which its speed is told
 HUB_PREFIX = "hf:"
-KEYS = "Enter loads it, and downloads it before if it is not here   Esc closes"
-DOWNLOAD_KEYS = "Esc stops; what came is kept, and the next one goes on from there"
+KEYS = "Enter loads the model, downloading it first if needed   Esc closes"
+DOWNLOAD_KEYS = "Esc stops; the next download resumes from there"
 
 
 class ModelPicker(Dialog[str]):
@@ -73,7 +73,7 @@ class ModelPicker(Dialog[str]):
         yield Static("Looking for models…", id="fit", markup=False)
 
     def on_mount(self) -> None:
-        """Ask for the list."""
+        """Focus the field and load the list."""
         self.query_one(Field).focus()
         self.query_one(ChoiceList).can_focus = False
         self._load()
@@ -94,7 +94,7 @@ class ModelPicker(Dialog[str]):
 
     @on(Input.Changed)
     def _narrow(self) -> None:
-        """Show the models that match what was typed; of a file's name or one on the hub, what it is."""
+        """Show the models that match the typed text, or describe a typed path or hub name."""
         self.workers.cancel_group(self, "typed")
         typed = self._typed
         if _is_elsewhere(typed):
@@ -114,7 +114,7 @@ class ModelPicker(Dialog[str]):
 
     @work(exclusive=True, group="typed")
     async def _look_up(self, typed: str) -> None:
-        """Show what a path or a name on the hub is."""
+        """Describe a typed path or hub name."""
         if not typed.startswith(HUB_PREFIX) and not _path(typed).is_file():
             self._say(f"There is no file at {_path(typed)}")
             return
@@ -202,7 +202,7 @@ class ModelPicker(Dialog[str]):
 
     @work(group="pull")
     async def _fetch(self, name: str) -> None:
-        """Download a model and take it; what goes wrong is one line, and everything else stays as it was."""
+        """Download a model and close with it; on an error show the message and keep the dialog open."""
         if self._pulling:
             return
         self.workers.cancel_group(self, "fit")
@@ -216,7 +216,7 @@ class ModelPicker(Dialog[str]):
         except asyncio.CancelledError:
             if (own := asyncio.current_task()) and own.cancelling():
                 raise
-            self._say("Stopped: what came is kept, and Enter goes on from there.")
+            self._say("Stopped: Enter resumes the download.")
         else:
             self.dismiss(taken)
             return
@@ -241,7 +241,7 @@ class ModelPicker(Dialog[str]):
 
 
 class DownloadProgress:
-    """Says in two lines how far a download is, and how long it takes; it begins anew with each stretch of bytes."""
+    """Progress of a download in two lines, with rate and time left; restarts with each file."""
 
     WIDTH = 24
 
@@ -250,7 +250,7 @@ class DownloadProgress:
         self._of, self._began, self._first = "", 0.0, 0
 
     def move(self, progress: "PullProgress") -> None:
-        """Show this."""
+        """Show the progress."""
         from localdflash.models.memory.parts import gigabytes
 
         what = f"{progress.doing} {progress.name.rpartition('/')[2]}"
@@ -274,7 +274,7 @@ def _duration(seconds: float) -> str:
 
 
 def _is_elsewhere(typed: str) -> bool:
-    """Return whether something is no part of a name in the list, but the name of a file, here or on the hub."""
+    """Return whether the text is the path of a model file or a hub name, not a name in the list."""
     return typed.startswith(HUB_PREFIX) or typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(_path(typed)))
 
 
@@ -287,7 +287,7 @@ def _spec(typed: str) -> str:
 
 
 def _title(row: "ModelRow") -> str:
-    """Return the name of a model; of a path, which would be cut at its end, the file's."""
+    """Return the row's title: the model's name, or the file name of a path."""
     return Path(row.id).name if Path(row.id).is_absolute() else row.id
 
 

@@ -18,14 +18,14 @@ from localdflash.tui.screens.dialog import Dialog, Field, TextField, one_line
 
 
 class Option(NamedTuple):
-    """An answer: the key that gives it, and its name."""
+    """Answer to a question: its key and its label."""
 
     key: str
     label: str
 
 
 class Question(Dialog[str]):
-    """Lines under a title, and a button for each answer. The result is the key of the answer, "" for the last one."""
+    """Question with a button per answer. The result is the answer's key, "" for the last one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
@@ -62,7 +62,7 @@ class Question(Dialog[str]):
         self.query(Button).last().focus()
 
     def on_key(self, event: events.Key) -> None:
-        """Answer by the key of an answer."""
+        """Submit the answer whose key was pressed."""
         if event.key in (one.key for one in self._options):
             event.stop()
             self.answer(event.key)
@@ -73,11 +73,11 @@ class Question(Dialog[str]):
         self.answer((event.button.id or "").removeprefix("key-"))
 
     def answer(self, key: str) -> None:
-        """Return an answer."""
+        """Close with an answer."""
         self.dismiss("" if key == self._options[-1].key else key)
 
     def action_close(self) -> None:
-        """Give the safe answer (Esc)."""
+        """Close with the safe answer (Esc)."""
         self.dismiss("")
 
     def action_scroll(self, rows: int) -> None:
@@ -86,14 +86,14 @@ class Question(Dialog[str]):
 
 
 class Confirm(Question):
-    """A question with two answers: the result is "y" for `yes`, and nothing for everything else."""
+    """Yes-or-no question: the result is "y" for `yes`, else ""."""
 
     def __init__(self, title: str, lines: Sequence[str], yes: str, no: str) -> None:
         super().__init__(title, lines, Option("y", yes), Option("n", no))
 
 
 class AskText(Dialog[str]):
-    """One field, `lines` high. Enter takes a single line; in a field of several lines it is a line feed."""
+    """Dialog with one text field, `lines` high. Enter submits a single line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", show=False, priority=True)]
     DEFAULT_CSS = "AskText { #box { max-width: 76; } TextField { margin: 1 0; } Field { margin: 1 0; } }"

@@ -15,7 +15,7 @@ NONE = "none"
 
 
 class RolePicker(Dialog[str]):
-    """The roles by name, and the text of the highlighted one below."""
+    """Dialog that lists the roles and previews the highlighted one."""
 
     DEFAULT_CSS: ClassVar[str] = """
     RolePicker {

@@ -16,7 +16,7 @@ pytestmark = [
 def test_a_fresh_home(lonely: Scene) -> None:
     terminal = lonely.start("--threads", "1", "--max-tokens", "40")
     terminal.wait_for("embedded")
-    ask(terminal, "Write a function that adds.", "per verify")
+    ask(terminal, "Write a function that adds.", "first token")
     assert "def" in terminal.text
     assert len(lonely.engines()) == 1
     terminal.press("ctrl+q")
