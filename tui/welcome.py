@@ -19,7 +19,7 @@ _EMBEDDED = "embedded"
 TITLE = Content.assemble(("localdflash", "bold $primary"), ", a coding assistant")
 WHAT = "A small drafter proposes tokens, the model verifies several at once: same text, sooner."
 _LARGER = ("Larger", "localdflash models list names others; /model shows which fit.")
-_SPEED_HINT = ("Look", "F2 shows the source of each token, F3 and F5 the speed; F1 lists all.")
+_SPEED_HINT = ("Look", "F2 shows each token's source, F3 and F5 the speed; F1 lists all.")
 _FIRST = ("Leaving", "Ctrl+D. Esc stops an answer. Chats are kept here, unless --no-log.")
 _LATER = ("Chats", "Ctrl+O opens an earlier one; Ctrl+D leaves.")
 

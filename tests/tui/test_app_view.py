@@ -139,8 +139,10 @@ async def test_a_mistake_of_ours_is_one_line(debug: bool, monkeypatch: pytest.Mo
                 if isinstance(one, Segments)
             )
     assert ("Traceback" in told[0]) is debug
-    line = "localdflash: internal error: TypeError: 'NoneType' object is not callable; the chat is kept;"
-    assert debug or " ".join(told[0].split()) == f"{line} --debug shows more"  # all of it, on however many rows
+    line = "localdflash: internal error: TypeError: 'NoneType' object is not callable; the chat is saved;"
+    assert (
+        debug or " ".join(told[0].split()) == f"{line} --debug shows the traceback"
+    )  # all of it, on however many rows
 
 
 async def test_the_keys_of_the_moment() -> None:
