@@ -221,7 +221,7 @@ async def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
         await answered(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 600
         await pilot.press("ctrl+g")
-        await wait_until(pilot, lambda: "does not go on: it fills the context with its question" in shown(app))
+        await wait_until(pilot, lambda: "cannot continue: it fills the context with its question" in shown(app))
         assert not app.is_covered
         assert texts(app) == ["one?", "It is.", "two?", "It is."]
 
