@@ -155,7 +155,7 @@ async def test_the_keys_of_the_moment() -> None:
         await pilot.press("backspace")
         await answered(pilot)
         app.transcript.focus()
-        await wait_until(pilot, lambda: "c copies · 1-9 a code block · e edits" in shown(app))
+        await wait_until(pilot, lambda: "c copies · 1-9 copies a code block · e edits" in shown(app))
         await pilot.press("tab", "up")
         await wait_until(pilot, lambda: "Esc leaves the chat as it was" in shown(app))
         await pilot.press("escape")

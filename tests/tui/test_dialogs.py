@@ -109,20 +109,20 @@ def test_a_comparison_stands_in_numbers_beside_its_bars() -> None:
         "✓ Both texts are the same, to the byte",
     ):
         assert said in text
-    bars = {row.split()[0]: row.count("█") for row in text.split("\n") if row.startswith(("plain", "drafting"))}
-    assert bars == {"plain": round(41 * 20 / 52.5), "drafting": 41}
+    bars = {row.split()[0]: row.count("█") for row in text.split("\n") if row.startswith(("baseline", "drafting"))}
+    assert bars == {"baseline": round(41 * 20 / 52.5), "drafting": 41}
     for width in range(16, 64, 7):
         rows = compare_text(DONE, width).plain.split("\n")
-        assert all(cell_len(row) <= max(width, 23) for row in rows if row.startswith(("plain", "drafting")))
+        assert all(cell_len(row) <= max(width, 23) for row in rows if row.startswith(("baseline", "drafting")))
 
 
 def test_a_comparison_says_what_is_bad_and_nothing_that_is_not_known() -> None:
     text = compare_text(Comparison(DRAFTING, PLAIN, 2, identical=False), 60).plain
     assert "✗ The texts differ" in text
-    assert "Drafting is 0.38 times as fast" in text
+    assert "Drafting is 0.38× as fast" in text
     text = compare_text(Comparison(PLAIN, running="answer 2 of 4, drafting"), 60).plain
     assert "answer 2 of 4, drafting" in text
-    assert "times as fast" not in text
+    assert "× as fast" not in text
     assert "texts" not in text.lower()
     assert compare_text(Comparison(ModeResult(math.nan)), 60).plain.count("–") == 2
 

@@ -21,8 +21,7 @@ async def test_a_message_has_who_says_it_its_number_and_how_it_ended() -> None:
             "  Why?",
             "  small-pair #2",
             "  Because.",
-            "  412 tokens · 58 tok/s · τ 3.9 · first token",
-            "  0.18 s",
+            "  412 tokens · 58 tok/s · τ 3.9 · first token 0.18 s",
         ]
 
 

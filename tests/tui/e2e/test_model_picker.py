@@ -56,7 +56,7 @@ def test_esc_stops_a_download_and_the_next_goes_on(chats: Scene, hub: FakeHub) -
     folder = chats.home / "cache/models/o/t"
     terminal.wait_for(lambda _: any(folder.glob(".*.partial")))
     terminal.press("escape")
-    terminal.wait_for("what came is kept")
+    terminal.wait_for("Enter resumes the download")
     going_on.set()
     assert not (folder / "target.gguf").exists()
     terminal.press("enter")
