@@ -41,8 +41,8 @@ def _messages_in(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             for keyword in node.keywords:
                 if keyword.arg == "help" and (text := message_text(keyword.value)):
                     yield keyword.value.lineno, "help", text
-        elif isinstance(node, ast.FunctionDef) and _is_command(node) and (text := ast.get_docstring(node)):
-            yield node.lineno, "command", text
+        elif isinstance(node, ast.FunctionDef) and _is_command(node) and (docstring := ast.get_docstring(node)):
+            yield node.lineno, "command", docstring
 
 
 def message_text(node: ast.expr) -> str:

@@ -179,7 +179,12 @@ async def test_a_low_terminal_has_no_frame_and_terminals_without_room_end_nothin
 async def test_a_clicked_link_opens_outside_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     browser = webbrowser.GenericBrowser("firefox")
-    monkeypatch.setattr(browser, "open", lambda url: opened.append(url) or True)
+
+    def open_url(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr(browser, "open", open_url)
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
     async with chat() as (pilot, app, _answerer):
         app.transcript.post_message(Transcript.LinkClicked("https://x.org/a"))
