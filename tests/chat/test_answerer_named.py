@@ -92,5 +92,5 @@ async def test_a_list_that_is_none(models: Any) -> None:
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://x"])
 async def test_what_is_no_address(url: str) -> None:
     async with asking(NamedServer(url)) as answerer:
-        with pytest.raises(UsageError, match="not the address"):
+        with pytest.raises(UsageError, match="invalid server address"):
             await ask(answerer, [Message("user", "x")])

@@ -191,7 +191,7 @@ async def test_a_lost_device(start: Start, monkeypatch: pytest.MonkeyPatch) -> N
     running = await start()
     monkeypatch.setattr(HostPair, "step", lost)
     assert (await running.http.post(CHAT, json=HELLO)).status_code == 503
-    with pytest.raises(DeviceFailed, match="start it again"):
+    with pytest.raises(DeviceFailed, match="restart the engine"):
         await running.task
 
 

@@ -7,7 +7,6 @@ import platform
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date
-from functools import cache
 from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError
@@ -17,6 +16,7 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.base.system import limits
 
 MAX_FILE_BYTES = 1 << 20
+OF_BUSY = " of a busy machine"
 BANDWIDTH_DAYS = 7  # after which memory bandwidth is measured again
 
 
@@ -64,24 +64,19 @@ def remember(name: str, value: float, how: str) -> Measurement:
 def bandwidth(on_gpu: bool = False) -> Measurement:
     """Return the GB/s at which memory is read: measured in half a second, and recalled for `BANDWIDTH_DAYS`.
 
-    What a busy machine measures is returned but not stored.
+    What a busy machine measured is recalled only as long as it is busy.
     """
     from localdflash.base.machine import hardware
 
     name = f"bandwidth of {hardware.gpu()}" if on_gpu else "bandwidth of memory"
-    if (known := recall(name)) and (date.today() - date.fromisoformat(known.day)).days < BANDWIDTH_DAYS:
+    busy = OF_BUSY if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
+    known = recall(name)
+    if known and (busy or not known.how.endswith(OF_BUSY)) and _age_days(known) < BANDWIDTH_DAYS:
         return known
     if on_gpu:
         return remember(name, hardware.gpu_bandwidth(), "read of 1 GB of GPU memory")
-    if limits.load_average() > len(physical_cores()) / 2:
-        return _busy_bandwidth()
-    return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads")
+    return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads{busy}")
 
 
-@cache
-def _busy_bandwidth() -> Measurement:
-    """Measure the bandwidth of a busy machine, once in this process."""
-    from localdflash.base.machine import hardware
-
-    how = f"read of 256 MB on {hardware.reading_threads()} threads of a busy machine"
-    return Measurement(hardware.bandwidth(), how, date.today().isoformat())
+def _age_days(known: Measurement) -> int:
+    return (date.today() - date.fromisoformat(known.day)).days
