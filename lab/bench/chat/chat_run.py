@@ -59,7 +59,7 @@ def _reports(bench: ChatBench) -> dict[str, Any]:
     faster = [row["over_plain"] for row in bench.found.get("other_plain", {}).values()]
     if llama := overall.get("over_llama_cpp"):
         faster.append(1 / llama[PLAIN])
-    overall["over_best_plain"] = round(overall["over_plain"]["drafting"] / max(1.0, *faster), 3)
+    overall["over_best_plain"] = round(overall["over_plain"]["drafting"] / max([1.0, *faster]), 3)
     return {
         "categories": {name: report(asked) for name, asked in by_category.items() if asked},
         "overall": overall,

@@ -1,12 +1,15 @@
 """What the chat bench says of its runs: sums, medians, identity, shares."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.bench_run import PromptRun
+from localdflash.lab.bench.chat.chat_run import _reports
+from localdflash.lab.bench.chat.measuring import ChatBench
 from localdflash.lab.bench.chat.report import AskedPrompt, report
 
 PLAIN = (0, 0, 10.0, "none")
@@ -74,3 +77,9 @@ def test_every_way_that_drafts_counts_for_identity(way: str) -> None:
     prompt.add("sampled plain", run_of([1], PLAIN))
     prompt.add("sampled", run_of([1], PLAIN))
     assert report([prompt])["identical"] == {"greedy": "0/1", "sampled": "1/1"}
+
+
+def test_without_other_backends_our_own_plain_decoding_is_the_best() -> None:
+    prompts = [pair_of(run_of([1], PLAIN, PLAIN), run_of([1], (3, 1, 10.0, "dflash")))]
+    found = _reports(cast(ChatBench, SimpleNamespace(asked=prompts, found={})))["overall"]
+    assert found["over_best_plain"] == found["over_plain"]["drafting"] == 2.0
