@@ -30,7 +30,7 @@ PROGRAM = daemons.PROGRAM
 
 
 def run(*arguments: str, said: str = "") -> str:
-    """What a command prints in a process that has no extras."""
+    """Return what a command prints in a process without the extras."""
     done = subprocess.run(
         [*PYTHON, PROGRAM, *arguments], input=said, capture_output=True, text=True, timeout=60, check=False
     )

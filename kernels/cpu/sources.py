@@ -91,8 +91,8 @@ def _sets_of_this_processor() -> dict[str, Sequence[str]]:
     except OSError:
         return sets
     features = next((line.split(":")[1] for line in lines if line.startswith("flags")), "").replace("_", "").split()
-    fits = [name for name, flags in sets.items() if {flag[2:].replace("-", "") for flag in flags} <= set(features)]
-    return {name: sets[name] for name in {fits[0], *PORTABLE}} if features else sets
+    best = next(name for name, flags in sets.items() if {flag[2:].replace("-", "") for flag in flags} <= set(features))
+    return {name: flags for name, flags in sets.items() if not features or name in (best, *PORTABLE)}
 
 
 def _knows(compiler: Sequence[str], flags: Sequence[str]) -> bool:

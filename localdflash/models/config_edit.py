@@ -4,7 +4,7 @@ import json
 import tomllib
 
 from localdflash.base.errors import UsageError
-from localdflash.base.files.paths import create_private
+from localdflash.base.files.json_file import replace_file
 from localdflash.base.files.strict_toml import key_lines
 from localdflash.models.config import config_file, convert_value, load_config
 
@@ -22,10 +22,7 @@ def set_value(name: str, value: str) -> None:
     values.setdefault(table, {})[key] = stored
     if tomllib.loads(after) != values:
         raise UsageError(f"{file}: {name} is written in a way that cannot be changed here; edit the file")
-    create_private(file.parent)
-    fresh = file.with_name(f".{file.name}.new")
-    fresh.write_text(after, "utf-8")
-    fresh.replace(file.resolve())
+    replace_file(file.resolve(), after)  # where a link leads
 
 
 def _edited(text: str, table: str, key: str, value: str | float) -> str:

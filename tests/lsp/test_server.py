@@ -206,7 +206,7 @@ def folder(tmp_path: Path, name: str) -> Path:
 
 
 def change(e: Any, added: Sequence[Path] = (), removed: Sequence[Path] = ()) -> None:
-    """What an editor sends when its user adds and removes folders."""
+    """Build the notification of added and removed workspace folders."""
     event = types.WorkspaceFoldersChangeEvent(
         *([types.WorkspaceFolder(path.as_uri(), path.name) for path in each] for each in (added, removed))
     )

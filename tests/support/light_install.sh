@@ -5,6 +5,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export LOCALDFLASH_HOME="$folder/home" HF_HUB_OFFLINE=1
+rm -rf build/lib* build/bdist*  # setuptools would put what an earlier build left there into the wheel
 "$1" -m pip wheel --quiet --no-deps --wheel-dir "$folder" .
 "$1" -m venv "$folder/venv"
 began=$(date +%s)

@@ -1,4 +1,4 @@
-"""Small JSON files of our own: read up to a limit, and replaced as a whole, so that no reader sees half of one."""
+"""Small files of our own, JSON above all: read up to a limit, and replaced as a whole, so that no reader sees half."""
 
 import json
 import os
@@ -21,6 +21,11 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, object], *, sync: bool = False) -> None:
+    """Replace a JSON file; see `replace_file`."""
+    replace_file(path, json.dumps(value, indent=1) + "\n", sync=sync)
+
+
+def replace_file(path: Path, text: str, *, sync: bool = False) -> None:
     """Replace a file, in a folder that is created if missing; with `sync` the new one is on the disk before that.
 
     OSError or LocaldflashError if that fails; the old file is then still there.
@@ -29,7 +34,7 @@ def write_json(path: Path, value: Mapping[str, object], *, sync: bool = False) -
     create_private(path.parent)
     try:
         with fresh.open("w", encoding="utf-8") as stream:
-            stream.write(json.dumps(value, indent=1) + "\n")
+            stream.write(text)
             if sync:
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -73,7 +73,7 @@ class ToolDefinition(Struct):
 
 
 class ToolChoice(Struct):
-    """Whether tools may be called, or must."""
+    """Choice between forbidden, allowed and required tool calls."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -81,7 +81,7 @@ class ToolChoice(Struct):
 
 
 class Thinking(Struct):
-    """Whether thoughts come first."""
+    """Switch for thinking before the answer."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 

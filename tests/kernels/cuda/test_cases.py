@@ -52,7 +52,7 @@ def mixed(given: Arguments, x: Tensor, side: int) -> Tensor:
 
 
 def definition(case: Case) -> dict[str, Tensor]:
-    """What a case leaves, in float64."""
+    """Return the outputs of a case, computed in float64."""
     given = case.build(CPU)
     match case.name.split()[0]:
         case "residual":

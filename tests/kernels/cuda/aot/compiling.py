@@ -65,7 +65,7 @@ def compiled_for(capability: int) -> Iterator[list[CompiledKernel]]:
 
 
 def facts(kernel: Any) -> dict[str, Any]:
-    """What must be right about a kernel: plain numbers, ready for JSON."""
+    """Return the properties of a compiled kernel that are checked, as plain numbers for JSON."""
     ptx, opcodes = kernel.asm["ptx"], count(kernel.asm["cubin"])
     arguments = [(name, kind) for name, kind in kernel.src.signature.items() if kind != "constexpr"]
     early = [arguments[position] for position in sorted(touched_before_wait(ptx) or ())]
