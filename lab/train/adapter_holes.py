@@ -1,7 +1,7 @@
-"""Where a source file could be completed: rests of lines, lines, syntax nodes, spans, and ends of unfinished files.
+"""Draw gaps in source files: blocks, rests of lines, lines, syntax nodes, spans, and ends of unfinished files.
 
-Prose and imports are chosen more rarely than code: there is much of them and little to learn. An end of a file has
-nothing after it that says where to stop, so its middle is no whole and teaches no end.
+Half are blocks of several lines, which teach where to stop; single lines are learned from far fewer. Prose and imports
+are drawn less often than code. An open gap has no text after it, so its middle teaches no end.
 """
 
 import random
@@ -12,9 +12,13 @@ from tree_sitter import Node
 
 from localdflash.text import syntax
 
-SHARES = {"rest": 0.35, "line": 0.2, "node": 0.3, "span": 0.05, "open": 0.1}
+SHARES = {"block": 0.5, "rest": 0.2, "line": 0.1, "node": 0.1, "span": 0.05, "open": 0.05}
 LONGEST = 480  # characters of a node or a span
 OPEN_LINES = 6
+BLOCK_LINES = range(2, 13)
+LONGEST_BLOCK = 900  # characters
+PLAIN_LINES = 0.35  # of the blocks: lines inside a node, whatever its syntax
+FROM_INSIDE = 0.4  # of the other blocks: from a later line of the node to its end
 CLIMBS = 5  # from a leaf of the tree to the node that is missing, at most
 _LINE = re.compile(r"[^\n]*\S[^\n]*")
 _DULL = re.compile(r"\s*(import\b|from\b|#include|[)\]}>;,]+\s*$)")
@@ -51,6 +55,8 @@ class Holes:
         line = self._line(rng)
         code = line.start() + len(line[0]) - len(line[0].lstrip())
         end = line.start() + len(line[0].rstrip())
+        if kind == "block":
+            return self._block(code, rng) or TrainingHole("line", code, end)
         if kind == "node":
             return self._node(rng.randrange(code, end), rng)
         if kind == "line":  # an editor has put the indentation there, or nothing has
@@ -100,6 +106,40 @@ class Holes:
         if rng.random() < 0.4:
             start += rng.randrange(max(len(self._text[start:end].partition("\n")[0]), 1))
         return TrainingHole("node", start, max(end, start + 1))
+
+    def _block(self, at: int, rng: random.Random) -> TrainingHole | None:
+        """Return a gap of several lines inside one of the nodes around a character; None where there is none."""
+        plain = rng.random() < PLAIN_LINES
+        spans = list[tuple[int, int]]()
+        node = self._node_at(at)
+        while node is not None and node.parent is not None:
+            start, end = self._characters(node.start_byte), self._characters(node.end_byte)
+            end = start + len(self._text[start:end].rstrip())
+            lines = self._text.count("\n", start, end) + 1
+            if lines > 40:
+                break
+            if lines >= BLOCK_LINES.start and (plain or lines in BLOCK_LINES):
+                spans.append((start, end))
+            node = node.parent
+        if not spans:
+            return None
+        start, end = rng.choice(spans)
+        starts = [start, *(line.start() for line in self._lines if start < line.start() < end)]
+        first, count = 0, len(starts)
+        if plain or rng.random() < FROM_INSIDE:
+            first = rng.randrange(max(len(starts) - 1, 1))
+        if plain:
+            count = min(rng.choice(BLOCK_LINES), len(starts) - first)
+        elif self._text[end - 1] in ")]}" and rng.random() < 0.5:  # an editor has closed the bracket already
+            end = start + len(self._text[start : end - 1].rstrip())
+        if plain and first + count < len(starts):
+            end = starts[first + count]
+            end = starts[first] + len(self._text[starts[first] : end].rstrip())
+        start = starts[first]
+        if rng.random() < 0.6:  # an editor has put the indentation there, or nothing has
+            start += len(self._text[start:end]) - len(self._text[start:end].lstrip())
+        fits = start < end and end - start <= LONGEST_BLOCK and "\n" in self._text[start:end]
+        return TrainingHole("block", start, end) if fits else None
 
     def _characters(self, place: int) -> int:
         return place if self._bytes is None else len(self._bytes[:place].decode("utf-8", "replace"))
