@@ -16,7 +16,7 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train.adapter_examples import FillExample
 
 LANGUAGES = ("python", "javascript", "typescript", "tsx", "c", "cpp", "go", "java", "lua", "rust", "chat")
-KINDS = ("rest", "line", "node", "span", "open", "chat")
+KINDS = ("rest", "line", "node", "span", "open", "chat", "block")  # the files keep positions
 RECORD = np.dtype([("start", "<u8"), ("prompt", "<u4"), ("length", "<u4"), ("language", "u1"), ("kind", "u1")])
 
 

@@ -17,7 +17,7 @@ from localdflash.lab.train import code_prompts, corpus
 from localdflash.lab.train.questions import Question, questions
 
 QUESTIONS = ("function", "explain", "edit", "types", "tests", "talk", "json", "own", "chat")
-COMPLETIONS = ("block", "rest", "line", "node", "span", "open")  # see `adapter_holes`
+COMPLETIONS = ("rest", "line", "node", "span", "open", "block")  # see `adapter_holes`
 KINDS = (*QUESTIONS, *COMPLETIONS)
 TALK_SHARE = 0.3  # of the prompts, as long as there are questions left
 HELD_OUT_EVERY = 25
