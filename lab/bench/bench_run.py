@@ -13,7 +13,6 @@ from statistics import quantiles
 from typing import Any, TypeVar
 
 from localdflash.base.errors import ModelError, NoDevice
-from localdflash.base.machine.hardware import commit
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 from localdflash.engine.sampling import Constraint
@@ -159,9 +158,6 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
         "backend": backend,
         "threads": options.threads,
         **rows,
-        "commit": commit(),
-        "command": f"localdflash bench --pair {options.pair} --backend {backend} --threads {options.threads}"
-        f" --repeats {repeats}" + (f" --limit {limit}" if limit else ""),
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
         "overall": _together(categories.values()).report(0.0),
         "dflash_alone": acceptance,

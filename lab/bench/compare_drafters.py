@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localdflash.base.errors import UsageError
-from localdflash.base.machine import hardware
 from localdflash.engine.calibrate import calibrate
 from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
@@ -93,8 +92,6 @@ def run(options: Options, drafters: Sequence[str], ask: Ask, repeats: int, count
         "pair": options.pair,
         "backend": "llama.cpp",
         "threads": options.threads,
-        "commit": hardware.commit(),
-        "device": hardware.device(),
         "fixed_nodes": FIXED,
         "drafters": rows,
     }

@@ -15,7 +15,6 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from localdflash.base.machine.hardware import commit, device
 from localdflash.lab.bench.pace import CountItems
 from localdflash.lab.bench.prompt_set import BenchPrompt, load
 from localdflash.lab.bench.spread import percentile, spread
@@ -59,8 +58,6 @@ def run(client: Client, completions: int, count: CountItems) -> dict[str, Any]:
                     count(len(alone.total_ms) + len(beside.total_ms), 2 * completions, "completions")
     ratio = percentile(beside.total_ms, 95) / percentile(alone.total_ms, 95)
     return {
-        "device": device(),
-        "commit": commit(),
         "engine": {key: value for key, value in client.get("/ps").items() if key in ("pair", "backend", "context")},
         "alone": alone.report(),
         "beside_a_chat": beside.report(),

@@ -95,7 +95,6 @@ class HostWays:
     def machine(self) -> dict[str, Any]:
         """See `BenchWays`."""
         return {
-            "device": hardware.device(),
             "bandwidth_gb_s": round(hardware.bandwidth(), 1),
             "peak_memory_mb": peak_memory() >> 20,
         }

@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 
 from localdflash.base.errors import ContextOverflow, ModelError
-from localdflash.base.machine.hardware import commit, device
 from localdflash.lab.bench import sandbox
 from localdflash.lab.bench.pace import CountItems
 from localdflash.lab.bench.spread import spread
@@ -104,8 +103,6 @@ def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, A
     generation = sum(answer.generation_ms for answer in answers) / 1e3
     about = client.get("/ps?role=completion")
     return {
-        "device": device(),
-        "commit": commit(),
         "engine": {key: about[key] for key in ("pair", "backend", "context") if key in about},
         "tasks": len(tasks),
         "exact_match": round(sum(exact) / len(tasks), 4),

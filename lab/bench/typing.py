@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from localdflash.base.errors import UsageError
-from localdflash.base.machine.hardware import commit, device
 from localdflash.lab.bench.passages import TypingJob, from_file, from_line, read
 from localdflash.lab.bench.prompt_set import FOLDER
 from localdflash.lab.bench.spread import spread
@@ -56,8 +55,6 @@ def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
     generated, shown = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
     whole = total(replay.files.values())
     return {
-        "device": device(),
-        "commit": commit(),
         **asdict(manner),
         "seconds": round(replay.seconds, 1),
         "engine": replay.engine,

@@ -8,17 +8,16 @@ import click
 from localdflash.cli import shell_completion
 from localdflash.cli.options import chat_pair_options
 from localdflash.cli.output import print_table
+from localdflash.lab import result_file
 from localdflash.lab.cli.bench_chat import chats
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
     check_outputs,
     choose_chat_pair,
-    command_line,
     json_option,
     limit_option,
     repeats_option,
     suite_option,
-    write_json,
 )
 
 
@@ -53,9 +52,8 @@ def command(
     options = choose_chat_pair(options)
     ask = compare_drafters.chats(limit) if chats(options["pair"], suite) else compare_drafters.completions(limit)
     with BenchProgress() as progress:
-        measured = compare_drafters.run(Options(**options), drafters, ask, repeats or 1, progress.count)
-    result = {"command": command_line(ctx), **measured}
-    write_json(json_file, result)
+        result = compare_drafters.run(Options(**options), drafters, ask, repeats or 1, progress.count)
+    result_file.write(json_file, result)
     print_table(
         ("DRAFTER", "KIND", "PLAIN TOK/S", "TOK/S", "/ PLAIN", "FIXED / PLAIN", "TAU", "FIXED TAU", "IDENTICAL"),
         [

@@ -7,14 +7,13 @@ import click
 
 from localdflash.cli.options import completion_pair_options
 from localdflash.cli.output import print_fields, say
+from localdflash.lab import result_file
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
     check_outputs,
-    command_line,
     connect_own_engine,
     json_option,
     limit_option,
-    write_json,
 )
 
 
@@ -33,8 +32,8 @@ def command(ctx: click.Context, /, tasks_file: Path, limit: int | None, json_fil
     say(infill.warning(tasks_file))
     client = connect_own_engine(ctx, options, "completion")
     with BenchProgress() as progress:
-        result = {"command": command_line(ctx), **infill.run(client, tasks, progress.count)}
-    write_json(json_file, result)
+        result = infill.run(client, tasks, progress.count)
+    result_file.write(json_file, result)
     print_fields(
         [
             ("tasks", str(result["tasks"])),

@@ -1,7 +1,5 @@
 """What the subcommands of `localdflash bench` share: options, output files, progress, and the daemon connection."""
 
-import json
-import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from localdflash.base.errors import UsageError
 from localdflash.cli.options import requested_engine
@@ -106,22 +103,6 @@ class BenchProgress:
         self._line.clear()
 
 
-def command_line(ctx: click.Context) -> str:
-    """Return the command line without the options that name output files."""
-    words = ["localdflash", "bench", str(ctx.info_name)]
-    for parameter in ctx.command.params:
-        name, value = str(parameter.name), ctx.params[str(parameter.name)]
-        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in ("json_file", "picture"):
-            continue
-        if isinstance(parameter, click.Option):
-            words.append(parameter.opts[0])
-            words += [] if parameter.is_flag else [str(value)]
-        else:
-            values = value if parameter.nargs < 0 else [value]
-            words += [one.name if isinstance(one, Path) else str(one) for one in values]
-    return shlex.join(words)
-
-
 def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
     """Raise if an output file cannot be written, before the measurement starts."""
     if picture:
@@ -132,12 +113,6 @@ def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.open("a").close()
-
-
-def write_json(json_file: Path | None, result: dict[str, Any]) -> None:
-    """Write the result to the file of `--json`, if there is one."""
-    if json_file:
-        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def connect_own_engine(ctx: click.Context, options: dict[str, Any], role: "PairRole | None") -> "Client":

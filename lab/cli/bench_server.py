@@ -7,13 +7,13 @@ import click
 
 from localdflash.cli.options import chat_pair_options
 from localdflash.cli.output import print_table
+from localdflash.lab import result_file
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
     check_outputs,
     connect_own_engine,
     json_option,
     limit_option,
-    write_json,
 )
 
 COMPLETIONS = 200
@@ -32,7 +32,7 @@ def command(ctx: click.Context, /, limit: int | None, json_file: Path | None, **
     client = connect_own_engine(ctx, options, None if options["pair"] else "chat")  # a given pair answers everything
     with BenchProgress() as progress:
         result = run(client, limit or COMPLETIONS, progress.count)
-    write_json(json_file, result)
+    result_file.write(json_file, result)
     rows = [
         (name, *(f"{times[at]:.1f}" for times in (arm["total_ms"], arm["first_token_ms"]) for at in ("p50", "p95")))
         for name, arm in (("alone", result["alone"]), ("next to a chat", result["beside_a_chat"]))

@@ -8,18 +8,17 @@ import click
 from localdflash.base.errors import UsageError
 from localdflash.cli.options import chat_pair_options, requested_engine
 from localdflash.cli.output import print_table
+from localdflash.lab import result_file
 from localdflash.lab.cli.bench_chat import chats
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
     check_outputs,
     choose_chat_pair,
-    command_line,
     json_option,
     limit_option,
     picture_option,
     repeats_option,
     suite_option,
-    write_json,
 )
 
 FULL_REPEATS_LIMIT = 4  # prompts of each category from which code completions run twice by default
@@ -74,8 +73,8 @@ def _bench_chat(
 
     engine = requested_engine(ctx, options)
     with BenchProgress() as progress:
-        result = {"command": command_line(ctx), **measure(Options(**options), engine, limit, repeats, progress)}
-    write_json(json_file, result)
+        result = measure(Options(**options), engine, limit, repeats, progress)
+    result_file.write(json_file, result)
     if picture:
         draw(result, picture)
     return show(result)
@@ -87,7 +86,7 @@ def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options
 
     with BenchProgress() as progress:
         result = run(Options(**options), limit, repeats, progress)
-    write_json(json_file, result)
+    result_file.write(json_file, result)
     rows = {**result["categories"], "overall": result["overall"]}
     print_table(
         ("CATEGORY", "PLAIN TOK/S", "BEST PLAIN", "TOK/S", "SPEED-UP", "TAU", "IDENTICAL", "FIRST TOKEN MS"),

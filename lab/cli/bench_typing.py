@@ -11,15 +11,14 @@ from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.options import completion_pair_options
 from localdflash.cli.output import print_fields, print_table
+from localdflash.lab import result_file
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
     check_outputs,
-    command_line,
     connect_own_engine,
     json_option,
     limit_option,
     picture_option,
-    write_json,
 )
 from localdflash.text.sanitize import printable
 
@@ -91,8 +90,8 @@ def command(
             seconds = len(jobs) * keys * SECONDS_PER_KEY / speed
             progress.plan(seconds, f"{len(jobs)} files, {keys} keys each: {describe_duration(seconds)} at most.")
             done = typing_replay.run(jobs, Path(folder), client, manner, progress.count)
-    result = {"command": command_line(ctx), **typing.report(done, manner)}
-    write_json(json_file, result)
+    result = typing.report(done, manner)
+    result_file.write(json_file, result)
     if picture:
         pictures.draw(done, picture)
     show(result)

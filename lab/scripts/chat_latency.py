@@ -22,7 +22,7 @@ from random import Random
 from statistics import quantiles
 from typing import Any
 
-from localdflash.base.machine.hardware import commit, device
+from localdflash.lab import result_file
 from localdflash.lab.scripts.support import bench_daemon, scripted_engine
 from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.scripted_answers import Answer
@@ -237,16 +237,12 @@ def main() -> int:
     parser.add_argument("--only", choices=MEASURED, action="append")
     given = parser.parse_args()
     result: Times = {
-        "device": device(),
         "cores": len(os.sched_getaffinity(0)),
-        "commit": commit(),
-        "command": "PYTHONPATH=. taskset -c 0,1 python -P lab/scripts/chat_latency.py",
     }
     for name in given.only or MEASURED:
         result[name] = MEASURED[name]()
         print(name, json.dumps(result[name]))
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result_file.write(given.json, result)
     return 0
 
 

@@ -10,16 +10,16 @@ import json
 import statistics
 import subprocess
 import sys
-from datetime import date
 from pathlib import Path
 from typing import Any
+
+from localdflash.lab import result_file
 
 PAIR, THREADS = "smollm2-135m", 2
 
 
 def answer_questions(limit: int) -> None:
     """Load the pair and answer questions by number: one JSON line in, one out."""
-    from localdflash.base.machine import hardware
     from localdflash.engine.generate import Request, generate
     from localdflash.engine.sampling_params import SamplingParams
     from localdflash.lab.bench.chat import chat_prompts
@@ -28,7 +28,7 @@ def answer_questions(limit: int) -> None:
 
     prompts = chat_prompts.load(limit)
     drafting, baseline = (LoadedPair(Options(PAIR, "cpu", THREADS, draft=draft)) for draft in (True, False))
-    print(json.dumps({"count": len(prompts), "commit": hardware.commit(), "device": hardware.device()}), flush=True)
+    print(json.dumps({"count": len(prompts)}), flush=True)
     for line in sys.stdin:
         number, draft = json.loads(line)
         loaded, prompt = drafting if draft else baseline, prompts[number]
@@ -82,19 +82,15 @@ def main() -> None:
         ratios.append(answers[after][0] / answers[before][0])
         identical += answers[before][1] == answers[after][1] == undrafted
     result = {
-        "command": " ".join(["python", *sys.argv[:1], "BEFORE AFTER --limit", str(given.limit)]),
-        "date": date.today().isoformat(),
-        "before": before.facts["commit"],
-        "after": after.facts["commit"],
-        "device": after.facts["device"],
+        "before": result_file.commit(given.checkouts[0]),
+        "after": result_file.commit(given.checkouts[1]),
         "pair": PAIR,
         "threads": THREADS,
         "time_after_over_before": round(statistics.median(ratios), 4),
         "identical": f"{identical}/{len(ratios)}",
     }
     print(json.dumps(result, indent=1))
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result_file.write(given.json, result)
 
 
 if __name__ == "__main__":

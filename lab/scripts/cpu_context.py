@@ -22,7 +22,8 @@ from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.machine.cores import physical_cores
-from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.base.machine.hardware import bandwidth
+from localdflash.lab import result_file
 from localdflash.lab.scripts.cpu_prompts import files
 from localdflash.lab.scripts.cpu_shapes import forward_ms
 
@@ -78,12 +79,8 @@ def main() -> None:
     given = parser.parse_args()
     lengths, widths = ([int(number) for number in text.split(",")] for text in (given.lengths, given.rows))
     result: dict[str, Any] = {
-        "device": device(),
         "threads": given.threads,
         "bandwidth_gb_s": round(bandwidth(), 1),
-        "commit": commit(),
-        "command": f"python -P lab/scripts/cpu_context.py --threads {given.threads} --models {given.models}"
-        f" --lengths {given.lengths} --rows {given.rows} --seconds {given.seconds:g}",
         "models": {},
     }
     with tempfile.TemporaryDirectory() as home:
@@ -92,8 +89,7 @@ def main() -> None:
         for name, path in found:
             result["models"][name] = measured = measure(path, lengths, widths, given.threads, given.seconds)
             print(name, json.dumps(measured), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    result_file.write(given.json, result)
 
 
 if __name__ == "__main__":

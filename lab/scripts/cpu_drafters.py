@@ -23,8 +23,9 @@ from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.machine.cores import physical_cores
-from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.base.machine.hardware import bandwidth
 from localdflash.engine.pair import TargetFeatures
+from localdflash.lab import result_file
 from localdflash.lab.scripts import synthetic
 from localdflash.models.weights.ggml_types import GGMLType
 
@@ -92,16 +93,12 @@ def main() -> None:
                 best[name] = min(best[name], draft_ms(drafter, taps))
         team.close()
     result: dict[str, Any] = {
-        "device": device(),
         "threads": given.threads,
         "bandwidth_gb_s": round(bandwidth(), 1),
-        "commit": commit(),
-        "command": f"python -P lab/scripts/cpu_drafters.py --threads {given.threads} --shape {given.shape}",
         "ms": {name: round(ms, 3) for name, ms in best.items()},
     }
     print(json.dumps(result, indent=2))
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    result_file.write(given.json, result)
 
 
 if __name__ == "__main__":

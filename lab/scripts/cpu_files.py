@@ -18,9 +18,9 @@ from typing import Any
 from localdflash.backends.cpu.binding import open_target
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target
+from localdflash.lab import result_file
 from localdflash.lab.bench.lone_row_target import LoneRowTarget
 from localdflash.lab.scripts.cpu_shapes import forward_ms
 
@@ -99,16 +99,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    names = " ".join(file.name for file in given.files)
     result = {
-        "device": device(),
         "threads": given.threads,
-        "commit": commit(),
-        "command": f"python -P lab/scripts/cpu_files.py {names} --threads {given.threads} --seconds {given.seconds:g}",
     } | measure(given.files, given.threads, given.seconds)
     print(json.dumps(result, indent=2))
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    result_file.write(given.json, result)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ of a call's own cost is in the numbers. Widths take turns; the fastest of severa
 import argparse
 import ctypes
 import itertools
-import json
 import os
 import sys
 import threading
@@ -29,7 +28,8 @@ from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache, cache_byt
 from localdflash.backends.cpu.cpu_library import address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL, Kind, MatrixShape
 from localdflash.base.machine.cores import physical_cores
-from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.base.machine.hardware import bandwidth
+from localdflash.lab import result_file
 from localdflash.lab.scripts import synthetic
 from localdflash.lab.scripts.cpu_context import fill
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -316,10 +316,7 @@ def run(
         for found in measured.values():
             add_shares(found, memory)
     return {
-        "device": device(),
         "threads": threads,
-        "commit": commit(),
-        "command": f"python lab/scripts/cpu_kernels.py --threads {threads} --models {','.join(models)}",
         "bandwidth_gb_s": round(memory, 1),
         "instruction_sets": measured,
     }
@@ -335,8 +332,7 @@ def main() -> int:
     args = parser.parse_args()
     sets = args.instruction_set or cpu_library.load().instruction_sets
     result = run(args.threads, sets, args.models.split(","), print)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result_file.write(args.json, result)
     return 0
 
 

@@ -16,9 +16,9 @@ import torch
 from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.machine.cores import physical_cores
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
+from localdflash.lab import result_file
 from localdflash.lab.scripts.cpu_quality import LONGEST, ROWS, Difference, decoded, held_out, of_engine
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.gguf_config import decoder_config
@@ -84,17 +84,13 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     result: dict[str, Any] = {
-        "device": device(),
         "threads": given.threads,
-        "commit": commit(),
-        "command": f"python -P lab/scripts/cpu_kv.py --threads {given.threads} --pairs {given.pairs}",
         "pairs": {},
     }
     for name in given.pairs.split(","):
         result["pairs"][name] = measured = measure(name, given.files, given.threads)
         print(name, json.dumps(measured), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    result_file.write(given.json, result)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.llamacpp import llama_library
 from localdflash.base.machine.cores import physical_cores
-from localdflash.base.machine.hardware import commit, device
+from localdflash.lab import result_file
 from localdflash.lab.scripts import synthetic
 from localdflash.lab.scripts.cpu_shapes import SHAPES
 from localdflash.models.registry.registry import load_registry, local_files
@@ -122,11 +122,7 @@ def main() -> None:
     given = parser.parse_args()
     lengths = [int(length) for length in given.lengths.split(",")]
     result: dict[str, Any] = {
-        "device": device(),
         "threads": given.threads,
-        "commit": commit(),
-        "command": f"python -P lab/scripts/cpu_prompts.py --threads {given.threads} --models {given.models}"
-        f" --types {given.types} --lengths {given.lengths} --seconds {given.seconds:g}",
         "models": {},
     }
     with tempfile.TemporaryDirectory() as home:
@@ -134,8 +130,7 @@ def main() -> None:
         os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
         for name, path in found:
             result["models"][name] = measure(path, lengths, given.threads, given.seconds, given.rounds)
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    result_file.write(given.json, result)
 
 
 if __name__ == "__main__":

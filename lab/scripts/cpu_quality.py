@@ -8,7 +8,6 @@ checks the code, and says little of quality.
 """
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -28,10 +27,10 @@ from localdflash.backends.reference.decoder import Layer, RMSNorm, causal, rotar
 from localdflash.backends.reference.gguf_decoder import state_name
 from localdflash.base.files.paths import HOME_VARIABLE
 from localdflash.base.machine.cores import physical_cores
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Target
+from localdflash.lab import result_file
 from localdflash.lab.bench import prompt_set
 from localdflash.lab.scripts import synthetic
 from localdflash.models.load_options import Options
@@ -222,10 +221,7 @@ def run(shapes: Sequence[str], files: int | None, layers: int, threads: int, say
             config = replace(config, num_hidden_layers=min(config.num_hidden_layers, layers or 1000))
             random[name] = {kind: of_shape(config, name, kind, Path(folder), threads, say) for kind in TYPES}
     return {
-        "device": device(),
         "threads": threads,
-        "commit": commit(),
-        "command": f"python lab/scripts/cpu_quality.py --threads {threads}",
         "layers_at_most": layers,
         "embedded": embedded,
         "random": random,
@@ -242,8 +238,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     result = run(args.shape or list(MODELS), args.files, args.layers, args.threads, print)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result_file.write(args.json, result)
     return 0
 
 

@@ -26,9 +26,10 @@ from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, ONE_PATH, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.machine.cores import physical_cores
-from localdflash.base.machine.hardware import bandwidth, commit, device
+from localdflash.base.machine.hardware import bandwidth
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target, TargetFeatures
+from localdflash.lab import result_file
 from localdflash.lab.scripts import synthetic
 from localdflash.models.weights.ggml_types import GGMLType
 
@@ -141,12 +142,8 @@ def main() -> None:
     given = parser.parse_args()
     shapes, kinds = given.shapes.split(","), given.types.split(",")
     result: dict[str, Any] = {
-        "device": device(),
         "threads": given.threads,
         "bandwidth_gb_s": round(bandwidth(), 1),
-        "commit": commit(),
-        "command": f"python -P lab/scripts/cpu_shapes.py --threads {given.threads} --shapes {given.shapes}"
-        f" --types {given.types} --drafters {given.drafters}",
         "models": {},
     }
     with tempfile.TemporaryDirectory() as home:
@@ -157,8 +154,7 @@ def main() -> None:
                 found = run(folder, shape, kind, given.drafters.split(","), given.threads, given.seconds)
                 result["models"][f"{shape} {kind}"] = found
                 print(shape, kind, json.dumps(found), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n")
+    result_file.write(given.json, result)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ is installed first, which is how the build for processors is chosen. All of it l
 """
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -20,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from localdflash.base.machine.hardware import commit, device
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
+from localdflash.lab import result_file
 from localdflash.lab.scripts.editors import fetch, nvim_scene
 from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.terminal import READY, Terminal
@@ -188,17 +187,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top, _home(Path(top)) as home:
         folder, program = Path(top), Path(top) / "env" / "bin" / "localdflash"
         result: Facts = {
-            "device": device(),
             "load_before": round(busy, 1),  # processes that wanted a processor
-            "commit": commit(),
-            "command": "PYTHONPATH=. python -P lab/scripts/first_minute.py"
-            + (f" --torch {given.torch}" * bool(given.torch)),
             "python": sys.version.split()[0],
             "install": install(folder, given.torch),
             "chat": chat(program, folder, home),
             "completion": completion(program, folder),
         }
-    given.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    result_file.write(given.json, result)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from localdflash.base.machine.hardware import commit
+from localdflash.lab import result_file
 from localdflash.lab.bench.editor import Trace
 from localdflash.lab.bench.passages import TypingJob, from_file
 from localdflash.lab.bench.typing import keystrokes, total
@@ -48,13 +48,8 @@ def main() -> None:
     jobs = [from_file(name, text, given.keys, given.seed) for name, text in chosen(given.folder, given.turn)]
     with LoadedPair(Options(given.pair, backend="cpu", draft=False)) as loaded:
         result = typed(jobs, manner, RecordedEngine(loaded, given.records))
-    ways = f"--name {given.name} --pair {given.pair} --turn {given.turn} --seed {given.seed} --keys {given.keys}"
-    command = f"PYTHONPATH=. python -P lab/scripts/keys_saved.py FOLDER --records FILE {ways}"
-    found = {given.name: {"command": command, "commit": commit(), **result}}
-    print(json.dumps(found, indent=1))
-    if given.json:
-        known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
-        given.json.write_text(json.dumps(known | found, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+    result_file.write(given.json, result, given.name)
 
 
 def typed(jobs: Sequence[TypingJob], manner: Manner, engine: CompletionClient) -> dict[str, Any]:

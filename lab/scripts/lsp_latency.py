@@ -8,7 +8,6 @@ both sides are in them.
 
 import argparse
 import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from localdflash.base.machine.hardware import device
+from localdflash.lab import result_file
 from localdflash.lab.bench.lsp_process import LanguageServer
 from localdflash.lab.scripts.support import instant_engine
 from localdflash.server.client import find
@@ -37,15 +36,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     result: dict[str, Any] = {
-        "device": device(),
         "keys": KEYS,
-        "command": "PYTHONPATH=. python -P lab/scripts/lsp_latency.py",
     }
     for lines in SIZES:
         result[str(lines)] = asyncio.run(_measured(lines))
         print(f"{lines:6} lines", result[str(lines)])
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result_file.write(given.json, result)
 
 
 async def _measured(lines: int) -> dict[str, Any]:

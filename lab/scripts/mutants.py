@@ -7,7 +7,6 @@ edits: files are changed in place and restored. A file whose tests fail without 
 
 import argparse
 import ast
-import json
 import random
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from localdflash.base.machine.hardware import commit, device
+from localdflash.lab import result_file
 
 CORE = {  # source file -> the tests that should notice
     "localdflash/engine/accept.py": ["tests/engine/test_accept.py", "tests/engine/test_lossless.py"],
@@ -106,10 +105,7 @@ def main() -> None:
         files[name] = {"mutants": count, "killed": count - len(survivors), "survivors": survivors}
         print(f"{name}: {count - len(survivors)} of {count}", *survivors, sep="\n  ", flush=True)
     print(f"killed {tried - alive} of {tried}: {(tried - alive) / tried:.0%}")
-    if given.json:
-        command = f"PYTHONPATH=. python -P lab/scripts/mutants.py --each {given.each}"
-        report = {"command": command, "commit": commit(), "device": device(), "seed": "the file's name", "files": files}
-        given.json.write_text(json.dumps(report, indent=1) + "\n")
+    result_file.write(given.json, {"seed": "the file's name", "files": files})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
-from localdflash.base.machine.hardware import commit, device
+from localdflash.lab import result_file
 from localdflash.lab.scripts.editors import fetch, nvim_scene
 from localdflash.lab.scripts.editors.nvim_scene import EditorScene
 from localdflash.lab.scripts.support import bench_daemon, instant_engine
@@ -130,13 +130,10 @@ def main() -> int:
         "built_in": measured(nvim, asking, BUILT_IN),
     }
     result = {
-        "device": device(),
-        "commit": commit(),
-        "command": "PYTHONPATH=. python -P lab/scripts/nvim_latency.py",
         "neovim": ".".join(map(str, fetch.version(nvim))),
         "key_to_ghost_ms": times,
     }
-    given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result_file.write(given.json, result)
     print(json.dumps(result, indent=2))
     return 0
 

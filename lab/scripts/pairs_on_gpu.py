@@ -7,9 +7,6 @@ step verifies the model's whole draft, whatever that costs.
 """
 
 import argparse
-import json
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from localdflash.backends.llamacpp.devices import find_gpu
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
+from localdflash.lab import result_file
 from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
 from localdflash.lab.bench.chat import chat_prompts
 from localdflash.lab.bench.decoding_modes import Always
@@ -102,11 +99,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=48)
     asked = parser.parse_args()
-    result = json.loads(asked.json.read_text()) if asked.json.exists() else {"pairs": {}}
-    result["command"] = shlex.join(["python", "-P", *sys.argv])
     for name in asked.pairs:
-        result["pairs"][name] = {"commit": commit(), "processor": device(), **measured(name, asked)}
-        asked.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        result_file.write(asked.json, measured(name, asked), name)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,14 @@ what the drafter is worth.
 """
 
 import argparse
-import json
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.pair import Pair
+from localdflash.lab import result_file
 from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
 from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, PLAIN, opened
 from localdflash.lab.train import training_prompts
@@ -81,9 +79,7 @@ def main() -> None:
         found = {
             name: compared(pairs, asked(getattr(given, name), given.count, asker), ends) for name in ("own", "others")
         }
-    command = shlex.join(["python", "-P", *sys.argv])
-    result = {"command": command, "commit": commit(), "device": device(), "threads": given.threads, **found}
-    given.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result_file.write(given.json, {"threads": given.threads} | found)
 
 
 if __name__ == "__main__":

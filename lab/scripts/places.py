@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localdflash.base.machine.hardware import commit, device
 from localdflash.cli.output import say
+from localdflash.lab import result_file
 from localdflash.lab.bench.spread import spread
 from localdflash.lab.train.adapter_corpus import archives, sources
 from localdflash.lsp.session import MAX_ANSWER_TOKENS, MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS, MIN_TOKEN_PROBABILITY
@@ -72,17 +72,9 @@ def main() -> None:
     wanted = places(given.folder, given.count)
     client = connect(EngineSpec({"pair": given.pair}, ["pair"]), say)
     found = [ask(client, place, by_hand=given.by_hand) for place in wanted]
-    hand = " --by-hand" if given.by_hand else ""
-    result = {
-        "command": f"PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name {given.name} --pair {given.pair}{hand}",
-        "device": device(),
-        "commit": commit(),
-        **tally(wanted, found),
-    }
+    result = tally(wanted, found)
     print(json.dumps({name: value for name, value in result.items() if name != "places"}, indent=1))
-    if given.json:
-        known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
-        given.json.write_text(json.dumps(known | {given.name: result}, indent=1) + "\n", encoding="utf-8")
+    result_file.write(given.json, result, given.name)
 
 
 def places(folder: Path, count: int) -> list[CursorPlace]:

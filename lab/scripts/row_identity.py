@@ -7,9 +7,6 @@ row is compared. `--device gpu` does so on a GPU of llama.cpp; a slow one wants 
 """
 
 import argparse
-import json
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,8 +23,8 @@ from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, ON_GPU, ON_PRO
 from localdflash.backends.llamacpp.devices import find_gpu
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.lab import result_file
 from localdflash.lab.bench import prompt_set
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.random_models import EMBEDDED, Shape, quantize, write
@@ -140,17 +137,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--types", default=",".join([*TYPES, "mixture Q4_K_M", "mixture Q8_0"]))
     asked = parser.parse_args()
-    result = json.loads(asked.json.read_text()) if asked.json.exists() else {"files": {}}
-    result["command"] = shlex.join(["python", "-P", *sys.argv])
     where = find_gpu(asked.device).description if asked.device != "cpu" else "cpu"
-    about = {"commit": commit(), "device": device(), "on": where}
     with tempfile.TemporaryDirectory(prefix="localdflash-rows-") as folder:
         mixture = write(Path(folder) / "mixture.gguf", MIXTURE)
         for name in asked.types.split(","):
             source = mixture if name.startswith("mixture") else EMBEDDED
             path = quantize(source, Path(folder) / f"{name.replace(' ', '-')}.gguf", name.split()[-1])
-            result["files"][name] = about | measured(path, asked, print)
-            asked.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            result_file.write(asked.json, {"on": where} | measured(path, asked, print), name)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 
 from localdflash.base.errors import EngineGone, LocaldflashError
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab import result_file
 from localdflash.lab.bench.prompt_set import load
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
@@ -169,9 +169,6 @@ def soak(count: int, threads: int) -> dict[str, Any]:
     quarter = len(resident) // 4
     early, late = median(resident[quarter : 2 * quarter]), median(resident[-quarter:])
     return {
-        "device": device(),
-        "commit": commit(),
-        "command": f"python -P lab/scripts/soak.py --requests {count} --threads {threads}",
         "clients": PROCESSES * THREADS,
         "seconds": round(took, 1),
         "outcomes": dict(clients.outcomes),
@@ -209,8 +206,7 @@ def main() -> int:
         return 0
     result = soak(args.requests, args.threads)
     print(json.dumps(result, indent=2))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result_file.write(args.json, result)
     return 0 if not result["outcomes"].get("wrong") else 1
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.lab import result_file
 from localdflash.lab.bench.prompt_set import load
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
@@ -131,11 +131,8 @@ def main() -> int:
         subprocess.run([program, "serve", "--stop"], check=True, capture_output=True)
     warm = warm_completions(args.threads)
     result = {
-        "device": device(),
         "threads": args.threads,
-        "commit": commit(),
         "pair": args.pair,
-        "command": f"python lab/scripts/startup.py --pair {args.pair} --threads {args.threads}",
         "import_ms": round(import_ms(), 1),
         "help_ms": round(seconds(program, "--help") * 1e3, 1),
         "first_token_ms": first,
@@ -145,7 +142,7 @@ def main() -> int:
         "complete_peak_memory_mb": round(int(peak.stdout) / 1024, 1),
         "warm_completion_32_tokens_ms": {"p50": round(median(warm), 1), "max": round(max(warm), 1)},
     }
-    args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result_file.write(args.json, result)
     print(json.dumps(result, indent=2))
     return 0
 

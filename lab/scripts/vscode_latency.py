@@ -16,7 +16,6 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from localdflash.base.machine.hardware import commit, device
 from localdflash.lab.bench.spread import spread
 from localdflash.lab.scripts.editors.fetch_vscode import ROOT, tools
 from localdflash.lab.scripts.editors.vscode import GHOST, VscodeWindow, studio, until
@@ -57,8 +56,6 @@ def main() -> None:
     result = {
         "editor": "VS Code (code-server 4.139.1, headless Chromium)",
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "device": device(),
         "load": round(load, 1),
         "keys": 2 * given.lines,
         "key_to_ghost_ms": {kind: spread(some) for kind, some in times.items()},

@@ -29,11 +29,10 @@ REFERENCE_BYTES = 1 << 30  # targets beyond this are not given to the reference,
 def run(options: Options, wanted: EngineSpec, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
     """Run everything; return the result object, with `interrupted` if it was. `wanted`: the same pair, for a daemon."""
     prompts, size = load(limit), size_of(limit)
-    result: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads}
-    result |= {"commit": hardware.commit(), "interrupted": False}
+    result: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": False}
     try:
         with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-            result |= {"backend": loaded.backend, "device": hardware.device() if ways.hosts else hardware.gpu()}
+            result |= {"backend": loaded.backend} | ({} if ways.hosts else {"device": hardware.gpu()})
             bench = ChatBench(loaded, ways, prompts, repeats, size, watcher)
             try:
                 bench.everything()

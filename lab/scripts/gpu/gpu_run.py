@@ -115,7 +115,7 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
     """Run one phase here; an error is saved and ends the process."""
     import torch
 
-    from localdflash.base.machine.hardware import commit
+    from localdflash.lab.result_file import commit
     from localdflash.lab.scripts.gpu import (
         boundary,
         correctness,

@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localdflash.base.machine.hardware import commit, device
 from localdflash.engine.draft import EMPTY_DRAFT
+from localdflash.lab import result_file
 from localdflash.lab.bench.bench_run import rotated
 from localdflash.lab.scripts.peers.peer_llama_server import LlamaServer, build
 from localdflash.lab.scripts.peers.sides import (
@@ -126,16 +126,11 @@ def main() -> int:
     lengths = [int(n) for n in args.lengths.split(",")]
     result = {
         "pair": args.pair,
-        "device": device(),
         "threads": args.threads,
-        "commit": commit(),
-        "command": f"python lab/scripts/peers/compare_peers.py --folder DIR --pair {args.pair} --suite {args.suite}"
-        f" --backend {args.backend} --threads {args.threads} --lengths {args.lengths} --rounds {args.rounds}"
-        + (f" --limit {args.limit}" if args.limit else ""),
         "plain": compare_plain(server.with_name("llama-bench"), options, args.rounds),
         "answers": compare_drafting(server, options, args.suite, lengths, args.limit),
     }
-    args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result_file.write(args.json, result)
     print(json.dumps(result, indent=2))
     return 0
 

@@ -1,7 +1,6 @@
 """What a result was measured on: processor, memory bandwidth, commit."""
 
 import platform
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,22 +71,3 @@ def gpu_peak_mb() -> int:
     import torch
 
     return torch.cuda.max_memory_allocated() >> 20
-
-
-def commit() -> str:
-    """The commit of a source tree, with "-dirty" if files differ from it; the version of an installed package."""
-    try:
-        _git("ls-files", "--error-unmatch", Path(__file__).name)  # an environment may lie in somebody else's repository
-        return _git("describe", "--always", "--dirty")
-    except (OSError, subprocess.CalledProcessError):
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("localdflash")
-        except PackageNotFoundError:
-            return "unknown"
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
-    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()

@@ -61,8 +61,7 @@ def test_the_result_the_tables_and_the_picture(
     assert done.code == 0
     assert asked == [(tiny[1], 4, 1)]
     result = json.loads(file.read_text())
-    assert result == MEASURED | {"command": result["command"]}
-    assert result["command"].startswith("localdflash bench speed --limit 4 --suite chat --pair ")
+    assert result.items() >= MEASURED.items()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert done.err.splitlines()[0] == "so many prompts: 90 seconds at most"
     head, talk, overall, *rest = done.out.splitlines()

@@ -64,7 +64,6 @@ def test_typing_with_an_engine_that_knows_what_comes(oracle: Path, run: Callable
     assert report["overall"]["keystrokes_saved"] > 0.5
     assert (report["overall"]["stale"], report["overall"]["errors"]) == (0, 0)
     assert (report["style"], report["engine"]["pair"]) == (style, "oracle")
-    assert report["command"] == f"localdflash bench typing {oracle}:5 --as {style} --keys 60 --speed 2.0"
     assert [line.split()[0] for line in done.out.splitlines()[:3]] == ["FILE", "size.py", "overall"]
     assert "stale" in done.out
     assert picture.stat().st_size > 1000
@@ -91,5 +90,4 @@ def test_infilling(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Pat
     assert (report["tasks"], report["engine"]["pair"]) == (2, str(tiny[1]))
     assert sum(report["outcomes"].values()) == 2
     assert report["tokens_per_second"] > 0
-    assert report["command"].startswith("localdflash bench infill tasks.jsonl --pair ")
     assert "pass@1" in done.out

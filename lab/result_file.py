@@ -1,0 +1,60 @@
+"""JSON files of measurements, each with its conditions: command, date, commit and processor."""
+
+import json
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from localdflash.base.machine.hardware import device
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def conditions() -> dict[str, str]:
+    """Return the command of this process, the date, the commit and the processor."""
+    return {
+        "command": shlex.join([*_program(Path(sys.argv[0])), *map(_without_folder, sys.argv[1:])]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "processor": device(),
+    }
+
+
+def write(path: Path | None, found: dict[str, Any], part: str = "") -> None:
+    """Write a measurement and its conditions, if a file was asked for; with `part`, as one of several in the file."""
+    if not path:
+        return
+    whole = conditions() | found
+    if part:
+        known = json.loads(path.read_text("utf-8")) if path.exists() and path.stat().st_size else {}
+        whole = known | {part: whole}
+    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def commit(tree: Path = ROOT) -> str:
+    """Return the commit of a source tree, with "-dirty" if files differ; of an installed package its version."""
+    try:
+        _git(tree, "ls-files", "--error-unmatch", "models.toml")  # an environment may lie in somebody else's repository
+        return _git(tree, "describe", "--always", "--dirty")
+    except (OSError, subprocess.CalledProcessError):
+        return version("localdflash")
+
+
+def _git(tree: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _program(path: Path) -> list[str]:
+    if path.suffix != ".py":
+        return [path.name]
+    path = path.resolve()
+    return ["python", "-P", str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name)]
+
+
+def _without_folder(word: str) -> str:
+    """Return an argument without the folder of an absolute path, which names a place on this machine."""
+    return Path(word).name if word.startswith("/") else word
