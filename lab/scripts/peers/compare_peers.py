@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab import result_file
 from localdflash.lab.bench.bench_run import rotated
-from localdflash.lab.scripts.peers.peer_llama_server import LlamaServer, build
+from localdflash.lab.scripts.peers.peer_llama_server import LOOKUPS, LlamaServer, build, dflash
 from localdflash.lab.scripts.peers.sides import (
     DaemonSide,
     PeerQuestion,
@@ -87,11 +87,13 @@ def compare_drafting(server: Path, options: Options, suite: str, lengths: list[i
         ours = stack.enter_context(DaemonSide.started(options))
         sides: dict[str, Side] = {OURS: ours, f"{OURS} plain": ours.plain()}
         reads = files.drafter_gguf and not config_of_file(files.drafter_gguf).from_anchor
-        drafters = {f"llama-server n_max {n}": n for n in lengths} if reads else {}
-        for name, n_max in {"llama-server plain": 0, **drafters}.items():
-            drafter = files.drafter_gguf if n_max else None
-            peer = LlamaServer(server, files.target, drafter, options.threads, n_max or 1)
-            sides[name] = ServerSide(stack.enter_context(peer))
+        plain = {"plain": ("--flash-attn", "on"), "plain without flash": ("--flash-attn", "off")}
+        modes: dict[str, Sequence[str]] = {**plain, **LOOKUPS}
+        if files.drafter_gguf and reads:
+            modes |= {f"n_max {n}": dflash(files.drafter_gguf, n) for n in lengths}
+        for name, mode in modes.items():
+            peer = LlamaServer(server, files.target, options.threads, mode)
+            sides[f"llama-server {name}"] = ServerSide(stack.enter_context(peer))
         return compare(sides, asked)
 
 

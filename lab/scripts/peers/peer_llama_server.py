@@ -54,19 +54,24 @@ def build(folder: Path, jobs: int) -> Path:
     return binaries[0]
 
 
+LOOKUPS = {name: ("--spec-type", name) for name in ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")}
+
+
+def dflash(drafter: Path, n_max: int) -> Sequence[str]:
+    """Return the options for a DFlash drafter with at most `n_max` tokens a draft (3 is llama-server's default)."""
+    return "--spec-type", "draft-dflash", "--spec-draft-model", str(drafter), "--spec-draft-n-max", str(n_max)
+
+
 class LlamaServer:
     """A running `llama-server` for one request at a time; a context manager that starts and stops the process."""
 
-    def __init__(self, binary: Path, target: Path, drafter: Path | None, threads: int, n_max: int = 3) -> None:
-        """Plain decoding without a drafter; with one, `n_max` tokens per draft (3 is llama-server's own default)."""
+    def __init__(self, binary: Path, target: Path, threads: int, mode: Sequence[str] = ()) -> None:
+        """Prepare the server; `mode` holds the options of speculative decoding, none for plain decoding."""
         self._port = _free_port()
         self._command = [str(binary), "--model", str(target), "--host", "127.0.0.1", "--port", str(self._port)]
         self._command += ["--threads", str(threads), "--threads-batch", str(threads), "--parallel", "1"]
-        # nothing but the model and the drafter may differ from run to run
-        self._command += ["--fit", "off", "--cache-ram", "0", "--metrics", "--offline", "--no-ui"]
-        if drafter is not None:
-            self._command += ["--spec-type", "draft-dflash", "--spec-draft-model", str(drafter)]
-            self._command += ["--spec-draft-n-max", str(n_max)]
+        # nothing but the model and the mode may differ from run to run
+        self._command += ["--fit", "off", "--cache-ram", "0", "--metrics", "--offline", "--no-ui", *mode]
         self._opener = build_opener(ProxyHandler({}))
 
     def __enter__(self) -> Self:
