@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -12,27 +12,16 @@ import pytest
 from click.exceptions import NoArgsIsHelpError
 
 from localdflash.cli import COMMANDS, cli
+from localdflash.lab.scripts import tables
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))))
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))),
+)
 USER_PAGES = [page for page in (*PAGES, "lab/scripts/peers/README.md") if not page.startswith("docs/log/")]
 IMPORT = re.compile(r"^ *(?:from|import) localdflash(?:\.| import )(\w+)", re.MULTILINE)
-MEASURED = {
-    "rest of a line": "fim_line",
-    "block": "fim_block",
-    "docstring to function": "function",
-    "edit": "edit",
-    "explanation": "prose",
-}
-CHATS = {
-    "write a function": "function",
-    "explain code": "explain",
-    "edits": "edit",
-    "type hints": "types",
-    "tests": "tests",
-    "talk": "talk",
-    "JSON by a schema": "json",
-}
 
 
 def text_of(page: str) -> str:
@@ -141,31 +130,13 @@ def test_every_script_answers_help_before_it_runs() -> None:
     assert silent == []  # jail.py runs in a process of its own, which the sandbox starts
 
 
-def rows_of(page: str, names: Iterable[str]) -> list[list[str]]:
-    """The cells of a page's table rows whose first cell is one of these names."""
-    rows = re.findall(rf"^\| (?:{'|'.join(names)}) \|.*$", text_of(page), re.MULTILINE)
-    return [[cell.strip() for cell in row.split("|")[2:-1]] for row in rows]
-
-
-def test_the_speeds_of_the_embedded_pair_are_the_measured_ones() -> None:
-    measured = json.loads((ROOT / "bench/results/cpu.json").read_text())
-    results = [*(measured["categories"][name] for name in MEASURED.values()), measured["overall"]]
-    for cells, result in zip(rows_of("docs/benchmarks.md", [*MEASURED, "all"]), results, strict=True):
-        assert cells[:3] == [str(round(result[key])) for key in ("llama_cpp_ar_tok_s", "ar_tok_s", "tok_s")]
-        assert f"{result['tau']:.2f}" in cells
-        assert cells[-1] == result["identical"]
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
-def test_the_speeds_of_the_chat_pair_are_the_measured_ones(page: str) -> None:
-    measured = json.loads((ROOT / "bench/results/smollm2.json").read_text())
-    results = [*(measured["categories"][name] for name in CHATS.values()), measured["overall"]]
-    for cells, result in zip(rows_of(page, [*CHATS, "together"]), results, strict=True):
-        assert cells[0] == f"{result['over_llama_cpp_median']['drafting']:.1f}"
-        assert cells[1:3] == [str(round(result["tok_s"][way])) for way in ("plain", "drafting")]
-        assert f"{result['tau']['drafting']:.2f}" in cells
-        assert cells[-1] == result["identical"]["greedy"]
-    assert measured["distribution"]["drafted_tokens_drawn"] > 0  # else no draft was part of that test
+def test_tables_of_measured_numbers_are_up_to_date() -> None:
+    found = 0
+    for page in tables.PAGES:
+        text = text_of(page)
+        found += len(tables.PLACE.findall(text))
+        assert tables.rendered(text) == text, f"{page}: run PYTHONPATH=. python -P lab/scripts/tables.py"
+    assert found > len(tables.TABLES)  # the chat's table stands in the README too
 
 
 def test_the_times_of_the_first_minute_are_the_measured_ones() -> None:

@@ -1,4 +1,4 @@
-"""Files of packages that no model here has learned from, to be typed: see docs/benchmarks.md, "Random places".
+"""Files of packages that no model here has learned from, to be typed: see docs/benchmarks.md, "Completions".
 
 `PYTHONPATH=. python -P lab/scripts/held_out_files.py FOLDER INTO [--turn N]`
 

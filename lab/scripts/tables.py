@@ -1,0 +1,284 @@
+"""Rewrite the tables of measured numbers in README.md and docs/ from bench/results/*.json.
+
+`PYTHONPATH=. python -P lab/scripts/tables.py` replaces what lies between `<!-- table NAME -->` and `<!-- end -->` on
+every page; `--check` only reports pages that are out of date, with exit code 1.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "docs/benchmarks.md")
+PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+CHAT_PROMPTS = {
+    "function": "write a function",
+    "explain": "explain code",
+    "edit": "edit code",
+    "types": "add type hints",
+    "tests": "write tests",
+    "talk": "talk",
+    "json": "JSON by a schema",
+}
+CODE_PROMPTS = {
+    "fim_line": "rest of a line",
+    "fim_block": "block",
+    "function": "docstring to function",
+    "edit": "edit",
+    "prose": "explanation",
+}
+Row = list[str]
+
+
+def load(name: str) -> Any:
+    """Return the measurements of one result file."""
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text("utf-8"))
+
+
+def chat() -> Iterator[Row]:
+    """The chat pair, for the README."""
+    yield ["prompts", "without drafting", "with drafting", "speedup", "vs llama.cpp", "identical text"]
+    for name, one in _of_chat():
+        ratios = f"{one['over_llama_cpp_median']['drafting']:.1f}×", f"{one['over_plain']['drafting']:.2f}×"
+        rates = (f"{one['tok_s'][mode]:.0f} tok/s" for mode in ("plain", "drafting"))
+        yield [name, *rates, *reversed(ratios), one["identical"]["greedy"]]
+
+
+def chat_modes() -> Iterator[Row]:
+    """The chat pair by drafting mode."""
+    yield [
+        "prompts",
+        "both drafters",
+        "DFlash alone",
+        "lookup alone",
+        "sampled at 0.7",
+        "τ",
+        "τ of whole DFlash blocks",
+    ]
+    for name, one in _of_chat():
+        speedups = [f"{one['over_plain'][mode]:.2f}×" for mode in ("drafting", "dflash", "lookup", "sampled")]
+        yield [name, *speedups, f"{one['tau']['drafting']:.2f}", f"{one['tau']['forced']:.2f}"]
+
+
+def chat_context() -> Iterator[Row]:
+    """The chat pair as the context grows."""
+    yield ["context", "without drafting", "with drafting", "speedup", "τ"]
+    for one in load("smollm2")["context"]:
+        rate = one["tok_s"]
+        speeds = [f"{rate['plain']:.0f} tok/s", f"{rate['drafting']:.0f} tok/s"]
+        yield [f"{one['context']}", *speeds, f"{one['over_plain']:.2f}×", f"{one['tau']['drafting']:.2f}"]
+
+
+def chat_facts() -> Iterator[Row]:
+    """What else the chat pair's file holds."""
+    whole = load("smollm2")
+    chances, verify, daemon = whole["distribution"], whole["verify"]["over_ar"], whole["daemon"]
+    slots = ", ".join(f"{100 * share:.0f} %" for share in whole["overall"]["accept_by_slot"])
+    yield ["fact", "value"]
+    yield ["identical sampled text at temperature 0.7, same seed", whole["identical"]["sampled"]]
+    yield ["χ² test of sampled drafts", f"p = {chances['p_value']:.2f}, {chances['draws']} draws"]
+    yield ["cost of a verify batch of 2, 4, 8, 16 tokens", ", ".join(f"{verify[n]:.2f}" for n in ("2", "4", "8", "16"))]
+    yield ["accepted by slot of a DFlash block", slots]
+    yield ["share of DFlash among drafted steps", f"{100 * whole['overall']['dflash_share_of_drafted']:.0f} %"]
+    yield ["TTFT of a question of 100 tokens in a warm chat, p50", f"{daemon['warm_ms']['p50']:.0f} ms"]
+    yield ["TTFT with a cold start, p50", f"{daemon['cold_start_ms']['p50'] / 1e3:.1f} s"]
+    yield ["llama.cpp on the same file, running alone", f"{whole['other_plain']['llama.cpp']['tok_s']:.0f} tok/s"]
+
+
+def _of_chat() -> Iterator[tuple[str, Any]]:
+    whole = load("smollm2")
+    yield from ((label, whole["categories"][name]) for name, label in CHAT_PROMPTS.items())
+    yield "all", whole["overall"]
+
+
+def embedded() -> Iterator[Row]:
+    """The embedded pair."""
+    whole = load("cpu")
+    yield ["prompts", "llama.cpp", "without drafting", "with drafting", "speedup", "τ", "identical text"]
+    for name, one in [*((CODE_PROMPTS[n], c) for n, c in whole["categories"].items()), ("all", whole["overall"])]:
+        rates = [f"{one[key]:.0f}" for key in ("llama_cpp_ar_tok_s", "ar_tok_s", "tok_s")]
+        yield [name, *rates, f"{one['speedup']:.2f}×", f"{one['tau']:.2f}", one["identical"]]
+
+
+def shapes() -> Iterator[Row]:
+    """Random weights in real shapes."""
+    yield ["model", "token, ms", "llama.cpp, ms", "V(8)", "V(16)", "vs llama.cpp at 16", "draft + V(8)"]
+    for name, one in load("cpu-shapes")["models"].items():
+        ours, drafts = one["cpu"], one["drafts"]
+        step = next(row["draft_and_v8"] for kind, row in drafts.items() if kind.startswith("Q8_0, "))
+        costs = [f"{ours['v']['8']:.2f}", f"{ours['v']['16']:.2f}", f"{one['v16_over_llama_cpp']:.1f}×", f"{step:.2f}"]
+        yield [f"Qwen3-{name}", f"{ours['ms']['1']:.1f}", f"{one['llama.cpp']['ms']['1']:.1f}", *costs]
+
+
+def prompts() -> Iterator[Row]:
+    """Speed of prompts."""
+    lengths = ("128", "1024", "4096")
+    yield ["model", *(f"{int(length):,} tokens" for length in lengths)]
+    for name, one in load("prompts")["models"].items():
+        found = [one.get(length) for length in lengths]
+        yield [name, *(f"{row['cpu']:.0f} tok/s ({row['ratio']:.1f}×)" if row else "not run" for row in found)]
+
+
+def kv() -> Iterator[Row]:
+    """KV cache in 8 bits."""
+    cost, speed = load("cpu-kv")["pairs"]["smollm2-135m"], load("cpu-context")["models"]
+    yield ["model", "KV cache", "bytes a token", "token at 64, 2,048, 8,100 tokens of context, ms", "perplexity"]
+    for name, one in speed.items():
+        for kind in ("f16", "int8"):
+            ms = ", ".join(f"{one[f'{kind}, 1 rows']['ms'][length]:.1f}" for length in ("64", "2048", "8100"))
+            perplexity = f"{cost[kind]['perplexity']:.4f}" if name == "smollm2-135m" else "not measured"
+            yield [name, kind, f"{one['bytes_a_token'][kind]:,}", ms, perplexity]
+
+
+def activations() -> Iterator[Row]:
+    """The cost of 8-bit activations."""
+    yield ["engine", "perplexity", "perplexity, float32", "same likeliest token", "KL, nats"]
+    for name, one in load("cpu-quality")["embedded"].items():
+        if name != "files":
+            numbers = [
+                f"{one['perplexity']:.4f}",
+                f"{one['perplexity_float32']:.4f}",
+                f"{100 * one['top1_agreement']:.1f} %",
+            ]
+            yield [name, *numbers, f"{one['kl_nats']:.5f}"]
+
+
+def products() -> Iterator[Row]:
+    """Matrix products."""
+    kinds = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
+    yield ["matrix", "instruction set", "tokens", *kinds]
+    for matrix in (("embedded", "gate"), ("1.7B", "down")):
+        for instructions in ("avx512vnni", "avx2"):
+            found = load("cpu-kernels")["instruction_sets"][instructions]["products"]
+            mine = {one["kind"]: one["rows"] for one in found if (one["model"], one["matrix"]) == matrix}
+            for count in ("1", "8"):
+                cells = [
+                    f"{mine[kind][count]['gmac_s']:.0f} ({100 * mine[kind][count]['of_peak']:.0f} %)" for kind in kinds
+                ]
+                yield [" ".join(matrix), instructions, count, *cells]
+
+
+def first_token() -> Iterator[Row]:
+    """Start-up and the shared daemon."""
+    start, soak, server = load("startup"), load("soak"), load("server")
+    yield ["fact", "value"]
+    yield ["`localdflash --help`", f"{start['help_ms']:.0f} ms"]
+    yield ["completion of 32 tokens, warm, p50", f"{start['warm_completion_32_tokens_ms']['p50']:.0f} ms"]
+    yield ["peak memory of `complete --no-daemon`", f"{start['complete_peak_memory_mb']:.0f} MB"]
+    yield ["TTFT, daemon not running / running", " / ".join(f"{ms:.0f} ms" for ms in start["first_token_ms"].values())]
+    yield ["p95 of a completion next to a chat, over alone", f"{server['p95_beside_over_alone']:.2f}"]
+    yield ["round trip to the daemon, p50", f"{server['round_trip_ms']['p50']:.1f} ms"]
+    freed = server["cancel_to_free_ms"]["<= 4"]
+    yield ["cancelled requests that free the engine within 4 ms", f"{freed:.0f} %"]
+    wrong = soak["outcomes"].get("wrong", 0)
+    yield [f"wrong answers to {soak['requests']:,} requests of {soak['clients']} clients", f"{wrong}"]
+    yield ["memory growth meanwhile", f"{100 * soak['growth']:.1f} %"]
+
+
+def infill() -> Iterator[Row]:
+    """HumanEval-Infilling."""
+    yield ["pair", "tasks", "pass@1", "exact match", "edit similarity", "p50"]
+    for name, one in load("infill").items():
+        shares = [f"{100 * one[key]:.1f} %" for key in ("pass_at_1", "exact_match")]
+        yield [name, f"{one['tasks']}", *shares, f"{one['edit_similarity']:.2f}", f"{one['latency_ms']['p50']:.0f} ms"]
+
+
+def places() -> Iterator[Row]:
+    """Random cursor positions."""
+    yield ["pair", "right as a whole", "begins right", "wrong", "silent", "breaks the syntax"]
+    for name, one in load("places").items():
+        label = {"before": "embedded, before syntax checks", "after": "embedded"}.get(name, name)
+        yield [
+            label,
+            *(f"{one[key]}" for key in ("whole", "part", "wrong", "silent")),
+            f"{one['open'] + one['broken']}",
+        ]
+
+
+def typing() -> Iterator[Row]:
+    """Typing replays."""
+    yield ["replay", "keys", "keys saved", "suggestions", "typed over", "stale"]
+    for name, one in load("keys-saved").items():
+        yield _typed(name, one)
+    for name, label in (("typing", "embedded, in real time"), ("typing-code", "smollm2-135m-code, in real time")):
+        yield _typed(label, load(name)["overall"])
+
+
+def _typed(name: str, one: Any) -> Row:
+    saved = f"{100 * one['keystrokes_saved']:.1f} %"
+    return [name, f"{one['keys']}", saved, f"{one['shown']}", f"{one['rejected']}", f"{one['stale']}"]
+
+
+def latency() -> Iterator[Row]:
+    """Editors and the chat."""
+    lsp, nvim, vscode, screen = load("lsp"), load("nvim"), load("vscode"), load("chat")
+    yield ["from … to …", "p50", "p95"]
+    yield _spread("key to answer, language server, file of 2,000 lines, instant engine", lsp["2000"]["fresh"])
+    yield _spread("the same, 20,000 lines", lsp["20000"]["fresh"])
+    yield _spread("key to ghost text, Neovim, instant engine", nvim["key_to_ghost_ms"]["served"])
+    yield _spread("key to painted ghost text, VS Code (about 85 ms are its own)", vscode["key_to_ghost_ms"]["all"])
+    for name, pair in (("typing", "embedded"), ("typing-code", "smollm2-135m-code")):
+        found = load(name)["ms"]["request_to_first_line_not_cached"]
+        yield _spread(f"request to first verified line, not cached, {pair}", found)
+    yield _spread("`localdflash chat` to the first key on the screen", screen["start"]["first_key"])
+    yield _spread("key to its echo in the chat", screen["echo"]["at_0"])
+    yield _spread("the same while an answer arrives at 400 tok/s", screen["echo"]["at_400"])
+    yield _spread("Esc to “stopped”", screen["stop"])
+    yield _spread("start to the end of a chat of 1,000 messages", screen["opening"]["shown"])
+
+
+def _spread(name: str, ms: Any) -> Row:
+    return [name, f"{ms['p50']:.1f} ms", f"{ms['p95']:.1f} ms"]
+
+
+def results() -> Iterator[Row]:
+    """All result files and their conditions."""
+    yield ["file", "date", "commit", "processor"]
+    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
+        whole = load(path.stem)
+        part = whole if "command" in whole else next(iter(whole.values()))
+        file = f"[{path.name}](../bench/results/{path.name})"
+        yield [file, part["date"], part["commit"], part["processor"]]
+
+
+TABLES: dict[str, Callable[[], Iterator[Row]]] = {
+    table.__name__: table
+    for table in (
+        *(chat, chat_modes, chat_context, chat_facts, embedded, shapes, prompts, kv, activations, products),
+        *(first_token, infill, places, typing, latency, results),
+    )
+}
+
+
+def markdown(rows: Iterator[Row]) -> str:
+    """Return a table in Markdown; its first row is the head."""
+    head, *rest = rows
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rest))
+
+
+def rendered(text: str) -> str:
+    """Return a page with its tables made anew."""
+    return PLACE.sub(lambda found: found[1] + markdown(TABLES[found[2]]()) + found[3], text)
+
+
+def main() -> int:
+    """Rewrite or check the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = 0
+    for page in PAGES:
+        old = (ROOT / page).read_text("utf-8")
+        if (new := rendered(old)) != old:
+            stale += 1
+            print(page)
+            if not check:
+                (ROOT / page).write_text(new, "utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
