@@ -65,19 +65,6 @@ def test_every_key_is_a_change_and_a_request() -> None:
     assert (desk.trace.requests, len(desk.trace.key_to_request), desk.cancelled) == (2, 2, [])
 
 
-def test_flicker_is_a_change_of_what_still_agreed() -> None:
-    desk = Desk()
-    desk.type("a")
-    desk.answer(desk.item("abc", 1))
-    desk.type("b")
-    desk.answer(desk.item("abcd\ne", 2))
-    assert (desk.trace.grown, desk.trace.flicker, desk.trace.shown) == (1, 0, 1)
-    desk.type("c")
-    desk.answer(desk.item("abcX", 3))
-    assert (desk.trace.grown, desk.trace.flicker, desk.trace.shown) == (1, 1, 2)
-    assert desk.trace.pieces == ["bc", "d\ne", "X"]
-
-
 def test_stale_texts_are_counted_and_not_shown() -> None:
     desk = Desk(text="\nx")
     desk.type("ab")
@@ -108,12 +95,3 @@ def test_a_push_grows_what_is_current_only() -> None:
     push(2, 1)
     assert (desk.ghost, desk.trace.grown) == ("bcd", 1)
     assert len(desk.trace.request_to_text) == len(desk.trace.request_to_answer) == 1
-
-
-def test_a_part_of_it_leaves_what_is_behind_the_cursor() -> None:
-    desk = Desk(text="foo()\n")
-    desk.editor.select(4, 0)
-    desk.type("a")
-    desk.answer(desk.item("foo(a, b)", 6))
-    desk.editor.accept(",")
-    assert (desk.editor.text, desk.ghost) == ("foo(a,)\n", " b)")

@@ -4,12 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from localdflash.base.errors import ContextOverflow, ModelError
 from localdflash.lab.bench import infill
-from localdflash.lab.bench.infill import Task, load, run, similarity
+from localdflash.lab.bench.infill import Task, load, run
 
 LINE = {
     "task_id": "T/0",
@@ -64,14 +62,6 @@ def test_the_report() -> None:
     assert [line["outcome"] for line in report["results"]] == ["passed", "passed", "failed", "failed"]
 
 
-def test_whole_lines_are_asked_for_on_an_empty_line() -> None:
-    daemon = Daemon("    y = 2 * x", " 2 * x")
-    report = results(daemon, LINE, SPAN)
-    assert [asked["suffix"] for asked in daemon.asked] == ["\n    return y\n", "\n    return y\n"]
-    assert [line["completion"] for line in report["results"]] == ["    y = 2 * x\n", " 2 * x"]
-    assert all(asked["temperature"] == 0 and asked["prefix"] for asked in daemon.asked)
-
-
 GOOD = json.dumps(LINE).encode() + b"\n"
 
 
@@ -99,10 +89,3 @@ def recursive(one: str, other: str) -> int:
     if one[0] == other[0]:
         return recursive(one[1:], other[1:])
     return 1 + min(recursive(one[1:], other), recursive(one, other[1:]), recursive(one[1:], other[1:]))
-
-
-@given(st.text("ab c", max_size=6), st.text("ab c", max_size=6))
-def test_edit_similarity(one: str, other: str) -> None:
-    a, b = one.strip(), other.strip()
-    expected = 1 - recursive(a, b) / max(len(a), len(b)) if a or b else 1.0
-    assert similarity(one, other) == similarity(other, one) == pytest.approx(expected)

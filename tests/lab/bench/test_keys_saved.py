@@ -1,7 +1,6 @@
 """The replay in virtual time: the clocks, the server in the same process, and answers that are written down."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import cast
@@ -12,7 +11,6 @@ from localdflash.engine.generate import Request
 from localdflash.lab.bench.passages import from_line
 from localdflash.lab.bench.typing_replay import Manner
 from localdflash.lab.scripts.keys_saved import typed
-from localdflash.lab.scripts.support import virtual_time
 from localdflash.lab.scripts.support.recorded_engine import Records
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.lsp.engine_completer import CompletionClient, CompletionSource, Event
@@ -42,17 +40,6 @@ class Knowing(CompletionClient):
         text = WHOLE[len(before) :].partition("\n")[0] if WHOLE.startswith(before) else ""
         yield {"index": 0, "text": text, "confidence": 0.9}
         yield {"index": 0, "text": "", "finish": "line", "confidence": 0.9, "tokens": 3}
-
-
-def test_an_hour_is_over_at_once_and_the_clocks_have_moved() -> None:
-    async def wait() -> tuple[float, float]:
-        began = time.perf_counter(), time.monotonic()
-        await asyncio.sleep(3600)
-        return time.perf_counter() - began[0], time.monotonic() - began[1]
-
-    began = time.perf_counter()
-    assert virtual_time.run(wait()) == pytest.approx((3600, 3600))
-    assert time.perf_counter() - began < 60
 
 
 def test_keys_are_the_same_each_time_and_most_are_saved() -> None:

@@ -12,11 +12,9 @@ from localdflash.lab.bench.passages import (
     TypingJob,
     additions,
     count_keys,
-    from_line,
     next_key,
 )
 
-SOURCE = "import os\n\n\ndef f(a):\n    b = a\n\n    if b:\n        return b\n    return a\n\n\nprint(f(1))\n"
 texts = st.text("ab \n\t:é😀", max_size=60)
 
 
@@ -38,26 +36,6 @@ def test_keys_bring_the_whole_text(text: str, at_line_start: bool) -> None:
         assert len(key) == 1 or not key.strip()
         before, rest, keys = before + key, rest[len(key) :], keys + 1
     assert keys == count_keys(text, at_line_start)
-
-
-def test_a_line_end_brings_the_indentation_along() -> None:
-    assert [next_key(False, rest) for rest in ("\n    x", "\n\n    x", "x", " x", "\n")] == [
-        "\n    ",
-        "\n",
-        "x",
-        " ",
-        "\n",
-    ]
-    assert next_key(True, "    x") == "    "
-    assert count_keys("\n    ab\n\n    c", at_line_start=False) == 6
-
-
-def test_a_part_begins_at_a_line() -> None:
-    job = from_line("a.py", SOURCE, 5, 1)
-    assert job.passages[0].text == "\n    b = a"
-    assert typed_out(job) == typed_out(from_line("a.py", SOURCE, 1, 10_000)) == SOURCE
-    with pytest.raises(UsageError, match="no line 99"):
-        from_line("a.py", SOURCE, 99, 1)
 
 
 @given(texts, texts)

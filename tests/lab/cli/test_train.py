@@ -1,6 +1,5 @@
 """`localdflash train`: seconds of training, from a corpus of a few files to a pair that runs."""
 
-import json
 import random
 import shutil
 import signal
@@ -66,19 +65,6 @@ def folder(corpus: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(corpus, tmp_path / "folder"))
 
 
-# From a corpus to a pair that runs
-
-
-@pytest.mark.nightly
-def test_what_training_leaves(trained: Path) -> None:
-    for name in ("target.gguf", "drafter.gguf", "drafter.safetensors", "config.json"):
-        assert (trained / name).is_file()
-    for part in ("target", "drafter"):
-        assert (trained / part / "last.pt").is_file()
-        assert (trained / part / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((trained / "config.json").read_text())["dflash_config"]["target_layer_ids"] == [1, 3, 4]
-
-
 @pytest.mark.nightly
 def test_the_pair_runs_and_drafting_changes_nothing(trained: Path) -> None:
     options: dict[str, Any] = {"pair": str(trained / "target.gguf"), "backend": "torch", "threads": 1}
@@ -92,9 +78,6 @@ def test_the_pair_runs_and_drafting_changes_nothing(trained: Path) -> None:
             found[draft] = [token for step in generate(loaded.pair, Request(ids, 40)) for token in step.tokens]
     assert found[True] == found[False]
     assert len(found[True]) == 40
-
-
-# Stopping and going on
 
 
 @pytest.mark.nightly
@@ -125,9 +108,6 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_next_run_goes_on(
     assert "step 4 " in first
     assert "held-out loss" in done.err
     assert (folder / "target.gguf").is_file()
-
-
-# What is refused before the work
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,19 @@
 """`localdflash train vocabulary`, and the pair that drafts from what it wrote."""
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.ops import REFERENCES
-from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE
-from localdflash.lab.train.shorten import shorten
 from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.weights.gguf import read_header
 from localdflash.text.tokenizer import Tokenizer
 
-CPU = torch.device("cpu")
 DRAFTERS = ("drafter.gguf", "drafter.safetensors")
 ANSWERS = [([400, 401, 402], [7, 7, 7, 9]), ([403], [9, 300, 7]), ([404, 404], [])]
 
@@ -33,12 +24,6 @@ def folder(tiny_pair: Path, tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(tiny_pair, tmp_path / "folder"))
     write_answers(folder / "answers", ANSWERS)
     return folder
-
-
-def give(folder: Path, ids: Iterable[int]) -> None:
-    """Let the drafter in a folder propose from these tokens alone."""
-    for name in DRAFTERS:
-        shorten(folder / name, read_header(folder / "target.gguf"), list(ids))
 
 
 def write_answers(folder: Path, examples: Sequence[tuple[list[int], list[int]]]) -> None:
@@ -90,13 +75,6 @@ def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path
     assert said.endswith(f"holds no drafter: run `localdflash train drafter {folder}` first")
 
 
-# The pair that drafts from it
-
-
-def open_pair(folder: Path, drafter: str) -> CudaPair:
-    return load_pair(folder / "target.gguf", folder / drafter, CPU, CudaSettings(context=256), REFERENCES)
-
-
 def drafts(pair: CudaPair, ids: list[int]) -> list[int]:
     """What the drafter proposes after these ids."""
     pair.forget()
@@ -105,14 +83,3 @@ def drafts(pair: CudaPair, ids: list[int]) -> list[int]:
     pair.stepper.fill_block(8)
     found: list[int] = pair.stepper.draft[1:8].tolist()
     return found
-
-
-def test_drafts_are_those_of_the_torch_drafter(folder: Path) -> None:
-    drafter = "drafter.gguf"
-    give(folder, range(1, 512, 3))
-    pair, model, ids = open_pair(folder, drafter), load_decoder(folder / "target.gguf"), list(range(10, 40))
-    dflash = dflash_files.load(folder / drafter)
-    reference = DFlashDrafter(dflash, model.embed_tokens.weight, model.lm_head.weight)
-    reference.observe(ids[:-1], TorchTarget(model, taps=dflash.config.taps).extend(ids[:-1]))
-    same = [a == b for a, b in zip(drafts(pair, ids), reference.propose(ids[-1], 7).tokens, strict=True)]
-    assert all(same)

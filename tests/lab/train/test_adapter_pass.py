@@ -1,25 +1,11 @@
 """What of an example is learned, and how examples stand side by side."""
 
-import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 
 from localdflash.lab.train.adapter import AdaptedEmbedding
-from localdflash.lab.train.adapter_data import ExampleIds
-from localdflash.lab.train.adapter_pass import CHAT_WEIGHT, CHUNK, Pass, weighted_loss
+from localdflash.lab.train.adapter_pass import CHUNK, weighted_loss
 from tests.lab.train.tiny_adapters import noisy
-
-FILL = ExampleIds(np.array([15, 40, 14, 20, 21, 16, 22, 23, 0]), 6, "python", "rest")
-CHAT = ExampleIds(np.array([1, 30, 31, 2, 33, 34, 2]), 4, "chat", "chat")
-
-
-def test_middles_and_answers_are_learned_with_their_ends_and_answers_weigh_less() -> None:
-    found = Pass.of([CHAT, FILL])
-    assert found.places.tolist() == [3, 4, 5, 12, 13, 14]  # of what stands before each label
-    assert found.labels.tolist() == [33, 34, 2, 22, 23, 0]
-    assert found.weights.tolist() == [pytest.approx(CHAT_WEIGHT)] * 3 + [1.0] * 3
-    assert found.middle.tolist() == [False] * 3 + [True] * 3
 
 
 def test_loss_and_gradients_are_those_of_the_whole_head() -> None:

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.train import batched_answers
-from localdflash.lab.train.batched_answers import answer_prompts, repeats
+from localdflash.lab.train.batched_answers import answer_prompts
 from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWriter, KeptAnswers
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
@@ -96,37 +95,6 @@ def test_every_prompt_is_answered_once_with_its_own_rows(tmp_path: Path) -> None
         assert row["held_out"] == (row["number"] % 4 == 3)
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    texts = [str(4 + i % 5) for i in range(40)]
-    said = ask(tmp_path, texts, 60)
-    first = KeptAnswers.load(tmp_path)
-    assert 60 <= first.answer_tokens() < 60 + 3 * 9
-    assert "answer tokens" in said[-1]
-    known = first.index["number"].tolist()
-    ask(tmp_path, texts, 10**6)
-    numbers = KeptAnswers.load(tmp_path).index["number"].tolist()
-    assert numbers[: len(known)] == known
-    assert sorted(numbers) == list(range(40))
-
-
-@pytest.mark.parametrize(
-    ("ids", "round_and_round"),
-    [
-        ([7] * 48, True),
-        ([7] * 47, False),
-        ([5, 6, *list(range(20)) * 3], True),
-        ([*list(range(20)) * 3, 99], False),
-        (list(range(60)) * 3, False),
-        ([], False),
-    ],
-)
-def test_answers_in_circles(ids: list[int], round_and_round: bool) -> None:
-    assert repeats(ids) is round_and_round
-
-
-# The real engines
-
-
 def plain(target: Any, prompt: list[int], count: int) -> tuple[list[int], np.ndarray]:
     """Greedy decoding one token at a time: ids, and the taps of every decoded row."""
     target.crop(0)
@@ -189,23 +157,3 @@ def test_llama_cpp_answers_as_it_does_alone(tiny_pair: Path) -> None:
         assert ids[number] == wanted
         assert np.abs(taps[number] - rows).max() < 1e-3 * np.abs(rows).max()
     alone.close()
-
-
-def test_what_any_slot_has_read_is_not_read_again(
-    tiny_pair: Path, cpu_engine: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = ParallelCpuTarget(tiny_pair / "target.gguf", 3, 200, (1,))
-    read: list[int] = []
-    forward = target._team.forward
-
-    def counted(model: Any, job: Any, pool: int) -> None:
-        read.append(job._obj.rows)
-        forward(model, job, pool)
-
-    monkeypatch.setattr(target._team, "forward", counted)
-    first, second = [*range(40, 90), 7, 8], [*range(40, 90), 9, 9, 9]
-    for slot, prompt in ((2, first), (0, second), (1, first), (0, second)):
-        target.begin(slot, prompt)
-        target.step([slot], [prompt[-1]])
-    target.close()
-    assert sum(read) == 51 + 2

@@ -1,6 +1,5 @@
 """Training against serving: what a drafter learns from must be what it will see."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from localdflash.backends.reference.decoder import Decoder
@@ -25,7 +22,6 @@ from localdflash.lab.train.drafter_training import (
     block_logits,
     loss_of,
     train,
-    training_mask,
 )
 from localdflash.lab.train.loop import TrainingBudget, initialise
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -48,60 +44,6 @@ def dataset(*examples: tuple[int, int]) -> Dataset:
     return Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
 
 
-# The mask, told by loops over queries and keys from what a layer may see when it serves.
-
-
-def may_see_context(query: int, anchor: int, key: int, window: int | None) -> bool:
-    if key >= anchor:
-        return False  # the anchor's own hidden state does not exist yet
-    return window is None or query - key < window
-
-
-def may_see_slot(slot: int, other: int, window: int | None, causal: bool) -> bool:
-    if causal and other > slot:
-        return False
-    return window is None or abs(slot - other) < window
-
-
-def slow_mask(config: DFlashConfig, layer: int, anchors: list[int], context: int) -> list[list[bool]]:
-    window = config.window if config.is_sliding(layer) else None
-    rows = []
-    for n, anchor in enumerate(anchors):
-        for slot in range(config.block_size):
-            row = [may_see_context(anchor + slot, anchor, key, window) for key in range(context)]
-            for m in range(len(anchors)):
-                for other in range(config.block_size):
-                    row.append(n == m and may_see_slot(slot, other, window, config.is_causal(layer)))
-            rows.append(row)
-    return rows
-
-
-CONFIGS = st.builds(
-    lambda block, window, sliding, causal: replace(
-        CONFIG, block_size=block, window=window, sliding=sliding if window else (), causal=causal
-    ),
-    block=st.integers(2, 6),
-    window=st.none() | st.integers(1, 12),
-    sliding=st.tuples(st.booleans(), st.booleans()),
-    causal=st.sampled_from([None, True, False]),
-)
-
-
-@settings(max_examples=60)
-@given(config=CONFIGS, data=st.data())
-def test_the_mask_against_loops(config: DFlashConfig, data: st.DataObject) -> None:
-    context = data.draw(st.integers(1, 14))
-    size = data.draw(st.integers(1, 4))
-    anchors = [data.draw(st.lists(st.integers(0, context - 1), min_size=size, max_size=size)) for _ in range(2)]
-    for layer in range(2):
-        mask = training_mask(config, layer, torch.tensor(anchors), context)
-        assert mask.shape == (2, 1, size * config.block_size, context + size * config.block_size)
-        assert mask[:, 0].tolist() == [slow_mask(config, layer, row, context) for row in anchors]
-
-
-# Batches
-
-
 def first_batches(data: Dataset, run: DrafterRun, count: int = 40, seed: int = 0) -> list[Batch]:
     stream = batches(data, run, np.random.default_rng(seed))
     return [next(stream) for _ in range(count)]
@@ -121,9 +63,6 @@ def test_anchors_labels_and_ids_line_up() -> None:
                 assert slots == [-100, *(-100 if p is None else 1000 * number + p for p in positions)]
             assert ids[:length].tolist() == list(range(1000 * number, 1000 * number + length))
             assert ids[length:].tolist() == [0] * (len(ids) - length)
-
-
-# Train and serve
 
 
 @pytest.fixture(scope="module")
@@ -181,46 +120,6 @@ def test_training_sees_what_serving_sees(
             (served,) = seen
             assert (served - trained[row, block, 1:]).abs().max() < 1e-4
             assert list(draft.tokens) == trained[row, block, 1:].argmax(-1).tolist()
-
-
-# The loss
-
-
-def slow_loss(logits: Tensor, labels: Tensor, gamma: float) -> tuple[float, float]:
-    """Weighted mean of -log p, and mean accepted tokens plus the bonus, by loops."""
-    total = weight = 0.0
-    lengths = []
-    for block_logits_, block_labels in zip(logits.flatten(0, 1), labels.flatten(0, 1), strict=True):
-        if int(block_labels[1]) == -100:
-            continue
-        accepted, going = 0, True
-        for slot in range(1, len(block_labels)):
-            label = int(block_labels[slot])
-            if label == -100:
-                break
-            scores = block_logits_[slot].double()
-            w = math.exp(-(slot - 1) / gamma)
-            total += w * (math.log(scores.exp().sum().item()) - scores[label].item())
-            weight += w
-            going = going and int(scores.argmax()) == label
-            accepted += going
-        lengths.append(1 + accepted)
-    return total / weight, sum(lengths) / len(lengths)
-
-
-def test_the_loss_against_loops() -> None:
-    torch.manual_seed(0)
-    gamma = 7.0
-    logits = torch.randn(3, 5, 4, 6)
-    labels = logits.argmax(-1)  # right, but for some
-    labels[torch.rand(labels.shape) < 0.3] = 2
-    labels[:, :, 0] = -100
-    labels[0, 0, 3] = -100  # the answer's end
-    labels[1, 2:] = -100  # padding blocks
-    loss, tau = loss_of(logits, labels, gamma)
-    expected, accepted = slow_loss(logits, labels, gamma)
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
-    assert tau == pytest.approx(accepted, rel=1e-6)
 
 
 @pytest.mark.nightly

@@ -64,22 +64,6 @@ def put_together(example: Example) -> tuple[str, str, str]:
     return prefix, middle, suffix
 
 
-def code_in(chat: str) -> str:
-    match = re.search(r"```python\n(.*)\n```", chat, re.DOTALL)
-    assert match, chat
-    return match[1]
-
-
-def question(example: Example) -> str:
-    """The user's part of a chat, whose form is checked."""
-    start, asked, end, line_feed, again, assistant = example.prompt
-    assert (start, end, line_feed, again, assistant) == (IM_START, IM_END, "\n", IM_START, "assistant\n")
-    assert example.answer[1:] == (IM_END, "\n", END)
-    assert isinstance(asked, str)
-    assert asked.startswith("user\n")
-    return asked.removeprefix("user\n")
-
-
 def answer(example: Example) -> str:
     assert isinstance(example.answer[0], str)
     return example.answer[0]
@@ -135,12 +119,6 @@ def test_the_spelling_of_a_special_token_stays_text() -> None:
     assert kinds == set(KINDS)
 
 
-def without_docstring(code: str) -> str:
-    (node,) = ast.parse(code).body
-    assert isinstance(node, ast.FunctionDef)
-    return ast.dump(node.args) + "".join(map(ast.dump, node.body[bool(ast.get_docstring(node)) :]))
-
-
 def documented(source: str) -> dict[str, tuple[str, str]]:
     """Of each documented function, by what it does: its name and its docstring."""
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
@@ -149,27 +127,6 @@ def documented(source: str) -> dict[str, tuple[str, str]]:
         for node in nodes
         if ast.get_docstring(node)
     }
-
-
-@pytest.mark.parametrize("source", MODULES)
-def test_chats_ask_for_functions_explanations_and_edits(source: str) -> None:
-    found = all_of(source, "function")
-    known = documented(source)
-    for example in found:
-        written = code_in(answer(example))
-        name, doc = known[without_docstring(written)]
-        signature = code_in(question(example))
-        assert f"def {name}(" in signature
-        assert written.startswith(signature)
-        assert question(example).endswith(f"```\n{doc}")
-    assert len(found) >= 6
-    for example in all_of(source, "explain"):
-        assert known[without_docstring(code_in(question(example)))][1] == answer(example)
-        assert answer(example) not in question(example)
-    for example in (edits := all_of(source, "edit")):
-        instruction = question(example).partition("\n")[0]
-        assert code_in(answer(example)) in follow(instruction, code_in(question(example)))
-    assert edits
 
 
 # Edits: what the instruction says, done again here by other means.

@@ -4,47 +4,21 @@ import json
 from pathlib import Path
 
 import gguf
-import llama_cpp.llama_cpp as api
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from localdflash.backends.llamacpp.llama_library import load_model
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.lab.train import pair_export
-from localdflash.lab.train.dataset import SPECIALS, special_ids
+from localdflash.lab.train.dataset import SPECIALS
 from localdflash.models.shapes.decoder_config import DecoderConfig
-
-
-@pytest.fixture(scope="module")
-def specials(tiny_pair: Path) -> dict[str, int]:
-    return special_ids(Tokenizer.from_file(str(tiny_pair / "tokenizer.json")))
 
 
 def fields(path: Path) -> dict[str, object]:
     return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
-
-
-def test_llamacpp_knows_the_special_tokens(tiny_pair: Path, specials: dict[str, int]) -> None:
-    model = load_model(tiny_pair / "target.gguf", vocab_only=True)
-    vocabulary = api.llama_model_get_vocab(model)
-    try:
-        for name, function in {
-            "<|fim_prefix|>": api.llama_vocab_fim_pre,
-            "<|fim_suffix|>": api.llama_vocab_fim_suf,
-            "<|fim_middle|>": api.llama_vocab_fim_mid,
-            "<|fim_pad|>": api.llama_vocab_fim_pad,
-            "<|endoftext|>": api.llama_vocab_eos,
-            "<|im_end|>": api.llama_vocab_eot,
-        }.items():
-            assert function(vocabulary) == specials[name], name
-        assert not api.llama_vocab_get_add_bos(vocabulary)
-        assert fields(tiny_pair / "drafter.gguf")["tokenizer.ggml.mask_token_id"] == specials["<|mask|>"]
-    finally:
-        api.llama_model_free(model)
 
 
 @pytest.mark.parametrize(("quantization", "tied"), [("Q8_0", True), ("Q4_0", False)])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter, KeptAnswers, likely
+from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter, KeptAnswers
 
 ABOUT = {"sha256": "0" * 64, "taps": [1, 3], "hidden_size": 4}
 WIDTH = 8
@@ -95,13 +95,3 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.Mo
         check(tmp_path, [0])
     writer.close()  # there is room again
     check(tmp_path, [0, 1])
-
-
-def test_the_best_ids_and_their_shares_among_themselves() -> None:
-    logits = np.random.default_rng(0).standard_normal((5, 1000)).astype(np.float32) * 4
-    found = likely(logits)
-    for row, best in zip(logits.astype(np.float64), found, strict=True):
-        order = np.argsort(-row)[:COUNT]
-        assert best["id"].tolist() == order.tolist()
-        shares = np.exp(row[order]) / np.exp(row[order]).sum()
-        assert np.abs(best["share"] - shares).max() < 1e-3

@@ -19,7 +19,7 @@ from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.kept_answers import COUNT, AnswerWriter, KeptAnswers, likely
 from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, BlockSource
-from localdflash.lab.train.kept_drafter import SHARED, Frozen, accepted, logits_of, loss_of, start_from, verifies
+from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, start_from, verifies
 from localdflash.lab.train.kept_setup import DrafterOptions
 from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
 from localdflash.lab.train.loop import initialise
@@ -60,9 +60,6 @@ def source_of(folder: Path, size: int = 512, drafts: int = 7) -> BlockSource:
     return BlockSource(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, size, 2), 1024)
 
 
-# Blocks
-
-
 def test_labels_are_places_in_the_short_vocabulary(folder: Path) -> None:
     source = source_of(folder)
     kept = source.kept
@@ -93,9 +90,6 @@ def test_training_never_sees_what_is_held_out(folder: Path) -> None:
         assert blocks.taps[:20].sum().item() not in held_out
         assert (blocks.anchors.diff() > 0).all()
         assert len(blocks.anchors) == len(blocks.taps) - 8  # all of them: from 9 to the last anchor
-
-
-# The pass
 
 
 @pytest.mark.parametrize(("layers", "from_anchor"), [(1, True), (2, False)])
@@ -149,9 +143,6 @@ def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) 
             start_from(frozen, other, torch.ones(3))
 
 
-# The loss
-
-
 def only_labels(labels: torch.Tensor) -> Blocks:
     """Blocks whose target was sure of every label."""
     none = torch.zeros(0)
@@ -171,19 +162,6 @@ def test_loss_of_one_block_by_hand() -> None:
     assert loss.item() == pytest.approx(-weights[0] * math.log(p0) - weights[1] * math.log(p1), rel=1e-5)
 
 
-def test_loss_of_a_target_that_wavers() -> None:
-    logits = torch.tensor([[[1.0, 0.0, -1.0]]])
-    likely, shares = torch.zeros(1, 1, COUNT, dtype=torch.long), torch.zeros(1, 1, COUNT)
-    likely[0, 0, :2], shares[0, 0, :2] = torch.tensor([2, 0]), torch.tensor([0.6, 0.4])
-    none = torch.zeros(0)
-    loss, weight = loss_of(logits, Blocks(none, none, none, torch.tensor([[2]]), likely, shares))
-    total = math.exp(1) + 1 + math.exp(-1)
-    p0, p2 = math.exp(1) / total, math.exp(-1) / total
-    wanted = -SHARED * (0.6 * math.log(p2) + 0.4 * math.log(p0)) - (1 - SHARED) * math.log(p2)
-    assert weight.item() == pytest.approx(0.5 + p2 / 2)
-    assert loss.item() / weight.item() == pytest.approx(wanted, rel=1e-5)
-
-
 def test_accepted_tokens_and_verifies() -> None:
     labels = torch.tensor([[1, 1, 1], [1, 0, 1], [NOT_SHORT, 1, 1], [1, 1, NO_TOKEN]])
     logits = torch.nn.functional.one_hot(torch.ones(4, 3, dtype=torch.long), 2).float()
@@ -192,9 +170,6 @@ def test_accepted_tokens_and_verifies() -> None:
     assert verifies(torch.tensor([2, 0, 0])) == 1
     assert verifies(torch.tensor([1, 5, 3, 0, 0])) == 2
     assert verifies(torch.tensor([0, 1, 7, 2, 0, 0])) == 3  # 0; 1 and its bonus; 3, which takes two
-
-
-# The loop
 
 
 def prepared(

@@ -7,7 +7,6 @@ import pytest
 
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train import corpus, training_prompts
-from localdflash.lab.train.code_prompts import without_annotations
 from localdflash.lab.train.questions import Question, questions
 from localdflash.lab.train.training_prompts import TrainingPrompt
 
@@ -17,22 +16,6 @@ def test_a_subject_is_held_out_in_all_patterns_or_in_none() -> None:
     assert 0.03 < sum(q.held_out for q in found) / len(found) < 0.15
     for subject in ("a container", "recursion", "the water cycle", "a hash table"):
         assert len({q.held_out for q in found if subject in q.text.lower() and "load" not in q.text}) == 1
-
-
-@pytest.mark.parametrize(
-    ("code", "bare"),
-    [
-        ("def f(a: int, b: str = 'x') -> bool:\n    return a > 1", "def f(a, b='x'):\n    return a > 1"),
-        ("def f(a):\n    return a  # as it was", "def f(a):\n    return a  # as it was"),
-        ("def f(self, *, key: int):\n    return key", "def f(self, *, key):\n    return key"),
-        ("async def f(a: int):\n    return a", "async def f(a):\n    return a"),
-    ],
-)
-def test_annotations_are_taken_off(code: str, bare: str) -> None:
-    assert without_annotations(code) == bare
-
-
-# Prompt files
 
 
 @pytest.fixture

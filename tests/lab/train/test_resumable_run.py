@@ -34,17 +34,6 @@ class Run(ResumableRun):
             self.save_if_due()
 
 
-def test_steps_time_and_weights_of_all_sittings_come_back(tmp_path: Path) -> None:
-    for sitting in (1, 2, 3):
-        run = Run(tmp_path / "new")
-        run.now += 1000.0 * sitting  # the machine was off
-        with run.sitting():
-            run.learn(3)
-        assert (run.step, run.spent) == (3 * sitting, 6.0 * sitting)
-        again = Run(tmp_path / "new")
-        assert (again.step, again.spent, again.weight.tolist()) == (run.step, run.spent, [3.0 * sitting] * 2)
-
-
 @pytest.mark.parametrize(("ends_by", "kept"), [(KeyboardInterrupt(), 2), (ValueError(), 0)])
 def test_ctrl_c_keeps_a_checkpoint_and_an_error_does_not(ends_by: BaseException, kept: int, tmp_path: Path) -> None:
     run = Run(tmp_path)

@@ -58,18 +58,6 @@ def test_rates_are_ratios_of_sums_with_the_median_prompt_beside_them() -> None:
     assert "over_llama_cpp" not in found
 
 
-def test_a_way_of_every_other_prompt_is_compared_over_its_own_prompts() -> None:
-    slow = run_of([2], (0, 0, 1000.0, "none"))
-    found = report(
-        [
-            pair_of(run_of([1], PLAIN), run_of([1], (0, 0, 5.0, "none")), llama_cpp=run_of([9], (0, 0, 20.0, "none"))),
-            pair_of(slow, slow),
-        ]
-    )
-    assert found["over_llama_cpp"] == {"plain": 2.0, "drafting": 4.0}
-    assert found["identical"]["greedy"] == "2/2"  # llama.cpp rounds otherwise: its text does not count
-
-
 @pytest.mark.parametrize("way", ["drafting", "forced"])
 def test_every_way_that_drafts_counts_for_identity(way: str) -> None:
     ways = dict.fromkeys(("drafting", "dflash", "lookup", "forced"), run_of([1], PLAIN))

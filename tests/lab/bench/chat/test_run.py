@@ -1,7 +1,6 @@
 """The whole chat bench on a tiny pair, its plan, and what Ctrl-C leaves."""
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,8 @@ import pytest
 
 from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt
-from localdflash.lab.bench.chat.chat_modes import Hosts, opened
-from localdflash.lab.bench.chat.measuring import FULL, size_of
+from localdflash.lab.bench.chat.chat_modes import opened
+from localdflash.lab.bench.chat.measuring import size_of
 from localdflash.lab.bench.lone_row_target import LoneRowTarget
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -77,9 +76,6 @@ def test_everything_is_in_the_result(options: Options) -> None:
     assert "7 prompts, 8 modes interleaved" in watcher.line
 
 
-# Ways
-
-
 def test_each_way_is_what_it_says(options: Options) -> None:
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         pairs: dict[str, Any] = ways.pairs
@@ -98,36 +94,4 @@ def test_each_way_is_what_it_says(options: Options) -> None:
         assert isinstance(pairs["llama.cpp"].target, LoneRowTarget)
 
 
-# The plan
-
-
-def test_every_part_of_a_run_grows_with_the_limit() -> None:
-    sizes = [*(size_of(limit) for limit in (1, 2, 5, 10, 40)), FULL]
-    for smaller, larger in pairwise(sizes):
-        assert all(less <= more for less, more in zip(smaller, larger, strict=True))
-    assert size_of(None) == FULL
-    assert (sizes[0].contexts, sizes[0].answer, sizes[0].cold) == (2, 16, 1)  # less than a minute on two cores
-
-
 # Longer contexts
-
-
-def test_a_document_is_read_once(options: Options) -> None:
-    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        hosts = ways.hosts
-        assert isinstance(hosts, Hosts)
-        computed, original = list[int](), hosts.drafting.prefill
-
-        def prefill(*arguments: Any) -> int:
-            computed.append(original(*arguments))
-            return computed[-1]
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hosts.drafting, "prefill", prefill)
-            curve.measure(loaded, hosts, [512], 2)
-    first, *later = computed
-    assert first > 400
-    assert max(later) < 80  # a question, and what the tokenizer joins with it
-
-
-# Other backends
