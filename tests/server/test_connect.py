@@ -25,8 +25,7 @@ from localdflash.server.sockets import listening_socket, prepare_folder
 from localdflash.server.spawn import connect
 from localdflash.server.worker import PairWorker
 from tests.support.daemons import DROPPED_SOCKET, unix_only, until
-from tests.support.delays import delayed
-from tests.support.served import serving
+from tests.support.served import delayed, serving
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),

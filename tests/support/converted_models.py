@@ -19,21 +19,19 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from tests.support.gguf_writing import add_metadata, add_tensor, expert_halves, finish, names_of, rounded, tensor_name
+from tests.support.gguf_writing import (
+    add_metadata,
+    add_tensor,
+    expert_halves,
+    finish,
+    names_of,
+    rounded,
+    shape_numbers,
+    tensor_name,
+)
 
-VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 97, 64, 3, 4, 2, 32, 256
+VOCABULARY, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 97, 64, 4, 2, 32, 256
 EXPERTS, CHOSEN, INNER = 8, 3, 32
-COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": HEAD_DIM,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": CONTEXT,
-    "attn_implementation": "eager",
-}
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 1e4}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -43,6 +41,30 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,  # so short that all three ranges of frequencies are there
 }
+
+
+def hugging_face_shape(layers: int, context: int, eps: float) -> dict[str, Any]:
+    """Return the fields that the configurations of all families have."""
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "rms_norm_eps": eps,
+        "max_position_embeddings": context,
+        "attn_implementation": "eager",
+    }
+
+
+def numbers_of(config: Any) -> dict[str, Any]:
+    """Return the metadata of a file with such a configuration."""
+    numbers = shape_numbers(config, config.max_position_embeddings)
+    return numbers | {"vocab_size": config.vocab_size, "rope.dimension_count": config.head_dim}
+
+
+COMMON = hugging_face_shape(3, CONTEXT, 1e-5)
 
 
 def qwen3() -> Any:
@@ -114,38 +136,20 @@ def case_of(name: str, kind: str = "F32") -> Case:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(1 + 0.3 * noise if parameter.ndim == 1 else 0.2 * noise)
             if parameter.ndim > 1 and not key.endswith("mlp.gate.weight"):
-                parameter.copy_(torch.from_numpy(rounded(parameter.numpy(), kind)))
-    case = Case(model, name.split(maxsplit=1)[0], dict(converted(model)), shape_of(name))
+                parameter.copy_(rounded_tensor(parameter, kind))
+    case = Case(model, name.split(maxsplit=1)[0], dict(converted(model)), numbers_of(model.config))
+    if name == "qwen3moe":
+        case.numbers |= {"expert_count": EXPERTS, "expert_used_count": CHOSEN, "expert_feed_forward_length": INNER}
     if name == "llama 3.1":
         plain = llama(PLAIN_ROPE, tied=True).model.rotary_emb.inv_freq
         case.tensors["rope_freqs.weight"] = (plain / model.model.rotary_emb.inv_freq).numpy()
     return case
 
 
-def shape_of(name: str) -> dict[str, int | float]:
-    numbers: dict[str, int | float] = {
-        "vocab_size": VOCABULARY,
-        "context_length": CONTEXT,
-        "embedding_length": HIDDEN,
-        "block_count": LAYERS,
-        "feed_forward_length": 160 if name == "qwen3moe" else 96,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "attention.key_length": HEAD_DIM,
-        "attention.value_length": HEAD_DIM,
-        "rope.dimension_count": HEAD_DIM,
-        "rope.freq_base": 1e4,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    }
-    if name == "qwen3moe":
-        numbers |= {"expert_count": EXPERTS, "expert_used_count": CHOSEN, "expert_feed_forward_length": INNER}
-    return numbers
-
-
 def converted(model: Any) -> Any:
     """(name, values) as llama.cpp's converter writes them: its names, experts split, Llama's q and k turned."""
     is_llama = isinstance(model, LlamaForCausalLM)
-    names = names_of(model.config.model_type.replace("_", ""), LAYERS)
+    names = names_of(model.config.model_type.replace("_", ""), model.config.num_hidden_layers)
     for key, parameter in model.named_parameters():
         values = parameter.detach()
         if is_llama and key.endswith(("q_proj.weight", "k_proj.weight")):
@@ -158,6 +162,11 @@ def interleaved(values: Tensor) -> Tensor:
     """Rows of every head so that elements which rotate together are neighbours: what llama.cpp's Llama expects."""
     heads = values.view(-1, HEAD_DIM, values.shape[1])
     return torch.stack((heads[:, : HEAD_DIM // 2], heads[:, HEAD_DIM // 2 :]), 2).reshape(values.shape)
+
+
+def rounded_tensor(values: Tensor, kind: str) -> Tensor:
+    """Return the values that are left after quantization to `kind`."""
+    return torch.from_numpy(rounded(values.numpy(), kind))
 
 
 def ids_of(count: int, seed: int = 0) -> list[int]:

@@ -13,7 +13,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.gguf_writing import add_metadata, finish
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from tests.support.gguf_writing import add_metadata, finish, shape_numbers
 
 Array = NDArray[np.float64]
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, EPS, THETA = 64, 96, 4, 2, 32, 1e-5, 1e4
@@ -36,19 +37,10 @@ class Eagle3:
         writer.add_tokenizer_model("none")
         if tokens:
             writer.add_token_list(list(tokens))
-        numbers = {
+        shape = DecoderConfig(vocabulary, HIDDEN, 1, HEADS, KV_HEADS, HEAD_DIM, INNER, rms_norm_eps=EPS)
+        numbers = shape_numbers(shape, 4096, THETA) | {
             "vocab_size": vocabulary,
-            "context_length": 4096,
-            "embedding_length": HIDDEN,
-            "block_count": 1,
-            "feed_forward_length": INNER,
-            "attention.head_count": HEADS,
-            "attention.head_count_kv": KV_HEADS,
-            "attention.key_length": HEAD_DIM,
-            "attention.value_length": HEAD_DIM,
-            "attention.layer_norm_rms_epsilon": EPS,
             "rope.dimension_count": HEAD_DIM,
-            "rope.freq_base": THETA,
             "target_layers": [tap + 1 for tap in self.taps],
             "target_hidden_size": self.weights["fc.weight"].shape[1] // 3,
             "norm_before_residual": self.norm_before_residual,

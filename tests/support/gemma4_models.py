@@ -1,6 +1,7 @@
 """A small Gemma 4 of random weights, from Hugging Face, in files as llama.cpp converts it."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,30 +10,31 @@ from numpy.typing import NDArray
 from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 from transformers.models.gemma4.modeling_gemma4 import Gemma4ForCausalLM
 
-from tests.support.converted_models import Case
+from tests.support.converted_models import (
+    HEAD_DIM,
+    KV_HEADS,
+    VOCABULARY,
+    Case,
+    hugging_face_shape,
+    numbers_of,
+    rounded_tensor,
+)
 from tests.support.gguf_writing import names_of, tensor_name
-from tests.support.gpt_oss_models import rounded
 
-VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, CONTEXT, WINDOW = 97, 64, 96, 4, 4, 512, 24
-KV_HEADS, HEAD_DIM, GLOBAL_KV_HEADS, GLOBAL_HEAD_DIM = 2, 32, 1, 64  # of layers with a window, and of those without
+LAYERS, WINDOW = 4, 24
+GLOBAL_KV_HEADS, GLOBAL_HEAD_DIM = 1, 64  # of layers without a window
 SLIDES = [True, False, True, False]
 TURNED = 0.25  # part of a head that turns where no window is
 CAP = 5.0  # of logits, so low that it shows
+SHAPE = hugging_face_shape(LAYERS, 512, 1e-6) | {"intermediate_size": 96}
 NUMBERS: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "context_length": CONTEXT,
-    "embedding_length": HIDDEN,
     "embedding_length_per_layer_input": 0,
-    "block_count": LAYERS,
-    "feed_forward_length": INNER,
     "final_logit_softcapping": CAP,
-    "attention.head_count": HEADS,
     "attention.head_count_kv": [KV_HEADS if slides else GLOBAL_KV_HEADS for slides in SLIDES],
     "attention.key_length": GLOBAL_HEAD_DIM,
     "attention.value_length": GLOBAL_HEAD_DIM,
     "attention.key_length_swa": HEAD_DIM,
     "attention.value_length_swa": HEAD_DIM,
-    "attention.layer_norm_rms_epsilon": 1e-6,
     "attention.shared_kv_layers": 0,
     "attention.sliding_window": WINDOW,
     "attention.sliding_window_pattern": SLIDES,
@@ -46,13 +48,7 @@ NUMBERS: dict[str, Any] = {
 def case_of(kind: str = "F32") -> Case:
     """A model whose weights survive quantization to a type unchanged; keys are values, too, where no window is."""
     config = Gemma4TextConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=INNER,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
+        **SHAPE,
         global_head_dim=GLOBAL_HEAD_DIM,
         num_global_key_value_heads=GLOBAL_KV_HEADS,
         attention_k_eq_v=True,
@@ -63,20 +59,18 @@ def case_of(kind: str = "F32") -> Case:
             "full_attention": {"rope_type": "proportional", "partial_rotary_factor": TURNED, "rope_theta": 1e5},
         },
         final_logit_softcapping=CAP,
-        max_position_embeddings=CONTEXT,
         hidden_size_per_layer_input=0,
         vocab_size_per_layer_input=VOCABULARY,
-        attn_implementation="eager",
     )
     model: Any = Gemma4ForCausalLM(config).float().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for _, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.3 * noise if parameter.ndim == 1 else rounded(0.2 * noise, kind))
+            parameter.copy_(1 + 0.3 * noise if parameter.ndim == 1 else rounded_tensor(0.2 * noise, kind))
         for layer in model.model.layers:
             layer.layer_scalar.fill_(0.5 + float(torch.rand(1, generator=generator)))
-    case = Case(model, "gemma4", dict(_converted(model)), dict(NUMBERS))
+    case = Case(model, "gemma4", dict(_converted(model)), numbers_of(SimpleNamespace(**SHAPE)) | NUMBERS)
     turned = int(GLOBAL_HEAD_DIM * TURNED / 2)
     case.tensors["rope_freqs.weight"] = np.array([1.0] * turned + [1e30] * (GLOBAL_HEAD_DIM // 2 - turned), np.float32)
     return case

@@ -43,6 +43,22 @@ def add_vocabulary(writer: gguf.GGUFWriter, target: Path) -> int:
     return len(tokens)
 
 
+def shape_numbers(c: Any, context: int, theta: float = 1e4) -> dict[str, Any]:
+    """Return the metadata that every architecture has, from Hugging Face's or our own configuration."""
+    return {
+        "context_length": context,
+        "embedding_length": c.hidden_size,
+        "block_count": c.num_hidden_layers,
+        "feed_forward_length": getattr(c, "intermediate_size", 0),
+        "attention.head_count": c.num_attention_heads,
+        "attention.head_count_kv": c.num_key_value_heads,
+        "attention.key_length": c.head_dim,
+        "attention.value_length": c.head_dim,
+        "attention.layer_norm_rms_epsilon": c.rms_norm_eps,
+        "rope.freq_base": float(theta),
+    }
+
+
 def finish(writer: gguf.GGUFWriter) -> None:
     """Write all that was added."""
     writer.write_header_to_file()

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM
 
-from tests.support import gguf_writing
-from tests.support.converted_models import Case
+from tests.support.converted_models import Case, hugging_face_shape, numbers_of, rounded_tensor
+from tests.support.gguf_writing import names_of
 
-VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 97, 64, 96, 4, 4, 2, 32
+INNER, LAYERS = 96, 4
 EXPERTS, CHOSEN, WINDOW, CONTEXT = 6, 3, 24, 512
 YARN = {
     "rope_type": "yarn",
@@ -23,19 +22,7 @@ YARN = {
     "original_max_position_embeddings": 64,
 }
 NUMBERS: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "context_length": CONTEXT,
-    "embedding_length": HIDDEN,
-    "block_count": LAYERS,
-    "feed_forward_length": INNER,
-    "attention.head_count": HEADS,
-    "attention.head_count_kv": KV_HEADS,
-    "attention.key_length": HEAD_DIM,
-    "attention.value_length": HEAD_DIM,
-    "attention.layer_norm_rms_epsilon": 1e-5,
     "attention.sliding_window": WINDOW,
-    "rope.dimension_count": HEAD_DIM,
-    "rope.freq_base": 1e4,
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 8.0,
     "rope.scaling.original_context_length": 64,
@@ -54,20 +41,13 @@ def case_of(kind: str = "F32", experts: str = "F32", llama_cpp: bool = False) ->
     and knows one `beta_fast`.
     """
     config = GptOssConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
+        **hugging_face_shape(LAYERS, CONTEXT, 1e-5),
         intermediate_size=INNER,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
         num_local_experts=EXPERTS,
         num_experts_per_tok=CHOSEN,
         sliding_window=WINDOW,
-        max_position_embeddings=CONTEXT,
         rope_parameters={**YARN, **({"truncate": True, "beta_fast": 32.0} if llama_cpp else {"truncate": False})},
         tie_word_embeddings=False,
-        attn_implementation="eager",
         experts_implementation="eager",
     )
     model: Any = GptOssForCausalLM(config).float().eval()
@@ -82,20 +62,15 @@ def case_of(kind: str = "F32", experts: str = "F32", llama_cpp: bool = False) ->
             elif name.endswith("bias"):
                 parameter.copy_(noise)
             elif "experts" in name:  # [experts, inputs, outputs]; so large that some are beyond the limit of 7
-                parameter.copy_(rounded(0.6 * noise.transpose(1, 2), experts).transpose(1, 2))
+                parameter.copy_(rounded_tensor(0.6 * noise.transpose(1, 2), experts).transpose(1, 2))
             else:
-                parameter.copy_(0.2 * noise if "router" in name else rounded(0.2 * noise, kind))
-    return Case(model, "gpt-oss", dict(_converted(model)), dict(NUMBERS))
-
-
-def rounded(values: Tensor, kind: str) -> Tensor:
-    """Return the values that are left after quantization to `kind`."""
-    return torch.from_numpy(gguf_writing.rounded(values.numpy(), kind))
+                parameter.copy_(0.2 * noise if "router" in name else rounded_tensor(0.2 * noise, kind))
+    return Case(model, "gpt-oss", dict(_converted(model)), numbers_of(config) | NUMBERS)
 
 
 def _converted(model: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """(name, values): the experts' gate and up, which alternate, apart."""
-    names = gguf_writing.names_of("gpt-oss", LAYERS)
+    names = names_of("gpt-oss", LAYERS)
     for key, parameter in model.named_parameters():
         values = parameter.detach()
         stem, _, end = key.rpartition(".")

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.support import qwen35_models as qwen35
-from tests.support.converted_models import Case
-from tests.support.gpt_oss_models import rounded
+from tests.support.converted_models import HIDDEN, Case, rounded_tensor
 
 TRUNK = qwen35.LAYERS
 EPS, NORMS = 1e-6, ("enorm", "hnorm", "shared_head_norm")
@@ -33,7 +32,7 @@ class Head:
     @torch.no_grad()
     def propose(self, ids: Sequence[int], states: NDArray[np.float32], anchor: int, count: int) -> list[Tensor]:
         """Logits [V] of every node, each the likeliest token of the one before."""
-        none = torch.zeros(qwen35.HIDDEN, dtype=self._type)
+        none = torch.zeros(HIDDEN, dtype=self._type)
         tokens, before = [*ids, anchor], [none, *torch.from_numpy(states).to(self._type)]
         found = list[Tensor]()
         for _ in range(count):
@@ -60,9 +59,9 @@ class Head:
 def case_of(architecture: str, kind: str = "F32") -> tuple[Case, Head]:
     """A `qwen35` or `qwen35moe` with a head behind its layers; `model` has the layers alone."""
     case = qwen35.case_of(architecture, kind, (TRUNK - 1, TRUNK), TRUNK + 1)
-    generator, hidden = torch.Generator().manual_seed(2), qwen35.HIDDEN
-    weights = {name: 1 + 0.3 * torch.randn(hidden, generator=generator) for name in NORMS}
-    weights["eh_proj"] = rounded(0.2 * torch.randn((hidden, 2 * hidden), generator=generator), kind)
+    generator = torch.Generator().manual_seed(2)
+    weights = {name: 1 + 0.3 * torch.randn(HIDDEN, generator=generator) for name in NORMS}
+    weights["eh_proj"] = rounded_tensor(0.2 * torch.randn((HIDDEN, 2 * HIDDEN), generator=generator), kind)
     case.tensors |= {f"blk.{TRUNK}.nextn.{name}.weight": value.numpy() for name, value in weights.items()}
     case.numbers |= {"nextn_predict_layers": 1}
     layers = case.model.model.layers

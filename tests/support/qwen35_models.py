@@ -13,29 +13,19 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeForCausalLM
 
-from tests.support.converted_models import Case
+from tests.support.converted_models import HEAD_DIM, Case, hugging_face_shape, numbers_of, rounded_tensor
 from tests.support.gguf_writing import expert_halves, names_of, tensor_name
-from tests.support.gpt_oss_models import rounded
 
-VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROTARY, CONTEXT = 97, 64, 96, 4, 4, 2, 32, 8, 512
+INNER, LAYERS, ROTARY = 96, 4, 8
 K_HEADS, V_HEADS, K_DIM, V_DIM, KERNEL = 2, 4, 32, 32, 4  # of the delta nets; llama.cpp wants K_DIM to be V_DIM
 EXPERTS, CHOSEN, EXPERT, SHARED = 6, 3, 32, 64
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": HEAD_DIM,
+SHAPE = hugging_face_shape(LAYERS, 512, 1e-6) | {
     "linear_num_key_heads": K_HEADS,
     "linear_num_value_heads": V_HEADS,
     "linear_key_head_dim": K_DIM,
     "linear_value_head_dim": V_DIM,
     "linear_conv_kernel_dim": KERNEL,
-    "max_position_embeddings": CONTEXT,
-    "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
-    "attn_implementation": "eager",
     "rope_parameters": {
         "rope_type": "default",
         "rope_theta": 1e4,
@@ -45,18 +35,8 @@ SHAPE: dict[str, Any] = {
 }
 ROPE = ("rope_type", "rope_theta", "partial_rotary_factor")  # of Qwen3-Next
 NUMBERS: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "context_length": CONTEXT,
-    "embedding_length": HIDDEN,
-    "block_count": LAYERS,
-    "attention.head_count": HEADS,
-    "attention.head_count_kv": KV_HEADS,
-    "attention.key_length": HEAD_DIM,
-    "attention.value_length": HEAD_DIM,
-    "attention.layer_norm_rms_epsilon": 1e-6,
     "rope.dimension_count": ROTARY,
     "rope.dimension_sections": [2, 1, 1, 0],
-    "rope.freq_base": 1e4,
     "ssm.conv_kernel": KERNEL,
     "ssm.state_size": K_DIM,
     "ssm.group_count": K_HEADS,
@@ -88,17 +68,17 @@ def case_of(
     recurrent = [layer not in attention for layer in range(layers)]
     shape = SHAPE | {"layer_types": ["linear_attention" if net else "full_attention" for net in recurrent]}
     shape["num_hidden_layers"] = layers
-    numbers = NUMBERS | MIXTURE_NUMBERS
+    more = NUMBERS | MIXTURE_NUMBERS
     match architecture:
         case "qwen35":
             model: Any = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shape, intermediate_size=INNER))
-            numbers = NUMBERS | {"feed_forward_length": INNER}
+            more = NUMBERS
         case "qwen35moe":
             model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**shape, **MIXTURE))
         case _:
             shape["rope_parameters"] = {key: SHAPE["rope_parameters"][key] for key in ROPE}
             model = Qwen3NextForCausalLM(Qwen3NextConfig(**shape, **MIXTURE, intermediate_size=INNER))
-            del numbers["rope.dimension_sections"]
+            del more["rope.dimension_sections"]
     model = model.float().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -112,8 +92,10 @@ def case_of(
                 parameter.copy_(0.4 * noise)
             else:
                 is_exact = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
-                parameter.copy_(0.2 * noise if is_exact else rounded(0.2 * noise, kind))
-    numbers |= {"attention.recurrent_layers": recurrent, "block_count": layers}
+                parameter.copy_(0.2 * noise if is_exact else rounded_tensor(0.2 * noise, kind))
+    numbers = numbers_of(model.config) | more | {"attention.recurrent_layers": recurrent}
+    if architecture != "qwen35":
+        del numbers["feed_forward_length"]
     return Case(model, architecture, dict(_converted(model, architecture)), numbers)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from tests.support.gguf_writing import add_metadata, add_tensor, add_vocabulary, finish, rounded
+from tests.support.gguf_writing import add_metadata, add_tensor, add_vocabulary, finish, rounded, shape_numbers
 
 Weights = dict[str, NDArray[np.float32]]
 CONVOLVED = {"conv_kernel": 3, "conv_group": 16, "selector_rank": 32, "selector_top_k": 7}
@@ -261,17 +261,7 @@ def write_gguf(
 
 def _metadata(config: DFlashConfig) -> dict[str, Any]:
     c = config.decoder
-    found: dict[str, Any] = {
-        "context_length": c.context_length,
-        "embedding_length": c.hidden_size,
-        "block_count": c.num_hidden_layers,
-        "feed_forward_length": c.intermediate_size,
-        "attention.head_count": c.num_attention_heads,
-        "attention.head_count_kv": c.num_key_value_heads,
-        "attention.key_length": c.head_dim,
-        "attention.value_length": c.head_dim,
-        "rope.freq_base": float(c.rope_theta),
-        "attention.layer_norm_rms_epsilon": c.rms_norm_eps,
+    found = shape_numbers(c, c.context_length, c.rope_theta) | {
         "block_size": config.block_size,
         "target_layers": [tap + 1 for tap in config.taps],
     }

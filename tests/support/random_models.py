@@ -7,7 +7,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from tests.support.gguf_writing import add_vocabulary, finish
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from tests.support.gguf_writing import add_metadata, add_vocabulary, finish, shape_numbers
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
 BLOCKS = {"Q8_0": (34, 1e-4), "Q4_0": (18, 2e-3)}  # bytes of 32 weights, the first two of them their scale
@@ -87,20 +88,16 @@ def quantize(source: Path, target: Path, kind: str) -> Path:
 
 
 def _write_metadata(writer: gguf.GGUFWriter, shape: Shape) -> int:
-    writer.add_block_count(shape.layers)
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_feed_forward_length(shape.mlp)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_freq_base(1e6)
-    writer.add_layer_norm_rms_eps(1e-6)
+    heads = (shape.heads, shape.kv_heads, shape.head_dim)
+    numbers = shape_numbers(DecoderConfig(0, shape.hidden, shape.layers, *heads, shape.mlp), shape.context, 1e6)
     if shape.experts:
-        writer.add_expert_count(shape.experts)
-        writer.add_expert_used_count(shape.used)
-        writer.add_expert_feed_forward_length(shape.mlp)
+        numbers |= {
+            "expert_count": shape.experts,
+            "expert_used_count": shape.used,
+            "expert_feed_forward_length": shape.mlp,
+        }
+    for name, value in numbers.items():
+        add_metadata(writer, f"{writer.arch}.{name}", value)
     return add_vocabulary(writer, EMBEDDED)
 
 

@@ -32,7 +32,6 @@ from localdflash.server.guard import Guard
 from localdflash.server.http_app import create_app
 from localdflash.server.worker import PairWorker
 from tests.support.costs import drafting_pays
-from tests.support.delays import delayed
 
 KEY = "a-key-of-this-test"
 
@@ -59,6 +58,16 @@ def worker(engine_set: Engines) -> PairWorker:
     worker = engine_set.worker("chat")
     assert worker
     return worker
+
+
+def delayed(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that sleeps, then calls `function`."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        time.sleep(seconds)
+        return function(*arguments, **keywords)
+
+    return call
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.gguf_config import EXPERT_TENSORS, LAYER_TENSORS
-from tests.support.gguf_writing import add_metadata, add_tensor, finish
+from tests.support.gguf_writing import add_metadata, add_tensor, finish, shape_numbers
 
 SHAPE = DecoderConfig(160, 128, 3, 2, 1, 64, 128, context_length=512, tie_word_embeddings=False)
 EXPERTS: dict[str, Any] = {
@@ -42,19 +42,8 @@ def write_target(path: Path, shape: DecoderConfig, quantization: str = "Q8_0") -
     return path
 
 
-def _numbers(shape: DecoderConfig) -> dict[str, int | float]:
-    numbers: dict[str, int | float] = {
-        "context_length": shape.context_length,
-        "embedding_length": shape.hidden_size,
-        "block_count": shape.num_hidden_layers,
-        "feed_forward_length": shape.intermediate_size,
-        "attention.head_count": shape.num_attention_heads,
-        "attention.head_count_kv": shape.num_key_value_heads,
-        "attention.key_length": shape.head_dim,
-        "attention.value_length": shape.head_dim,
-        "rope.freq_base": 1e4,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-    }
+def _numbers(shape: DecoderConfig) -> dict[str, Any]:
+    numbers = shape_numbers(shape, shape.context_length)
     if shape.num_experts:
         numbers |= {
             "expert_count": shape.num_experts,

@@ -15,7 +15,6 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
 from tests.support.costs import drafting_pays
-from tests.support.watched import Watched
 
 WAYS = ["plain", "drafting", "dflash", "lookup", "forced", "llama.cpp"]
 
@@ -39,6 +38,19 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_run, "size_of", lambda limit: size_of(limit)._replace(draws=4, has_others=True))
     monkeypatch.setattr(curve, "LENGTHS", (256, 512, 1 << 30))
     monkeypatch.setattr(curve, "ANSWER", 6)
+
+
+class Watched:
+    """Records the plan and the steps."""
+
+    def __init__(self) -> None:
+        self.planned, self.line, self.parts = 0.0, "", list[tuple[float, str]]()
+
+    def plan(self, seconds: float, line: str) -> None:
+        self.planned, self.line = seconds, line
+
+    def done(self, seconds: float, what: str) -> None:
+        self.parts.append((seconds, what))
 
 
 def measured(options: Options, watcher: Watched, limit: int = 1) -> dict[str, Any]:
