@@ -7,11 +7,8 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 
 import pytest
-import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from tests.gpu import gemm_cases, token_cases
 
 ENOUGH = ("torch", "triton", "numpy", "safetensors", "pytest")
 WITHOUT = """
@@ -40,16 +37,6 @@ def with_their_own(names: tuple[str, ...]) -> set[str]:
         found.add(name)
         waiting += [one.name for one in needed if "extra" not in str(one.marker)]
     return found
-
-
-@pytest.mark.parametrize(("capability", "e4m3"), [((8, 6), False), ((8, 9), True)])
-def test_what_a_chip_lacks_is_skipped(capability: tuple[int, int], e4m3: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    cases = [*gemm_cases.CASES, *token_cases.CASES]
-    run = {case.name for case in cases if not case.lacking(torch.device("cuda"))}
-    small = {case.name for case in cases if "float8" in case.name}
-    assert len(small) >= 2
-    assert {case.name for case in cases} - run == (set() if e4m3 else small)
 
 
 @pytest.mark.system

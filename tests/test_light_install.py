@@ -3,20 +3,16 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from localdflash.base.errors import ModelError
-from localdflash.lab.scripts.support import instant_engine
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import scripted
 from localdflash.lab.scripts.support.terminal import READY, Terminal
-from tests.lsp.wire import asking, notification, opening, serving
 from tests.support import daemons
 
-CODE = "def add(first, second):\n    return first + second\n"
 BEGUN = "def add(first, second):\n    "
 HIDE = """
 from importlib.machinery import PathFinder
@@ -53,26 +49,6 @@ def begun(tmp_path: Path) -> Path:
     file = tmp_path / "add.py"
     file.write_text(BEGUN, "utf-8")
     return file
-
-
-@pytest.fixture
-def oracle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An engine that knows how the file goes on."""
-    known = tmp_path / "known.py"
-    known.write_text(CODE, "utf-8")
-    with (
-        daemons.short_home(monkeypatch),
-        subprocess.Popen([*instant_engine.COMMAND, str(known)], stderr=subprocess.DEVNULL) as engine,
-    ):
-        daemons.until(daemons.is_ready)
-        yield
-        engine.kill()
-
-
-def test_the_extras_are_hidden() -> None:
-    program = "import importlib.util as i; print([i.find_spec(n) for n in ('torch', 'llama_cpp', 'triton')])"
-    done = subprocess.run([*PYTHON, program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[None, None, None]"
 
 
 def test_commands_that_load_nothing() -> None:
@@ -115,17 +91,6 @@ def test_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_completion_by_the_engine_that_it_starts(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with daemons.short_home(monkeypatch):
         assert run("complete", f"{begun}:2:5", "--rows", "fast").strip()
-
-
-@pytest.mark.system
-@pytest.mark.usefixtures("oracle")
-def test_the_language_server(begun: Path) -> None:
-    with serving(program=PROGRAM) as server:
-        server.begin()
-        server.send(notification("textDocument/didOpen", opening(begun.as_uri(), BEGUN)))
-        answer = server.ask("textDocument/inlineCompletion", asking(begun.as_uri(), 1, 4, trigger=1))
-        (item,) = answer["result"]["items"]
-        assert item["insertText"].strip() == "return first + second"
 
 
 @pytest.mark.system

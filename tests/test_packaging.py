@@ -179,14 +179,6 @@ def test_the_unpacked_wheel_and_its_library_run(built: Path, tmp_path: Path) -> 
     assert done.stderr == ""
 
 
-def test_make_builds_anew_when_a_source_changes() -> None:
-    lines = (ROOT / "Makefile").read_text().splitlines()
-    (sources,) = [line for line in lines if line.startswith("BUILT_FROM := ")]
-    assert {"pyproject.toml", "setup.py"} <= set(sources.split())
-    assert "$(wildcard kernels/cpu/*.*)" in sources
-    assert {"$(LIGHT): $(BUILT_FROM)", "$(READY): $(BUILT_FROM)"} <= set(lines)
-
-
 def test_packages_have_the_version_of_the_project() -> None:
     version = PROJECT["project"]["version"]
     assert f"\npkgver={version}\n" in (ROOT / "packaging" / "aur" / "PKGBUILD").read_text()

@@ -5,9 +5,7 @@ import importlib
 import click
 from click.shell_completion import CompletionItem
 
-from localdflash.base.errors import UsageError
 from localdflash.base.files.strict_toml import did_you_mean
-from localdflash.cli.output import say
 
 SUBCOMMANDS = {
     "speed": ("bench_speed", "Speed, acceptance and identity on the prompt set; runs without a subcommand."),
@@ -16,11 +14,10 @@ SUBCOMMANDS = {
     "infill": ("bench_infill", "Quality of infillings: exact match, edit similarity and pass@1."),
     "drafters": ("bench_drafters", "The pair's drafter compared with other drafters."),
 }
-OLD_FLAGS = {"--server": "server", "--typing": "typing", "--infill": "infill", "--against": "drafters"}
 
 
 class BenchGroup(click.Group):
-    """Group that imports a subcommand when it is called, and translates the flags that came before subcommands."""
+    """Group that imports a subcommand when it is called, and runs `speed` where none is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click."""
@@ -49,8 +46,8 @@ class BenchGroup(click.Group):
         """See click; names the subcommand where none is given."""
         if not args and ctx.resilient_parsing:  # shell completion offers the subcommands
             return super().parse_args(ctx, args)
-        if not args or args[0] not in (*SUBCOMMANDS, *ctx.help_option_names):
-            args = translate_flags(args)
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["speed", *args]
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -60,28 +57,6 @@ class BenchGroup(click.Group):
         if args[0] not in SUBCOMMANDS:
             ctx.fail(f"no command {args[0]!r}{did_you_mean(args[0], SUBCOMMANDS)}")
         return super().resolve_command(ctx, args)
-
-
-def translate_flags(args: list[str]) -> list[str]:
-    """Return arguments with a subcommand: that of an old flag, with a notice on stderr, else `speed`."""
-    found, values, rest = dict[str, str](), list[str](), list[str]()
-    words = iter(args)
-    for word in words:
-        flag, equals, value = word.partition("=")
-        subcommand = OLD_FLAGS.get(flag)
-        if subcommand is None:
-            rest.append(word)
-            continue
-        found[flag] = subcommand
-        if subcommand in ("infill", "drafters"):
-            values += [value if equals else next(words, "")]
-    if not found:
-        return ["speed", *args] if not args or args[0].startswith("-") else args
-    if len(found) > 1:
-        raise UsageError(f"bench: {' and '.join(found)} are different measurements; choose one")
-    ((flag, subcommand),) = found.items()
-    say(f"bench {flag} is now `localdflash bench {subcommand}`; the flag will be removed")
-    return [subcommand, *rest, *(value for value in values if value)]
 
 
 @click.group(cls=BenchGroup)

@@ -11,11 +11,11 @@ from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.stack import activations
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cuda.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
-from tests.support import dot_scaled
 from tests.support.cuda_pairs import CPU, answer, load_on_cpu
+from tests.support.interpreter import install_dot_scaled
 from tests.support.tiny_models import SHAPE, write_target
 
-dot_scaled.install()
+install_dot_scaled()
 
 PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
 

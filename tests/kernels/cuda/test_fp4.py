@@ -26,9 +26,9 @@ from localdflash.kernels.cuda.fp4 import (
 from localdflash.kernels.cuda.launch import ASM
 from localdflash.kernels.cuda.planes import E2M1, Planes, pack_fields, pack_halves
 from localdflash.kernels.cuda.split_k import SplitWorkspace
-from tests.support import dot_scaled
+from tests.support.interpreter import install_dot_scaled
 
-dot_scaled.install()
+install_dot_scaled()
 
 MXFP4, NVFP4 = 32, 16
 FORMATS = pytest.mark.parametrize("group", [MXFP4, NVFP4])

@@ -51,20 +51,6 @@ class Desk:
         return self.editor.shown.ghost if self.editor.shown else ""
 
 
-def test_every_key_is_a_change_and_a_request() -> None:
-    desk = Desk(text="one\ntwo\n")
-    desk.editor.select(4, 1)
-    desk.type("😀b")
-    changes = desk.of("didChange")
-    assert [change["textDocument"]["version"] for change in changes] == [2, 3, 4]
-    edits = [(c["range"]["start"], c["range"]["end"], c["text"]) for ch in changes for c in ch["contentChanges"]]
-    at = [{"line": 1, "character": n} for n in range(4)]
-    assert edits == [(at[0], at[1], ""), (at[0], at[0], "😀"), (at[2], at[2], "b")]
-    assert [asked["position"] for asked in desk.of("inlineCompletion")] == [at[2], at[3]]
-    assert desk.editor.text == "one\n😀bwo\n"
-    assert (desk.trace.requests, len(desk.trace.key_to_request), desk.cancelled) == (2, 2, [])
-
-
 def test_stale_texts_are_counted_and_not_shown() -> None:
     desk = Desk(text="\nx")
     desk.type("ab")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.lab.scripts.gpu import gpu_llama, steps
+from localdflash.lab.scripts.gpu import steps
 from localdflash.lab.scripts.gpu.gpu_summary import goals, lines
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
@@ -33,17 +33,6 @@ def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.Mon
     assert found["alone_us_plain"]["attention"]["launches"] == 8
     assert found["acceptance"]["plain"]["tau"] == 1.0
     assert found["memory"]["predicted"] > 0
-
-
-def test_what_llama_bench_prints_is_read() -> None:
-    common = {"build_commit": "x", "backends": "CUDA"}
-    answer = [
-        common | {"n_prompt": 8, "n_gen": 0, "avg_ns": 6_000_000, "avg_ts": 1333.0},
-        common | {"n_prompt": 16, "n_gen": 0, "avg_ns": 8_000_000, "avg_ts": 2000.0},
-        common | {"n_prompt": 0, "n_gen": 128, "avg_ns": 512_000_000, "avg_ts": 250.0},
-    ]
-    found = gpu_llama.times(answer)
-    assert (found["plain_ms"], found["rows_8_in_plain"], found["rows_16_in_plain"]) == (4.0, 1.5, 2.0)
 
 
 def test_goals_from_whatever_is_there() -> None:

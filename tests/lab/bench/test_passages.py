@@ -7,13 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import UsageError
+from localdflash.lab.bench import typing
 from localdflash.lab.bench.passages import (
     Commit,
     TypingJob,
     additions,
     count_keys,
+    from_line,
     next_key,
 )
+from localdflash.lab.bench.typing_replay import Manner
+from localdflash.lab.bench.typist import AcceptedText, agreeing
 
 texts = st.text("ab \n\t:é😀", max_size=60)
 
@@ -89,3 +93,51 @@ def test_no_such_commit(revision: str, git: Git, tmp_path: Path) -> None:
     git("commit", "--allow-empty", "-qm", "1")
     with pytest.raises(UsageError, match="--commit"):
         Commit(revision, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ghost", "rest", "taken"),
+    [
+        ("return x", "return x\n", AcceptedText("all", "return x")),
+        ("return x\n    y", "return x\n    z", AcceptedText("line", "return x")),
+        ("\n    a = 1\n    b", "\n    a = 1\n", AcceptedText("line", "\n    a = 1")),
+        ("return y", "return x", AcceptedText("word", "return")),
+        (" = foo(1)", " = foobar(2)", None),
+        ("x = 1", "x = 2", None),
+        ("\n\n", "\n\n", None),
+    ],
+)
+def test_the_largest_part_that_agrees(ghost: str, rest: str, taken: AcceptedText | None) -> None:
+    assert agreeing(ghost, rest) == taken
+
+
+@given(st.text("ab =\n", min_size=1), st.text("ab =\n", min_size=1))
+def test_nothing_is_accepted_that_does_not_follow(ghost: str, rest: str) -> None:
+    if taken := agreeing(ghost, rest):
+        assert rest.startswith(taken.text)
+        assert ghost.startswith(taken.text)
+        assert len(taken.text.strip()) >= 2
+
+
+WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n\n\nprint(size('.'))\n"
+JOB = from_line("size.py", WHOLE, 5, 60)
+MANNER = Manner("neovim", 60, 0, 20.0)
+
+
+def test_any_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a/one.py", "b/c/two.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(WHOLE)
+    monkeypatch.chdir(tmp_path)
+    jobs = typing.of_files(["a/one.py", "b/c/two.py:5"], MANNER)
+    assert [job.name for job in jobs] == ["a/one.py", "b/c/two.py"]
+    assert jobs[1].passages == JOB.passages
+    for wrong in (["a/one.py", "./a/one.py:2"], ["missing.py"], ["a/one.py:99"], ["a"]):
+        with pytest.raises(UsageError):
+            typing.of_files(wrong, MANNER)
+
+
+def test_the_held_out_files() -> None:
+    jobs = typing.held_out(None, MANNER)
+    assert len({job.name for job in jobs}) == typing.FILES == 20
+    assert len(typing.held_out(3, MANNER)) == 3

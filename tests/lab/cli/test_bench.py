@@ -88,9 +88,8 @@ def test_drafters_beside_each_other(
     monkeypatch.setattr(prompt_set, "load", lambda _limit: prompts)
     copy, file = tmp_path / "small.gguf", tmp_path / "result.json"
     copy.write_bytes((tiny_pair / "target.gguf").read_bytes())
-    done = run("bench", *tiny, "--rows", "fast", "--against", copy, "--json", file)  # the old flag
+    done = run("bench", "drafters", *tiny, "--rows", "fast", copy, "--json", file)
     result = json.loads(file.read_text())
-    assert "`localdflash bench drafters`" in done.err
     own, small = result["drafters"]
     assert (own["drafter"], own["kind"], small["drafter"], small["kind"]) == (
         *("the pair's", "dflash"),

@@ -21,8 +21,7 @@ TASK = {
     "entry_point": "double",
 }
 USAGE = [
-    ("--typing", "--server"),
-    ("--typing", "--infill", "FILE"),
+    ("spede",),
     ("typing", "--picture", "a.gif"),
     ("typing", "missing.py"),
     ("infill", "missing.jsonl"),

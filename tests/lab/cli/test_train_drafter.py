@@ -135,19 +135,6 @@ def test_a_drafter_for_completions(completing: Path) -> None:
     assert len(config_of_file(completing / "drafter.gguf").short) == 90
 
 
-@pytest.mark.parametrize("shape", ["--first-slot=mask", "--taps=0,1"])
-def test_a_drafter_to_start_from_has_a_shape(
-    shape: str, trained: Path, questions: Path, fails: Callable[..., str], tmp_path: Path
-) -> None:
-    given = ("--pair", trained / "target.gguf", "--prompts", questions, *SHORTLY, shape)
-    said = fails(2, "train", "drafter", tmp_path / "on", *given)
-    assert said.startswith(f"{shape.partition('=')[0]} shapes a new drafter, but")
-    assert said.endswith("has one to start from: add --fresh")
-    said = fails(2, "train", "drafter", tmp_path / "on", *given, "--start", trained / "drafter.gguf")
-    assert said.endswith("shapes a new drafter, but --start names one")
-    assert not (tmp_path / "on").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

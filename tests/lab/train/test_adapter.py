@@ -7,7 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from localdflash.backends.reference.decoder import Decoder, causal
-from localdflash.lab.train.adapter import AdaptedLinear, Adapter
+from localdflash.lab.train import adapter_attention
+from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
+from localdflash.lab.train.adapter_attention import within
+from localdflash.lab.train.adapter_pass import CHUNK, weighted_loss
 from localdflash.lab.train.loop import initialise
 from tests.lab.train.tiny_adapters import TINY, noisy
 
@@ -65,3 +68,40 @@ def test_only_the_adapter_has_gradients_and_they_stay_float32_in_bfloat16(model:
         assert parameter.dtype == torch.float32
         assert parameter.grad is not None
         assert parameter.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("lengths", [[1], [8], [20, 1, 13]])
+def test_sequences_attend_as_they_do_alone(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_attention, "BLOCK", 8)
+    torch.manual_seed(0)
+    ours = [torch.randn(1, heads, sum(lengths), 16, requires_grad=True) for heads in (6, 2, 2)]
+    back = torch.randn(1, 6, sum(lengths), 16)
+    found = within(lengths)(0, *ours)
+    parts = zip(*(torch.split(each, lengths, 2) for each in ours), strict=True)
+    expected = torch.cat(
+        [F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) for q, k, v in parts], 2
+    )
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(*(torch.autograd.grad(out, ours, back) for out in (found, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_loss_and_gradients_are_those_of_the_whole_head() -> None:
+    torch.manual_seed(0)
+    count = CHUNK + 30
+    embedding = AdaptedEmbedding(torch.randn(40, 8), (2, 5, 7), torch.float32)
+    noisy([embedding.rows])
+    embedding.merge()
+    hidden = torch.randn(count, 8, requires_grad=True)
+    labels, weights = torch.randint(0, 40, (count,)), torch.rand(count)
+    found = weighted_loss(hidden, labels, weights, embedding)
+
+    logits = hidden @ embedding.weight.index_copy(0, torch.tensor((2, 5, 7)), embedding.rows).T
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    total = (losses * weights).sum()
+    torch.testing.assert_close(found.total, total)
+    torch.testing.assert_close(found.losses, losses.detach())
+    assert torch.equal(found.right, logits.argmax(-1) == labels)
+    gradients = (torch.autograd.grad(3 * each, [hidden, embedding.rows]) for each in (found.total, total))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)

@@ -12,11 +12,16 @@ from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.lab.train import adapter_examples
+from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture
+from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
+from localdflash.lab.train.completion_prompts import of_corpus
+from localdflash.lab.train.questions import Question
+from localdflash.lab.train.training_prompts import HELD_OUT_EVERY
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
+from tests.support.reports import RecordedReport
 
 CODE = """from shop.prices import with_tax
 
@@ -30,13 +35,12 @@ def total(items: list[int], rate: float) -> int:
 PRICES = "def with_tax(price: int, rate: float) -> int:\n    return round(price * (1 + rate))\n"
 TEXTS = {"shop/orders.py": CODE, "shop/prices.py": PRICES}
 ROOM = 448
+TARGET = Path(adapter_examples.__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.load(
-        Path(adapter_examples.__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
-    )
+    return Tokenizer.load(TARGET)
 
 
 @pytest.fixture
@@ -90,3 +94,31 @@ def test_the_prompt_is_the_one_that_is_asked(
     middle = tokenizer.special("<|fim_middle|>")
     assert example.ids.index(middle) == example.prompt - 1
     assert example.ids.count(middle) == 1
+
+
+STEPS = "".join(
+    f"def step_{n}(value: int, other: int) -> int:\n    first = value + {n}\n    second = first * other\n"
+    f"    return first - second\n\n\n"
+    for n in range(12)
+)
+
+
+def test_whole_packages_are_held_out_and_mixed_in(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    packages = {"learned": {"learned.py": STEPS}, "kept": {"kept.py": STEPS.replace("step_", "keep_")}}
+    archives = [Archive(Path(name), name == "kept") for name in packages]
+    monkeypatch.setattr(adapter_corpus, "archives", lambda _: archives)
+    monkeypatch.setattr(adapter_mixture, "sources", lambda archive: packages[archive.path.name])
+
+    def made() -> list[Question]:
+        return list(of_corpus(tmp_path, TARGET, detect(tokenizer), 3000, 5, RecordedReport()))
+
+    found = made()
+    assert found == made()
+    assert len(found) > HELD_OUT_EVERY
+    assert [number for number, one in enumerate(found[:30]) if one.held_out] == [HELD_OUT_EVERY - 1]
+    for one in found:
+        text = tokenizer.spell(one.ids).decode(errors="replace")
+        assert "keep_" not in text or one.held_out
+        assert "step_" not in text or not one.held_out

@@ -1,20 +1,31 @@
 """The loop: it learns, goes on as if it had never been stopped, and says what is wrong."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from localdflash.lab.train import adapter_training
+from localdflash.lab.train import adapter_data, adapter_training
 from localdflash.lab.train.adapter_data import FillData
+from localdflash.lab.train.adapter_examples import FillExample
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
 from tests.lab.train.tiny_adapters import tiny_adapter, tiny_examples
 from tests.support.reports import RecordedReport
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SCHEDULE = AdapterSchedule(2000, 1e-2, step_tokens=100, save_seconds=1e9, measure_seconds=1e9, measured=4)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: matrices are so small that threads would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +90,18 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
     for one, other in zip(numbers(again), numbers(whole), strict=True):
         assert torch.equal(one, other)
     assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
+
+
+EXAMPLES = [FillExample([15, 14, 7, 16, 49_000, 0], 4, "python", "rest"), FillExample([1, 2, 3], 2, "chat", "chat")]
+
+
+def test_nothing_is_left_that_looks_whole_where_writing_ended_early(tmp_path: Path) -> None:
+    def broken() -> object:
+        yield EXAMPLES[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapter_data.write(tmp_path / "train", broken())  # type: ignore[arg-type]
+    assert not (tmp_path / "train").exists()
+    adapter_data.write(tmp_path / "train", EXAMPLES)
+    assert len(FillData.load(tmp_path / "train")) == 2

@@ -13,17 +13,20 @@ from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.base.errors import UsageError
+from localdflash.base.errors import OutOfMemory, UsageError
 from localdflash.lab.train import kept_setup
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.kept_answers import COUNT, AnswerWriter, KeptAnswers, likely
 from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, BlockSource
 from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, start_from, verifies
+from localdflash.lab.train.kept_plan import TrainingNeeds, needs
 from localdflash.lab.train.kept_setup import DrafterOptions
 from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
 from localdflash.lab.train.loop import initialise
+from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.shapes import short_vocabulary
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.fingerprint import trained_for
 from localdflash.models.weights.gguf import read_header
@@ -230,3 +233,17 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
         with torch.inference_mode():
             served = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
         assert (served - trained).abs().max() < error * trained.abs().max()
+
+
+GB = 1 << 30
+LARGE = DecoderConfig(128256, 4096, 32, 32, 8, 128, 14336)  # 8B
+
+
+def planned(config: DecoderConfig, size: int, free: int) -> TrainingNeeds:
+    return needs(config, size, (1, 2, 3, 4, 5), 1_000_000, 1, 6144, MemoryBudget(free, 400 << 20, "memory"))
+
+
+@pytest.mark.parametrize(("size", "free", "what"), [(9 * GB, 9 * GB, "answering"), (1 * GB, 5 * GB, "training")])
+def test_what_does_not_fit_is_said_before_it_starts(size: int, free: int, what: str) -> None:
+    with pytest.raises(OutOfMemory, match=f"{what} needs .* are free"):
+        planned(LARGE, size, free)

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train import loop, resumable_run
 from localdflash.lab.train.loop import Accumulate, TrainingBudget, TrainingRun, initialise
+from localdflash.lab.train.muon import orthogonal
 
 STEPS = 60  # a minute of the clock below
 
@@ -119,3 +122,17 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(clock: Clock, tm
         TrainingRun(model, TrainingBudget(1.0, 0.05), tmp_path).train(accumulate)
     assert equal(model.state_dict(), before)
     assert not (tmp_path / "last.pt").exists()
+
+
+@given(
+    rows=st.integers(1, 24), columns=st.integers(1, 24), seed=st.integers(0, 999), scale=st.sampled_from([1e-3, 1e4])
+)
+def test_singular_values_come_close_to_one(rows: int, columns: int, seed: int, scale: float) -> None:
+    torch.manual_seed(seed)
+    u, _, v = torch.linalg.svd(torch.randn(2, rows, columns), full_matrices=False)
+    spread = torch.linspace(1.0, 0.1, min(rows, columns))
+    result = orthogonal(u * spread @ v * scale)
+    found = torch.linalg.svdvals(result)
+    assert found.shape == (2, min(rows, columns))
+    assert found.min() > 0.6
+    assert found.max() < 1.3
