@@ -16,10 +16,9 @@ GPU_TESTS = os.environ.get("LOCALDFLASH_GPU_TESTS")  # set where tests/gpu, and 
 if GPU_TESTS != "1":
     os.environ["TRITON_INTERPRET"] = "1"  # must be set before Triton is imported
 if not GPU_TESTS:
-    from hypothesis import HealthCheck, Phase, settings
+    from hypothesis import HealthCheck, settings
 
     settings.register_profile("tests", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("mutants", settings.get_profile("tests"), phases=[Phase.explicit, Phase.generate])
     settings.load_profile("tests")  # a machine that is busy breaks no property
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line has it; before llama.cpp is loaded
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has its share of the cores
