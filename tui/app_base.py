@@ -1,7 +1,4 @@
-"""What all actions of the chat share: the conversation, the widgets, and how to tell the user something.
-
-Actions are in `localdflash.tui.actions`, one file for each group of commands; `ChatApp` combines them.
-"""
+"""Base class of the chat app: the state and helpers that all actions share."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 from textual import work
 from textual.app import App
 from textual.screen import ModalScreen
+from textual.worker import Worker
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.chat.answer_sources import ServerSource
@@ -33,13 +31,15 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 S = TypeVar("S", bound="ChatAppBase")
 T = TypeVar("T")
-Action = Callable[Concatenate[S, P], Coroutine[Any, Any, None]]
 LATEST: Literal["latest"] = "latest"
 
 
-def report_errors(action: "Action[S, P]") -> "Action[S, P]":
-    """Decorate an action so that its errors are shown in the transcript."""
+def in_background(
+    action: Callable[Concatenate[S, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[S, P], Worker[None]]:
+    """Decorate an action to run as a worker, with its errors shown in the transcript."""
 
+    @work
     async def wrapper(self: S, /, *arguments: P.args, **names: P.kwargs) -> None:
         try:
             await action(self, *arguments, **names)
@@ -61,9 +61,9 @@ class ChatStart:
     settings: ChatSettings = field(default_factory=ChatSettings)
     system: str = ""
     session: int | Literal["latest"] | None = None
-    pair: str = "embedded"  # for the welcome, before anything is loaded
-    server: str = ""  # the URL of another server, where one is asked
-    debug: bool = False  # whether a mistake of ours is shown with a traceback
+    pair: str = "embedded"
+    server: str = ""  # URL of a remote server
+    debug: bool = False  # whether an internal error shows a traceback
 
 
 class ChatAppBase(App[int]):
@@ -82,8 +82,8 @@ class ChatAppBase(App[int]):
         self.history = History(history_file() if start.chats else None, self.say_from_thread)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []
         self.complaints: list[str] = []  # since the last answer began
-        self.arrivals = 0  # chats that are on their way to the screen
-        self.cancellable_task: asyncio.Task[Any] | None = None  # what is waited for besides an answer
+        self.arrivals = 0  # chats that are being loaded
+        self.cancellable_task: asyncio.Task[Any] | None = None
 
     def say(self, line: str) -> None:
         """Show a notice by the program in the transcript."""
@@ -108,7 +108,7 @@ class ChatAppBase(App[int]):
     @work(exclusive=True, group="count")
     async def count_used(self) -> None:
         """Count the context tokens that the chat uses, and show the number."""
-        with suppress(LocaldflashError):  # the engine cannot be had: who asks something is told
+        with suppress(LocaldflashError):  # sending a message reports it
             await self.talk.count()
         self.refresh_status()
 
@@ -133,7 +133,7 @@ class ChatAppBase(App[int]):
 
     def run_command(self, command: Command, argument: str) -> None:
         """Run a slash command."""
-        action = getattr(self, f"action_{command.action}")
+        action = getattr(self, f"action_{command.name}")
         found = action(argument) if command.argument else action()
         if asyncio.iscoroutine(found):
             self.run_worker(found)
@@ -151,10 +151,6 @@ class ChatAppBase(App[int]):
             return None
         finally:
             self.cancellable_task = None
-
-    async def show_dialog(self, dialog: ModalScreen[T | None]) -> T | None:
-        """Show a dialog and return its result, or None if it was closed."""
-        return await self.push_screen_wait(dialog)
 
     @property
     def is_covered(self) -> bool:

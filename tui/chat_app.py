@@ -37,10 +37,9 @@ from localdflash.text.sanitize import printable
 from localdflash.tui import saved_state
 from localdflash.tui.actions.chat_actions import ChatActions
 from localdflash.tui.actions.code_actions import CodeActions
-from localdflash.tui.actions.key_hints import MIN_FRAME_ROWS, PLACEHOLDER, KeyActions
 from localdflash.tui.actions.model_actions import ModelActions
-from localdflash.tui.actions.view_actions import ViewActions
-from localdflash.tui.app_base import LATEST, ChatStart, report_errors
+from localdflash.tui.actions.view_actions import MIN_FRAME_ROWS, PLACEHOLDER, ViewActions
+from localdflash.tui.app_base import LATEST, ChatStart, in_background
 from localdflash.tui.commands import COMMANDS, Command
 from localdflash.tui.highlight import lexer_for
 from localdflash.tui.prompt_field import Prompt
@@ -60,7 +59,7 @@ Hits = AsyncGenerator[Hit | DiscoveryHit, None]
 
 
 _KEYS = [
-    Binding(key, command.action, command.help, priority=key != "escape", show=False)
+    Binding(key, command.name, command.help, priority=key != "escape", show=False)
     for command in COMMANDS
     for key in command.keys
 ]
@@ -91,7 +90,7 @@ class ChatCommands(Provider):
         app.choose(command)
 
 
-class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
+class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
     """Textual app of the chat."""
 
     TITLE = "localdflash"
@@ -122,6 +121,8 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         super().__init__(start)
         register(self)
         self.theme = saved_state.load().theme
+        if os.environ.get("NO_MOTION"):
+            self.animation_level = "none"  # TEXTUAL_ANIMATIONS=none does it too
         self._early_keys: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
         self._interrupted = -math.inf  # time.monotonic()
         self.talk.answerer.on_stage = lambda _: self.refresh_status()
@@ -211,8 +212,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
         for event in early:
             await super().on_event(event)
 
-    @work
-    @report_errors
+    @in_background
     async def _begin(self) -> None:
         import_module("msgspec")  # which two threads at once cannot import
         self._open_answerer()
@@ -377,7 +377,7 @@ class ChatApp(KeyActions, ChatActions, CodeActions, ModelActions, ViewActions):
             self.transcript.scroll_page_down(animate=False)
 
 
-_CHAT_ACTIONS = {command.action for command in COMMANDS if command.action != "quit"} | {"scroll_chat"}
+_CHAT_ACTIONS = {command.name for command in COMMANDS if command.name != "quit"} | {"scroll_chat"}
 
 
 def _share(numbers: Mapping[str, Any]) -> float | None:

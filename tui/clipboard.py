@@ -1,21 +1,17 @@
-"""Copy text unchanged, through the terminal (OSC 52) and through a clipboard program of the system if there is one.
-
-A terminal does not confirm, so the result says only what is known. No shell is used; text is passed on standard input.
-"""
+"""Copy text through the terminal (OSC 52), which does not confirm, and through a clipboard program of the system."""
 
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from localdflash.base.system.process import apart
 from localdflash.text.sanitize import sanitize
 
-MAX_TERMINAL_BYTES = 74_000  # bytes: beyond 100 KB in base64 many terminals drop it without a word
-_TIMEOUT_SECONDS = 1.0  # seconds
+MAX_TERMINAL_BYTES = 74_000  # many terminals silently drop more than 100 KB of base64
+_TIMEOUT_SECONDS = 1.0
 
 # Command, the variable without which it cannot work (desktop sessions), encoding of its input.
 _PROGRAMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
@@ -27,21 +23,14 @@ _PROGRAMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 )
 
 
-class Terminal(Protocol):
-    """Terminal that supports copying by OSC 52, such as a Textual app."""
-
-    def copy_to_clipboard(self, text: str) -> None:
-        """Ask the terminal to copy."""
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """Outcome of copying `characters`; `program` is the clipboard program used, or ""."""
 
     characters: int
-    asked: bool  # the terminal
+    asked: bool  # whether the terminal was asked
     program: str
-    unseen: bool  # some of the characters are not seen when the text is shown
+    unseen: bool  # whether the text has invisible characters
 
     def line(self, what: str) -> str:
         """Return one line for the user; `what` names what was copied, such as "the answer"."""
@@ -54,12 +43,12 @@ class Result:
         return f"{amount} are too much for the terminal, and no clipboard program took them: not copied"
 
 
-async def copy(terminal: Terminal, text: str, environment: Mapping[str, str] = os.environ) -> Result:
-    """Copy by OSC 52 and by a clipboard program. Lone surrogates become U+FFFD."""
+async def copy(ask_terminal: Callable[[str], None], text: str, environment: Mapping[str, str] = os.environ) -> Result:
+    """Copy by OSC 52, with `ask_terminal`, and by a clipboard program. Lone surrogates become U+FFFD."""
     encodable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     asked = len(encodable.encode()) <= MAX_TERMINAL_BYTES
     if asked:
-        terminal.copy_to_clipboard(encodable)
+        ask_terminal(encodable)
     program = await _native(encodable, environment)
     shown = text.replace("\r\n", "\n")
     return Result(len(text), asked, program, sanitize(shown) != shown)
@@ -69,11 +58,8 @@ async def _native(text: str, environment: Mapping[str, str]) -> str:
     """Return the first program that took the text, or ""."""
     for command, needed, encoding in _PROGRAMS:
         path = shutil.which(command[0], path=environment.get("PATH", ""))
-        if (
-            path
-            and (not needed or environment.get(needed))
-            and await _took((path, *command[1:]), text.encode(encoding))
-        ):
+        usable = path and (not needed or environment.get(needed))
+        if path and usable and await _took((path, *command[1:]), text.encode(encoding)):
             return command[0]
     return ""
 

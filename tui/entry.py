@@ -1,8 +1,6 @@
-"""One message as rows of the screen: its author, its text, how an answer ended, and notes of the program.
+"""Message as rows of the screen: author, text, how an answer ended, and notes of the program.
 
-An entry is laid out for one ChatView at a time; when it grows, only new rows are made. Far from the screen it drops its
-rows and keeps its text and its height. Offsets count characters of what copying all rows would give: without decoration
-and hard wraps, so that an offset means the same at every width.
+Offsets count characters of the text that copying all rows gives, so that an offset means the same at every width.
 """
 
 from bisect import bisect_right
@@ -10,15 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual.strip import Strip
-
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.captions import attachment_line, footer, header, note_run
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 from localdflash.tui.tints import TintedText
 
 if TYPE_CHECKING:  # it takes long to import; the app has it done before it is needed
-    from localdflash.tui.markdown import HighlightJob, MarkdownDocument
+    from localdflash.tui.markdown import MarkdownDocument
 
 _BLANK = Line(joined="")
 _MAX_EXACT_ESTIMATE_CHARS = 100_000  # characters
@@ -37,25 +33,6 @@ class ChatView:
 class ChatEntry:
     """Message with its number and layout; without a message, an entry for notes only."""
 
-    __slots__ = (
-        "_body",
-        "_document",
-        "_head",
-        "_offsets",
-        "_tail",
-        "_tinted",
-        "_view",
-        "growing",
-        "height",
-        "message",
-        "notes",
-        "number",
-        "steps",
-        "strips",
-        "text",
-        "thoughts_inverted",
-    )
-
     def __init__(self, message: Message | None, number: int = 0) -> None:
         self.message, self.number = message, number
         self.text = message.text if message else ""
@@ -64,7 +41,6 @@ class ChatEntry:
         self.growing = False
         self.thoughts_inverted = False  # its thoughts are folded where others' are not, and the other way round
         self.height = 0  # rows; an estimate until it was laid out
-        self.strips: dict[int, Strip] = {}  # of rows that were drawn
         self._view: ChatView | None = None  # None: not laid out
         self._document: MarkdownDocument | None = None
         self._tinted: TintedText | None = None
@@ -116,7 +92,7 @@ class ChatEntry:
         document = MarkdownDocument()
         document.append(self.text)
         document.finish()
-        return [fence.code for fence in document.fences]
+        return [fence.code for fence in document.fences()]
 
     # Its rows
 
@@ -138,26 +114,17 @@ class ChatEntry:
         """Free the rows and keep the height."""
         self._view = self._document = self._tinted = None
         self._head = self._body = self._tail = ()
-        self._offsets, self.strips = [], {}
+        self._offsets = []
 
     def lay_out(self, view: ChatView) -> range:
         """Lay out the rows; return the range that changed."""
-        again = self._view == view
-        before = len(self._head)
-        old_head = self._head
-        self._head = self._make_head(view)
+        old_head, self._head = self._head, self._make_head(view)
         self._body, changed = self._make_body(view)
         self._tail = self._make_tail(view)
-        first = changed + before if again and len(self._head) == before else 0
+        first = changed + len(old_head) if self._view == view and len(self._head) == len(old_head) else 0
         self._view, self.height = view, len(self._head) + len(self._body) + len(self._tail)
         self._measure(first)
-        for row in [row for row in self.strips if row >= first]:
-            del self.strips[row]
-        if first and self._head != old_head:
-            for row in range(before):
-                self.strips.pop(row, None)
-            first = 0
-        return range(first, self.height)
+        return range(first if self._head == old_head else 0, self.height)
 
     def line(self, row: int) -> Line:
         """Return one row; the entry must be laid out."""
@@ -190,10 +157,10 @@ class ChatEntry:
             self._document.append(self.text)
             if not self.growing:
                 self._document.finish()
-        self._document.thoughts_open = view.thoughts != self.thoughts_inverted
+        self._document.show_thoughts(view.thoughts != self.thoughts_inverted)
         try:
             return self._document.lines(view.width), self._document.changed_from()
-        except Exception:  # whatever markup the renderer cannot take is still read as it came
+        except Exception:  # the parser is not our code: show the raw text
             return TintedText(self.text).lines(view.width), 0
 
     def _tints(self) -> TintedText:
@@ -209,15 +176,6 @@ class ChatEntry:
         for text, kind in self.notes:
             lines += wrap([note_run(text, kind)], view.width)
         return [*lines, _BLANK]
-
-    # Its code
-
-    def unsettled(self) -> "tuple[MarkdownDocument, HighlightJob] | None":
-        """Return a fence to highlight exactly, and its document."""
-        if self._document is None or self.growing:
-            return None
-        found = self._document.unsettled()
-        return (self._document, found[0]) if found else None
 
     def recolour(self) -> None:
         """Highlight again, after lexers were loaded."""

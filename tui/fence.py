@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from rich.cells import cell_len, set_cell_size
@@ -18,21 +17,8 @@ _GUTTER = StyledRun("  ", "fence")
 _OPENER = re.compile(r"( {0,3})(`{3,}(?=[^`\n]*$)|~{3,})[ \t]*([^\n]*?)[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownFence:
-    """A block of code in a Document; `first_line` is the index of its label among the lines."""
-
-    language: str
-    code: str
-    closed: bool
-    first_line: int
-
-
 class Code(Block):
-    """The code of a block; `number` is its fence in the document, from 1, or 0 for indented code, which has no label.
-
-    Lines are raw, each with its line feed. `open_line` is the last one while it has none yet.
-    """
+    """Code block of raw lines. `number` counts the fences of the document from 1; 0 is indented code."""
 
     _grows = True
 
@@ -40,12 +26,11 @@ class Code(Block):
         self.info = info
         self.number = number
         self.closed = False
-        self.settled = False
-        self.open_line = ""
+        self.open_line = ""  # the last line, while it has no line feed
         self._raw: list[str] = []
         self._runs: list[tuple[StyledRun, ...]] = []
         self._states: list[LexerState] = [START]
-        self._waiting = False  # for a lexer: some lines are plain that need not be
+        self._waiting = False  # for a lexer to be loaded
         self._rows: list[Line] = []
         self._laid = 0
 
@@ -58,11 +43,6 @@ class Code(Block):
     def code(self) -> str:
         """Return the code, unchanged."""
         return "".join(self._raw) + self.open_line
-
-    @property
-    def raw_lines(self) -> Sequence[str]:
-        """Return the complete lines."""
-        return self._raw
 
     def add(self, line: str) -> None:
         """Append one complete line."""
@@ -78,17 +58,9 @@ class Code(Block):
         del self._raw[same:], self._runs[same:], self._states[same + 1 :]
         if self._laid > same:
             self._width = 0
-        self.settled &= same == len(complete)
         for line in complete[same:]:
             self.add(line)
         self.open_line = lines[-1] if lines else ""
-
-    def settle(self, runs: Sequence[tuple[StyledRun, ...]]) -> None:
-        """Take exact highlighting: one entry for each complete line, and one for what follows the last line feed."""
-        self.settled, self._waiting = True, False
-        if [_text(line) for line in runs[: len(self._runs)]] == [_text(line) for line in self._runs]:
-            self._runs = list(runs[: len(self._runs)])
-            self._width = 0
 
     def recolour(self) -> bool:
         """Highlight what stayed plain because its lexer was not loaded; return whether anything changed."""
@@ -138,10 +110,8 @@ class OpenFence:
     """State of an open fence: recognises its end and the code in its lines."""
 
     def __init__(self, opener: str) -> None:
-        """Take the line that opens the fence; ValueError if it does not."""
         found = _OPENER.match(opener.replace("\r", ""))
-        if found is None:
-            raise ValueError(f"not the opener of a fence: {opener!r}")
+        assert found
         self.info = found[3]
         self._indent = len(found[1])
         mark = re.escape(found[2][0])
@@ -160,7 +130,3 @@ class OpenFence:
         """Return the line without the fence's own indent."""
         spaces = len(line) - len(line.lstrip(" "))
         return line[min(spaces, self._indent) :]
-
-
-def _text(runs: Sequence[StyledRun]) -> str:
-    return "".join(run.text for run in runs)

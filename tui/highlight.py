@@ -1,8 +1,6 @@
-"""Highlight code, line by line as it arrives, or whole and exactly.
+"""Highlight code line by line: the lexer continues from the state in which the line before left it.
 
-Line by line, the lexer continues from the state in which the line before left it, so a line costs the same wherever it
-stands. What needs several lines to be seen comes right with `exact`. Unknown languages stay plain. Loading a lexer
-takes some ten milliseconds: in an event loop code stays plain until a thread has loaded what `missing` lists.
+Loading a lexer takes some ten milliseconds: in an event loop code stays plain until a thread has loaded it.
 """
 
 import re
@@ -10,7 +8,8 @@ from asyncio import _get_running_loop as running_loop
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache
-from time import monotonic
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from localdflash.text.sanitize import sanitize
@@ -19,8 +18,7 @@ from localdflash.tui.styled_lines import StyledRun
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
-MAX_HIGHLIGHTED_CHARS = 500  # characters of a line that is highlighted: what some lexers need grows with the square
-MAX_LEXING_SECONDS = 1.0
+MAX_HIGHLIGHTED_CHARS = 500  # of a line: the time of some lexers grows with the square
 MAX_LEXERS = 64
 TAB = 4
 
@@ -43,9 +41,7 @@ _STYLES = {
     "Token.Name.Exception": "type",
     "Token.Name.Decorator": "function",
     "Token.Name.Tag": "keyword",
-    "Token.Name.Attribute": "name",
     "Token.Operator.Word": "keyword",
-    "Token.Operator": "operator",
     "Token.Error": "error",
     "Token.Generic.Inserted": "inserted",
     "Token.Generic.Deleted": "deleted",
@@ -53,9 +49,8 @@ _STYLES = {
     "Token.Generic.Subheading": "heading",
 }
 
-
 _lexers: dict[str, "Lexer | None"] = {"": None}
-missing: set[str] = set()  # languages that were asked for before their lexer was there
+missing: set[str] = set()  # languages whose lexers are not loaded yet
 
 
 def ready(language: str) -> bool:
@@ -69,14 +64,13 @@ def ready(language: str) -> bool:
 
 
 def load(language: str) -> None:
-    """Load the lexers of these languages; some ten milliseconds for each new one."""
+    """Load the lexer of a language."""
     if len(_lexers) >= MAX_LEXERS:
         _lexers.clear()
         _lexers[""] = None
-    lexer = None
-    with suppress(Exception):  # as any other code of a lexer
-        lexer = lexer_for(language)
-    _lexers[language] = lexer
+    _lexers[language] = None
+    with suppress(Exception):  # a lexer is not our code
+        _lexers[language] = lexer_for(language)
     missing.discard(language)
 
 
@@ -98,7 +92,7 @@ def lexer_for(language: str) -> "Lexer | None":
 
 
 def highlighted(language: str, text: str, state: LexerState = START) -> tuple[tuple[StyledRun, ...], LexerState]:
-    """Return the runs of a line without its line feed, from the state before it, and the state after it."""
+    """Return the runs of a line, from the lexer state before it, and the state after it."""
     return _highlighted(language if ready(language) else "", text, state)
 
 
@@ -108,7 +102,7 @@ def _highlighted(language: str, text: str, state: LexerState) -> tuple[tuple[Sty
     lexer = _lexers.get(language)
     pieces = [("", text)]
     if lexer and len(text) <= MAX_HIGHLIGHTED_CHARS:
-        with suppress(Exception):  # a lexer's own rules: none of them may cost the answer
+        with suppress(Exception):  # a lexer is not our code
             pieces, state = _pieces(lexer, text, state)
     return tuple(_runs(pieces)), state
 
@@ -134,37 +128,14 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
 
     if isinstance(lexer, RegexLexer):
         context = LexerContext(text + "\n", 0, list(states))
-        with suppress(Exception):  # rules written for whole texts only
+        with suppress(Exception):  # some rules need the whole text
             found = _bounded(ExtendedRegexLexer.get_tokens_unprocessed(lexer, context=context), text)
             return found, tuple(context.stack)
     return _bounded(lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
 
 
-def exact(language: str, lines: Iterable[str]) -> list[tuple[StyledRun, ...]] | None:
-    """Highlight all lines as a whole, slowly (run it in a thread); None on failure or timeout."""
-    lexer, clean = lexer_for(language), [sanitize(line) for line in lines]
-    if lexer is None or any(len(line) > MAX_HIGHLIGHTED_CHARS for line in clean):
-        return None
-    text = "\n".join([*clean, ""])  # some lexers know a line by its line feed
-    found: list[list[tuple[str, str]]] = [[]]
-    deadline = monotonic() + MAX_LEXING_SECONDS
-    try:
-        for _, kind, value in lexer.get_tokens_unprocessed(text):
-            if monotonic() > deadline:
-                return None
-            for number, piece in enumerate(value.split("\n")):
-                if number:
-                    found.append([])
-                found[-1].append((_style(kind), piece))
-    except Exception:  # as above
-        return None
-    if "\n".join("".join(value for _, value in line) for line in found) != text:
-        return None
-    return [tuple(_runs(line)) for line in found[:-1]]
-
-
 def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:
-    """Return the tokens of one line; ValueError if they do not add up to it, as with a lexer's rule that never ends."""
+    """Return the tokens of one line; ValueError if they do not add up to it, or never end."""
     found: list[tuple[Any, str]] = []
     for _, kind, value in tokens:
         found.append((kind, value.removesuffix("\n")))
@@ -176,7 +147,7 @@ def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[An
 
 
 def _opened_comment(tokens: list[tuple[Any, str]]) -> int | None:
-    """Return the token that opens a comment continued in the next line, where the lexer must see both to know it."""
+    """Return the index of the token that opens a comment which continues on the next line, if the lexer misses that."""
     from pygments.token import Comment, Error, Operator, Punctuation, String
 
     for number, (kind, value) in enumerate(tokens):
@@ -202,18 +173,9 @@ def _style(kind: Any) -> str:
 def _runs(pieces: Iterable[tuple[str, str]]) -> Iterator[StyledRun]:
     """Merge neighbours of one style into runs; tabs become spaces to the next stop."""
     column = 0
-    style, text = "", ""
-    for name, value in pieces:
-        if "\t" in value:
-            value = _untabbed(value, column)  # noqa: PLW2901
-        column += len(value)
-        if name != style and text:
-            yield StyledRun(text, f"fence {style}".rstrip())
-            text = ""
-        style, text = name, text + value
-    if text:
-        yield StyledRun(text, f"fence {style}".rstrip())
-
-
-def _untabbed(text: str, column: int) -> str:
-    return (" " * (column % TAB) + text).expandtabs(TAB)[column % TAB :]
+    for style, group in groupby(pieces, key=itemgetter(0)):
+        value = "".join(text for _, text in group)
+        shown = (" " * (column % TAB) + value).expandtabs(TAB)[column % TAB :]
+        column += len(shown)
+        if shown:
+            yield StyledRun(shown, f"fence {style}".rstrip())

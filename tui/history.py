@@ -1,45 +1,39 @@
-"""Messages sent earlier: a file of JSON strings, one a line, newest last, readable by its owner alone.
-
-Several chats may append at once. Broken lines are skipped. If the file cannot be read or written the user is told once,
-and this chat's messages are still remembered until it ends.
-"""
+"""Messages sent earlier: a file of JSON strings, one a line, newest last, to which several chats may append at once."""
 
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError
+from localdflash.base.files.json_file import replace_file
 from localdflash.base.files.paths import create_private, data_folder
 from localdflash.base.system import descriptor
 from localdflash.text.sanitize import sanitize
 
 MAX_MESSAGES = 500
-MAX_MESSAGE_CHARS = 20_000  # characters of one that is kept
-_MAX_LINES = 2 * MAX_MESSAGES  # lines before the old ones are dropped
-_MAX_FILE_BYTES = 32_000_000  # bytes: a larger file is none of ours
-_LOCK_SECONDS = 1.0  # seconds for another chat that writes
+MAX_MESSAGE_CHARS = 20_000  # longer messages are not kept on disk
+_MAX_LINES = 2 * MAX_MESSAGES  # before old ones are dropped
+_MAX_FILE_BYTES = 32_000_000
+_LOCK_SECONDS = 1.0  # to wait for another chat that writes
 
 
 def history_file() -> Path:
-    """Return the path of the history file, without touching the file."""
+    """Return the path of the history file."""
     return data_folder() / "chat-history"
 
 
 class History:
-    """What was sent, and the user's position in it. `path` None keeps nothing on disk; `say` is called with a line,
-    from any thread, when reading or writing fails.
-    """
+    """Sent messages and the user's position among them; `say` gets errors, from any thread. Without a path: no file."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None] = lambda line: None) -> None:
         self._path, self._say = path, say
-        self._texts: list[str] | None = None  # read when it is first asked for
+        self._texts: list[str] | None = None  # None: not read yet
         self._writer: ThreadPoolExecutor | None = None
-        self._at: int | None = None  # None: not among what was sent, but at what is being typed
-        self._edited: dict[int | None, str] = {}  # what was left behind on the way
+        self._at: int | None = None  # None: at the message being typed
+        self._edited: dict[int | None, str] = {}  # texts by position, as the user left them
 
     def add(self, text: str) -> None:
         """Append a sent message and reset the position to the newest."""
@@ -93,7 +87,7 @@ class History:
         from filelock import FileLock, Timeout
 
         if (path := self._path) is None:
-            return  # it failed meanwhile
+            return
         try:
             create_private(path.parent)
             with FileLock(f"{path}.lock", timeout=_LOCK_SECONDS, mode=0o600):
@@ -107,7 +101,7 @@ class History:
             self._say(str(error))
 
     def _fail(self, error: OSError) -> None:
-        path, self._path = self._path, None
+        path, self._path = self._path, None  # one report is enough
         self._say(f"{path}: {error.strerror or error}: what you send is not remembered after this chat")
 
 
@@ -117,15 +111,13 @@ def _append(path: Path, text: str) -> None:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(0, "not a plain file")
         descriptor.set_mode(handle, 0o600)
-        ended = file.tell() == 0
         end = file.seek(0, os.SEEK_END)
-        if end:
-            file.seek(end - 1)
-            ended = file.read(1) == b"\n"
+        file.seek(max(end - 1, 0))
+        ended = file.read(1) in (b"", b"\n")
         file.write((b"" if ended else b"\n") + json.dumps(text).encode("ascii") + b"\n")
     texts = _load(path, _MAX_LINES + 1)
     if len(texts) > _MAX_LINES:
-        _replace(path, texts[-MAX_MESSAGES:])
+        replace_file(path, "".join(f"{json.dumps(text)}\n" for text in texts[-MAX_MESSAGES:]))
 
 
 def _load(path: Path, most: int = MAX_MESSAGES) -> list[str]:
@@ -146,14 +138,3 @@ def _load(path: Path, most: int = MAX_MESSAGES) -> list[str]:
         if isinstance(text, str) and text:
             texts.append(sanitize(text))
     return texts[-most:]
-
-
-def _replace(path: Path, texts: list[str]) -> None:
-    handle, unfinished = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-    try:
-        with open(handle, "wb") as file:
-            file.writelines(json.dumps(text).encode("ascii") + b"\n" for text in texts)
-        os.replace(unfinished, path)
-    except OSError:
-        Path(unfinished).unlink(missing_ok=True)
-        raise

@@ -1,28 +1,11 @@
-"""A growing message as lines.
-
-Reading and laying out cost what the end of the text costs, however long it is (see `reading`). `source` and the code of
-fences are unchanged bytes; lines are sanitised copies. A document belongs to one thread; only `highlight.exact` may run
-in another: `unsettled()` returns its arguments, and `settle` takes its result.
-"""
+"""Growing message as sanitised lines; only the end of the text is read and laid out again."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from localdflash.tui.block_layout import Block
 from localdflash.tui.block_reader import AnswerReading, TypedReading
-from localdflash.tui.fence import MAX_HIGHLIGHTED_LINES, Code, ShownFence
-from localdflash.tui.styled_lines import Line, StyledRun
-
-__all__ = ["HighlightJob", "MarkdownDocument", "ShownFence"]
-
-
-@dataclass(frozen=True, slots=True)
-class HighlightJob:
-    """Ended fence to highlight again: `highlight.exact(language, lines)` may improve it."""
-
-    number: int
-    language: str
-    lines: Sequence[str]
+from localdflash.tui.fence import Code
+from localdflash.tui.styled_lines import Line
 
 
 class MarkdownDocument:
@@ -50,26 +33,18 @@ class MarkdownDocument:
         """Mark the text as complete, which settles the provisional blocks at its end."""
         self._finished, self._fresh = True, False
 
-    @property
-    def thoughts_open(self) -> bool:
-        """Return whether the thinking is unfolded."""
-        return self._thoughts_open
-
-    @thoughts_open.setter
-    def thoughts_open(self, unfolded: bool) -> None:
+    def show_thoughts(self, unfolded: bool) -> None:
+        """Unfold or fold the thinking."""
         self._stale |= unfolded != self._thoughts_open
         self._thoughts_open = unfolded
 
-    @property
-    def fences(self) -> Sequence[ShownFence]:
-        """Return the fences in order; `first_line` is for the width of the last call of lines(), 80 before one."""
-        lines = self.lines(self._width or 80)
-        labels = [row for row, line in enumerate(lines) if any(run.style == "fence-label" for run in line.runs)]
-        codes = [code for code in self._codes() if code.number]
-        return [ShownFence(code.language, code.code, code.closed, row) for code, row in zip(codes, labels, strict=True)]
+    def fences(self) -> Sequence[Code]:
+        """Return the fenced code blocks, in order."""
+        self._read()
+        return [code for _, code in self._codes() if code.number]
 
     def lines(self, width: int) -> Sequence[Line]:
-        """Return the lines at this width, at least 1 cell. The list is the document's own; the next call changes it."""
+        """Return the lines at this width; the next call changes the list."""
         width = max(1, width)
         self._read()
         before, base = self._lines, 0
@@ -91,34 +66,15 @@ class MarkdownDocument:
         return self._lines
 
     def changed_from(self) -> int:
-        """Return the first line that the last call of lines() changed; the number of lines if it changed none."""
+        """Return the index of the first line that the last call of `lines` changed."""
         return self._changed
-
-    def unsettled(self) -> Sequence[HighlightJob]:
-        """Return the fences that may be highlighted better, each returned once."""
-        self._read()
-        return [
-            HighlightJob(code.number, code.language, [line.removesuffix("\n") for line in code.raw_lines])
-            for code in self._codes()
-            if code.number and code.closed and not code.settled and len(code.raw_lines) <= MAX_HIGHLIGHTED_LINES
-        ]
-
-    def settle(self, number: int, runs: Sequence[tuple[StyledRun, ...]] | None) -> None:
-        """Take what `highlight.exact` returned for the fence of this number."""
-        for block in (*self._reading.final, *self._reading.tail):
-            for part in block.parts():
-                if isinstance(part, Code) and part.number == number:
-                    part.settle(runs or ())
-                    block.forget()
-                    self._stale = True
 
     def recolour(self) -> None:
         """Highlight code whose lexer was not loaded before."""
-        for block in (*self._reading.final, *self._reading.tail):
-            for part in block.parts():
-                if isinstance(part, Code) and part.recolour():
-                    block.forget()
-                    self._stale = True
+        for block, code in self._codes():
+            if code.recolour():
+                block.forget()
+                self._stale = True
 
     def _read(self) -> None:
         if not self._fresh:
@@ -128,11 +84,9 @@ class MarkdownDocument:
         if thoughts:
             thoughts.unfolded = self._thoughts_open
 
-    def _codes(self) -> Iterator[Code]:
+    def _codes(self) -> Iterator[tuple[Block, Code]]:
         for block in (*self._reading.final, *self._reading.tail):
-            for part in block.parts():
-                if isinstance(part, Code):
-                    yield part
+            yield from ((block, part) for part in block.parts() if isinstance(part, Code))
 
     def _put(self, block: Block) -> None:
         lines = block.lines(self._width)

@@ -1,8 +1,7 @@
-"""Draw lines as strips of the screen: the look of each style, the selection marked, offsets for the mouse.
+"""Draw lines as strips of the screen: styles, the selection, and offsets for the mouse.
 
-Every colour is accompanied by bold, italic or underlined text, for terminals and eyes that cannot tell colours apart.
-Each run carries its position in what copying gives of its entry, as Textual's selection wants it: x is the offset in
-the entry, y the entry's index. So a selection stays on its text when rows above it move or are wrapped anew.
+Offsets are positions in the text that copying gives, not on the screen: x is the offset in the entry, y the entry's
+index. So a selection stays on its text when rows move or are wrapped again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,102 +9,61 @@ from dataclasses import dataclass
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.color import Color, ColorParseError
+from textual.markup import parse_style
 from textual.strip import Strip
 
 from localdflash.tui.styled_lines import Line, StyledRun
 
-# name: colour (a variable of the theme), ground (the same), attributes
-_LOOKS: dict[str, tuple[str, str, str]] = {
-    "strong": ("", "", "bold"),
-    "emphasis": ("", "", "italic"),
-    "strike": ("", "", "strike"),
-    "code": ("secondary", "", ""),
-    "link": ("primary", "", "underline"),
-    "heading1": ("primary", "", "bold underline"),
-    "heading2": ("primary", "", "bold"),
-    "heading3": ("primary", "", "bold"),
-    "heading4": ("", "", "bold"),
-    "heading5": ("", "", "bold"),
-    "heading6": ("", "", "bold"),
-    "quote": ("text-muted", "", "italic"),
-    "bullet": ("accent", "", ""),
-    "table": ("text-muted", "", ""),
-    "rule": ("text-muted", "", ""),
-    "muted": ("text-muted", "", ""),
-    "fence": ("", "surface", ""),
-    "fence-label": ("text-muted", "surface", ""),
-    "syntax.keyword": ("primary", "", ""),
-    "syntax.string": ("success", "", ""),
-    "syntax.comment": ("text-muted", "", "italic"),
-    "syntax.number": ("warning", "", ""),
-    "syntax.function": ("secondary", "", ""),
-    "syntax.type": ("accent", "", ""),
-    "syntax.operator": ("", "", ""),
-    "syntax.name": ("", "", ""),
-    "syntax.error": ("error", "", ""),
-    "syntax.inserted": ("success", "success-tint", ""),
-    "syntax.deleted": ("error", "error-tint", ""),
-    "syntax.heading": ("primary", "", "bold"),
-    "tint.dflash": ("dflash", "dflash-tint", ""),
-    "tint.lookup": ("lookup", "lookup-tint", "italic"),
-    "tint.grammar": ("grammar", "grammar-tint", "bold italic"),
-    "tint.own": ("", "own-tint", "bold"),
-    "step": ("", "", "underline"),
-    "user": ("primary", "", "bold"),
-    "assistant": ("secondary", "", "bold"),
-    "system": ("accent", "", "bold"),
-    "note": ("text-muted", "", "italic"),
-    "error": ("error", "", "bold"),
-    "bar": ("accent", "", "bold"),
-    "more": ("primary", "", ""),
+_NAMES_BY_LOOK = {
+    "bold": "strong heading4 heading5 heading6",
+    "italic": "emphasis",
+    "strike": "strike",
+    "$secondary": "code syntax.function",
+    "underline $primary": "link",
+    "bold underline $primary": "heading1",
+    "bold $primary": "heading2 heading3 syntax.heading user",
+    "italic $text-muted": "quote syntax.comment note",
+    "$accent": "bullet syntax.type",
+    "$text-muted": "table rule muted",
+    "on $surface": "fence",
+    "$text-muted on $surface": "fence-label",
+    "$primary": "syntax.keyword more",
+    "$success": "syntax.string",
+    "$warning": "syntax.number",
+    "$error": "syntax.error",
+    "$success on $success-tint": "syntax.inserted",
+    "$error on $error-tint": "syntax.deleted",
+    "$dflash on $dflash-tint": "tint.dflash",
+    "italic $lookup on $lookup-tint": "tint.lookup",
+    "bold italic $grammar on $grammar-tint": "tint.grammar",
+    "bold on $own-tint": "tint.own",
+    "underline": "step",
+    "bold $secondary": "assistant",
+    "bold $accent": "system bar",
+    "bold $error": "error",
 }
+LOOKS = {name: look for look, names in _NAMES_BY_LOOK.items() for name in names.split()}
 
 
 class Palette:
-    """Rich styles of a theme, by names separated by spaces. `variables` are the app's theme variables."""
+    """Rich styles of a theme, by names separated by spaces; unknown names add nothing."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
+        self._variables = dict(variables)
+        self._is_ansi = variables["text-muted"].startswith("ansi")
+        if not self._is_ansi:  # the theme's text is readable on its tints
+            self._variables |= dict.fromkeys(("dflash", "lookup", "grammar"), variables["foreground"])
         self._styles: dict[str, Style] = {}
 
     def __getitem__(self, names: str) -> Style:
-        """Combine the styles of all names, later ones over earlier ones; unknown names add nothing."""
-        found = self._styles.get(names)
-        if found is None:
-            found = self._styles[names] = Style.combine([Style.null(), *map(self._look, names.split())])
-        return found
-
-    def _look(self, name: str) -> Style:
-        if name not in _LOOKS:
-            return Style.null()
-        colour, ground, attributes = _LOOKS[name]
-        tinted = self._colour(ground) if ground else None
-        if tinted and tinted.ansi != -1 and name.startswith("tint."):
-            colour = ""  # a tint is chosen for the theme's own text
-        text = self._colour(colour) if colour else None
-        return Style(
-            color=text.rich_color if text else None,
-            bgcolor=tinted.rich_color if tinted else None,
-            bold="bold" in attributes or None,
-            italic="italic" in attributes or None,
-            underline="underline" in attributes or None,
-            strike="strike" in attributes or None,
-            dim=(colour == "text-muted" and bool(text) and text.ansi == -1) or None if text else None,
-        )
-
-    def _colour(self, variable: str) -> Color | None:
-        """Return a colour of the theme, or None. "auto 60%" and the like are mixed from its text and its background."""
-        value = self._variables.get(variable, "")
-        try:
-            colour = Color.parse(value.split(" ")[0])
-        except ColorParseError:
-            return self._muted() if value.startswith("auto") else None
-        return colour if colour.ansi is not None else Color(colour.r, colour.g, colour.b)
-
-    def _muted(self) -> Color | None:
-        text, ground = self._colour("foreground"), self._colour("background")
-        return ground.blend(text, 0.6) if text and ground else None
+        """Combine the styles of all names, later ones over earlier ones."""
+        if names not in self._styles:
+            looks = [LOOKS.get(name, "") for name in names.split()]
+            if self._is_ansi:
+                looks = [look.replace("$text-muted", "dim") for look in looks]
+            styles = [parse_style(look, self._variables).rich_style for look in looks if look]
+            self._styles[names] = Style.combine([Style.null(), *styles])
+        return self._styles[names]
 
 
 LINK = "localdflash_link"  # key of the URL in a style's meta
@@ -119,15 +77,12 @@ class Painter:
     palette: Palette
     base: Style
     selection: Style
-    edge: int = 0  # the cell at which the ground of code ends
+    edge: int = 0  # cell at which the background of code ends
 
     def strip(
         self, line: Line, index: int, offset: int, selected: tuple[int, int] | None, gutter: StyledRun, width: int
     ) -> Strip:
-        """Return a row of the entry with this index whose text begins at this offset, as wide as the screen.
-
-        `selected`: the offsets between which the entry's text is selected.
-        """
+        """Return a row of the entry at `index` whose text begins at `offset`; `selected` is a range of offsets."""
         segments = [
             segment
             for run in (gutter, *line.runs[: line.decoration])
@@ -145,7 +100,7 @@ class Painter:
         return Strip([*strip, end], width)
 
     def _decoration(self, run: StyledRun, index: int, offset: int) -> Iterator[Segment]:
-        """Return one segment for each character, all with the offset at which the text of the row begins."""
+        """Yield a segment for each character, all with the offset at which the row's text begins."""
         style = self.base + self.palette[run.style] + _place(index, offset)
         return (Segment(character, style) for character in run.text)
 

@@ -1,15 +1,13 @@
-"""The widget that scrolls entries: where their rows are, how they look, what of them is selected.
+"""Widget that scrolls chat entries, with their look and the selection.
 
-Only what is on the screen and near it is laid out; heights of the rest are guessed until they are scrolled to. The text
-on the screen stays where it is when a guess was wrong or the width changes: `following` keeps the end in view,
-otherwise the row at the top stays. Code is highlighted line by line at once, and exactly a moment later.
+Only entries near the screen are laid out; heights of the others are estimates. When an estimate was wrong or the width
+changes, the text on the screen stays: `following` keeps the end in view, otherwise the row at the top stays.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 from textual.geometry import Region, Size
@@ -26,9 +24,6 @@ from localdflash.tui.entry import ChatView
 from localdflash.tui.painting import Painter, Palette
 from localdflash.tui.styled_lines import StyledRun
 
-if TYPE_CHECKING:
-    from localdflash.tui.markdown import HighlightJob, MarkdownDocument
-
 _GUTTER_CELLS = 2  # cells left of the text, on screens that have room for it
 _MIN_GUTTER_COLUMNS = 30  # cells
 _END = 1 << 62  # an offset beyond every text
@@ -44,7 +39,7 @@ class Scroller(ScrollView):
         super().__init__()
         self._column = Column()
         self._painter: Painter | None = None
-        self._picked: int | None = None  # index of the entry that has a bar beside it
+        self._highlighted: int | None = None  # index of the entry with a bar next to it
         self._arranging = False
         self._colouring: Worker[None] | None = None
 
@@ -154,38 +149,18 @@ class Scroller(ScrollView):
     # Highlighting
 
     def _colour(self) -> None:
-        """Highlight the visible code exactly, in a thread, one fence at a time."""
-        if (self._colouring is None or self._colouring.is_finished) and (highlight.missing or self._unsettled()):
-            self._colouring = self.run_worker(self._colour_all, exit_on_error=False)
+        """Load missing lexers in a thread, then highlight the code again."""
+        if highlight.missing and (self._colouring is None or self._colouring.is_finished):
+            self._colouring = self.run_worker(self._load_lexers, exit_on_error=False)
 
-    async def _colour_all(self) -> None:
-        while True:
-            if highlight.missing:
-                for language in tuple(highlight.missing):
-                    await asyncio.to_thread(highlight.load, language)
-                for index in self._column.laid():
-                    self._column.entries[index].recolour()
-                    self._look_again(index)
-            elif found := self._unsettled():
-                index, document, job = found
-                document.settle(job.number, await asyncio.to_thread(highlight.exact, job.language, job.lines))
-                self._look_again(index)
-            else:
-                return
-
-    def _unsettled(self) -> "tuple[int, MarkdownDocument, HighlightJob] | None":
-        for index in self._column.between(self.scroll_offset.y, self.scroll_offset.y + self._rows):
-            if found := self._column.entries[index].unsettled():
-                return index, *found
-        return None
-
-    def _look_again(self, index: int) -> None:
-        """Redraw an entry whose colours changed, if it still exists; its height is unchanged."""
-        if index not in self._column.laid():
-            return
-        changed = self._column.lay_out(index)
-        if changed:
-            self._draw(self._column.top(index) + changed.start)
+    async def _load_lexers(self) -> None:
+        while highlight.missing:
+            for language in tuple(highlight.missing):
+                await asyncio.to_thread(highlight.load, language)
+            for index in self._column.laid():
+                self._column.entries[index].recolour()
+                if changed := self._column.lay_out(index):
+                    self._draw(self._column.top(index) + changed.start)
 
     # How it looks
 
@@ -199,8 +174,6 @@ class Scroller(ScrollView):
             marked = self.screen.get_component_rich_style("screen--selection")
             edge = self._room.width - self._has_gutter
             self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, marked, edge)
-            for entry in self._column.entries:
-                entry.strips.clear()
         return self._painter
 
     def render_line(self, y: int) -> Strip:
@@ -222,14 +195,9 @@ class Scroller(ScrollView):
             return Strip.blank(width, painter.base)
         selection = self.text_selection
         selected = _span(selection, index) if selection else None
-        if selected is None and index != self._picked and (kept := entry.strips.get(row)) and kept.cell_length == width:
-            return kept
-        picked = index == self._picked
-        gutter = StyledRun("│ " if picked else "  ", "bar") if self._has_gutter else StyledRun("")
-        strip = painter.strip(entry.line(row), index, entry.offset(row), selected, gutter, width)
-        if selected is None and not picked:
-            entry.strips[row] = strip
-        return strip
+        bar = "│ " if index == self._highlighted else "  "
+        gutter = StyledRun(bar, "bar") if self._has_gutter else StyledRun("")
+        return painter.strip(entry.line(row), index, entry.offset(row), selected, gutter, width)
 
     # What is selected
 

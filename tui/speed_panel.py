@@ -1,30 +1,28 @@
-"""The panel that shows how the last answer was made: acceptance by slot, step times, drafters, each with its number.
-
-The panel stands at the right, or below if the screen has the class `-narrow` (an app's `HORIZONTAL_BREAKPOINTS`).
-"""
+"""Panel with the speed of the last answer: acceptance by slot, step times, drafters."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
-from textual.app import ComposeResult
+from textual import events, on
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from localdflash.chat.acceptance import Acceptance
 from localdflash.text.sanitize import printable
 from localdflash.tui.status_bar import grouped
 
 _LEVELS = "▁▂▃▄▅▆▇█"
-_SLOTS = 16  # rows of slots; a block has no more
-# What each tint of the acceptance view means, and how the text on it looks, so that colours are not needed.
+_MAX_SLOTS = 16  # rows
+# Meaning of each tint of the acceptance view.
 LEGEND: Mapping[str, str] = {
     "dflash": "drafted by a model",
     "lookup": "prompt lookup",
     "grammar": "forced by a grammar",
     "own": "the target model",
 }
-# The models that have the first of these tints, by the name of the drafter.
+# Drafters with the first of these tints.
 MODELS: Mapping[str, str] = {
     "dflash": "drafted by DFlash",
     "eagle3": "drafted by EAGLE-3",
@@ -32,42 +30,6 @@ MODELS: Mapping[str, str] = {
     "draft-model": "a small model's draft",
 }
 _LOOKS = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bold"}
-
-
-class SpeedView(Protocol):
-    """Statistics of an answer, as `localdflash.chat.acceptance` computes them; None and empty mean unknown."""
-
-    @property
-    def acceptance(self) -> Sequence[float]:
-        """Return the acceptance rate of drafted tokens, by draft position."""
-
-    @property
-    def offered(self) -> Sequence[int]:
-        """Return the number of drafted tokens, by draft position."""
-
-    @property
-    def step_ms(self) -> tuple[float, float] | None:
-        """Return the p50 and p95 step time in milliseconds."""
-
-    @property
-    def by_drafter(self) -> Mapping[str, int]:
-        """Return the number of steps by drafter; "" counts steps without a draft."""
-
-    @property
-    def rates(self) -> Iterable[float]:
-        """Return the tokens per second over time."""
-
-    @property
-    def tau(self) -> float | None:
-        """Return the mean number of tokens per step."""
-
-    @property
-    def accepted(self) -> int | None:
-        """Return the number of drafted tokens that were accepted."""
-
-    @property
-    def drafted(self) -> int | None:
-        """Return the number of drafted tokens."""
 
 
 def bar(share: float, width: int) -> str:
@@ -81,51 +43,45 @@ def bar(share: float, width: int) -> str:
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return the last `width` values, each a column as high as its share of the largest."""
-    last = [value if math.isfinite(value) and value > 0 else 0.0 for value in values[-width:]] if width > 0 else []
-    most = max(last, default=0.0)
-    return "".join(_LEVELS[round(value / most * (len(_LEVELS) - 1))] if most else _LEVELS[0] for value in last)
+    last = values[-width:] if width > 0 else []
+    most = max(last, default=0.0) or 1.0
+    return "".join(_LEVELS[round(value / most * (len(_LEVELS) - 1))] for value in last)
 
 
-def panel_text(view: SpeedView | None, width: int, drafters: Collection[str] | None = None) -> Content:
+def panel_text(view: Acceptance | None, width: int, drafters: Collection[str] | None = None) -> Content:
     """Return the panel's content for a width in cells. `drafters`: names of the pair's drafters, if known."""
-    sections = [section for section in _sections(view, width) if section] if view else []
-    if not sections:
-        sections = [[Content("No numbers yet: they come with the first answer.")]]
-    sections.append(_legend(drafters, view.by_drafter if view else ()))
+    sections: list[list[Content]] = []
+    if view:
+        rates, drafted_by = _rates(list(view.rates), width), _drafters(view.by_drafter, width)
+        sections = [part for part in (list(_summary(view)), rates, _slots(view, width), drafted_by) if part]
+    legend = _legend(drafters, view.by_drafter if view else ())
+    sections = [*(sections or [[Content("No numbers yet: they come with the first answer.")]]), legend]
     return Content("\n\n").join(Content("\n").join(section) for section in sections)
 
 
-def _sections(view: SpeedView, width: int) -> Iterable[list[Content]]:
-    yield list(_summary(view))
-    yield _rates(list(view.rates), width)
-    yield _slots(view, width)
-    yield _drafters(view.by_drafter, width)
-
-
-def _summary(view: SpeedView) -> Iterable[Content]:
+def _summary(view: Acceptance) -> Iterable[Content]:
     if view.tau:
         yield Content.assemble(("τ ", "bold"), f"{view.tau:.2f} tokens a step")
     if view.drafted:
-        accepted = view.accepted or 0
-        share = _percent(accepted / view.drafted)
-        yield Content(f"{grouped(accepted)} of {grouped(view.drafted)} drafted accepted, {share}")
+        share = _percent(view.accepted / view.drafted)
+        yield Content(f"{grouped(view.accepted)} of {grouped(view.drafted)} drafted accepted, {share}")
     if view.step_ms:
         yield Content(f"a step: p50 {view.step_ms[0]:.1f} ms, p95 {view.step_ms[1]:.1f} ms")
 
 
 def _rates(rates: Sequence[float], width: int) -> list[Content]:
-    known = [rate for rate in rates if math.isfinite(rate) and rate > 0]
+    known = [rate for rate in rates if rate > 0]
     if not known:
         return []
     range_ = f"{min(known):.0f} to {max(known):.0f}, now {known[-1]:.0f}"
     return [_title("Tokens a second"), Content.styled(sparkline(rates, width), "$primary"), Content(range_)]
 
 
-def _slots(view: SpeedView, width: int) -> list[Content]:
+def _slots(view: Acceptance, width: int) -> list[Content]:
     if not view.acceptance:
         return []
     rows, most = [_title("Accepted, by slot of the draft")], len(grouped(max(view.offered, default=0)))
-    for slot, share in enumerate(view.acceptance[:_SLOTS]):
+    for slot, share in enumerate(view.acceptance[:_MAX_SLOTS]):
         count = f" of {grouped(view.offered[slot]):<{most}}" if slot < len(view.offered) else ""
         rows.append(_row(f"{slot + 1:>2} ", share, f" {_percent(share):>5}{count}", width, "$primary"))
     return rows
@@ -188,24 +144,18 @@ class SpeedPanel(VerticalScroll):
     .-narrow SpeedPanel:focus { border-top: solid $border; }
     """
 
-    def __init__(self, view: SpeedView | None = None, drafters: Collection[str] | None = None) -> None:
-        super().__init__()
-        self._view, self._drafters = view, drafters
+    def __init__(self) -> None:
         self._text = Static(markup=False)
+        super().__init__(self._text)
+        self._view: Acceptance | None = None
+        self._drafters: Collection[str] | None = None
 
-    def compose(self) -> ComposeResult:
-        """Yield a single text, as high as it must be."""
-        yield self._text
-
-    def update_view(self, view: SpeedView, drafters: Collection[str] | None = None) -> None:
+    def update_view(self, view: Acceptance, drafters: Collection[str] | None) -> None:
         """Show the statistics of an answer by a pair with these drafters."""
         self._view, self._drafters = view, drafters
         self._draw()
 
-    def on_resize(self) -> None:
-        """Draw the bars for the new width."""
-        self._draw()
-
+    @on(events.Resize)
     def _draw(self) -> None:
         if width := self.scrollable_content_region.width:
             self._text.update(panel_text(self._view, width, self._drafters))

@@ -1,13 +1,6 @@
-"""The line under the chat: the model, what it is doing, and how fast.
-
-    ○ embedded · 412/1 024 · 58 tok/s · τ 3.9 · 51 % accepted · first 0.18 s
-
-Unknown values are left out. On a narrow screen the least important parts go first; model and rate stay longest. A rate
-stays until there is another one, so nothing blinks between two steps.
-"""
+"""Status line under the chat, such as `○ embedded · 412/1 024 · 58 tok/s · τ 3.9 · 51 % accepted · first 0.18 s`."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +15,6 @@ from textual.widget import Widget
 
 from localdflash.text.sanitize import printable
 from localdflash.tui.captions import model_name
-from localdflash.tui.reveal_pace import motion_unwanted
 
 SEPARATOR = " · "
 NEARLY_FULL_SHARE = 0.9
@@ -34,25 +26,20 @@ _MIN_MODEL_CELLS = 4  # cells: a name cut to fewer says nothing
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known. None means unknown, and so does a `context` of 0.
-
-    stage: as the engine names it, see `Answerer`. rate: tokens a second, of the last moments or, with `average`, of the
-    whole answer. accepted: share of the drafted tokens. drafter: whether a model drafts, besides copies from the text.
-    """
+    """Values of the status line; None, and a `context` of 0, mean unknown."""
 
     model: str = ""
-    stage: str = ""
-    used: int | None = None
+    stage: str = ""  # see `Answerer`
+    used: int | None = None  # context tokens
     context: int = 0
-    rate: float | None = None
-    average: bool = False
+    rate: float | None = None  # tokens per second
+    average: bool = False  # whether the rate is that of the whole answer
     tau: float | None = None
-    accepted: float | None = None
+    accepted: float | None = None  # share of the drafted tokens
     ttft_ms: float | None = None
     draft: bool = True
-    drafter: bool = True
+    drafter: bool = True  # whether a model drafts
     busy: bool = False
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +58,6 @@ def status_parts(status: Status, waited: float = 0.0) -> list[StatusPart]:
     model = model_name(status.model)
     parts = [
         StatusPart("model", printable(model), 100, "$foreground"),
-        StatusPart("message", printable(status.message), 85, "$foreground"),
     ]
     if words := _stage(status.stage, waited):
         parts.append(StatusPart("stage", words, 95, "$error" if status.stage == "gone" else "$foreground"))
@@ -173,17 +159,15 @@ class StatusBar(Widget):
     ALLOW_SELECT: ClassVar[bool] = False
 
     class PartClicked(Message):
-        """Posted when a part is clicked: model, context, rate, tau, accepted, first, draft, message, stage."""
+        """Posted when a part is clicked: model, context, rate, tau, accepted, first, draft, stage."""
 
         def __init__(self, part: str) -> None:
             self.part = part
             super().__init__()
 
-    def __init__(self, *, moving: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create the line; `moving` animates the pulse (default: unless the user disabled motion)."""
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.status = Status()
-        self._moves = not motion_unwanted(os.environ) if moving is None else moving
         self._clock = clock
         self._since = clock()
         self._ticks = 0
@@ -235,7 +219,7 @@ class StatusBar(Widget):
     def _glyph(self) -> str:
         if not self._is_working:
             return "○"
-        return _PULSE[self._ticks % len(_PULSE)] if self._moves else "●"
+        return "●" if self.app.animation_level == "none" else _PULSE[self._ticks % len(_PULSE)]
 
     @property
     def _is_working(self) -> bool:
@@ -244,7 +228,7 @@ class StatusBar(Widget):
     def _update_timer(self) -> None:
         if self._timer is None:
             return
-        if self.status.stage.startswith(_TIMED_STAGES) or (self._is_working and self._moves):
+        if self._is_working:
             self._timer.resume()
         else:
             self._timer.pause()

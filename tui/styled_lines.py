@@ -12,39 +12,6 @@ from itertools import accumulate
 
 from rich.cells import cell_len, get_character_cell_size
 
-STYLES: tuple[str, ...] = (
-    "strong",
-    "emphasis",
-    "strike",
-    "code",
-    "link",
-    "heading1",
-    "heading2",
-    "heading3",
-    "heading4",
-    "heading5",
-    "heading6",
-    "quote",
-    "bullet",
-    "table",
-    "rule",
-    "muted",
-    "fence",
-    "fence-label",
-    "syntax.keyword",
-    "syntax.string",
-    "syntax.comment",
-    "syntax.number",
-    "syntax.function",
-    "syntax.type",
-    "syntax.operator",
-    "syntax.name",
-    "syntax.error",
-    "syntax.inserted",
-    "syntax.deleted",
-    "syntax.heading",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class StyledRun:

@@ -1,12 +1,7 @@
-"""The themes of the chat, with a colour for each drafter, and their versions for terminals of 256 colours.
+"""Themes of the chat, with a colour for each drafter, and their versions for terminals of 256 colours.
 
-Every theme has the variables `dflash`, `lookup`, `grammar` and `own` (text, WCAG AA on the theme's backgrounds) and the
-same names with `-tint` (a background on which the theme's text is AA); `success` and `error` have tints of their own
-for the lines of a diff, in their colour. The ANSI themes take the terminal's own 16 colours and have no tints: there
-the text's colour carries the meaning.
-
-In 256 colours, each colour becomes the available one that looks most like it and can be read. What a terminal library
-does by itself, cell by cell, takes dark greys with a trace of blue for navy.
+The variables `dflash`, `lookup`, `grammar` and `own` are text colours with the contrast of WCAG AA, as is the theme's
+text on the same names with `-tint`. The ANSI themes use the terminal's 16 colours and have no tints.
 """
 
 from collections.abc import Mapping
@@ -24,124 +19,66 @@ DEFAULT = "localdflash-dark"
 
 _ANSI = {"dflash": "ansi_cyan", "lookup": "ansi_yellow", "grammar": "ansi_magenta", "own": "ansi_default"}
 _NO_TINTS = {f"{name}-tint": "ansi_default" for name in (*_ANSI, "success", "error")}
-_DIFF_TINT_SHARE = 0.12  # of its colour in a diff's line
+_DIFF_TINT_SHARE = 0.12
 
-# For `App.get_theme_variable_defaults`: what a theme of Textual's own has, so that no style sheet lacks a variable.
+# For `App.get_theme_variable_defaults`: the style sheets need every variable in Textual's own themes too.
 VARIABLE_DEFAULTS: Mapping[str, str] = {**_ANSI, **_NO_TINTS}
 
 
-def _own(
-    name: str,
-    grounds: tuple[str, str, str],
-    texts: tuple[str, str],
-    colours: tuple[str, str, str, str, str, str],
-    lines: tuple[str, str, str],
-    drafters: tuple[str, str, str],
-    tints: tuple[str, str, str],
-    *,
-    dark: bool = True,
-) -> Theme:
-    """Return a theme of ours.
-
-    `grounds`: background, surface, panel. `texts`: plain and muted. `colours`: primary, secondary, accent, warning,
-    error, success. `lines`: the row of a cursor, what is selected, a border without focus. `drafters` and `tints`:
-    DFlash, lookup, grammar.
-    """
-    background, surface, panel = grounds
-    foreground, muted = texts
-    primary, secondary, accent, warning, error, success = colours
-    cursor, selection, border = lines
-    own = dict(zip(("dflash", "lookup", "grammar"), drafters, strict=True))
-    tinted = dict(zip(("dflash-tint", "lookup-tint", "grammar-tint"), tints, strict=True))
-    return Theme(
-        name=f"localdflash-{name}",
-        dark=dark,
-        background=background,
-        surface=surface,
-        panel=panel,
-        foreground=foreground,
-        primary=primary,
-        secondary=secondary,
-        accent=accent,
-        warning=warning,
-        error=error,
-        success=success,
-        variables={
-            "text-muted": muted,
-            "block-cursor-background": cursor,
-            "block-cursor-foreground": "#ffffff" if dark else "#10151b",
-            "block-cursor-text-style": "none",
-            "block-cursor-blurred-background": panel,
-            "block-cursor-blurred-foreground": foreground,
-            "border": primary,
-            "border-blurred": border,
-            "input-selection-background": selection,
-            "button-color-foreground": background if dark else "#ffffff",
-            "scrollbar": border,
-            "scrollbar-background": surface,
-            **own,
-            "own": muted,
-            **tinted,
-            "own-tint": background,
-            "success-tint": _mixed(surface, success),
-            "error-tint": _mixed(surface, error),
-        },
-    )
+# Colours of our themes, in the order of the values below.
+_FIELDS = ("background", "surface", "panel", "foreground")
+_FIELDS += ("primary", "secondary", "accent", "warning", "error", "success")
+_VARIABLE_FIELDS = ("text-muted", "block-cursor-background", "input-selection-background", "border-blurred")
+_VARIABLE_FIELDS += ("dflash", "lookup", "grammar", "dflash-tint", "lookup-tint", "grammar-tint")
+_COLOURS = {
+    "dark": (
+        "#14171c #1b1f26 #232831 #d9dee6 #7fb4e6 #86c7b8 #c9a6e8 #e5b567 #f28b82 #8fcb8f",
+        "#9da8b7 #233b53 #2b4a68 #3a424e #6cc4d8 #e3b341 #c9a6e8 #17404b #473710 #3c2c52",
+    ),
+    "light": (
+        "#fbfbf9 #f2f2ee #e8e8e3 #1f2328 #0b5cad #0f665a #7a3fa0 #7d5200 #b3261e #1f6b33",
+        "#555d67 #bcd8f3 #bcd8f3 #b9bcb6 #0b6074 #7d5200 #7a3fa0 #bfe6ee #f5dfa5 #e6d3f3",
+    ),
+    "dusk": (
+        "#1d1a26 #252131 #2e293c #e6e0f0 #c4a7f0 #8fd0c0 #f0a8c8 #ecc48d #f7918c #a3d79a",
+        "#b3a9c6 #40325e #4a3b6b #4a4360 #86cfe0 #ecc06a #f0a8c8 #1d4853 #4f3d16 #552c49",
+    ),
+    "sand": (
+        "#faf4e6 #f3ebd8 #eae0c9 #2b2620 #8a3b00 #0f5f57 #7d2f6b #6f4a00 #a8231a #2c6118",
+        "#5c5444 #f0d3a8 #f0d3a8 #c9bda2 #0b5a6b #6f4a00 #7d2f6b #c3e3df #f2d98c #ecd0e4",
+    ),
+    "contrast": (
+        "#000000 #0c0c0c #1c1c1c #ffffff #5fd7ff #5fffd7 #ffafff #ffd75f #ff8787 #87ff87",
+        "#d0d0d0 #00405f #00505f #8a8a8a #5fd7ff #ffd75f #ffafff #004a52 #4a3c00 #4a004a",
+    ),
+}
 
 
-def _mixed(ground: str, colour: str) -> str:
+def _own(name: str) -> Theme:
+    """Return one of our themes."""
+    first, second = _COLOURS[name]
+    fields: dict[str, Any] = dict(zip(_FIELDS, first.split(), strict=True))
+    variables = dict(zip(_VARIABLE_FIELDS, second.split(), strict=True))
+    dark = name not in ("light", "sand")
+    variables |= {
+        "block-cursor-foreground": "#ffffff" if dark else "#10151b",
+        "block-cursor-text-style": "none",
+        "block-cursor-blurred-background": fields["panel"],
+        "block-cursor-blurred-foreground": fields["foreground"],
+        "border": fields["primary"],
+        "button-color-foreground": fields["background"] if dark else "#ffffff",
+        "scrollbar": variables["border-blurred"],
+        "scrollbar-background": fields["surface"],
+        "own": variables["text-muted"],
+        "own-tint": fields["background"],
+        "success-tint": _mix(fields["surface"], fields["success"]),
+        "error-tint": _mix(fields["surface"], fields["error"]),
+    }
+    return Theme(name=f"localdflash-{name}", dark=dark, variables=variables, **fields)
+
+
+def _mix(ground: str, colour: str) -> str:
     return Color.parse(ground).blend(Color.parse(colour), _DIFF_TINT_SHARE).hex.lower()
-
-
-_OWN = (
-    _own(
-        "dark",
-        ("#14171c", "#1b1f26", "#232831"),
-        ("#d9dee6", "#9da8b7"),
-        ("#7fb4e6", "#86c7b8", "#c9a6e8", "#e5b567", "#f28b82", "#8fcb8f"),
-        ("#233b53", "#2b4a68", "#3a424e"),
-        ("#6cc4d8", "#e3b341", "#c9a6e8"),
-        ("#17404b", "#473710", "#3c2c52"),
-    ),
-    _own(
-        "light",
-        ("#fbfbf9", "#f2f2ee", "#e8e8e3"),
-        ("#1f2328", "#555d67"),
-        ("#0b5cad", "#0f665a", "#7a3fa0", "#7d5200", "#b3261e", "#1f6b33"),
-        ("#bcd8f3", "#bcd8f3", "#b9bcb6"),
-        ("#0b6074", "#7d5200", "#7a3fa0"),
-        ("#bfe6ee", "#f5dfa5", "#e6d3f3"),
-        dark=False,
-    ),
-    _own(
-        "dusk",
-        ("#1d1a26", "#252131", "#2e293c"),
-        ("#e6e0f0", "#b3a9c6"),
-        ("#c4a7f0", "#8fd0c0", "#f0a8c8", "#ecc48d", "#f7918c", "#a3d79a"),
-        ("#40325e", "#4a3b6b", "#4a4360"),
-        ("#86cfe0", "#ecc06a", "#f0a8c8"),
-        ("#1d4853", "#4f3d16", "#552c49"),
-    ),
-    _own(
-        "sand",
-        ("#faf4e6", "#f3ebd8", "#eae0c9"),
-        ("#2b2620", "#5c5444"),
-        ("#8a3b00", "#0f5f57", "#7d2f6b", "#6f4a00", "#a8231a", "#2c6118"),
-        ("#f0d3a8", "#f0d3a8", "#c9bda2"),
-        ("#0b5a6b", "#6f4a00", "#7d2f6b"),
-        ("#c3e3df", "#f2d98c", "#ecd0e4"),
-        dark=False,
-    ),
-    _own(
-        "contrast",
-        ("#000000", "#0c0c0c", "#1c1c1c"),
-        ("#ffffff", "#d0d0d0"),
-        ("#5fd7ff", "#5fffd7", "#ffafff", "#ffd75f", "#ff8787", "#87ff87"),
-        ("#00405f", "#00505f", "#8a8a8a"),
-        ("#5fd7ff", "#ffd75f", "#ffafff"),
-        ("#004a52", "#4a3c00", "#4a004a"),
-    ),
-)
 
 
 def _of_the_terminal(name: str) -> Theme:
@@ -149,20 +86,20 @@ def _of_the_terminal(name: str) -> Theme:
     return replace(builtin, variables={**builtin.variables, **VARIABLE_DEFAULTS})
 
 
-# By name, in the order in which they are offered; an app registers them all.
+# By name, in the order in which they are offered.
 THEMES: Mapping[str, Theme] = {
-    theme.name: theme for theme in (*_OWN, _of_the_terminal("ansi-dark"), _of_the_terminal("ansi-light"))
+    theme.name: theme for theme in (*map(_own, _COLOURS), *map(_of_the_terminal, ("ansi-dark", "ansi-light")))
 }
 
 
 def register(app: App[Any]) -> None:
-    """Register all themes with an app, in the colours that its terminal has."""
+    """Register all themes with an app, in the colours of its terminal."""
     few = app.console.color_system == "256"
     for theme in THEMES.values():
         app.register_theme(for_256(theme) if few and not theme.ansi else theme)
 
 
-MIN_CONTRAST = 4.5  # contrast, as WCAG AA asks for
+MIN_CONTRAST = 4.5  # of WCAG AA
 _GROUNDS = ("background", "surface", "panel")
 _TEXTS = ("foreground", "primary", "secondary", "accent", "warning", "error", "success")
 _VARIABLES = ("text-muted", "dflash", "lookup", "grammar", "own")  # that are texts
@@ -171,7 +108,7 @@ _CANDIDATE_COLOURS = [(r, g, b) for r in _STEPS for g in _STEPS for b in _STEPS]
 
 
 def for_256(theme: Theme) -> Theme:
-    """Return the theme in colours that such a terminal has."""
+    """Return the theme in the 256 colours of a terminal, each the most similar one that is readable."""
     grounds: dict[str, Any] = {name: nearest(getattr(theme, name)) for name in _GROUNDS}
     texts: dict[str, Any] = {name: nearest(getattr(theme, name), grounds["panel"]) for name in _TEXTS}
     variables = theme.variables | {name: nearest(theme.variables[name], grounds["panel"]) for name in _VARIABLES}
@@ -189,10 +126,7 @@ def for_256(theme: Theme) -> Theme:
 
 @cache
 def nearest(value: str, against: str = "", *, tint: bool = False) -> str:
-    """A colour that is shown as the one of the 256 that is most like this, all as hexadecimal digits; other words stay.
-
-    It can be read on, or under, `against`. A `tint` is told by its hue: lightness counts less.
-    """
+    """Return the most similar of the 256 colours that is readable on `against`; for a `tint` the hue counts most."""
     if not value.startswith("#"):
         return value
     wanted, weight = rgb_to_lab(Color.parse(value)), 0.3 if tint else 1.0
@@ -203,7 +137,7 @@ def nearest(value: str, against: str = "", *, tint: bool = False) -> str:
 
 @cache
 def _shown() -> list[tuple[tuple[int, int, int], Color, Lab]]:
-    """Colours, and what is shown of them, each of the 256 once."""
+    """Return each of the 256 colours once: an RGB value that is shown as it, and the colour shown."""
     shown = {_downgraded(*rgb): rgb for rgb in _CANDIDATE_COLOURS}
     return [(rgb, colour, rgb_to_lab(colour)) for colour, rgb in shown.items()]
 
@@ -219,7 +153,7 @@ def _distance(one: Lab, other: Lab, weight: float) -> float:
 
 
 def _contrast(one: Color, other: Color) -> float:
-    """As WCAG 2 defines it."""
+    """Return the contrast of two colours, as WCAG 2 defines it."""
     dark, light = sorted((_luminance(one), _luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 

@@ -1,10 +1,5 @@
-"""The conversation as one widget, however many messages there are.
+"""Conversation as one widget, however many messages there are."""
 
-Text of an answer under way is paced (see `localdflash.tui.reveal_pace`), and only rows that changed are drawn again.
-Keys on a message are posted as events, which the app handles.
-"""
-
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,10 +18,10 @@ from localdflash.tui import highlight
 from localdflash.tui.column import RowPlace
 from localdflash.tui.entry import ChatEntry
 from localdflash.tui.painting import LINK
-from localdflash.tui.reveal_pace import DisplayPace, motion_unwanted
 from localdflash.tui.scroller import Scroller
 
-_FRAME_SECONDS = 1 / 30  # seconds between repaints of an answer under way
+_FRAME_SECONDS = 1 / 30  # between repaints of an answer under way
+_QUEUE_DIVISOR = 3  # a frame shows this part of the waiting text, so that text which comes in bursts is shown evenly
 _WORD = re.compile(r"\w+")
 _LINE = re.compile(r"[^\n]+")
 
@@ -81,7 +76,7 @@ class Transcript(Scroller, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pace = DisplayPace(whole=motion_unwanted(os.environ))
+        self._queue = ""  # received text that is not shown yet
         self._frames: Timer | None = None
         self._found: tuple[int, tuple[int, int]] | None = None  # the entry, and its characters
         self._note_expected = False
@@ -90,8 +85,8 @@ class Transcript(Scroller, can_focus=True):
 
     def show(self, messages: Sequence[Message]) -> None:
         """Show a conversation, scrolled to its end."""
-        self._pace.rest()
-        self._picked = self._found = None
+        self._queue = ""
+        self._highlighted = self._found = None
         if self.is_attached and self.text_selection:
             self.screen.clear_selection()
         self._column.show(messages)
@@ -106,7 +101,7 @@ class Transcript(Scroller, can_focus=True):
 
     def replace_last(self, message: Message) -> None:
         """Replace the last message."""
-        self._pace.rest()
+        self._queue = ""
         if not self._last_message():
             self.add(message)
             return
@@ -135,13 +130,13 @@ class Transcript(Scroller, can_focus=True):
             self.add(Message("assistant", ""))
             last = self._column.entries[-1]
         last.grow("", step)
-        self._pace.put(text)
+        self._queue += text
         if self._frames:
             self._frames.resume()
 
     def finish(self, message: Message) -> None:
         """Show the complete answer at once."""
-        rest = self._pace.rest()
+        rest, self._queue = self._queue, ""
         last = self._last_message()
         if last is None or not last.is_answer:
             self.add(message)
@@ -169,20 +164,21 @@ class Transcript(Scroller, can_focus=True):
     @property
     def busy(self) -> bool:
         """Return whether text is still queued for display."""
-        return bool(self._pace)
+        return bool(self._queue)
 
     def on_mount(self) -> None:
         """Create the timer, which runs only while text waits."""
-        self._frames = self.set_interval(_FRAME_SECONDS, self._frame, pause=not self._pace)
+        self._frames = self.set_interval(_FRAME_SECONDS, self._frame, pause=not self._queue)
 
     def _frame(self) -> None:
         """Show the text that is due, and stop the timer when the queue is empty."""
         self._run_guarded(self._grow)
-        if not self._pace and self._frames:
+        if not self._queue and self._frames:
             self._frames.pause()
 
     def _grow(self) -> None:
-        text = self._pace.take()
+        due = len(self._queue) if self.app.animation_level == "none" else -(-len(self._queue) // _QUEUE_DIVISOR)
+        text, self._queue = self._queue[:due], self._queue[due:]
         last = self._last_message()
         if text and last:
             last.grow(text)
@@ -191,9 +187,10 @@ class Transcript(Scroller, can_focus=True):
     def _flush(self) -> None:
         """Show all queued text before another message is appended."""
         last = self._last_message()
-        if (rest := self._pace.rest()) and last:
-            last.grow(rest)
+        if self._queue and last:
+            last.grow(self._queue)
             self._lay_out_last()
+        self._queue = ""
 
     def _last_grew(self) -> None:
         """Lay out the last entry and draw what changed."""
@@ -241,8 +238,8 @@ class Transcript(Scroller, can_focus=True):
         count = len(self._column.entries)
         if not count:
             return
-        index = count - 1 if self._picked is None else max(0, min(self._picked + step, count - 1))
-        self._picked = index
+        index = count - 1 if self._highlighted is None else max(0, min(self._highlighted + step, count - 1))
+        self._highlighted = index
         top = self._column.top(index)
         if not self.scroll_offset.y <= top < self.scroll_offset.y + self._rows:
             self.following = False
@@ -277,7 +274,7 @@ class Transcript(Scroller, can_focus=True):
 
     def _current_message(self) -> ChatEntry | None:
         """Return the highlighted message, else the last one."""
-        return self._last_message() if self._picked is None else self._column.entries[self._picked]
+        return self._last_message() if self._highlighted is None else self._column.entries[self._highlighted]
 
     def action_copy_message(self) -> None:
         """Post the highlighted message's text, as received, for copying."""

@@ -182,7 +182,7 @@ class PlainCommands:
     def do_copy(self, number: str = "") -> None:
         """Copy the last answer, or message N."""
         text = self._chat.text_of(number)
-        say(self._chat.wait(copy(_Terminal(), text)).line(f"message {number}" if number else "the answer"))
+        say(self._chat.wait(copy(_copy_by_terminal, text)).line(f"message {number}" if number else "the answer"))
 
     def do_model(self, name: str = "") -> None:
         """List the models, or load one."""
@@ -260,11 +260,8 @@ class PlainCommands:
             say(f"[{project.FILE_NAME} goes along]")
 
 
-class _Terminal:
-    """The terminal of stdout, as `clipboard.Terminal`."""
-
-    def copy_to_clipboard(self, text: str) -> None:
-        """See `clipboard.Terminal`: OSC 52, where stdout is a terminal."""
-        if sys.stdout.isatty():
-            sys.stdout.write(f"\x1b]52;c;{b64encode(text.encode()).decode()}\a")
-            sys.stdout.flush()
+def _copy_by_terminal(text: str) -> None:
+    """Ask the terminal to copy (OSC 52), if stdout is one."""
+    if sys.stdout.isatty():
+        sys.stdout.write(f"\x1b]52;c;{b64encode(text.encode()).decode()}\a")
+        sys.stdout.flush()

@@ -27,7 +27,7 @@ def _program(folder: Path, name: str, script: str) -> None:
 def _copied(text: str, folder: Path, **variables: str) -> tuple[Result, Terminal]:
     terminal = Terminal()
     environment = {"PATH": str(folder), **variables}
-    return asyncio.run(copy(terminal, text, environment)), terminal
+    return asyncio.run(copy(terminal.copy_to_clipboard, text, environment)), terminal
 
 
 def test_a_program_gets_the_text_byte_true_and_no_shell_sees_it(tmp_path: Path) -> None:

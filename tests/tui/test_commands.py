@@ -7,7 +7,7 @@ from localdflash.tui.commands import COMMANDS, parse
 
 def test_every_command_does_something() -> None:
     for command in COMMANDS:
-        assert callable(getattr(ChatApp, f"action_{command.action}")), command
+        assert callable(getattr(ChatApp, f"action_{command.name}")), command
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from localdflash.chat.sampling_settings import SETTINGS
 from localdflash.tui.commands import COMMANDS
 from localdflash.tui.screens.compare_screen import CompareScreen, compare_text
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
-from localdflash.tui.screens.questions import AskText, Confirm
-from localdflash.tui.screens.roles_screen import RolePicker
+from localdflash.tui.screens.questions import AskText, Confirm, RolePicker
 from localdflash.tui.themes import THEMES
 from tests.tui.stage import dialog, result_of, shown
 

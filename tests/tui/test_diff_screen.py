@@ -10,9 +10,8 @@ from textual.pilot import Pilot
 from localdflash.chat.applying import ApplyResult
 from localdflash.chat.file_text import make_hunks
 from localdflash.chat.proposals import FileProposal
-from localdflash.tui.diff_view import MAX_LINE_CHARS
-from localdflash.tui.diff_view import shown as shown_line
-from localdflash.tui.screens.diff_screen import DiffScreen, FileList
+from localdflash.tui.screens.diff_screen import MAX_LINE_CHARS, DiffScreen, FileList
+from localdflash.tui.screens.diff_screen import shown as shown_line
 from tests.tui.stage import Stage, dialog, shown, wait_until
 
 OLD = "".join(f"line {number}\n" for number in range(1, 41)).encode()

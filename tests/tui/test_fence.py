@@ -1,15 +1,13 @@
 """Code in a MarkdownDocument: every byte kept, highlighted as it comes, wrapped and never cut."""
 
-import threading
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.fence import Code
-from localdflash.tui.highlight import exact, lexer_for
-from localdflash.tui.styled_lines import Line, StyledRun
+from localdflash.tui.highlight import lexer_for
+from localdflash.tui.styled_lines import Line
 from tests.tui.markdown_samples import copied, document
 
 _CODE = st.text(st.sampled_from("ab (){}'\"#/*\n\t\r日é\u0301\0\x1b\ud800=:"), max_size=200)
@@ -24,9 +22,9 @@ def fenced(code: str, language: str = "python") -> str:
 @given(_CODE, _LANGUAGES, st.integers(1, 60))
 def test_code_is_byte_true_and_its_lines_joined_are_its_safe_copy(code: str, language: str, width: int) -> None:
     made = document(fenced(code, language))
-    (fence,) = made.fences
+    (fence,) = made.fences()
     assert (fence.code, fence.closed, fence.language) == (code + "\n", True, language)
-    shown = copied(made.lines(width)[fence.first_line + 1 :])
+    shown = copied(made.lines(width)[1:])
     assert shown == sanitize(code + "\n").expandtabs(4)
 
 
@@ -42,7 +40,7 @@ def test_code_is_byte_true_and_its_lines_joined_are_its_safe_copy(code: str, lan
     ],
 )
 def test_code_of_fences_wherever_they_stand(text: str, code: str) -> None:
-    assert [fence.code for fence in document(text).fences] == [code]
+    assert [fence.code for fence in document(text).fences()] == [code]
 
 
 def styles(lines: list[Line], text: str) -> list[str]:
@@ -63,23 +61,6 @@ def test_comments_go_on_over_lines(language: str) -> None:
 @pytest.mark.parametrize("language", ["nonsense", "python:src/x.py", "{.python}", "../x"])
 def test_names_of_languages(language: str) -> None:
     assert (lexer_for(language) is not None) == ("python" in language.lower())
-
-
-def test_exact_highlighting_replaces_what_was_made_line_by_line() -> None:
-    """A here-document of a shell, which its lexer sees as a whole only, read in a thread of its own."""
-    made = document("before\n\n" + fenced("cat <<EOF\nif then\nEOF\n", "sh"))
-    before = list(made.lines(60))
-    found: list[list[tuple[StyledRun, ...]] | None] = []
-    (job,) = made.unsettled()
-    thread = threading.Thread(target=lambda: found.append(exact(job.language, job.lines)))
-    thread.start()
-    thread.join()
-    made.settle(job.number, found[0])
-    after = list(made.lines(60))
-    assert [line.text for line in after] == [line.text for line in before]
-    assert styles(before, "if") == ["fence syntax.keyword"]
-    assert styles(after, "if") == ["fence syntax.string"]
-    assert made.changed_from() == 3  # before, blank, label
 
 
 def test_a_fence_read_again_goes_on_from_the_line_that_changed() -> None:

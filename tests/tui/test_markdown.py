@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.styled_lines import STYLES
+from localdflash.tui.painting import LOOKS
 from tests.tui.markdown_samples import copied, document, rows, texts
 
 # A line that begins a block of another kind. Where the next line makes a table of it, markdown-it sees a table; GitHub
@@ -57,7 +57,7 @@ def test_lines_are_safe_and_name_known_styles(text: str, plain: bool) -> None:
         assert "\t" not in line.text
         for run in line.runs:
             assert run.text
-            assert set(run.style.split()) <= set(STYLES)
+            assert set(run.style.split()) <= set(LOOKS)
 
 
 def test_paragraphs_are_wrapped_between_words_and_joined_again() -> None:
@@ -87,4 +87,4 @@ def test_lists_hang_and_keep_the_numbers_as_written() -> None:
 def test_line_ends_of_windows() -> None:
     text = "# Head\r\n\r\n- one\r\n- two\r\n\r\n| a | b |\r\n|---|---|\r\n| 1 | 2 |\r\n\r\n```py\r\nx\r\n```\r\n"
     assert rows(text) == rows(text.replace("\r", ""))
-    assert document(text).fences[0].code == "x\r\n"
+    assert document(text).fences()[0].code == "x\r\n"

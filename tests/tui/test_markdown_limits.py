@@ -53,4 +53,4 @@ def test_a_fence_of_1_000_lines_costs_the_same_at_its_end() -> None:
     growing.finish()
     assert len(growing.lines(100)) == 1_001
     assert sorted(times)[int(len(times) * 0.95)] < 0.05
-    assert growing.fences[0].code == source
+    assert growing.fences()[0].code == source

@@ -12,7 +12,7 @@ def test_what_was_saved_is_found_again_and_private() -> None:
     for state in (TuiState("localdflash-light", seen_welcome=True), TuiState("ansi-dark")):
         save(state)
         assert load() == state
-    assert stat.S_IMODE(state_file().stat().st_mode) == 0o600
+    assert stat.S_IMODE(state_file().parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"theme": 3, "seen_welcome": "yes"}'])

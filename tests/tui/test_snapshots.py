@@ -107,11 +107,8 @@ async def _still(pilot: Pilot[Any]) -> None:
     for one in pilot.app.screen.query("Input, TextArea"):
         assert isinstance(one, Input | TextArea)
         one.cursor_blink = False
-    if isinstance(app := pilot.app, ChatApp):
-        app.status_bar._moves = False
-        app.status_bar.refresh()
     await pilot.pause(0.05)
-    if isinstance(app, ChatApp):
+    if isinstance(app := pilot.app, ChatApp):
         await wait_until(pilot, lambda: _coloured(app))
     else:
         await app.workers.wait_for_complete()
@@ -120,11 +117,10 @@ async def _still(pilot: Pilot[Any]) -> None:
 
 def _coloured(app: ChatApp) -> bool:
     colouring = app.transcript._colouring
-    return (colouring is None or colouring.is_finished) and not highlight.missing and not app.transcript._unsettled()
+    return (colouring is None or colouring.is_finished) and not highlight.missing
 
 
 async def _streaming(pilot: Pilot[Any], app: ChatApp) -> None:
-    app.transcript._pace._whole = True
     await typed(pilot, QUESTION.text)
     await wait_until(pilot, lambda: app.transcript.source_shown() == STREAM)
     app.talk.speed = _speed()

@@ -74,7 +74,7 @@ def test_never_wider_than_the_room(parts: list[StatusPart], width: int) -> None:
 
 
 def test_controls_and_markup_are_harmless() -> None:
-    shown = line(Status("a\x1b]0;x\x07[red]", "ready", message="\x9bboo\u202e"))
+    shown = line(Status("a\x1b]0;x\x07[red]\u202e", "ready"))
     assert "[red]" in shown
     assert all(char.isprintable() for char in shown)
 
@@ -101,7 +101,7 @@ class Bar(StatusBar):
 
 async def test_loading_counts_from_when_it_began_and_a_rate_stays_until_there_is_another() -> None:
     now = [100.0]
-    bar = Bar(moving=False, clock=lambda: now[0])
+    bar = Bar(clock=lambda: now[0])
     async with playing(Stage(bar), (100, 5)) as pilot:
         bar.update(Status("embedded", "starting"))
         now[0] += 50
@@ -119,7 +119,7 @@ async def test_loading_counts_from_when_it_began_and_a_rate_stays_until_there_is
 
 @pytest.mark.parametrize(("column", "part"), [(3, "model"), (16, "context"), (28, "rate"), (0, ""), (95, "")])
 async def test_a_click_says_which_part(column: int, part: str) -> None:
-    bar = Bar(moving=False)
+    bar = Bar()
     async with playing(Stage(bar), (100, 5)) as pilot:
         bar.update(FULL)
         await pilot.pause()

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from textual.widgets import Static
 
 from localdflash.chat.messages import Attachment
-from localdflash.tui.attachments import Attachments
+from localdflash.tui.prompt_field import Attachments
 from localdflash.tui.suggestions import PromptSuggestion, Suggestions
 from tests.tui.stage import Stage, playing, shown
 

@@ -13,7 +13,7 @@ from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageErro
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.shell_command import parse_command
 from localdflash.tui.actions.outside_actions import OutsideActions
-from localdflash.tui.app_base import report_errors
+from localdflash.tui.app_base import in_background
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt_field import Prompt
 
@@ -100,8 +100,7 @@ class AnswerActions(OutsideActions):
         self.query_one("#welcome").display = False
         self.transcript.add(message)
 
-    @work
-    @report_errors
+    @in_background
     async def begin_answer(self, *, goes_on: bool = False) -> None:
         """Generate an answer to the last message, or continue the last answer (`goes_on`)."""
         if self.talk.answering:
@@ -248,8 +247,7 @@ class AnswerActions(OutsideActions):
         """Answer the last message again."""
         self._ask_again(keep_question=True)
 
-    @work
-    @report_errors
+    @in_background
     async def _ask_again(self, *, keep_question: bool) -> None:
         await self.talk.settled()
         if keep_question:
@@ -289,7 +287,7 @@ class AnswerActions(OutsideActions):
         """Move the last message back into the prompt for editing."""
         self._ask_again(keep_question=False)
 
-    def action_go_on(self) -> None:
+    def action_continue(self) -> None:
         """Continue an answer that was cut off."""
         if self.talk.answering:
             return
@@ -298,14 +296,12 @@ class AnswerActions(OutsideActions):
             return
         self.begin_answer(goes_on=True)
 
-    @work
-    @report_errors
+    @in_background
     async def action_previous(self) -> None:
         """Show the previous version of the last answer."""
         await self._version(-1)
 
-    @work
-    @report_errors
+    @in_background
     async def action_next(self) -> None:
         """Show the next version of the last answer."""
         await self._version(1)

@@ -3,20 +3,19 @@
 from collections.abc import Awaitable
 from pathlib import Path
 
-from textual import on, work
+from textual import on
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.chat.store import ChatStore, SessionInfo
 from localdflash.text.sanitize import printable
-from localdflash.tui.app_base import ChatAppBase, report_errors
+from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.transcript import Transcript
 
 
 class ChatActions(ChatAppBase):
     """Mixin with the commands that start, open, rename, fork, export and delete chats."""
 
-    @work
-    @report_errors
+    @in_background
     async def action_new(self) -> None:
         """Start a new chat."""
         await self.talk.settled()
@@ -24,8 +23,7 @@ class ChatActions(ChatAppBase):
         self.show_chat()
         self.prompt.focus()
 
-    @work
-    @report_errors
+    @in_background
     async def action_chats(self, words: str = "") -> None:
         """Let the user choose an earlier chat."""
         from localdflash.tui.screens.chats_screen import ChatPicker
@@ -35,7 +33,7 @@ class ChatActions(ChatAppBase):
         async def search(typed: str) -> list[SessionInfo]:
             return await self.talk.run_in_store(ChatStore.sessions, typed)
 
-        while choice := await self.show_dialog(ChatPicker(search, words)):
+        while choice := await self.push_screen_wait(ChatPicker(search, words)):
             match choice.action:
                 case "open":
                     await self.open_chat(choice.id)
@@ -56,8 +54,7 @@ class ChatActions(ChatAppBase):
             self.show_chat()
         self.prompt.focus()
 
-    @work
-    @report_errors
+    @in_background
     async def action_rename(self, name: str = "") -> None:
         """Give this chat a name."""
         if self.talk.session is None:
@@ -67,14 +64,13 @@ class ChatActions(ChatAppBase):
             from localdflash.tui.screens.questions import AskText
 
             info = await self.talk.run_in_store(ChatStore.info, self.talk.session)
-            name = await self.show_dialog(AskText("Name of this chat", info.title)) or ""
+            name = await self.push_screen_wait(AskText("Name of this chat", info.title)) or ""
         if name.strip():
             await self.talk.run_in_store(ChatStore.rename, self.talk.session, name.strip())
             info = await self.talk.run_in_store(ChatStore.info, self.talk.session)  # a long name is shortened
             self.say(f"this chat is now called {info.title}")
 
-    @work
-    @report_errors
+    @in_background
     async def action_fork(self, number: str = "") -> None:
         """Start a new chat that continues from message N."""
         await self.talk.settled()
@@ -86,8 +82,7 @@ class ChatActions(ChatAppBase):
         self.prompt.focus()
         self.say("new chat that continues from here; the previous chat is kept")
 
-    @work
-    @report_errors
+    @in_background
     async def action_export(self, path: str = "") -> None:
         """Write this chat to a file."""
         await self.talk.save()
@@ -103,7 +98,7 @@ class ChatActions(ChatAppBase):
         info = await self.talk.run_in_store(ChatStore.info, session)
         if not path:
             proposed = str(self.start.folder / f"chat-{session}.md")
-            path = await self.show_dialog(AskText("Write this chat to (.md or .json)", proposed)) or ""
+            path = await self.push_screen_wait(AskText("Write this chat to (.md or .json)", proposed)) or ""
         if not path.strip():
             return
         file = self.start.folder / Path(path.strip()).expanduser()
@@ -123,8 +118,7 @@ class ChatActions(ChatAppBase):
             self.talk.run_in_store(lambda _: write_export(file, text, overwrite=overwrite)), f"written to {file}"
         )
 
-    @work
-    @report_errors
+    @in_background
     async def action_delete(self) -> None:
         """Delete this chat."""
         await self.talk.settled()

@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from textual import on, work
+from textual import on
 
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.app_base import ChatAppBase, report_errors
+from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class CodeActions(ChatAppBase):
         """Drop all attachments."""
         self.prompt.detach()
 
-    @work
-    @report_errors
+    @in_background
     async def action_diff(self) -> None:
         """Show what the last answer would change, and apply it if the user agrees."""
         from localdflash.chat.applying import ApplyResult, apply_proposals
@@ -79,8 +78,7 @@ class CodeActions(ChatAppBase):
             self._journal = await asyncio.to_thread(Journal, self.start.folder, folder)
         return self._journal
 
-    @work
-    @report_errors
+    @in_background
     async def action_undo(self) -> None:
         """Undo the last applied change."""
         from localdflash.chat.applying import undo_last
@@ -104,8 +102,7 @@ class CodeActions(ChatAppBase):
         for line in undone.left:
             self.complain(line)
 
-    @work
-    @report_errors
+    @in_background
     async def action_copy(self, number: str = "") -> None:
         """Copy the last answer, or message N."""
         messages = self.talk.messages
@@ -114,8 +111,7 @@ class CodeActions(ChatAppBase):
             raise UsageError("this chat has no answer yet")
         await self.copy_text(message.text, "the answer" if message.role == "assistant" else "the message")
 
-    @work
-    @report_errors
+    @in_background
     async def action_code(self, number: str = "") -> None:
         """Copy a code block of the last answer."""
         blocks = self.transcript.code_blocks()
@@ -132,7 +128,7 @@ class CodeActions(ChatAppBase):
         """Copy text and show a toast that says whether the clipboard took it."""
         from localdflash.tui.clipboard import copy
 
-        self.notify(sanitize((await copy(self, text)).line(what)), markup=False)
+        self.notify(sanitize((await copy(self.copy_to_clipboard, text)).line(what)), markup=False)
 
 
 def _number(text: str, last: int, what: str) -> int:

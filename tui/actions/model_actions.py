@@ -4,21 +4,18 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from textual import work
-
 from localdflash.base.errors import ModelBusy, UsageError
 from localdflash.chat import project
 from localdflash.chat.sampling_settings import AUTO
 from localdflash.server.engine_spec import Others
-from localdflash.tui.app_base import ChatAppBase, report_errors
+from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.captions import model_name
 
 
 class ModelActions(ChatAppBase):
     """Mixin with the commands that change the model, the system prompt and sampling."""
 
-    @work
-    @report_errors
+    @in_background
     async def action_model(self, name: str = "") -> None:
         """Choose another model."""
         from localdflash.chat import model_list
@@ -32,7 +29,7 @@ class ModelActions(ChatAppBase):
         picker = ModelPicker(
             model_list.list_models, model_list.explain_fit, model_list.describe_model, model_list.pull_model, current
         )
-        chosen = name or await self.show_dialog(picker)
+        chosen = name or await self.push_screen_wait(picker)
         if not chosen:
             return
         await self.talk.settled()
@@ -52,7 +49,7 @@ class ModelActions(ChatAppBase):
         called = model_name(pair)
         lines = [f"{called} does not fit into memory beside it."]
         options = Option("w", "Wait"), Option("s", "Switch now, end that answer"), Option("n", "Cancel")
-        match await self.show_dialog(Question(f"{busy}", lines, *options)):
+        match await self.push_screen_wait(Question(f"{busy}", lines, *options)):
             case "w":
                 self.say(f"{called} is loaded when that answer is done; Esc ends the waiting")
                 return "wait"
@@ -60,20 +57,18 @@ class ModelActions(ChatAppBase):
                 return "end"
         raise busy
 
-    @work
-    @report_errors
+    @in_background
     async def action_role(self, name: str = "") -> None:
         """Choose named instructions."""
         from localdflash.chat.roles import list_roles, load_role
-        from localdflash.tui.screens.roles_screen import RolePicker
+        from localdflash.tui.screens.questions import RolePicker
 
         if not name:
-            name = await self.show_dialog(RolePicker(list_roles())) or ""
+            name = await self.push_screen_wait(RolePicker(list_roles())) or ""
         if name:
             await self.set_system(load_role(name), f"role {name}")
 
-    @work
-    @report_errors
+    @in_background
     async def action_system(self, text: str = "") -> None:
         """Set the user's own instructions."""
         from localdflash.tui.screens.questions import AskText
@@ -126,8 +121,7 @@ class ModelActions(ChatAppBase):
         self.say(f"{name} {told}, from the next answer on")
         self.refresh_status()
 
-    @work
-    @report_errors
+    @in_background
     async def look_for_project(self) -> None:
         """Load the project's AGENTS.md if the user allowed it; announce it if the user has not decided."""
         file = await asyncio.to_thread(project.find_project_file, self.start.folder)
@@ -139,8 +133,7 @@ class ModelActions(ChatAppBase):
         self.talk.project = await asyncio.to_thread(file.text)
         self.count_used()
 
-    @work
-    @report_errors
+    @in_background
     async def action_project(self, value: str = "") -> None:
         """Report whether AGENTS.md is included, or change that."""
         if value not in ("", "on", "off"):

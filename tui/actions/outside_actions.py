@@ -6,12 +6,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from textual import work
 from textual.worker import Worker
 
 from localdflash.base.errors import UsageError
 from localdflash.chat.shell_command import run_command
-from localdflash.tui.app_base import ChatAppBase, report_errors
+from localdflash.tui.app_base import ChatAppBase, in_background
 
 
 class OutsideActions(ChatAppBase):
@@ -26,8 +25,7 @@ class OutsideActions(ChatAppBase):
             return
         self._command = self._run_outside(command)
 
-    @work
-    @report_errors
+    @in_background
     async def _run_outside(self, command: str) -> None:
         from localdflash.tui.screens.questions import Confirm
 
@@ -49,8 +47,7 @@ class OutsideActions(ChatAppBase):
         self.say("the command was ended")
         return True
 
-    @work
-    @report_errors
+    @in_background
     async def action_editor(self) -> None:
         """Write the message in the user's editor."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")

@@ -1,9 +1,6 @@
-"""Dialogs that ask one question: with a few answers, or for a text.
+"""Dialogs that ask one question: with a few answers, the last one being safe, or for a text, or for a role."""
 
-The safe answer is the last one and has the focus, so Enter alone changes nothing.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from textual import events, on
@@ -11,10 +8,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Input, OptionList, Static
 
 from localdflash.text.sanitize import sanitize
-from localdflash.tui.screens.dialog import Dialog, Field, TextField, one_line
+from localdflash.tui.screens.dialog import ChoiceList, Dialog, Field, TextField, one_line, two_rows
 
 
 class Option(NamedTuple):
@@ -120,3 +117,44 @@ class AskText(Dialog[str]):
         """Return the text."""
         field = self.query_one(Field) if self._lines == 1 else self.query_one(TextField)
         self.dismiss(field.value if isinstance(field, Field) else field.text)
+
+
+class RolePicker(Dialog[str]):
+    """Dialog that lists the roles and previews the highlighted one. The result is a name, or `none`."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    RolePicker {
+        ChoiceList, ChoiceList:focus { height: auto; max-height: 14; margin: 1 0; }
+        #preview { height: auto; max-height: 12; border-top: solid $border-blurred; }
+        &.-low { ChoiceList { margin: 0; height: 1fr; } #preview { display: none; } }
+    }
+    """
+
+    def __init__(self, roles: Mapping[str, str]) -> None:
+        super().__init__("Roles", "Enter chooses   Tab scrolls the text   Esc closes")
+        self._roles = {"none": "No instructions before the chat.", **roles}
+
+    def body(self) -> Iterable[Widget]:
+        """Yield the list and the text."""
+        yield ChoiceList()
+        with VerticalScroll(id="preview"):
+            yield Static(id="text", markup=False)
+
+    def on_mount(self) -> None:
+        """Show the roles."""
+        choices = self.query_one(ChoiceList)
+        choices.add_options(two_rows(name, text.strip().partition("\n")[0]) for name, text in self._roles.items())
+        choices.highlighted = 0
+        choices.focus()
+
+    @on(OptionList.OptionHighlighted)
+    def _preview(self, event: OptionList.OptionHighlighted) -> None:
+        self.query_one("#text", Static).update(sanitize(self._roles[self._role_at(event.option_index)]))
+
+    @on(OptionList.OptionSelected)
+    def _submit_option(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss(self._role_at(event.option_index))
+
+    def _role_at(self, index: int) -> str:
+        return list(self._roles)[index]
