@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from localdflash.tui.inline import clean, inline
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-MIN_TEXT_CELLS = 8  # cells that bars and indents leave to the text; with less there are none
-_QUOTE_BAR = StyledRun("│ ", "quote")
+MIN_TEXT_CELLS = 8  # if bars and indents would leave less to the text, they are left out
+_QUOTE_BAR, _THOUGHT_BAR = StyledRun("│ ", "quote"), StyledRun("│ ", "muted")
 _TASK = re.compile(r"\[([ xX])\][ \t]+")
 
 
@@ -18,7 +18,7 @@ class Block(ABC):
     """Base class of blocks; `gap` adds a blank line before. Lines are cached for the last width."""
 
     gap = False
-    _grows = False  # then _layout is asked each time, and keeps what it can itself
+    _grows = False  # if so, `_layout` does its own caching
     _width = 0
     _lines: Sequence[Line] = ()
 
@@ -60,13 +60,13 @@ class Rule(Block):
 
 
 class Container(Block):
-    """Base class of blocks that contain blocks, behind a bar or a bullet."""
+    """Base class of blocks that contain blocks."""
 
     def __init__(self, children: Sequence[Block]) -> None:
         self.children = children
 
     def parts(self) -> Iterator[Block]:
-        """Yield this block and all blocks inside it, in order."""
+        """Yield the block itself and all blocks inside it, in order."""
         yield self
         for child in self.children:
             yield from child.parts()
@@ -106,34 +106,53 @@ class Item(Container):
         return [first, *(behind(blank, line) if line.runs else line for line in rest)]
 
 
-class Verbatim(Block):
-    """Unformatted text that may grow; only its last, open line is laid out again."""
+class GrowingBlock(Block):
+    """Base class of blocks that grow by lines; only new lines and the open one are laid out."""
 
     _grows = True
 
+    def __init__(self) -> None:
+        self._runs: list[Sequence[StyledRun]] = []  # of the complete lines
+        self._rows: list[Line] = []
+        self._laid = 0
+
+    def _layout(self, width: int) -> Sequence[Line]:
+        if width != self._width:
+            self._width, self._laid, self._rows = width, 0, self._label(width)
+        for runs in self._runs[self._laid :]:
+            self._rows += self._wrapped(runs)
+        self._laid = len(self._runs)
+        open_line = self._open_runs()
+        return [*self._rows, *self._wrapped(open_line)] if open_line else self._rows
+
+    @abstractmethod
+    def _open_runs(self) -> Sequence[StyledRun]: ...
+
+    def _label(self, width: int) -> list[Line]:
+        return []
+
+    def _wrapped(self, runs: Sequence[StyledRun]) -> Sequence[Line]:
+        return wrap(runs, self._width)
+
+
+class Verbatim(GrowingBlock):
+    """Unformatted text that may grow."""
+
     def __init__(self, style: str = "") -> None:
+        super().__init__()
         self._style = style
         self._open = ""
-        self._rows: list[Line] = []
-        self._complete: list[str] = []
-        self._laid = 0
 
     def append(self, text: str) -> None:
         """Append text, in pieces of any size."""
         *complete, self._open = (self._open + text).split("\n")
-        self._complete += complete
+        self._runs += map(self._styled, complete)
 
-    def _layout(self, width: int) -> Sequence[Line]:
-        if width != self._width:
-            self._width, self._laid, self._rows = width, 0, []
-        for line in self._complete[self._laid :]:
-            self._rows += self._wrapped(line)
-        self._laid = len(self._complete)
-        return [*self._rows, *self._wrapped(self._open)] if self._open else self._rows
+    def _open_runs(self) -> Sequence[StyledRun]:
+        return self._styled(self._open)
 
-    def _wrapped(self, line: str) -> list[Line]:
-        shown = clean(line)
-        return wrap([StyledRun(shown, self._style)] if shown else [], self._width)
+    def _styled(self, line: str) -> Sequence[StyledRun]:
+        return [StyledRun(clean(line), self._style)] if line else []
 
 
 def stacked(blocks: Sequence[Block], width: int) -> list[Line]:
@@ -152,13 +171,8 @@ def behind(prefix: StyledRun, line: Line) -> Line:
 
 
 def _left(width: int, prefix: int) -> int:
-    """Return the width that a prefix leaves; the whole width if that would be too little, for the prefix then goes
-    elsewhere.
-    """
+    """Return the width that a prefix leaves, or the whole width if that is too little."""
     return width - prefix if width - prefix >= MIN_TEXT_CELLS else width
-
-
-_THOUGHT_BAR = StyledRun("│ ", "muted")
 
 
 class Thoughts(Block):
@@ -187,7 +201,7 @@ class Thoughts(Block):
         if not self.unfolded:
             return [self._folded(text, width)]
         head = wrap([StyledRun(f"▾ {self._title(text)}", "muted")], width)
-        inner = width - 2 if width - 2 >= MIN_TEXT_CELLS else width
+        inner = _left(width, 2)
         rows = list(self._verbatim.lines(inner))
         while rows and not rows[-1].text.strip():
             rows.pop()

@@ -1,20 +1,203 @@
-"""Reads a growing text as blocks. Blocks that nothing can change any more are `final`; only the rest is read again.
+"""Read a growing Markdown text as blocks; only the end, which may still change, is read again.
 
-Reading resumes at a line that begins a block, once that line and the next one are complete: what a line begins depends
-on no more than that (see `parsing`). A fence at the outermost level is not read as Markdown: it is handed its lines
-until one ends it.
+CommonMark with tables and strikethrough; HTML and link definitions are shown as text. The meaning of a line depends on
+that line and, for tables, on the next one: so reading can resume at a line that begins a block. An outermost fence is
+not parsed as Markdown: it is fed its lines. Each item of a list is a block.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from markdown_it.parser_block import ParserBlock
+from markdown_it.ruler import Ruler
+from markdown_it.rules_block import StateBlock, blockquote, code, fence, heading, hr, lheading, list_block, paragraph
+from markdown_it.rules_block import table as table_rule
+from markdown_it.token import Token
 
 from localdflash.text.thoughts import CLOSING, OPENING
-from localdflash.tui.block_layout import Block, Item, Paragraph, Thoughts, Verbatim
+from localdflash.tui.block_layout import Block, Item, Paragraph, Quote, Rule, Thoughts, Verbatim
 from localdflash.tui.fence import Code, OpenFence
-from localdflash.tui.parsing import PlacedBlock, parse
+from localdflash.tui.inline import Markdown
+from localdflash.tui.tables import Table
+
+MAX_NESTING = 20  # of quotes and lists; an item counts twice
+MAX_TABLE_COLUMNS = 64
+BULLET = "•"
+
+_Rule = Callable[[StateBlock, int, int, bool], bool]
+_ALL = ["paragraph", "blockquote", "list"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBlock:
+    """Block with its first line, and the line after its last one."""
+
+    block: Block
+    start: int
+    end: int
+
+
+def parse(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock]:
+    """Return the outermost blocks, with fences numbered from `number` on; `known` fences keep their highlighting.
+
+    An outermost fence without an end comes without its code: it is the last block, and the caller feeds it.
+    """
+    tokens: list[Token] = []
+    markdown = _markdown()
+    markdown.block.parse(text.replace("\r", ""), markdown, {}, tokens)
+    return _Builder(tokens, text.split("\n"), number, known).outermost()
+
+
+@cache
+def _markdown() -> Markdown:
+    """Return a parser whose rules that need one line come before `table`, which needs two."""
+    markdown = Markdown()
+    markdown.block = ParserBlock()
+    ruler = markdown.block.ruler = Ruler[_Rule]()
+    ruler.push("code", code)
+    ruler.push("fence", fence, {"alt": _ALL})
+    ruler.push("blockquote", _shallow(blockquote), {"alt": _ALL})
+    ruler.push("hr", hr, {"alt": _ALL})
+    ruler.push("list", _shallow(list_block), {"alt": ["paragraph", "blockquote"]})
+    ruler.push("heading", heading, {"alt": ["paragraph", "blockquote"]})
+    ruler.push("table", _narrow(table_rule), {"alt": ["paragraph"]})
+    ruler.push("lheading", lheading)
+    ruler.push("paragraph", paragraph)
+    return markdown
+
+
+def _shallow(rule: _Rule) -> _Rule:
+    """Treat deeper nesting as text, because each level reads all of its lines again."""
+
+    def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+        return state.level < MAX_NESTING and rule(state, start, end, silent)
+
+    return limited
+
+
+def _narrow(rule: _Rule) -> _Rule:
+    """Treat a table with too many columns as text."""
+
+    def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+        columns = state.src.count("|", state.bMarks[start], state.eMarks[start])
+        return 0 < columns <= MAX_TABLE_COLUMNS and rule(state, start, end, silent)
+
+    return limited
+
+
+class _Builder:
+    """Builder of blocks from Markdown tokens, in one pass."""
+
+    def __init__(self, tokens: Sequence[Token], lines: Sequence[str], number: int, known: Mapping[int, Code]) -> None:
+        self._tokens = tokens
+        self._raw = lines
+        self._number = number
+        self._known = known
+        self._at = 0
+
+    def outermost(self) -> list[PlacedBlock]:
+        pieces: list[PlacedBlock] = []
+        while self._at < len(self._tokens):
+            if self._tokens[self._at].type in {"bullet_list_open", "ordered_list_open"}:
+                pieces += self._items()
+            elif self._tokens[self._at].type == "fence":
+                pieces.append(self._outer_fence(self._next()))
+            else:
+                pieces.append(self._piece())
+        return pieces
+
+    def _next(self) -> Token:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _inside(self, closing: str) -> list[PlacedBlock]:
+        """Return the blocks up to a closing token, which is consumed."""
+        pieces: list[PlacedBlock] = []
+        while self._tokens[self._at].type != closing:
+            found = self._items() if self._tokens[self._at].type.endswith("_list_open") else [self._piece()]
+            for piece in found:
+                piece.block.gap = bool(pieces) and piece.start > pieces[-1].end
+                pieces.append(piece)
+        self._at += 1
+        return pieces
+
+    def _items(self) -> list[PlacedBlock]:
+        """Return the items of a list."""
+        closing = self._next().type.replace("_open", "_close")
+        pieces = []
+        while self._tokens[self._at].type != closing:
+            token = self._next()
+            children = self._inside("list_item_close")
+            start = _lines_of(token)[0]
+            marker = f"{token.info}{token.markup}" if token.info else BULLET
+            end = children[-1].end if children else start + 1
+            pieces.append(PlacedBlock(Item(marker, [child.block for child in children]), start, end))
+        self._at += 1
+        return pieces
+
+    def _piece(self) -> PlacedBlock:
+        token = self._next()
+        start, end = _lines_of(token)
+        if token.type == "blockquote_open":
+            children = self._inside("blockquote_close")
+            end = max(children[-1].end, start + 1) if children else start + 1
+            return PlacedBlock(Quote([child.block for child in children]), start, end)
+        if token.type == "table_open":
+            return PlacedBlock(self._table(), start, end)
+        if token.type in {"fence", "code_block"}:
+            return PlacedBlock(self._code(token), start, end)
+        if token.type == "hr":
+            return PlacedBlock(Rule(), start, end)
+        content = self._next().content
+        self._at += 1
+        return PlacedBlock(Paragraph(content, int(token.tag[1:]) if token.type == "heading_open" else 0), start, end)
+
+    def _table(self) -> Block:
+        rows: list[list[str]] = []
+        aligned: list[str] = []
+        while (token := self._next()).type != "table_close":
+            if token.type == "tr_open":
+                rows.append([])
+            elif token.type == "th_open":
+                aligned.append(str(token.attrGet("style") or "").removeprefix("text-align:"))
+            elif token.type == "inline":
+                rows[-1].append(token.content)
+        return Table(rows[0], aligned, rows[1:])
+
+    def _outer_fence(self, token: Token) -> PlacedBlock:
+        start, end = _lines_of(token)
+        opener = OpenFence(self._raw[start])
+        block = Code(opener.info, self._number)
+        block.closed = end - start > 1 and opener.ends_with(self._raw[end - 1])
+        for line in self._raw[start + 1 : end - 1] if block.closed else ():
+            block.add(opener.code(line + "\n"))
+        self._number += 1
+        return PlacedBlock(block, start, end)
+
+    def _code(self, token: Token) -> Code:
+        """Return the code of a fence inside another block, or of an indented block."""
+        number = self._number if token.type == "fence" else 0
+        self._number += bool(number)
+        info = token.info.strip()
+        known = self._known.get(number) if number else None
+        block = known if known and known.info == info else Code(info, number)
+        *complete, last = token.content.split("\n")
+        block.become([*(f"{line}\n" for line in complete), last])
+        start, end = _lines_of(token)
+        block.closed = not number or end - start == len(complete) + bool(last) + 2
+        return block
+
+
+def _lines_of(token: Token) -> tuple[int, int]:
+    assert token.map is not None
+    return token.map[0], token.map[1]
 
 
 class TypedReading:
     """Reader of plain text, as typed by the user."""
+
+    thoughts: Thoughts | None = None
 
     def __init__(self) -> None:
         self.final: Sequence[Block] = ()
@@ -35,11 +218,11 @@ class AnswerReading:
         self.final: list[Block] = []
         self.tail: list[Block] = []
         self.thoughts: Thoughts | None = None
-        self._begun = False  # the answer itself, after what was thought
+        self._begun = False  # whether the answer itself has begun, after the thoughts
         self._source = ""
         self._finished = False
-        self._at = 0  # all before is in final
-        self._blank = False  # the line before is
+        self._at = 0  # all text before is in `final`
+        self._blank = False  # whether the line before is blank
         self._number = 1  # of the next fence
         self._open: tuple[OpenFence, Code] | None = None
 
@@ -73,7 +256,7 @@ class AnswerReading:
         self.final, self.tail = [self.thoughts], []
 
     def _parse(self) -> bool:
-        """Read what is not final; return whether that opened a fence, which is read in another way."""
+        """Parse the text that is not final; return whether it opens a fence, which `_feed` reads."""
         text = self._source[self._at :]
         lines = text.split("\n")
         pieces = parse(text, self._number, _codes(self.tail))
@@ -83,7 +266,8 @@ class AnswerReading:
             piece.block.gap = blank or not _tight(before, piece.block)
             before = piece.block
         last = pieces[-1] if pieces else None
-        if last and last.start < len(lines) - 1 and isinstance(last.block, Code) and _endless(last.block):
+        is_open = last and isinstance(last.block, Code) and last.block.number and not last.block.closed
+        if last and isinstance(last.block, Code) and is_open and last.start < len(lines) - 1:
             self._keep(pieces[:-1], lines, last.start + 1)
             self._number += 1
             self._open = (OpenFence(lines[last.start]), last.block)
@@ -104,24 +288,21 @@ class AnswerReading:
     def _feed(self) -> bool:
         """Hand the open fence its lines; return whether it ended."""
         assert self._open
-        fence, code = self._open
+        opener, block = self._open
         while (end := self._source.find("\n", self._at) + 1) > 0:
             line, self._at = self._source[self._at : end], end
-            if fence.ends_with(line):
-                self._end(code)
+            if opener.ends_with(line):
+                block.closed, block.open_line = True, ""
+                self.final.append(block)
+                self.tail, self._open, self._blank = [], None, False
                 return True
-            code.add(fence.code(line))
+            block.add(opener.code(line))
         line = self._source[self._at :]
-        code.closed = fence.ends_with(line)
-        hidden = code.closed or (not self._finished and fence.may_end_with(line))
-        code.open_line = "" if hidden else fence.code(line)
-        self.tail = [code]
+        block.closed = opener.ends_with(line)
+        hidden = block.closed or (not self._finished and opener.may_end_with(line))
+        block.open_line = "" if hidden else opener.code(line)
+        self.tail = [block]
         return False
-
-    def _end(self, code: Code) -> None:
-        code.closed, code.open_line = True, ""
-        self.final.append(code)
-        self.tail, self._open, self._blank = [], None, False
 
 
 def _first_that_may_change(pieces: Sequence[PlacedBlock], complete: int) -> int:
@@ -138,12 +319,8 @@ def _codes(blocks: Sequence[Block]) -> dict[int, Code]:
     return {part.number: part for block in blocks for part in block.parts() if isinstance(part, Code) and part.number}
 
 
-def _endless(code: Code) -> bool:
-    return bool(code.number) and not code.closed
-
-
 def _tight(before: Block | None, block: Block) -> bool:
-    """Return whether the block may stand directly under the one before: items do, if they were written so."""
+    """Return whether the block needs no blank line after the one before: an item after an item or a paragraph."""
     return isinstance(block, Item) and (
         isinstance(before, Item) or (isinstance(before, Paragraph) and not before.level)
     )

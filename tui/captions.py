@@ -65,7 +65,7 @@ def _number(numbers: Mapping[str, Any], name: str) -> float | None:
 
 
 def note_run(text: str, kind: str) -> StyledRun:
-    """Return a note by the program; a sign marks errors, so that they show without colours."""
+    """Return a note by the program; a sign marks errors."""
     mark = "✗" if kind == "error" else "·"
     return StyledRun(f"{mark} {one_line(text)}", "error" if kind == "error" else "note")
 

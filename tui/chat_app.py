@@ -1,7 +1,4 @@
-"""`localdflash chat` on a terminal: a client of the engine that shows its screen before the engine is ready.
-
-What a user can do is listed in `localdflash.tui.commands`; what happens then is in `localdflash.tui.actions`.
-"""
+"""App of `localdflash chat` on a terminal, which shows its screen before the engine is ready."""
 
 import asyncio
 import gc
@@ -49,14 +46,10 @@ from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS, register
 from localdflash.tui.transcript import Transcript
 from localdflash.tui.welcome import Welcome, tries
 
-STATUS_REFRESH_SECONDS = 0.25  # seconds between two looks at the numbers while an answer grows
-MAX_QUIT_SECONDS = 3.0  # seconds that the chat may take to leave after a signal
-DOUBLE_PRESS_SECONDS = 2.0  # seconds between two Ctrl+C that leave
-MIN_WIDE_COLUMNS = 100  # columns under which the panel of speed goes below the chat
-
-
-Hits = AsyncGenerator[Hit | DiscoveryHit, None]
-
+STATUS_REFRESH_SECONDS = 0.25
+MAX_QUIT_SECONDS = 3.0  # to quit after a signal
+DOUBLE_PRESS_SECONDS = 2.0  # between two Ctrl+C that quit
+MIN_WIDE_COLUMNS = 100  # with fewer, the speed panel is below the chat
 
 _KEYS = [
     Binding(key, command.name, command.help, priority=key != "escape", show=False)
@@ -68,14 +61,14 @@ _KEYS = [
 class ChatCommands(Provider):
     """Provider of the chat's commands for Textual's palette."""
 
-    async def discover(self) -> Hits:
-        """See textual."""
+    async def discover(self) -> AsyncGenerator[Hit | DiscoveryHit, None]:
+        """Yield all commands."""
         for command in COMMANDS:
-            shown = Content(command.usage)  # text would be read as markup: [N] would be left out
+            shown = Content(command.usage)  # a string would be parsed as markup
             yield DiscoveryHit(shown, partial(self._run, command), command.usage, command.help)
 
-    async def search(self, query: str) -> Hits:
-        """See textual."""
+    async def search(self, query: str) -> AsyncGenerator[Hit | DiscoveryHit, None]:
+        """Yield the commands whose usage or help matches."""
         matcher = self.matcher(query)
         for command in COMMANDS:
             if (score := matcher.match(f"{command.usage} {command.help}")) > 0:
@@ -103,10 +96,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         Binding("pagedown", "scroll_chat(1)", "Scroll down", show=False),
     ]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (MIN_FRAME_ROWS, "-high")]  # noqa: RUF012
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (as textual declares it)
-        (0, "-narrow"),
-        (MIN_WIDE_COLUMNS, "-wide"),
-    ]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (MIN_WIDE_COLUMNS, "-wide")]  # noqa: RUF012
     CSS = """
     #middle { height: 1fr; }
     #chat { width: 1fr; }
@@ -123,7 +113,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         self.theme = saved_state.load().theme
         if os.environ.get("NO_MOTION"):
             self.animation_level = "none"  # TEXTUAL_ANIMATIONS=none does it too
-        self._early_keys: list[events.Key | events.Paste] | None = []  # typed before the prompt is there to take it
+        self._early_keys: list[events.Key | events.Paste] | None = []  # typed before the prompt exists
         self._interrupted = -math.inf  # time.monotonic()
         self.talk.answerer.on_stage = lambda _: self.refresh_status()
         self.talk.answerer.when_busy = self.ask_when_busy
@@ -142,7 +132,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         return dict(VARIABLE_DEFAULTS)
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         self.transcript, self.status_bar = Transcript(), StatusBar()
         self.prompt = Prompt(
             self.files,
@@ -155,9 +145,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         panel.display = False
         with Horizontal(id="middle"):
             with Vertical(id="chat"):
-                self.welcome = Welcome(
-                    first_run=not saved_state.load().seen_welcome, model=self.start.pair, server=self.start.server
-                )
+                self.welcome = Welcome(not saved_state.load().seen_welcome, self.start.pair, self.start.server)
                 yield self.welcome
                 yield self.transcript
             yield panel
@@ -171,8 +159,8 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         if not self.is_headless:
             for number in LEAVING:
                 signal.signal(number, partial(self._quit_on_signal, asyncio.get_running_loop()))
-        self.set_interval(STATUS_REFRESH_SECONDS, self._look)
-        self.arrivals += 1  # until `_begin` has opened what is to be gone on with
+        self.set_interval(STATUS_REFRESH_SECONDS, lambda: self.talk.answering and self.refresh_status())
+        self.arrivals += 1  # until `_begin` has opened the chat
         self.call_after_refresh(self._replay_early_keys)
         self.call_after_refresh(self._begin)
 
@@ -185,16 +173,17 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         loop.call_soon_threadsafe(lambda: self.run_worker(self.action_quit()))
 
     async def on_event(self, event: events.Event) -> None:
-        """See textual."""
-        if self._early_keys is not None and isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
-            self._early_keys.append(event)
-            return
-        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and self._is_typed_ahead(event):
-            return
+        """Keep keys typed before the prompt exists, and redirect keys typed before a dialog could be read."""
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            if self._early_keys is not None:
+                self._early_keys.append(event)
+                return
+            if self._is_typed_ahead(event):
+                return
         await super().on_event(event)
 
     def _is_typed_ahead(self, event: events.Key | events.Paste) -> bool:
-        """Return whether a key was typed before the dialog could be read; its text then goes to the prompt."""
+        """Return whether a key was typed before the dialog could be read; text then goes to the prompt."""
         if not self.is_covered:
             return False
         from localdflash.tui.screens.dialog import Dialog
@@ -205,7 +194,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         if isinstance(event, events.Paste) or event.is_printable or event.key == "backspace":
             self.prompt.post_message(event)
             return True
-        return not event.key.startswith("ctrl+")  # leaving is always possible
+        return not event.key.startswith("ctrl+")  # quitting is always possible
 
     async def _replay_early_keys(self) -> None:
         early, self._early_keys = self._early_keys or [], None
@@ -214,7 +203,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
     @in_background
     async def _begin(self) -> None:
-        import_module("msgspec")  # which two threads at once cannot import
+        import_module("msgspec")  # two threads cannot import it at once
         self._open_answerer()
         await asyncio.to_thread(import_module, "localdflash.tui.markdown")
         self.look_for_project()
@@ -226,7 +215,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             self.arrivals -= 1
             self.send_queued(stopped=False)
         if self.start.chats and not saved_state.load().seen_welcome:
-            with suppress(LocaldflashError):  # it is explained once more at the next start
+            with suppress(LocaldflashError):
                 saved_state.save(replace(saved_state.load(), seen_welcome=True))
 
     async def _continue_session(self, session: int | str | None) -> None:
@@ -254,9 +243,9 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
     async def _warm_up(self) -> None:
         """Preload the Python lexer and freeze the garbage collector while the app is idle."""
-        await asyncio.to_thread(lexer_for, "python")  # the first use of one is 40 ms of building it
-        if not self.is_headless:  # where many apps follow each other, nothing is to stay
-            gc.freeze()  # or each full collection goes through all modules: 50 to 100 ms, several in a long answer
+        await asyncio.to_thread(lexer_for, "python")  # 40 ms
+        if not self.is_headless:  # tests start many apps in one process
+            gc.freeze()  # each full collection of all modules takes 50 to 100 ms
 
     def _fatal_error(self) -> None:
         """Exit with a one-line error; only --debug shows Textual's traceback, which contains variables."""
@@ -265,14 +254,8 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             return
         failed = self._exception
         error = failed.error if isinstance(failed, WorkerFailed) else failed
-        told = f"internal error: {type(error).__name__}: {error}; the chat is saved; --debug shows the traceback"
-        self.panic(Text(f"localdflash: {printable(told)}", overflow="fold"))
-
-    # The numbers
-
-    def _look(self) -> None:
-        if self.talk.answering:
-            self.refresh_status()
+        line = f"internal error: {type(error).__name__}: {error}; the chat is saved; --debug shows the traceback"
+        self.panic(Text(f"localdflash: {printable(line)}", overflow="fold"))
 
     def refresh_status(self) -> None:
         """See `ChatAppBase`."""
@@ -298,24 +281,21 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
                 busy=growing,
             )
         )
-        self.transcript.model = about.pair if about else self.start.pair
+        self.transcript.set_view(model=about.pair if about else self.start.pair)
         panel = self.query_one(SpeedPanel)
         if panel.display:
             panel.update_view(speed, about.drafters if about else None)
 
-    # Commands
-
     @on(Prompt.Problem)
-    def _refused(self, event: Prompt.Problem) -> None:
+    def _show_problem(self, event: Prompt.Problem) -> None:
         self.complain(event.reason)
 
     @on(Prompt.Notice)
-    def _told(self, event: Prompt.Notice) -> None:
+    def _show_notice(self, event: Prompt.Notice) -> None:
         self.say(event.line)
 
     @on(StatusBar.PartClicked)
-    def _picked_part(self, event: StatusBar.PartClicked) -> None:
-        """Act on a click on the model or on one of the speed numbers."""
+    def _part_clicked(self, event: StatusBar.PartClicked) -> None:
         if event.part == "model":
             self.action_model()
         elif event.part in ("rate", "tau", "accepted", "first", "draft"):
@@ -353,7 +333,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         return super().check_action(action, parameters)
 
     @on(Prompt.QuitRequested)
-    async def _left(self) -> None:
+    async def _quit(self) -> None:
         await self.action_quit()
 
     @work

@@ -1,8 +1,4 @@
-"""The entries of a conversation one below the other; the height of most of them is only guessed.
-
-Rows count from the top. Laying an entry out may change its height and so move all rows below it. A RowPlace identifies
-a row across such changes, and across changes of the width.
-"""
+"""Entries of a conversation one below the other; the heights of most of them are estimates."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -12,15 +8,13 @@ from itertools import accumulate
 from localdflash.chat.messages import Message
 from localdflash.tui.entry import ChatEntry, ChatView
 
-_PRELOADED_SCREENS = 1  # screens above and below that are laid out too
-_RETAINED_SCREENS = 4  # screens beyond which rows are dropped
+_PRELOADED_SCREENS = 1  # laid out above and below the screen
+_RETAINED_SCREENS = 4  # beyond these, rows are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
-    """A row of an entry, as the offset of its text; `above` counts rows between this one and the one with that
-    offset.
-    """
+    """Row of an entry, `above` rows over the one with this text offset; valid across layouts and widths."""
 
     index: int
     offset: int
@@ -33,7 +27,7 @@ class Column:
     def __init__(self) -> None:
         self.entries: list[ChatEntry] = []
         self.view = ChatView(80)
-        self._tops = [0]  # the row of each entry's first, and the height of all
+        self._tops = [0]  # the first row of each entry, and the height of all
         self._laid: set[int] = set()
 
     @property
@@ -46,11 +40,9 @@ class Column:
         return self._tops[index]
 
     def at(self, row: int) -> tuple[int, int]:
-        """Return the entry that has this row, and which of its rows it is; there must be entries."""
+        """Return the index of the entry with this row, and the row within it; there must be entries."""
         index = bisect_right(self._tops, row, hi=len(self.entries)) - 1
         return index, row - self._tops[index]
-
-    # What it is made of
 
     def show(self, messages: Sequence[Message]) -> None:
         """Replace all messages."""
@@ -82,8 +74,6 @@ class Column:
             entry.estimate(self.view)
         self._laid.clear()
         self._sum_up(0)
-
-    # Laying out
 
     def lay_out(self, index: int) -> range:
         """Lay out one entry; return those of its rows that changed."""
@@ -136,17 +126,12 @@ class Column:
         """Free the rows of entries far from the screen."""
         if not self.entries:
             return
-        low, high = (
-            self.at(max(0, first - _RETAINED_SCREENS * rows))[0],
-            self.at(min(first + _RETAINED_SCREENS * rows, self.height - 1))[0],
-        )
+        low, _ = self.at(max(0, first - _RETAINED_SCREENS * rows))
+        high, _ = self.at(min(first + _RETAINED_SCREENS * rows, self.height - 1))
         for index in [index for index in self._laid if not low <= index <= high]:
             if not self.entries[index].growing:
-                self._drop(index)
-
-    def _drop(self, index: int) -> None:
-        self.entries[index].drop()
-        self._laid.discard(index)
+                self.entries[index].drop()
+                self._laid.discard(index)
 
     def _sum_up(self, index: int) -> None:
         """Recompute where entries begin, from this one on, after heights changed."""
@@ -154,7 +139,7 @@ class Column:
         self._tops[index:] = accumulate(heights, initial=self._tops[index] if index else 0)
 
     def copied(self, index: int, start: int, end: int | None) -> str:
-        """Return the text of an entry between two offsets; this lays nothing out."""
+        """Return the text of an entry between two offsets, without a lasting layout."""
         entry = self.entries[index]
         if entry.is_laid_out(self.view):
             return entry.copied(start, end)
@@ -164,8 +149,6 @@ class Column:
         entry.drop()
         entry.height = height
         return text
-
-    # Places
 
     def place(self, row: int) -> RowPlace:
         """Return the place of a row; of an entry that is not laid out, the place of its beginning."""

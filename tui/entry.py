@@ -13,11 +13,10 @@ from localdflash.tui.captions import attachment_line, footer, header, note_run
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 from localdflash.tui.tints import TintedText
 
-if TYPE_CHECKING:  # it takes long to import; the app has it done before it is needed
+if TYPE_CHECKING:  # slow to import; the app imports it in a thread
     from localdflash.tui.markdown import MarkdownDocument
 
 _BLANK = Line(joined="")
-_MAX_EXACT_ESTIMATE_CHARS = 100_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class ChatEntry:
         self.steps: list[StepRecord] = []  # of an answer under way
         self.notes: list[tuple[str, str]] = []  # text, kind
         self.growing = False
-        self.thoughts_inverted = False  # its thoughts are folded where others' are not, and the other way round
+        self.thoughts_inverted = False  # folded where others are unfolded, and vice versa
         self.height = 0  # rows; an estimate until it was laid out
         self._view: ChatView | None = None  # None: not laid out
         self._document: MarkdownDocument | None = None
@@ -48,8 +47,6 @@ class ChatEntry:
         self._body: Sequence[Line] = ()
         self._tail: Sequence[Line] = ()
         self._offsets: list[int] = []
-
-    # Its text
 
     @property
     def is_answer(self) -> bool:
@@ -94,16 +91,11 @@ class ChatEntry:
         document.finish()
         return [fence.code for fence in document.fences()]
 
-    # Its rows
-
     def estimate(self, view: ChatView) -> None:
         """Guess the height without laying anything out."""
         self._view = None
         attachments = len(self.message.attachments) if self.message else 0
-        if len(self.text) < _MAX_EXACT_ESTIMATE_CHARS:
-            rows = sum(1 + len(line) // view.width for line in self.text.split("\n"))
-        else:
-            rows = self.text.count("\n") + len(self.text) // view.width
+        rows = sum(1 + len(line) // view.width for line in self.text.split("\n"))
         self.height = 2 + attachments + rows + (1 if self.is_answer else 0)
 
     def is_laid_out(self, view: ChatView) -> bool:
@@ -181,8 +173,6 @@ class ChatEntry:
         """Highlight again, after lexers were loaded."""
         if self._document:
             self._document.recolour()
-
-    # What copying gives
 
     def offset(self, row: int) -> int:
         """Return the text offset at which this row begins."""

@@ -1,38 +1,34 @@
-"""Blocks of code, which may grow line by line; a complete line is highlighted and wrapped once."""
+"""Blocks of code that grow line by line."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
 from rich.cells import cell_len, set_cell_size
 
-from localdflash.tui.block_layout import MIN_TEXT_CELLS, Block, behind
+from localdflash.tui.block_layout import MIN_TEXT_CELLS, GrowingBlock, behind
 from localdflash.tui.highlight import START, LexerState, highlighted, ready
 from localdflash.tui.inline import clean
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-MAX_HIGHLIGHTED_LINES = 2_000  # lines that are highlighted
+MAX_HIGHLIGHTED_LINES = 2_000
 
 _GUTTER = StyledRun("  ", "fence")
 _OPENER = re.compile(r"( {0,3})(`{3,}(?=[^`\n]*$)|~{3,})[ \t]*([^\n]*?)[ \t]*$", re.MULTILINE)
 
 
-class Code(Block):
+class Code(GrowingBlock):
     """Code block of raw lines. `number` counts the fences of the document from 1; 0 is indented code."""
 
-    _grows = True
-
     def __init__(self, info: str = "", number: int = 0) -> None:
+        super().__init__()
         self.info = info
         self.number = number
         self.closed = False
         self.open_line = ""  # the last line, while it has no line feed
         self._raw: list[str] = []
-        self._runs: list[tuple[StyledRun, ...]] = []
         self._states: list[LexerState] = [START]
         self._waiting = False  # for a lexer to be loaded
-        self._rows: list[Line] = []
-        self._laid = 0
 
     @property
     def language(self) -> str:
@@ -72,18 +68,11 @@ class Code(Block):
             self.add(line)
         return True
 
-    def _layout(self, width: int) -> Sequence[Line]:
-        if width != self._width:
-            self._width, self._laid, self._rows = width, 0, self._label(width)
-        for runs in self._runs[self._laid :]:
-            self._rows += self._wrapped(runs)
-        self._laid = len(self._runs)
-        if not self.open_line:
-            return self._rows
-        return [*self._rows, *self._wrapped(self._highlighted(self.open_line)[0])]
+    def _open_runs(self) -> Sequence[StyledRun]:
+        return self._highlighted(self.open_line)[0] if self.open_line else ()
 
     def _highlighted(self, line: str) -> tuple[tuple[StyledRun, ...], LexerState]:
-        """Return the next line's runs. Lines beyond the limit stay plain, to keep the app responsive."""
+        """Return the next line's runs, and the lexer state after it."""
         language = self.language if len(self._raw) < MAX_HIGHLIGHTED_LINES else ""
         self._waiting |= not ready(language)
         return highlighted(language, line.removesuffix("\n"), self._states[-1])
@@ -98,12 +87,11 @@ class Code(Block):
             label = f"{set_cell_size(label, room - 1).rstrip()}…" if room > 1 else "…"
         return [Line((*gutter, StyledRun(label, "fence-label")), 1 + len(gutter))]
 
-    def _wrapped(self, runs: tuple[StyledRun, ...]) -> Iterator[Line]:
+    def _wrapped(self, runs: Sequence[StyledRun]) -> Sequence[Line]:
         room = self._width - 2
         if room < MIN_TEXT_CELLS:
-            yield from wrap(runs, self._width, words=False)
-        else:
-            yield from (behind(_GUTTER, line) for line in wrap(runs, room, words=False))
+            return wrap(runs, self._width, words=False)
+        return [behind(_GUTTER, line) for line in wrap(runs, room, words=False)]
 
 
 class OpenFence:

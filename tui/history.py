@@ -118,6 +118,7 @@ def _append(path: Path, text: str) -> None:
     texts = _load(path, _MAX_LINES + 1)
     if len(texts) > _MAX_LINES:
         replace_file(path, "".join(f"{json.dumps(text)}\n" for text in texts[-MAX_MESSAGES:]))
+        path.chmod(0o600)
 
 
 def _load(path: Path, most: int = MAX_MESSAGES) -> list[str]:

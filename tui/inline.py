@@ -1,7 +1,4 @@
-"""Turn the text inside a block into runs: emphasis, code, links, breaks. Everything that is not markup is kept.
-
-Markup longer or more tangled than people write is shown as typed, because the cost of reading it grows with its square.
-"""
+"""Turn the text inside a block into runs: emphasis, code, links, breaks."""
 
 import re
 from collections.abc import Iterator
@@ -13,8 +10,7 @@ from markdown_it.token import Token
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.styled_lines import StyledRun
 
-MAX_MARKUP_CHARS = 8_000  # characters that are read as markup
-MAX_BRACKETS = 400
+MAX_MARKUP_CHARS, MAX_BRACKETS = 8_000, 400  # beyond, text is shown as typed: parsing time grows with the square
 TAB = "    "
 
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -26,7 +22,7 @@ _STYLES = {"strong": "strong", "em": "emphasis", "s": "strike"}
 
 
 class Markdown(MarkdownIt):
-    """CommonMark without HTML. URLs are kept as written; which ones may be followed is decided when they are shown."""
+    """CommonMark parser without HTML, which keeps URLs as written; `followable` decides about them."""
 
     def __init__(self) -> None:
         super().__init__("commonmark", {"html": False, "maxNesting": 100})
@@ -40,7 +36,7 @@ class Markdown(MarkdownIt):
 
 
 def clean(text: str) -> str:
-    """Remove from a piece of text, which has no line feeds, what must not be shown."""
+    """Return a piece of text as safe text on one line."""
     return sanitize(text).replace("\t", TAB).replace("\n", " ")
 
 

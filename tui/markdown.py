@@ -16,11 +16,11 @@ class MarkdownDocument:
         self._reading: AnswerReading | TypedReading = TypedReading() if plain else AnswerReading()
         self._finished = False
         self._thoughts_open = False
-        self._fresh = True  # everything that was appended is read
+        self._fresh = True  # whether all of the text is read
         self._width = 0
         self._lines: list[Line] = []
-        self._final = (0, 0)  # how many blocks, and their lines, are laid out for good
-        self._stale = False  # lines of final blocks changed
+        self._final = (0, 0)  # numbers of final blocks that are laid out, and of their lines
+        self._stale = False  # whether lines of final blocks changed
         self._changed = 0
 
     def append(self, text: str) -> None:
@@ -80,9 +80,8 @@ class MarkdownDocument:
         if not self._fresh:
             self._reading.read(self.source, finished=self._finished)
             self._fresh = True
-        thoughts = self._reading.thoughts if isinstance(self._reading, AnswerReading) else None
-        if thoughts:
-            thoughts.unfolded = self._thoughts_open
+        if self._reading.thoughts:
+            self._reading.thoughts.unfolded = self._thoughts_open
 
     def _codes(self) -> Iterator[tuple[Block, Code]]:
         for block in (*self._reading.final, *self._reading.tail):

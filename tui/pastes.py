@@ -1,14 +1,11 @@
-"""Read bracketed pastes in large pieces, and decide what to do with them: insert, attach or refuse.
+"""Read bracketed pastes, and decide whether to insert, attach or refuse them.
 
-Textual's parser needs a second for each megabyte, during which no key gets through, and it takes an escape character
-within a paste for the beginning of a key: pasted text could press keys. Here, what stands between the two brackets
-never reaches that parser; it becomes one event, whose text is safe for every widget.
+Textual's parser needs a second per megabyte and treats an escape character within a paste as a key: pasted text could
+press keys. So the pasted text never reaches that parser.
 """
 
 import re
-import shlex
 from collections.abc import Iterable
-from urllib.parse import unquote, urlsplit
 
 from textual import events
 from textual._xterm_parser import XTermParser
@@ -16,10 +13,8 @@ from textual.message import Message
 
 from localdflash.text.sanitize import sanitize
 
-MAX_PASTE_CHARS = 1_000_000  # characters that are taken at all
-MAX_INLINE_LINES = 30  # more, or more characters, are attached
-MAX_INLINE_CHARS = 2_000
-_MAX_PATH_CHARS = 4_096
+MAX_PASTE_CHARS = 1_000_000
+MAX_INLINE_LINES, MAX_INLINE_CHARS = 30, 2_000  # longer pastes are attached
 _OTHER_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
 
 
@@ -29,7 +24,7 @@ def is_long(text: str) -> bool:
 
 
 def line_ends(text: str) -> str:
-    """Replace carriage returns, which terminals send for line ends; text that has line feeds stays as it is."""
+    """Replace carriage returns, which terminals send for line ends, unless the text has line feeds."""
     return text if "\n" in text else text.replace("\r", "\n")
 
 
@@ -38,22 +33,6 @@ def for_prompt(text: str) -> tuple[str, int]:
     text = _OTHER_ENDS.sub("\n", text)
     safe = sanitize(text)
     return safe, 0 if safe == text else sum(sanitize(character) != character for character in text)
-
-
-def parse_dropped_path(text: str) -> str | None:
-    """Return the path that a terminal pastes for a file dropped on it: quoted, escaped or a file:// address."""
-    text = text.strip()
-    if not text or len(text) > _MAX_PATH_CHARS or "\n" in text or "\r" in text:
-        return None
-    if text.startswith("file://"):
-        path = unquote(urlsplit(text).path)
-    else:
-        try:
-            parts = shlex.split(text)
-        except ValueError:
-            return None
-        path = parts[0] if len(parts) == 1 else text
-    return path if path.startswith("/") and "\0" not in path else None
 
 
 _START, _END = "\x1b[200~", "\x1b[201~"
@@ -72,14 +51,12 @@ class PasteParser(XTermParser):
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        self._before = ""  # the end of what was fed: a bracket may come in two pieces
+        self._before = ""  # end of the last chunk: a bracket may come in two pieces
         self._pieces: list[str] | None = None  # of a paste; None outside of one
         self._length = self._kept = 0
 
     def feed(self, data: str) -> Iterable[Message]:
-        """Yield the events of a chunk of input; "" marks the end of the input."""
-        if not data:
-            yield from super().feed("")
+        """Yield the events of a chunk of input."""
         while data:
             if self._pieces is None:
                 outside, data = self._outside(data)
@@ -104,7 +81,7 @@ class PasteParser(XTermParser):
         """Keep pasted text; return whether the paste has ended, and the rest."""
         seen = self._before + data
         found = seen.find(_END)
-        # What may be the first part of the bracket waits for its other part.
+        # A possible first part of the bracket waits for its other part.
         end = found if found >= 0 else max(len(seen) - len(_END) + 1, 0)
         room = max(MAX_PASTE_CHARS + 1 - self._kept, 0)
         pieces.append(seen[: min(end, room)])

@@ -1,11 +1,4 @@
-"""The field where messages are typed.
-
-Enter sends; Shift+Enter, Alt+Enter, Ctrl+J, or Enter after a backslash begin a new line. `/` at the start suggests
-commands, `@` files and symbols (`localdflash.tui.suggesting`). Up in the first row and Down in the last go through what
-was sent before; Up in an empty prompt takes the last message back first. A long paste is attached, and Backspace in an
-empty prompt drops the last attachment; Ctrl+D in it leaves. What is typed is never lost: a message that cannot be sent
-comes back.
-"""
+"""Field where messages are typed, with its keys, pastes and attachments. A message that cannot be sent comes back."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,13 +14,13 @@ from textual.widget import Widget
 
 from localdflash.base.errors import UsageError
 from localdflash.chat.attachable_files import AttachableFiles, format_size
-from localdflash.chat.mentions import attach_mentions, find_mentions, possible_spellings, spell_mention, split_name
+from localdflash.chat.mentions import attach_mentions, find_mentions, possible_spellings, split_name
 from localdflash.chat.messages import Attachment
 from localdflash.chat.shell_command import parse_command
 from localdflash.text.sanitize import printable, sanitize
 from localdflash.tui import commands
 from localdflash.tui.history import History
-from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, for_prompt, is_long, line_ends, parse_dropped_path
+from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, for_prompt, is_long, line_ends
 from localdflash.tui.suggesting import EDITING, SuggestingArea
 from localdflash.tui.suggestions import ArgumentChoices
 
@@ -81,15 +74,12 @@ class Prompt(SuggestingArea):
         placeholder: str = "",
         choices: ArgumentChoices = lambda command: (),
         editable: Callable[[], bool] = lambda: True,
-        id: str | None = None,  # noqa: A002
     ) -> None:
         """Create the field. `choices` maps a command to its arguments; `editable` tells if a message can be edited."""
-        super().__init__(files, choices=choices, placeholder=placeholder, id=id)
+        super().__init__(files, choices, placeholder)
         self._sent, self._editable, self._chips = history, editable, Attachments()
-        self._refused_text = ""  # refused once; sent without what was refused when it comes again
+        self._refused_text = ""  # if it is sent again, its refused files are left out
         self._sending = asyncio.Lock()
-
-    # What the app does with it
 
     @property
     def above(self) -> tuple[Widget, ...]:
@@ -106,14 +96,12 @@ class Prompt(SuggestingArea):
         named = [one.name for one in attachments if one.kind in ("file", "symbol")]
         spelt = {spelling for name in named for spelling in possible_spellings(name)}
         mentioned = {one.name for one in find_mentions(text, lambda path: False, spelt)}
-        self.picked |= spelt
+        self.chosen_mentions |= spelt
+        pasted = {chip.name: chip.text for chip in self.attachments if chip.kind == "paste"}
         for one in attachments:
             if one.name not in mentioned:
-                taken = any(
-                    chip.name == one.name and chip.kind == "paste" and chip.text != one.text
-                    for chip in self.attachments
-                )
-                self._chips.add(replace(one, name=self._next_paste()) if taken else one)
+                is_taken = pasted.get(one.name, one.text) != one.text
+                self._chips.add(replace(one, name=self._next_paste()) if is_taken else one)
         if text:
             self.put_all(f"{text}\n{self.text}" if self.text else text)
 
@@ -133,16 +121,11 @@ class Prompt(SuggestingArea):
         self._chips.items = ()
 
     def render_line(self, y: int) -> Strip:
-        """See textual, which cannot wrap a placeholder into zero cells."""
+        """Draw a blank row if there is no room: Textual cannot wrap a placeholder into zero cells."""
         return super().render_line(y) if self.content_size.width > 0 else Strip.blank(self.size.width)
 
-    # Keys
-
     async def on_key(self, event: events.Key) -> None:
-        """Handle keys that mean something else here than in a text area, and keys that edit.
-
-        Textual would act on the latter only after the app has seen them, and so after letters that were typed later.
-        """
+        """Handle the prompt's own keys and keys that edit: Textual would run the latter after letters typed later."""
         if (self.suggestions.is_open and self.handle_suggestion_key(event.key)) or self._key(event.key):
             event.stop()
             event.prevent_default()
@@ -183,7 +166,7 @@ class Prompt(SuggestingArea):
         return self._recall(self._sent.older(self.text), first_row=True)
 
     def _recall(self, text: str | None, *, first_row: bool) -> bool:
-        """Show a message of the history, with the cursor where the same key continues."""
+        """Show a message of the history, with the cursor where the same key goes on."""
         if text is None:
             return False
         self.put_all(text)
@@ -194,8 +177,6 @@ class Prompt(SuggestingArea):
     def action_paste(self) -> None:
         """Paste from the app's own clipboard."""
         self._take_paste(self.app.clipboard)
-
-    # Sending
 
     def _send(self) -> None:
         text, attachments = self.text, self.attachments
@@ -213,20 +194,20 @@ class Prompt(SuggestingArea):
             return
         else:
             self.detach()
-        picked, self.picked = self.picked, set()
+        mentions, self.chosen_mentions = self.chosen_mentions, set()
         self.put_all("")
         if self._sending.locked() or (command is None and "@" in text and not parse_command(text)):
-            self.run_worker(self._send_with_files(text, attachments, picked), group="send")
+            self.run_worker(self._send_with_files(text, attachments, mentions), group="send")
         else:
             self._submit(text, attachments)
 
-    async def _send_with_files(self, text: str, attachments: Sequence[Attachment], picked: set[str]) -> None:
+    async def _send_with_files(self, text: str, attachments: Sequence[Attachment], mentions: set[str]) -> None:
         """Read the mentioned files, then send; messages keep their order."""
         async with self._sending:
-            found = await asyncio.to_thread(attach_mentions, text, self.files, picked)
+            found = await asyncio.to_thread(attach_mentions, text, self.files, mentions)
             if found.refused and text != self._refused_text:
                 self._refused_text = text
-                self.picked |= picked
+                self.chosen_mentions |= mentions
                 self.put_back(text, attachments)
                 self.post_message(self.Problem(f"{'; '.join(found.refused)}; Enter again sends the message without it"))
                 return
@@ -246,8 +227,6 @@ class Prompt(SuggestingArea):
             return
         self._chips.add(found)
 
-    # Pasting
-
     def on_paste(self, event: events.Paste) -> None:
         """Insert, attach or refuse what the terminal pastes."""
         event.stop()
@@ -260,38 +239,24 @@ class Prompt(SuggestingArea):
     def _take_paste(self, text: str, length: int = 0) -> None:
         if (length := length or len(text)) > MAX_PASTE_CHARS:
             most, found = format_size(MAX_PASTE_CHARS), format_size(length)
-            self.post_message(
-                self.Problem(f"{found} pasted: at most {most}; save it to a file and mention parts of it")
-            )
+            reason = f"{found} pasted: at most {most}; save it to a file and mention parts of it"
+            self.post_message(self.Problem(reason))
             return
         if is_long(text):
             self._chips.add(Attachment("paste", self._next_paste(), line_ends(text)))
             return
         plain, hidden = for_prompt(text)
-        start = min(self.selection)
         self.put(plain, *self.selection)
         if hidden:
             what = "1 character" if hidden == 1 else f"{hidden} characters"
             self.post_message(self.Notice(f"{what} that cannot be seen: spelled out in what you pasted"))
-        if (path := parse_dropped_path(text)) is not None:
-            self.run_worker(self._mention(path, plain, start), group="paste")
 
     def _next_paste(self) -> str:
         numbers = [int(one.name.split()[-1]) for one in self.attachments if one.kind == "paste"]
         return f"pasted {max(numbers, default=0) + 1}"
 
-    async def _mention(self, path: str, pasted: str, start: tuple[int, int]) -> None:
-        """Replace a dropped file's path by a mention, if the file is allowed and the text is unchanged."""
-        below = await asyncio.to_thread(self.files.relative, path)
-        end = (start[0], start[1] + len(pasted))
-        if below is not None and "\n" not in pasted and self.get_text_range(start, end) == pasted:
-            self.picked.add(spell_mention(below))
-            self.put(f"{spell_mention(below)} ", start, end)
-
-    # Size
-
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the number of text rows, at most 8 and half of the screen."""
+        """Return the number of text rows, at most half of the screen."""
         most = max(1, min(MAX_PROMPT_ROWS, viewport.height // 2))
         return min(super().get_content_height(container, viewport, width), most)
 
@@ -299,15 +264,7 @@ class Prompt(SuggestingArea):
 class Attachments(Widget):
     """One-line list of attachment names and sizes, hidden while empty. Names that do not fit are counted."""
 
-    DEFAULT_CSS = """
-    Attachments {
-        display: none;
-        height: 1;
-        width: 1fr;
-        padding: 0 1;
-        color: $foreground;
-    }
-    """
+    DEFAULT_CSS = "Attachments { display: none; height: 1; width: 1fr; padding: 0 1; color: $foreground; }"
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,27 +283,23 @@ class Attachments(Widget):
 
     def add(self, attachment: Attachment) -> None:
         """Add an attachment; it replaces one of the same name."""
-        others = (one for one in self._items if one.name != attachment.name)
-        self.items = (*others, attachment)
+        self.items = (*(one for one in self._items if one.name != attachment.name), attachment)
 
     def render(self) -> Content:
         """Return as many names as fit, and the number of the others."""
         width = self.size.width
         chips = [f" {attachment_label(one)} " for one in self._items]
         shown, used = list[str](), 0
-        for number, chip in enumerate(chips):
-            more = len(chips) - number - 1
-            reserved = cell_len(_more(more)) if more else 0
-            if used + cell_len(chip) + reserved > width:
+        for number, chip in enumerate(chips, 1):
+            if used + cell_len(chip) + len(_more(len(chips) - number)) > width:
                 break
             shown.append(chip)
             used += cell_len(chip) + 1
         if not shown and chips:
             shown = [f"{set_cell_size(chips[0], max(width - 1 - len(_more(len(chips) - 1)), 1))}…"]
-        rest = len(chips) - len(shown)
         parts = [Content.styled(chip, "$foreground on $panel") for chip in shown]
-        if rest:
-            parts.append(Content.styled(_more(rest).strip(), "$text-muted"))
+        if more := _more(len(chips) - len(shown)).strip():
+            parts.append(Content.styled(more, "$text-muted"))
         return Content(" ").join(parts)
 
 

@@ -5,9 +5,11 @@ changes, the text on the screen stays: `following` keeps the end in view, otherw
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 from rich.segment import Segment
 from textual.geometry import Region, Size
@@ -24,9 +26,10 @@ from localdflash.tui.entry import ChatView
 from localdflash.tui.painting import Painter, Palette
 from localdflash.tui.styled_lines import StyledRun
 
-_GUTTER_CELLS = 2  # cells left of the text, on screens that have room for it
-_MIN_GUTTER_COLUMNS = 30  # cells
-_END = 1 << 62  # an offset beyond every text
+_GUTTER_CELLS = 2  # left of the text
+_MIN_GUTTER_COLUMNS = 30  # narrower screens have no gutter
+_END = 1 << 62  # beyond every text
+_MAX_STRIPS = 1_000  # in the cache
 _MORE_HINT = "▾ more below "
 
 
@@ -42,15 +45,6 @@ class Scroller(ScrollView):
         self._highlighted: int | None = None  # index of the entry with a bar next to it
         self._arranging = False
         self._colouring: Worker[None] | None = None
-
-    def _run_guarded(self, doing: Callable[[], None]) -> None:
-        """Run a timer's callback; log an exception instead of ending the chat."""
-        try:
-            doing()
-        except Exception as error:
-            self.log.error(f"transcript: {error!r}")
-
-    # Where everything is
 
     @property
     def _room(self) -> Size:
@@ -134,19 +128,24 @@ class Scroller(ScrollView):
     def on_resize(self) -> None:
         """Lay out for a new width; a change of the height alone moves no rows."""
         width = self._room.width - (_GUTTER_CELLS + 1 if self._has_gutter else 0)
-        self._view(replace(self._column.view, width=max(1, width)))
+        self.set_view(width=max(1, width))
 
     @property
     def _has_gutter(self) -> bool:
         return self._room.width >= _MIN_GUTTER_COLUMNS
 
-    def _view(self, view: ChatView) -> None:
+    @property
+    def view(self) -> ChatView:
+        """Return the view options."""
+        return self._column.view
+
+    def set_view(self, **changes: Any) -> None:
+        """Change view options and lay out again."""
+        view = replace(self.view, **changes)
         with self._keeping_position():
             if view != self._column.view:
                 self._painter = None
                 self._column.guess(view)
-
-    # Highlighting
 
     def _colour(self) -> None:
         """Load missing lexers in a thread, then highlight the code again."""
@@ -162,8 +161,6 @@ class Scroller(ScrollView):
                 if changed := self._column.lay_out(index):
                     self._draw(self._column.top(index) + changed.start)
 
-    # How it looks
-
     def notify_style_update(self) -> None:
         """Discard the painter after a change of theme or widget state."""
         super().notify_style_update()
@@ -174,6 +171,7 @@ class Scroller(ScrollView):
             marked = self.screen.get_component_rich_style("screen--selection")
             edge = self._room.width - self._has_gutter
             self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, marked, edge)
+            self._strips = lru_cache(_MAX_STRIPS)(self._painter.strip)
         return self._painter
 
     def render_line(self, y: int) -> Strip:
@@ -197,9 +195,7 @@ class Scroller(ScrollView):
         selected = _span(selection, index) if selection else None
         bar = "│ " if index == self._highlighted else "  "
         gutter = StyledRun(bar, "bar") if self._has_gutter else StyledRun("")
-        return painter.strip(entry.line(row), index, entry.offset(row), selected, gutter, width)
-
-    # What is selected
+        return self._strips(entry.line(row), index, entry.offset(row), selected, gutter, width)
 
     def selection_updated(self, selection: Selection | None) -> None:
         """See textual."""

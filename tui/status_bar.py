@@ -19,9 +19,9 @@ from localdflash.tui.captions import model_name
 SEPARATOR = " · "
 NEARLY_FULL_SHARE = 0.9
 _PULSE = "▁▃▅▇▅▃"
-_PULSE_SECONDS = 0.25  # seconds between two pictures of the pulse
-_TIMED_STAGES = ("loading", "waiting")  # stages whose seconds are shown
-_MIN_MODEL_CELLS = 4  # cells: a name cut to fewer says nothing
+_PULSE_SECONDS = 0.25
+_WORKING_STAGES = ("starting", "loading", "waiting")
+_MIN_MODEL_CELLS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,7 @@ class StatusPart:
 
 def status_parts(status: Status, waited: float = 0.0) -> list[StatusPart]:
     """Return all parts from left to right; `waited` is seconds since the stage began."""
-    model = model_name(status.model)
-    parts = [
-        StatusPart("model", printable(model), 100, "$foreground"),
-    ]
+    parts = [StatusPart("model", printable(model_name(status.model)), 100, "$foreground")]
     if words := _stage(status.stage, waited):
         parts.append(StatusPart("stage", words, 95, "$error" if status.stage == "gone" else "$foreground"))
     else:
@@ -70,17 +67,13 @@ def _stage(stage: str, waited: float) -> str:
     stage, _, doing = stage.partition(": ")
     if doing:
         return f"loading the model, {doing}…"
-    match stage:
-        case "starting":
-            return "starting the engine…"
-        case "loading":
-            return "loading the model…" + (f" {waited:.0f} s" if waited >= 1 else "")
-        case "waiting":
-            return "waiting for another chat…" + (f" {waited:.0f} s" if waited >= 1 else "")
-        case "gone":
-            return "the engine is gone"
-        case _:
-            return ""
+    seconds = f" {waited:.0f} s" if waited >= 1 else ""
+    return {
+        "starting": "starting the engine…",
+        "loading": f"loading the model…{seconds}",
+        "waiting": f"waiting for another chat…{seconds}",
+        "gone": "the engine is gone",
+    }.get(stage, "")
 
 
 def _numbers(status: Status) -> list[StatusPart]:
@@ -109,9 +102,8 @@ def _context(status: Status) -> StatusPart:
     if share >= 1:
         return StatusPart("context", f"{count} context full", 80, "$error", "context full")
     if share > NEARLY_FULL_SHARE:
-        return StatusPart(
-            "context", f"{count} context nearly full", 80, "$warning", f"{share:.0%} full".replace("%", " %")
-        )
+        short = f"{share:.0%} full".replace("%", " %")
+        return StatusPart("context", f"{count} context nearly full", 80, "$warning", short)
     return StatusPart("context", count, 70)
 
 
@@ -158,12 +150,11 @@ class StatusBar(Widget):
     DEFAULT_CSS = "StatusBar { height: 1; padding: 0 1; background: $panel; color: $text-muted; }"
     ALLOW_SELECT: ClassVar[bool] = False
 
+    @dataclass
     class PartClicked(Message):
         """Posted when a part is clicked: model, context, rate, tau, accepted, first, draft, stage."""
 
-        def __init__(self, part: str) -> None:
-            self.part = part
-            super().__init__()
+        part: str
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -223,7 +214,7 @@ class StatusBar(Widget):
 
     @property
     def _is_working(self) -> bool:
-        return self.status.busy or self.status.stage.startswith(("starting", *_TIMED_STAGES))
+        return self.status.busy or self.status.stage.startswith(_WORKING_STAGES)
 
     def _update_timer(self) -> None:
         if self._timer is None:

@@ -1,9 +1,4 @@
-"""Lines of styled text: runs that are safe to show, lines as wide as they say, and how runs are wrapped into them.
-
-The text of a run is sanitised and has no line feeds or tabs. Runs name styles, never colours; themes map one to the
-other. Widths are rich's, which the terminal app draws with. No wrapped row is wider than asked, except a row that holds
-a single character wider than that. The text of all rows, with `joined` between them, is the text that was wrapped.
-"""
+"""Lines of styled text, and how runs are wrapped into them. The text of a run is sanitised, without tabs."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -15,7 +10,7 @@ from rich.cells import cell_len, get_character_cell_size
 
 @dataclass(frozen=True, slots=True)
 class StyledRun:
-    """Text in one style: names of STYLES separated by spaces. `link` is an http, https or mailto URL."""
+    """Text in one style: names of `painting.LOOKS` separated by spaces. `link` is an http, https or mailto URL."""
 
     text: str
     style: str = ""
@@ -24,16 +19,11 @@ class StyledRun:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of the screen.
-
-    decoration: how many leading runs are bars, bullets and gutters, which copying leaves out. joined: None if a line
-    feed follows when copied; otherwise the text that wrapping swallowed ("" or " "), and the next Line continues the
-    same logical line.
-    """
+    """One row of the screen."""
 
     runs: tuple[StyledRun, ...] = ()
-    decoration: int = 0
-    joined: str | None = None
+    decoration: int = 0  # number of leading runs that copying leaves out: bars, bullets, gutters
+    joined: str | None = None  # None: the logical line ends; else the text that wrapping dropped, "" or " "
 
     @property
     def text(self) -> str:
@@ -50,9 +40,7 @@ _EMOJI = "\ufe0f"  # makes the character before it wide
 
 
 def wrap(runs: Sequence[StyledRun], width: int, *, words: bool = True) -> list[Line]:
-    """The rows, at least one; a line feed in a run begins another. With `words` False rows break anywhere, as for
-    code.
-    """
+    """Wrap runs into rows, at least one, between words or, without `words`, anywhere; a line feed begins a row."""
     text = "".join([run.text for run in runs])
     if len(text) <= width and text.isascii() and "\n" not in text:
         return [Line(tuple(runs))]
@@ -73,7 +61,7 @@ def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | 
     start = used = 0
     while total - used > width:
         end = start + width if cells is None else _fitting(text, cells, start, width)
-        if end == len(text):  # one character, wider than all
+        if end == len(text):  # one character, wider than the row
             break
         after = end
         if words and (cut := _between_words(text, cells, start, end)) > start:
@@ -86,7 +74,7 @@ def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | 
 
 
 def _between_words(text: str, cells: list[int] | None, start: int, limit: int) -> int:
-    """Return the last place to break, at a space or beside a wide character; `start` if there is none."""
+    """Return the last place to break, at a space or next to a wide character; `start` if there is none."""
     space = text.rfind(" ", start, limit + 1)
     if space < 0 or text[start:space].isspace():
         space = start

@@ -1,8 +1,4 @@
-"""A text area with suggestions for `@` and `/`, looked up without blocking a key and picked by keys.
-
-Tab or Enter picks, arrows move, Esc closes; `suggestions` only shows the rows. Text that nobody typed opens none.
-Keys of `localdflash.tui.commands` are the app's: none of them is used here, and Esc only while suggestions are open.
-"""
+"""Text area with suggestions for `@` and `/`: Tab or Enter inserts one, arrows move, Esc closes."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -45,37 +41,29 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = list(_bindings())
 
-    def __init__(
-        self,
-        files: AttachableFiles,
-        *,
-        choices: ArgumentChoices,
-        placeholder: str,
-        id: str | None,  # noqa: A002
-    ) -> None:
-        super().__init__(placeholder=placeholder, highlight_cursor_line=False, id=id)
-        self.files, self.suggestions, self._choices = files, Suggestions(self.pick), choices
-        self.picked: set[str] = set()  # mentions, as they are spelled
-        self._pending_search: CompletionContext | None = None  # files that are to be looked for
-        self._rows_context: CompletionContext | None = None  # what the rows belong to
+    def __init__(self, files: AttachableFiles, choices: ArgumentChoices, placeholder: str) -> None:
+        super().__init__(placeholder=placeholder, highlight_cursor_line=False)
+        self.files, self.suggestions, self._choices = files, Suggestions(self.accept), choices
+        self.chosen_mentions: set[str] = set()  # as they are spelled
+        self._pending_search: CompletionContext | None = None
+        self._rows_context: CompletionContext | None = None  # of the rows that are shown
         self._is_searching = False
         self._dismissed_at: tuple[int, int] | None = None  # where Esc closed the suggestions
-        self._inserted_text: str | None = None  # text that nobody typed
+        self._inserted_text: str | None = None  # which opens no suggestions
 
     def handle_suggestion_key(self, key: str) -> bool:
         """Handle a key while suggestions are open; return whether it was used."""
-        if (
-            key in ("enter", "tab") and self._rows_context != self._completion_context()
-        ):  # keys came faster than the rows followed
+        is_outdated = self._rows_context != self._completion_context()
+        if key in ("enter", "tab") and is_outdated:
             self.close_suggestions()
             self._suggest()
         match key, self.suggestions.chosen:
             case (("up" | "down"), PromptSuggestion()):
                 self.suggestions.move(-1 if key == "up" else 1)
             case "tab", PromptSuggestion() as chosen:
-                self.pick(chosen)
+                self.accept(chosen)
             case "enter", PromptSuggestion() as chosen if not self._is_typed(chosen):
-                self.pick(chosen)
+                self.accept(chosen)
                 return not chosen.sends
             case "escape", _:
                 self._dismissed_at = self._word_start()
@@ -84,13 +72,13 @@ class SuggestingArea(TextArea, inherit_bindings=False):
                 return False
         return True
 
-    def pick(self, suggestion: PromptSuggestion) -> None:
+    def accept(self, suggestion: PromptSuggestion) -> None:
         """Replace the typed word by a suggestion."""
         found = self._completion_context()
         if found is None or found != self._rows_context:
             return
         if suggestion.mention:
-            self.picked.add(suggestion.text.rstrip())
+            self.chosen_mentions.add(suggestion.text.rstrip())
         row, column = self.cursor_location
         follows = self.document.get_line(row)[column : column + 1]
         text = suggestion.text.rstrip() if follows == " " else suggestion.text
@@ -112,7 +100,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self.put(text, (0, 0), self.document.end)
 
     @on(TextArea.Changed)
-    def _suggest_for_typed(self) -> None:
+    def _text_changed(self) -> None:
         if self.text == self._inserted_text:
             self.close_suggestions()
             return
@@ -120,12 +108,12 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         self._suggest()
 
     @on(TextArea.SelectionChanged)
-    def _follow_cursor(self) -> None:
+    def _cursor_moved(self) -> None:
         if self.suggestions.is_open or self._pending_search:
             self._suggest()
 
     @on(events.Blur)
-    def _without_focus(self) -> None:
+    def _focus_lost(self) -> None:
         self.close_suggestions()
 
     def _completion_context(self) -> CompletionContext | None:
@@ -140,10 +128,10 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         return (self.cursor_location[0], found.start) if found else None
 
     def _suggest(self) -> None:
-        found, place = self._completion_context(), self._word_start()
-        if found is None or place == self._dismissed_at:
+        found, start = self._completion_context(), self._word_start()
+        if found is None or start == self._dismissed_at:
             self.close_suggestions()
-            self._dismissed_at = place
+            self._dismissed_at = start
             return
         self._dismissed_at = None
         match found.kind:
@@ -155,18 +143,18 @@ class SuggestingArea(TextArea, inherit_bindings=False):
                 self._pending_search = found
                 if not self._is_searching:
                     self._is_searching = True
-                    self.run_worker(self._look_for_files(), group="suggestions")
+                    self.run_worker(self._search_files(), group="suggestions")
 
-    async def _look_for_files(self) -> None:
+    async def _search_files(self) -> None:
         """Search files, one search at a time; outdated results are dropped."""
         try:
-            while (wanted := self._pending_search) is not None:
+            while (search := self._pending_search) is not None:
                 if not self.files.listed:
-                    self._show(wanted, [], "looking for files …")
-                hits = await asyncio.to_thread(self.files.find, wanted.query)
-                if self._pending_search == wanted:
+                    self._show(search, [], "looking for files …")
+                hits = await asyncio.to_thread(self.files.find, search.query)
+                if self._pending_search == search:
                     self._pending_search = None
-                    self._show(wanted, [file_suggestion(hit, mentioned=not wanted.command) for hit in hits])
+                    self._show(search, [file_suggestion(hit, mentioned=not search.command) for hit in hits])
         finally:
             self._is_searching = False
 
@@ -176,7 +164,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
             self.suggestions.show(rows, above=self.region.y, note=note)
 
     def _is_typed(self, chosen: PromptSuggestion) -> bool:
-        """Return whether the suggestion is already typed in full, so that Enter sends the message."""
+        """Return whether the mention is already typed in full, so that Enter sends the message."""
         found, (row, column) = self._completion_context(), self.cursor_location
         typed = self.document.get_line(row)[found.start : column] if found else ""
         return chosen.mention and typed == chosen.text.rstrip()

@@ -1,8 +1,4 @@
-"""Suggestions for what is being typed (commands, arguments, files and symbols), and the list that shows them.
-
-The list never has the focus: the prompt moves it. It floats over what is above the prompt, so that nothing moves when
-it opens; in a low terminal it has fewer rows.
-"""
+"""Suggestions of commands, arguments, files and symbols, and the list over the prompt that shows them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -20,13 +16,11 @@ from localdflash.chat.mentions import spell_mention
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
 
-ArgumentChoices = Callable[[str], Sequence[str]]  # the name of a command -> what may stand after it
+ArgumentChoices = Callable[[str], Sequence[str]]  # name of a command -> its possible arguments
 
 _COMMAND = re.compile(r"/([\w-]*)$")
 _ARGUMENT = re.compile(r"/([\w-]+) +(\S*)$")
 _MENTION = re.compile(r'(?:^|(?<=[\s(\[{<"\'`,;:=]))@("(?:[^"\\]|\\.)*|[^\s"]*)$')
-_REQUIRED_ARGUMENT = re.compile(r"[A-Z]")  # an argument that is not in brackets
-_FILE_COMMANDS = ("attach",)  # commands whose argument is a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +41,18 @@ class PromptSuggestion:
     text: str
     hint: str = ""
     marked: tuple[int, ...] = ()
-    sends: bool = False  # a whole message when it is picked with Enter
+    sends: bool = False  # whether Enter sends it at once
     mention: bool = False
 
 
 def completion_context(before: str, *, first: bool) -> CompletionContext | None:
-    """Parse the line up to the cursor; `first` tells whether it is the first line."""
+    """Return what is to be completed at the end of a line; `first` tells whether it is the first line."""
     if first and (found := _COMMAND.match(before)):
         return CompletionContext("command", 0, found[1])
     if found := _MENTION.search(before):
         return CompletionContext("file", found.start(), found[1].removeprefix('"'))
     if first and (found := _ARGUMENT.match(before)):
-        kind: Literal["file", "argument"] = "file" if found[1] in _FILE_COMMANDS else "argument"
+        kind: Literal["file", "argument"] = "file" if found[1] == "attach" else "argument"
         return CompletionContext(kind, found.start(2), found[2], found[1])
     return None
 
@@ -89,15 +83,15 @@ def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
 
 def _of_command(command: commands.Command, query: str) -> PromptSuggestion:
     exact = query.lower() in (command.name, *command.aliases)
-    sends = not command.argument or (exact and not _REQUIRED_ARGUMENT.match(command.argument))
-    text = f"/{command.name} " if command.argument and not sends else f"/{command.name}"
+    sends = not command.argument or (exact and command.argument.startswith("["))
+    text = f"/{command.name}" if sends else f"/{command.name} "
     marked = tuple(at + 1 for at in match_positions(query, command.name)) if query else ()
     return PromptSuggestion(command.usage, text, command.help, marked, sends)
 
 
 MAX_SUGGESTION_ROWS = 8
-_GAP_CELLS = 2  # cells between a label and its hint
-_MIN_HINT_CELLS = 12  # cells: a shorter hint says nothing
+_GAP_CELLS = 2  # between a label and its hint
+_MIN_HINT_CELLS = 12
 
 
 class Suggestions(Widget):
@@ -105,22 +99,16 @@ class Suggestions(Widget):
 
     DEFAULT_CSS = """
     Suggestions {
-        display: none;
-        overlay: screen;
-        constrain: inside inside;
-        width: 1fr;
-        height: auto;
-        max-height: 8;
-        background: $panel;
-        color: $foreground;
+        display: none; overlay: screen; constrain: inside inside;
+        width: 1fr; height: auto; max-height: 8; background: $panel; color: $foreground;
     }
     """
 
-    def __init__(self, pick: Callable[[PromptSuggestion], None]) -> None:
-        """Create the list; `pick` is called with the clicked row."""
+    def __init__(self, accept: Callable[[PromptSuggestion], None]) -> None:
+        """Create the list; `accept` is called with the clicked row."""
         super().__init__()
-        self._pick = pick
-        self._rows: Sequence[PromptSuggestion] = ()
+        self._accept = accept
+        self.rows: Sequence[PromptSuggestion] = ()
         self._note = ""
         self._at = self._top = self._height = 0
 
@@ -132,16 +120,11 @@ class Suggestions(Widget):
     @property
     def chosen(self) -> PromptSuggestion | None:
         """Return the highlighted row."""
-        return self._rows[self._at] if self._rows else None
-
-    @property
-    def rows(self) -> Sequence[PromptSuggestion]:
-        """Return all rows, also those scrolled out of view."""
-        return self._rows
+        return self.rows[self._at] if self.rows else None
 
     def show(self, rows: Sequence[PromptSuggestion], *, above: int, note: str = "") -> None:
         """Show rows, the first one highlighted, or a note if there are none; `above` limits the height."""
-        self._rows, self._note, self._at, self._top = rows, note, 0, 0
+        self.rows, self._note, self._at, self._top = rows, note, 0, 0
         self._height = max(1, min(MAX_SUGGESTION_ROWS, len(rows) or 1, above))
         self.styles.offset = (0, -self._height)
         self.display = bool(rows or note)
@@ -150,34 +133,34 @@ class Suggestions(Widget):
     def close(self) -> None:
         """Hide the list."""
         if self.display:
-            self._rows, self._note, self.display = (), "", False
+            self.rows, self._note, self.display = (), "", False
 
     def move(self, step: int) -> None:
         """Move the highlight, wrapping around at the ends."""
-        if not self._rows:
+        if not self.rows:
             return
-        self._at = (self._at + step) % len(self._rows)
+        self._at = (self._at + step) % len(self.rows)
         self._top = min(max(self._top, self._at - self._height + 1), self._at)
         self.refresh()
 
     def get_content_height(self, *_: object) -> int:
         """Return the number of rows shown."""
-        return self._height if self._rows or self._note else 0
+        return self._height if self.rows or self._note else 0
 
     def render(self) -> Content:
         """Return the rows in view."""
         width = self.size.width
-        if not self._rows:
+        if not self.rows:
             return Content.styled(_cut(f" {sanitize(self._note)}", width), "$text-muted")
-        shown = self._rows[self._top : self._top + self._height]
+        shown = self.rows[self._top : self._top + self._height]
         return Content("\n").join(_row(row, width, self._top + number == self._at) for number, row in enumerate(shown))
 
     def on_click(self, event: events.Click) -> None:
         """Pick the row that was clicked."""
         row = self._top + event.y
-        if row < len(self._rows):
+        if row < len(self.rows):
             self._at = row
-            self._pick(self._rows[row])
+            self._accept(self.rows[row])
 
 
 def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:

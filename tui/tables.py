@@ -7,7 +7,7 @@ from localdflash.tui.block_layout import Block
 from localdflash.tui.inline import inline
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-MIN_COLUMN_CELLS = 10  # cells that a column keeps, if it has as many
+MIN_COLUMN_CELLS = 10  # a column is not narrowed further
 _COLUMN_SEPARATOR = StyledRun(" │ ", "table")
 
 
@@ -73,7 +73,7 @@ def _widest(cells: Sequence[Sequence[StyledRun]]) -> int:
 
 
 def _fitted(wanted: list[int], room: int) -> list[int] | None:
-    """Return the widths of the columns, the widest narrowed first; None if even the least widths do not fit."""
+    """Return the widths of the columns, the widest narrowed first; None if they do not fit."""
     if sum(min(cells, MIN_COLUMN_CELLS) for cells in wanted) > room:
         return None
     low, high = MIN_COLUMN_CELLS, max(wanted)

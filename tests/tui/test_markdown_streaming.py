@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from localdflash.tui.block_reader import PlacedBlock, parse
 from localdflash.tui.fence import Code
 from localdflash.tui.markdown import MarkdownDocument
-from localdflash.tui.parsing import PlacedBlock, parse
 from tests.tui.markdown_samples import chunks, document, sizes, texts
 
 widths = st.sampled_from((1, 5, 10, 11, 24, 60, 100))

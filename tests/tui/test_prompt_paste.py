@@ -1,17 +1,19 @@
-"""What is pasted: into the text, beside it, or refused; sanitised where it is shown; dropped files."""
+"""What is pasted: into the text, beside it, or refused; sanitised where it is shown."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual import events
+from textual._xterm_parser import XTermParser
+from textual.message import Message
 
-from localdflash.tui.pastes import for_prompt, parse_dropped_path
+from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, PasteParser, for_prompt
 from tests.tui.desk import Desk, type_in
-from tests.tui.stage import playing, wait_until
-
-CANARY = "CANARY_c4"
+from tests.tui.stage import playing
 
 
 async def pasted(folder: Path, text: str) -> Desk:
@@ -72,65 +74,67 @@ def test_pasted_text_is_safe_and_nothing_of_it_is_gone(text: str) -> None:
     assert [one for one in safe if one.isalnum()][: len(visible)] == visible or hidden
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("'/a/b c.py' ", "/a/b c.py"),
-        ("/a/b\\ c.py", "/a/b c.py"),
-        ("file:///a/b%20c.py", "/a/b c.py"),
-        ("/a/b c.py", "/a/b c.py"),
-        ("a/b.py", None),
-        ("/a\n/b", None),
-        ("file:///a%00b", None),
-        ("/" + "a" * 5_000, None),
-    ],
-)
-def test_paths_of_dropped_files(text: str, path: str | None) -> None:
-    assert parse_dropped_path(text) == path
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
-    root.mkdir()
-    (root / "a b.py").write_text("x\n")
-    (root / ".env").write_text(CANARY)
-    (tmp_path / "outside.py").write_text(CANARY)
-    return root
-
-
-async def test_a_dropped_file_is_mentioned(folder: Path) -> None:
-    desk = Desk(folder)
-    async with playing(desk) as pilot:
-        await type_in(pilot, "see ")
-        desk.paste(f"'{folder}/a b.py'")
-        await wait_until(pilot, lambda: desk.prompt.text == 'see @"a b.py" ')
-        assert desk.prompt.cursor_location == (0, len(desk.prompt.text))
-        await pilot.press("ctrl+z")
-        assert desk.prompt.text == f"see '{folder}/a b.py'"
-        await pilot.press("ctrl+shift+z", "enter")
-        await wait_until(pilot, lambda: bool(desk.sent))
-        assert [one.name for one in desk.sent[0].attachments] == ["a b.py"]
-
-
-@pytest.mark.parametrize("name", [".env", "../outside.py", "nothing.py"])
-async def test_other_paths_stay_text(folder: Path, name: str) -> None:
-    desk = Desk(folder)
-    async with playing(desk) as pilot:
-        desk.paste(f"{folder}/{name}")
-        await pilot.app.workers.wait_for_complete()
-        await pilot.pause()
-        assert desk.prompt.text == f"{folder}/{name}"
-        await pilot.press("enter")
-        await pilot.pause()
-        assert CANARY not in repr(desk.sent)
-
-
-async def test_pasting_what_was_copied_here(folder: Path) -> None:
-    desk = Desk(folder)
+async def test_pasting_what_was_copied_here(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
     async with playing(desk) as pilot:
         desk.copy_to_clipboard("a\x1bb")
         await pilot.press("ctrl+v")
         desk.copy_to_clipboard("x\n" * 40)
         await pilot.press("ctrl+v")
         assert (desk.prompt.text, desk.chips) == ("a␛b", ["pasted 1"])
+
+
+START, END = "\x1b[200~", "\x1b[201~"
+
+
+def fed(*pieces: str) -> list[Message]:
+    parser = PasteParser()
+    return [event for piece in pieces for event in parser.feed(piece)]
+
+
+def told(found: Iterable[Message]) -> list[str]:
+    """Keys by name, pastes by their raw text."""
+    return [
+        event.raw if isinstance(event, Paste) else event.key if isinstance(event, events.Key) else repr(event)
+        for event in found
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "a\x1b]52;c;x\x07b", START, "\x1b[201"])
+def test_a_paste_is_one_event(text: str) -> None:
+    assert told(fed(f"a{START}{text}{END}b\r")) == ["a", text, "b", "enter"]
+
+
+@given(
+    st.lists(
+        st.text(alphabet="ab\x1b[20~1\x11\r\x9b", max_size=12).filter(lambda one: END not in one + END[:-1]), max_size=3
+    ),
+    st.data(),
+)
+def test_any_pieces_make_the_same(texts: list[str], data: st.DataObject) -> None:
+    stream = "k".join(f"{START}{text}{END}" for text in texts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    expected = [part for text in texts for part in (text, "k")][:-1]
+    assert told(fed(*(piece for piece in pieces if piece))) == expected
+
+
+@pytest.mark.parametrize("keys", ["\x1b[A", "\x1b[13;2u", "\x1b[<0;3;4M", "\x1b[I\x1b[O"])
+def test_other_input_is_textuals(keys: str) -> None:
+    theirs, ours = XTermParser(), PasteParser()
+    expected = [repr(event) for character in keys for event in theirs.feed(character)]
+    assert [repr(event) for character in keys for event in ours.feed(character)] == expected
+    assert [repr(event) for event in fed(keys)] == [repr(event) for event in XTermParser().feed(keys)]
+
+
+def test_ten_megabytes_take_no_time_and_little_memory() -> None:
+    text = "0123456789abcde\n" * 655_360
+    stream = f"{START}{text}{END}x"
+    parser = PasteParser()
+    begun = time.perf_counter()
+    found = [event for at in range(0, len(stream), 4096) for event in parser.feed(stream[at : at + 4096])]
+    assert time.perf_counter() - begun < 2
+    paste, key = found
+    assert isinstance(paste, Paste)
+    assert (paste.length, len(paste.raw)) == (len(text), MAX_PASTE_CHARS + 1)
+    assert told([key]) == ["x"]

@@ -82,7 +82,7 @@ async def test_thoughts_are_unfolded_of_one_message_or_of_all() -> None:
         assert await seen() == []
         await pilot.press("enter")
         assert await seen() == ["privately"]
-        stage.transcript.thoughts = True
+        stage.transcript.set_view(thoughts=True)
         assert await seen() == ["secretly"]
         await pilot.press("enter")
         assert await seen() == ["secretly", "privately"]
@@ -98,10 +98,10 @@ async def test_it_works_without_a_screen() -> None:
         transcript.add(Message("assistant", ""))
         transcript.feed("one ")
         transcript.feed("two")
-        await until(lambda: not transcript.busy)
-        transcript.tinted = True
+        await until(lambda: not transcript._queue)
+        transcript.set_view(tinted=True)
         transcript.note("a note")
-        transcript.action_pick(-1)
+        transcript.action_highlight(-1)
         transcript.finish(Message("assistant", "one two three", finish="stop"))
         transcript.display = True
         await until(lambda: "one two three" in stage.screen_text)

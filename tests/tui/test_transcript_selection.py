@@ -40,7 +40,7 @@ async def test_a_selection_survives_later_text_and_another_width() -> None:
         await _drag(pilot, (x, y), (x + 9, y))
         for _ in range(30):
             stage.transcript.feed("more text\n\n")
-        await until(lambda: not stage.transcript.busy)
+        await until(lambda: not stage.transcript._queue)
         assert stage.screen.get_selected_text() == "value_19_2"
         await pilot.resize_terminal(33, 20)
         assert stage.screen.get_selected_text() == "value_19_2"

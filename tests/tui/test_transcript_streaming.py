@@ -51,7 +51,7 @@ async def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() ->
         assert before[-1].endswith("▾ more below")
         for _ in range(40):
             stage.transcript.feed("a new line\n\n")
-        await until(lambda: not stage.transcript.busy)
+        await until(lambda: not stage.transcript._queue)
         await pilot.pause()
         assert stage.rows == before
         await pilot.press("end")
@@ -71,7 +71,7 @@ async def test_40_changes_of_the_size_while_it_grows_lose_nothing() -> None:
             size = Size(random_.randint(1, 150), random_.randint(1, 50))
             stage.post_message(Resize(size, size))
             await asyncio.sleep(0.003)
-        await until(lambda: not stage.transcript.busy)
+        await until(lambda: not stage.transcript._queue)
         await pilot.resize_terminal(80, 300)
         stage.transcript.finish(Message("assistant", text, finish="stop"))
         await pilot.pause()
@@ -83,7 +83,7 @@ async def test_40_changes_of_the_size_while_it_grows_lose_nothing() -> None:
 
 async def test_tints_come_while_it_grows() -> None:
     async with shown_messages() as (stage, _pilot):
-        stage.transcript.tinted = True
+        stage.transcript.set_view(tinted=True)
         stage.transcript.add(Message("assistant", ""))
         stage.transcript.feed("ab", StepRecord("lookup", 4, 1, (1, 1), 1.0))
         stage.transcript.feed("cd", StepRecord("lookup", 4, 2, (1, 1), 1.0))
@@ -111,7 +111,7 @@ async def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.Mon
         grow = Transcript._last_grew
         monkeypatch.setattr(Transcript, "_last_grew", lambda self: 1 / 0)
         stage.transcript.feed("one ")
-        await until(lambda: not stage.transcript.busy)
+        await until(lambda: not stage.transcript._queue)
         monkeypatch.setattr(Transcript, "_last_grew", grow)
         stage.transcript.feed("two")
         await until(lambda: "one two" in stage.screen_text)
@@ -123,7 +123,7 @@ async def test_400_tokens_a_second_into_a_fence_of_1000_lines_leave_the_loop_fre
         random_ = random.Random(1)
         code = "".join(f"    value_{n} = compute('text', {n})  # and so on\n" for n in range(1000))
         stage.transcript.feed("```python\n" + code[:-4000])
-        await until(lambda: not stage.transcript.busy)
+        await until(lambda: not stage.transcript._queue)
         stalls: list[float] = []
         watching = asyncio.create_task(_watch(stalls))
         begun, at = time.monotonic(), len(code) - 4000
@@ -132,7 +132,7 @@ async def test_400_tokens_a_second_into_a_fence_of_1000_lines_leave_the_loop_fre
             stage.transcript.feed(code[at : at + size])
             at += size
             await asyncio.sleep(max(0.0, begun + (at - len(code) + 4000) / 1600 - time.monotonic()))
-        await until(lambda: not stage.transcript.busy)
+        await until(lambda: not stage.transcript._queue)
         took = time.monotonic() - begun
         watching.cancel()
         assert stage.transcript.source_shown() == "```python\n" + code

@@ -1,27 +1,27 @@
-"""Commands about answers: send, stop, retry, edit, continue; and what happens when the context is full or the engine
-goes away.
-"""
+"""Commands about answers (send, stop, retry, edit, continue), the full context, the editor and shell commands."""
 
 import asyncio
+import os
+import shlex
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from textual import on, work
 from textual.worker import Worker
 
 from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageError
-from localdflash.chat.messages import Attachment, Message, StepRecord
-from localdflash.chat.shell_command import parse_command
-from localdflash.tui.actions.outside_actions import OutsideActions
-from localdflash.tui.app_base import in_background
+from localdflash.chat.messages import Attachment, Message
+from localdflash.chat.shell_command import parse_command, run_command
+from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt_field import Prompt
 
-RESERVE_DIVISOR = (
-    4  # the share of the context, one in so many, that is kept free for the answer when messages are left out
-)
-READ_AHEAD_SECONDS = 0.3  # seconds of typing until the engine reads on
-Draft = tuple[str, tuple[Attachment, ...]]  # a message that is being written
+RESERVE_DIVISOR = 4  # this part of the context is kept for the answer when messages are left out
+READ_AHEAD_SECONDS = 0.3  # between two prefills of the message being typed
+Draft = tuple[str, tuple[Attachment, ...]]  # the message being typed
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,13 @@ class _EditUndo:
     left_out: int
 
 
-class AnswerActions(OutsideActions):
+class AnswerActions(ChatAppBase):
     """Mixin with the commands that send messages and stop, retry, edit and continue answers."""
 
     _edit_undo: _EditUndo | None = None
     _reader: Worker[None] | None = None
-    _reading = ""  # what the engine reads ahead
+    _reading = ""  # text that the engine reads ahead
+    _command: Worker[None] | None = None
 
     @on(Prompt.Changed)
     def _typed(self) -> None:
@@ -86,7 +87,7 @@ class AnswerActions(OutsideActions):
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Send a message, or queue it while an answer is generated."""
         if self._reader and not text.startswith(self._reading):
-            self._reader.cancel()  # else the answer would wait until the engine has read what nobody sends
+            self._reader.cancel()  # else the answer would wait for the prefill of another text
         if self.talk.answering or self.arrivals:
             self.queued.append((text, attachments))
             if self.talk.answering:
@@ -110,7 +111,7 @@ class AnswerActions(OutsideActions):
             self.add(Message("assistant", ""))
         self.refresh_status()
         try:
-            answer = await self.talk.answer(self._show, self._restart_answer, goes_on=goes_on)
+            answer = await self.talk.answer(self.transcript.feed, self._restart_answer, goes_on=goes_on)
         except ContextOverflow as error:
             self._restore_chat()
             await self._offer_to_drop_messages(error, goes_on)
@@ -136,9 +137,6 @@ class AnswerActions(OutsideActions):
         for line in complaints:
             self.complain(line)
 
-    def _show(self, text: str, step: StepRecord | None) -> None:
-        self.transcript.feed(text, step)
-
     def _restart_answer(self) -> None:
         self.transcript.replace_last(self.talk.messages[-1])
 
@@ -148,7 +146,7 @@ class AnswerActions(OutsideActions):
     def send_queued(self, *, stopped: bool) -> None:
         """See `ChatAppBase`."""
         while stopped and self.queued:
-            self.prompt.put_back(*self.queued.pop())  # the first one comes to stand on top
+            self.prompt.put_back(*self.queued.pop())  # the oldest one last, on top
         if self.queued:
             self.ask(*self.queued.pop(0))
 
@@ -171,7 +169,7 @@ class AnswerActions(OutsideActions):
             filled = goes_on and isinstance(reason, ContextOverflow)
             self._return_question("it fills the context with its question" if filled else str(reason), goes_on)
             return
-        if not fit.dropped:  # nothing that could be left out would help
+        if not fit.dropped:
             self._return_question(str(error), goes_on)
             return
         lines = [
@@ -201,7 +199,7 @@ class AnswerActions(OutsideActions):
         from localdflash.tui.screens.questions import AskText
 
         talk, before, settings = self.talk, self.talk.before, self.talk.settings
-        self.arrivals += 1  # what is sent meanwhile waits
+        self.arrivals += 1  # messages sent meanwhile are queued
         self.say("the model summarises; Esc ends it")
         try:
             about = await talk.answerer.ready()
@@ -314,3 +312,59 @@ class AnswerActions(OutsideActions):
                 self.show_chat()
                 return
         self.say("there is no earlier version" if step < 0 else "there is no later version")
+
+    def run_shell_command(self, command: str) -> None:
+        """Run a shell command after the user confirms it."""
+        if self._command and not self._command.is_finished:
+            self.complain("a command is running: Esc ends it")
+            return
+        self._command = self._run_outside(command)
+
+    @in_background
+    async def _run_outside(self, command: str) -> None:
+        from localdflash.tui.screens.questions import Confirm
+
+        lines = [command, "", f"It runs in {self.start.folder}. Its output is attached to your next message."]
+        if not await self.push_screen_wait(Confirm("Run this command?", lines, yes="Run", no="Cancel")):
+            self.prompt.put_back(f"!{command}")
+            return
+        self.say(f"running {command}; Esc ends it")
+        output = await run_command(command, self.start.folder)
+        self.prompt.attach_output(output)
+        last = output.text.rstrip().rpartition("\n")[2]
+        self.say(f"its output is attached to your next message{f': {last}' if last.startswith('[') else ''}")
+
+    def stop_shell_command(self) -> bool:
+        """Stop the running shell command; return False if none is running."""
+        if self.is_covered or self._command is None or self._command.is_finished:
+            return False
+        self._command.cancel()
+        self.say("the command was ended")
+        return True
+
+    @in_background
+    async def action_editor(self) -> None:
+        """Write the message in the user's editor."""
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        if not editor:
+            raise UsageError("set EDITOR to the editor that you like, for example: export EDITOR=vim")
+        if self.talk.answering:
+            raise UsageError("an answer is under way: Esc stops it")
+        text = self._edited(editor, self.prompt.text)
+        if text != self.prompt.text:
+            self.prompt.put_all(text)
+        self.prompt.focus()
+
+    def _edited(self, editor: str, text: str) -> str:
+        """Return the text as edited. The app is suspended while the editor owns the terminal."""
+        with tempfile.TemporaryDirectory(prefix="localdflash-") as folder:  # readable by this user alone
+            file = Path(folder) / "message.md"
+            file.write_text(text, encoding="utf-8", errors="replace")
+            with self.suspend():
+                try:
+                    code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode
+                except (OSError, ValueError) as error:
+                    raise UsageError(f"{editor}: cannot be run: {error}") from error
+            if code:
+                raise UsageError(f"{editor} ended with exit code {code}: your message is as it was")
+            return file.read_text(encoding="utf-8", errors="replace").removesuffix("\n")

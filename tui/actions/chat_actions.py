@@ -1,11 +1,10 @@
 """Commands about chats: start, open, rename, fork, export and delete one."""
 
-from collections.abc import Awaitable
 from pathlib import Path
 
 from textual import on
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import UsageError
 from localdflash.chat.store import ChatStore, SessionInfo
 from localdflash.text.sanitize import printable
 from localdflash.tui.app_base import ChatAppBase, in_background
@@ -39,7 +38,7 @@ class ChatActions(ChatAppBase):
                     await self.open_chat(choice.id)
                     return
                 case "rename":
-                    await self._await_and_report(self.talk.run_in_store(ChatStore.rename, choice.id, choice.text))
+                    await self._rename(choice.id)
                 case "delete":
                     await self._confirm_delete(choice.id)
                 case "export":
@@ -60,15 +59,20 @@ class ChatActions(ChatAppBase):
         if self.talk.session is None:
             self.complain("this chat is empty: there is nothing to name yet")
             return
-        if not name:
-            from localdflash.tui.screens.questions import AskText
-
-            info = await self.talk.run_in_store(ChatStore.info, self.talk.session)
-            name = await self.push_screen_wait(AskText("Name of this chat", info.title)) or ""
-        if name.strip():
-            await self.talk.run_in_store(ChatStore.rename, self.talk.session, name.strip())
+        if await self._rename(self.talk.session, name):
             info = await self.talk.run_in_store(ChatStore.info, self.talk.session)  # a long name is shortened
             self.say(f"this chat is now called {info.title}")
+
+    async def _rename(self, session: int, name: str = "") -> bool:
+        """Rename a chat, asking for a missing name; return whether it was renamed."""
+        from localdflash.tui.screens.questions import AskText
+
+        if not name:
+            info = await self.talk.run_in_store(ChatStore.info, session)
+            name = await self.push_screen_wait(AskText("Name of this chat", info.title)) or ""
+        if name := name.strip():
+            await self.talk.run_in_store(ChatStore.rename, session, name)
+        return bool(name)
 
     @in_background
     async def action_fork(self, number: str = "") -> None:
@@ -106,17 +110,14 @@ class ChatActions(ChatAppBase):
             self.complain(f"{file}: the name must end in .md or .json")
             return
         write = export_json if file.suffix == ".json" else export_markdown
-        shown = session == self.talk.session  # perhaps not all of it could be saved
+        shown = session == self.talk.session  # its messages may not be saved yet
         text = write(info, self.talk.messages if shown else await self.talk.run_in_store(ChatStore.path, session))
-        overwrite = False
-        if file.exists():
+        if overwrite := file.exists():
             lines = [f"{file} is there already."]
             if not await self.push_screen_wait(Confirm("Replace the file?", lines, yes="Replace", no="Cancel")):
                 return
-            overwrite = True
-        await self._await_and_report(
-            self.talk.run_in_store(lambda _: write_export(file, text, overwrite=overwrite)), f"written to {file}"
-        )
+        await self.talk.run_in_store(lambda _: write_export(file, text, overwrite=overwrite))
+        self.say(f"written to {file}")
 
     @in_background
     async def action_delete(self) -> None:
@@ -135,22 +136,13 @@ class ChatActions(ChatAppBase):
         if not await self.push_screen_wait(Confirm("Delete this chat?", lines, yes="Delete", no="Cancel")):
             return
         shown = session == self.talk.session
-        await self._await_and_report(self.talk.delete(session), "deleted")
+        await self.talk.delete(session)
+        self.say("deleted")
         if shown:
             self.show_chat()
 
-    async def _await_and_report(self, doing: Awaitable[object], done: str = "") -> None:
-        """Await a task; report an error, or `done` on success."""
-        try:
-            await doing
-        except LocaldflashError as error:
-            self.complain(str(error))
-            return
-        if done:
-            self.say(done)
-
     @on(Transcript.ActionRequested)
-    def _picked(self, event: Transcript.ActionRequested) -> None:
+    def _run_requested(self, event: Transcript.ActionRequested) -> None:
         """Run the action of a key pressed on a message."""
         match event.action:
             case "fork":

@@ -14,7 +14,7 @@ from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.transcript import Transcript
 
 if TYPE_CHECKING:
-    from localdflash.chat.applying import ApplyResult, Journal
+    from localdflash.chat.applying import Journal
 
 
 class CodeActions(ChatAppBase):
@@ -53,20 +53,16 @@ class CodeActions(ChatAppBase):
 
         await self.push_screen_wait(DiffScreen(found, applied))
         for outcome in outcomes:
-            self._report_outcome(outcome)
-
-    def _report_outcome(self, outcome: "ApplyResult") -> None:
-        if outcome.done:
-            self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo reverts it")
-        for line in (outcome.problem, outcome.notice):
-            if line:
+            if outcome.done:
+                self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo reverts it")
+            for line in filter(None, (outcome.problem, outcome.notice)):
                 self.complain(line)
 
     def _mentioned(self) -> list[str]:
         """Return the paths of the files attached to the last question."""
         question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
         attached = question.attachments if question else ()
-        # A part of a file is called path:part.
+        # A part of a file is named path:part.
         return [one.name.rpartition(":")[0] or one.name for one in attached if one.kind in ("file", "symbol")]
 
     async def journal(self) -> "Journal":

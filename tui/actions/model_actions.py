@@ -1,4 +1,4 @@
-"""Commands about the model, the instructions before the chat (the project's AGENTS.md too), and sampling."""
+"""Commands about the model, the instructions before the chat, and sampling."""
 
 import asyncio
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class ModelActions(ChatAppBase):
         from localdflash.tui.screens.models_screen import ModelPicker
 
         about = self.talk.answerer.about
-        if self.start.server and not name:  # what fits on this machine says nothing of another one
+        if self.start.server and not name:
             self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
             return
         current = about.pair if about else ""
@@ -151,8 +151,6 @@ class ModelActions(ChatAppBase):
 
 
 def _spelled(value: object) -> str:
-    return (
-        {True: "on", False: "off", None: "none"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)

@@ -19,7 +19,7 @@ from localdflash.tui.themes import THEMES
 from localdflash.tui.transcript import Transcript
 from localdflash.tui.welcome import ExampleQuestion, Welcome
 
-_TERMINAL_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # they would draw over the chat
+_TERMINAL_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # would draw over the chat
 
 HINT_SEPARATOR = " · "
 ASK = "Ask something"
@@ -31,8 +31,8 @@ TYPING = ("Enter sends", "Ctrl+J new line", "F7 editor")
 FIRST_HINT = "Tab something to try"
 EMPTY = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D leaves")
 PLACEHOLDER = f"{ASK}; / for commands, @ for files"
-MIN_FRAME_ROWS = 20  # rows under which the prompt has no frame
-_FRAME_CELLS = 6  # cells of the prompt's frame beside what stands in it
+MIN_FRAME_ROWS = 20  # a lower screen shows the prompt without a frame
+_FRAME_CELLS = 6  # of the prompt's frame
 
 
 class ViewActions(AnswerActions):
@@ -45,7 +45,7 @@ class ViewActions(AnswerActions):
 
     def action_thoughts(self) -> None:
         """Show or hide the model's thinking."""
-        self.transcript.thoughts = not self.transcript.thoughts
+        self.transcript.set_view(thoughts=not self.transcript.view.thoughts)
 
     def action_find(self, words: str = "") -> None:
         """Find words in this chat; without words, find the previous match of the last search."""
@@ -97,7 +97,7 @@ class ViewActions(AnswerActions):
 
     async def action_quit(self) -> None:
         """Quit; a partial answer is stopped and saved."""
-        if self._leaving:  # /quit and Ctrl+Q: the first one still stores what there is
+        if self._leaving:
             return
         self._leaving = True
         await self.talk.close()
@@ -108,7 +108,7 @@ class ViewActions(AnswerActions):
 
     def action_accepted(self) -> None:
         """Turn the tinting of tokens by their source on or off."""
-        self.transcript.tinted = not self.transcript.tinted
+        self.transcript.set_view(tinted=not self.transcript.view.tinted)
 
     def action_speed(self) -> None:
         """Show or hide the speed panel."""
@@ -124,11 +124,8 @@ class ViewActions(AnswerActions):
         except UsageError as error:
             self.complain(str(error))
             return
-        self.say(
-            "drafting is on"
-            if self.talk.settings.draft
-            else "drafting is off: decoding without drafting, one token per step"
-        )
+        off = "drafting is off: decoding without drafting, one token per step"
+        self.say("drafting is on" if self.talk.settings.draft else off)
         self.refresh_status()
 
     @in_background
@@ -160,8 +157,6 @@ class ViewActions(AnswerActions):
         await self.push_screen_wait(screen)
         running.cancel()
 
-    # Key hints
-
     @on(Prompt.Changed)
     @on(events.DescendantFocus)
     def refresh_keys(self) -> None:
@@ -169,7 +164,7 @@ class ViewActions(AnswerActions):
         keys = fitting(self._keys(), self.size.width - _FRAME_CELLS)
         if self.prompt.border_subtitle != keys.markup:
             self.prompt.border_subtitle = keys
-        if self.size.height < MIN_FRAME_ROWS:  # without a frame they stand where nothing is typed
+        if self.size.height < MIN_FRAME_ROWS:
             self.prompt.placeholder = fitting((ASK, *self._keys()), self.size.width - 2).plain
         else:
             self.prompt.placeholder = PLACEHOLDER
@@ -188,7 +183,7 @@ class ViewActions(AnswerActions):
         return (FIRST_HINT, *EMPTY) if self.welcome.display else EMPTY
 
     @on(ExampleQuestion.Clicked)
-    def _try_picked(self, event: ExampleQuestion.Clicked) -> None:
+    def _example_clicked(self, event: ExampleQuestion.Clicked) -> None:
         self.prompt.put_all(event.text)
         self.prompt.focus()
 

@@ -1,13 +1,10 @@
-"""/bench: the same turn answered plainly and with drafting, round by round, and the result.
-
-It shows two bars with their numbers, their ratio, and whether both texts were the same to the byte. Closing it stops a
-running comparison, which the caller waits for.
-"""
+"""Dialog of /bench: the same turn answered without and with drafting."""
 
 import math
 from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import events, on
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
@@ -20,23 +17,23 @@ from localdflash.tui.status_bar import grouped
 
 
 def compare_text(seen: Comparison, width: int) -> Content:
-    """Return the whole screen for a width in cells."""
-    rows = [_way("baseline", seen.plain, seen, width), _way("drafting", seen.drafting, seen, width)]
+    """Return the whole text for a width in cells."""
+    rows = [_mode("baseline", seen.plain, seen, width), _mode("drafting", seen.drafting, seen, width)]
     return Content("\n").join([*rows, Content(), *_verdict(seen)])
 
 
-def _way(name: str, way: ModeResult, seen: Comparison, width: int) -> Content:
+def _mode(name: str, result: ModeResult, seen: Comparison, width: int) -> Content:
     most = max(seen.plain.rate, seen.drafting.rate)
-    known = way.rate > 0 and math.isfinite(way.rate)
-    number = f"{way.rate:.1f} tok/s" if known else "–"
+    known = result.rate > 0 and math.isfinite(result.rate)
+    number = f"{result.rate:.1f} tok/s" if known else "–"
     left, right = f"{name:<9}", f" {number:>12}"
     room = max(width - len(left) - len(right), 0)
-    details = [f"{way.rounds} of {seen.rounds} rounds", f"{grouped(way.tokens)} tokens"]
-    details += [f"τ {way.tau:.2f}"] if way.tau else []
-    details += [f"first {way.ttft_ms / 1e3:.2f} s"] if way.ttft_ms else []
-    below = indented(" · ".join(details), width, len(left) if width > 60 else 2) if way.rounds else ""
+    details = [f"{result.rounds} of {seen.rounds} rounds", f"{grouped(result.tokens)} tokens"]
+    details += [f"τ {result.tau:.2f}"] if result.tau else []
+    details += [f"first {result.ttft_ms / 1e3:.2f} s"] if result.ttft_ms else []
+    below = indented(" · ".join(details), width, len(left) if width > 60 else 2) if result.rounds else ""
     style = "$dflash" if name == "drafting" else "$own"
-    drawn = bar(way.rate / most if known else 0.0, room)
+    drawn = bar(result.rate / most if known else 0.0, room)
     return Content.assemble(left, (drawn, style), right, "\n", below)
 
 
@@ -78,8 +75,8 @@ class CompareScreen(Dialog[None]):
         self._seen = seen
         self._draw()
 
-    def on_resize(self) -> None:
-        """Draw the bars for the new width."""
+    @on(events.Resize)
+    def _resized(self) -> None:
         self.call_after_refresh(self._draw)
 
     def _draw(self) -> None:

@@ -1,7 +1,4 @@
-"""What the dialogs share: a box with a title and a line of keys, Esc to close, fields that are safe to paste into.
-
-On a narrow or low terminal the box takes the whole screen.
-"""
+"""Base classes of the dialogs: a box with a title and a line of keys, and fields that are safe to paste into."""
 
 import time
 from collections.abc import Iterable
@@ -20,14 +17,11 @@ from localdflash.text.sanitize import sanitize
 
 T = TypeVar("T")
 
-QUIET_SECONDS = 0.5  # seconds without a key: who types on has not read what a dialog asks
+QUIET_SECONDS = 0.5  # without a key: a user who goes on typing has not read the dialog
 
 
 class Dialog(ModalScreen[T | None]):
-    """A box over the chat; its result is None if it was closed with Esc.
-
-    One that opens `by_itself`, while its user may be typing, takes no key until none has come for a moment.
-    """
+    """Box over the chat; the result is None after Esc. With `by_itself` keys count only after a moment without one."""
 
     by_itself = False
 
@@ -88,11 +82,41 @@ class Dialog(ModalScreen[T | None]):
         self.dismiss(None)
 
 
+class ListDialog(Dialog[T]):
+    """Dialog with a list under a field that keeps the focus."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, f"move({rows})", show=False)
+        for key, rows in (("down", 1), ("up", -1), ("pagedown", 8), ("pageup", -8))
+    ]
+    DEFAULT_CSS = """
+    ListDialog {
+        #box { height: 90%; }
+        ChoiceList, ChoiceList:focus { height: 1fr; margin: 1 0; }
+        &.-low ChoiceList { margin: 0; }
+    }
+    """
+
+    def on_mount(self) -> None:
+        """Focus the field."""
+        self.query(Field).first().focus()
+        self.choices.can_focus = False
+
+    @property
+    def choices(self) -> "ChoiceList":
+        """Return the list."""
+        return self.query_one(ChoiceList)
+
+    def action_move(self, rows: int) -> None:
+        """Move the highlight while the field has the focus."""
+        self.choices.move(rows)
+
+
 class Field(Input):
     """Single-line field; control characters in pasted text are removed."""
 
     def validate_value(self, value: str) -> str:
-        """See the class."""
+        """Sanitise the value."""
         return one_line(value)
 
 
@@ -100,7 +124,7 @@ class TextField(TextArea):
     """Multi-line field; control characters in pasted text are removed."""
 
     def edit(self, edit: Edit) -> EditResult:
-        """See the class."""
+        """Sanitise the inserted text."""
         edit.text = sanitize(edit.text)
         return super().edit(edit)
 
@@ -111,8 +135,14 @@ class ChoiceList(OptionList):
     def __init__(self) -> None:
         super().__init__(markup=False)
 
+    def show(self, rows: Iterable[Content]) -> None:
+        """Replace the rows and highlight the first one."""
+        self.clear_options()
+        self.add_options(rows)
+        self.highlighted = 0 if self.option_count else None
+
     def move(self, rows: int) -> None:
-        """Move the highlight by `rows`, without wrapping; a field keeps the focus."""
+        """Move the highlight by `rows`, without wrapping."""
         if self.option_count:
             at = -1 if self.highlighted is None else self.highlighted
             self.highlighted = min(max(at + rows, 0), self.option_count - 1)

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.events import Click
+from textual.events import Click, Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -31,10 +31,10 @@ _KINDS = {"change": "", "new": "new, ", "delete": "deleted, "}
 _KEYS = "Enter writes   Space chooses   N P files   Esc closes"
 
 
-MAX_LINE_CHARS = 4_000  # characters of a line that are shown
+MAX_LINE_CHARS = 4_000
 _TAB = 4
-_SCROLL_CELLS = 8  # cells to the side
-_MIN_TWO_NUMBERS_CELLS = 60  # cells: below, one number is enough
+_SCROLL_CELLS = 8
+_MIN_TWO_NUMBERS_CELLS = 60  # a narrower view shows one number
 _STYLES = {"+": "added", "-": "removed", "@": "place", "\\": "remark", " ": "same"}
 
 
@@ -48,7 +48,7 @@ class _Row(NamedTuple):
 
 
 class DiffView(ScrollView):
-    """Scrollable view of the hunks of one file."""
+    """Scrollable view of a file's hunks; line numbers and signs stay when long lines scroll to the right."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"diff-view--{look}" for look in (*_STYLES.values(), "number")}
     DEFAULT_CSS = """
@@ -66,30 +66,26 @@ class DiffView(ScrollView):
     def __init__(self) -> None:
         super().__init__()
         self._rows: list[_Row] = []
-        self._digits = 1
-        self._widest = 0
+        self._digits, self._widest = 1, 0
 
     def show(self, hunks: Sequence["ShownHunk"]) -> None:
         """Show another file, from its first row on."""
         self._rows = [row for hunk in hunks for row in _rows(hunk)]
         self._digits = len(str(max((max(row.old, row.new) for row in self._rows), default=0)))
-        self._widest = max((_width(row.text) for row in self._rows), default=0)
+        self._widest = max((cell_len(shown(row.text)) for row in self._rows), default=0)
         self._arrange()
         self.scroll_to(0, 0, animate=False, force=True)
         self.refresh()
 
-    def on_resize(self) -> None:
-        """Lay the numbers out again: their width depends on that of the view."""
-        self._arrange()
-
     def action_scroll_left(self) -> None:
-        """Scroll by several columns, so that a key press is worth it."""
+        """Scroll to the left by several columns."""
         self.scroll_relative(x=-_SCROLL_CELLS, animate=False)
 
     def action_scroll_right(self) -> None:
-        """See `action_scroll_left`."""
+        """Scroll to the right by several columns."""
         self.scroll_relative(x=_SCROLL_CELLS, animate=False)
 
+    @on(Resize)
     def _arrange(self) -> None:
         self.virtual_size = Size(self._gutter + self._widest, len(self._rows))
 
@@ -129,10 +125,6 @@ def shown(text: str) -> str:
     return sanitize(text.replace("\r", "\u240d").expandtabs(_TAB))
 
 
-def _width(text: str) -> int:
-    return len(text) if len(text) <= MAX_LINE_CHARS and text.isascii() and text.isprintable() else cell_len(shown(text))
-
-
 def _rows(hunk: "ShownHunk") -> Iterator[_Row]:
     old, new = hunk.old, hunk.new
     removed = sum(line[0] in " -" for line in hunk.lines)
@@ -149,19 +141,14 @@ class FileList(ChoiceList, inherit_bindings=False):
     """List of changed files; a click on the mark toggles a file, a click elsewhere shows it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "cursor_down", show=False),
-        Binding("up", "cursor_up", show=False),
-        Binding("home", "first", show=False),
-        Binding("end", "last", show=False),
-        Binding("pagedown", "page_down", show=False),
-        Binding("pageup", "page_up", show=False),
+        binding for binding in Binding.make_bindings(OptionList.BINDINGS) if binding.key != "enter"
     ]
 
     class Marked(Message):
         """Posted when the mark of a file is clicked."""
 
     def on_click(self, event: Click) -> None:
-        """See the class."""
+        """Post a click on a mark."""
         if event.x < 2 and event.style.meta.get("option") is not None:
             self.post_message(self.Marked())
 
@@ -188,8 +175,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
     def __init__(self, proposals: Sequence["FileProposal"], apply: Apply) -> None:
         files = "1 file" if len(proposals) == 1 else f"{len(proposals)} files"
         super().__init__(f"Changes to {files}", _KEYS)
-        self._proposals = proposals
-        self._apply = apply
+        self._proposals, self._apply = proposals, apply
         self._chosen = {at for at, one in enumerate(proposals) if not one.problem and one.kind != "delete"}
         self._written: dict[int, FileProposal] = {}
         self._writing = False
@@ -203,8 +189,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
     def on_mount(self) -> None:
         """Focus the diff if there is nothing to choose."""
         files = self._files
-        files.add_options(self._row(at) for at in range(len(self._proposals)))
-        files.highlighted = 0
+        files.show(self._row(at) for at in range(len(self._proposals)))
         (files if len(self._proposals) > 1 else self.query_one(DiffView)).focus()
 
     @property
@@ -264,14 +249,11 @@ class DiffScreen(Dialog[list["FileProposal"]]):
         if self._writing:
             return
         if not chosen:
-            self._say("Nothing is chosen." if self._written or self._can_choose else "Nothing of it can be applied.")
+            can_choose = any(not one.problem for one in self._proposals)
+            self._say("Nothing is chosen." if can_choose else "Nothing of it can be applied.")
             return
         self._writing = True
         self.run_worker(self._write(chosen))
-
-    @property
-    def _can_choose(self) -> bool:
-        return any(not one.problem for one in self._proposals)
 
     async def _write(self, chosen: Sequence[int]) -> None:
         try:

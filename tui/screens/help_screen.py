@@ -1,4 +1,4 @@
-"""F1: every command and key, narrowed by what is typed. All commands come from `localdflash.tui.commands`."""
+"""Dialog of F1: every command and key, narrowed by the typed words."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -16,7 +16,7 @@ from localdflash.tui.screens.dialog import Dialog, Field, indented
 
 Entries = tuple[tuple[str, str], ...]
 
-# Keys that belong to one part of the screen; those of the commands work everywhere.
+# Keys without a command.
 KEYS: Mapping[str, Entries] = {
     "In the prompt": (
         ("Enter", "Send."),
@@ -46,8 +46,7 @@ KEYS: Mapping[str, Entries] = {
     ),
 }
 
-
-_MIN_HELP_CELLS = 30  # cells for what an entry does, beside what one types
+_MIN_HELP_CELLS = 30  # for a description next to its key
 
 
 def key_name(key: str) -> str:

@@ -1,24 +1,18 @@
-"""Choose another model: which ones there are, whether they are here, and whether they would fit; and download one.
-
-Rows, fits and downloads come from callables that may be slow: the list appears when it is ready, and a fit is asked
-for, once, when the highlight rests on a row. A path or an hf: name that is typed becomes a row of its own. The result
-is the id or the path of a model that is on this machine.
-"""
+"""Dialog to choose another model: which ones there are, whether they fit, and a download."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual import on, work
-from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.models.weights.gguf import is_gguf
-from localdflash.tui.screens.dialog import ChoiceList, Dialog, Field, one_line, two_rows
+from localdflash.tui.screens.dialog import ChoiceList, Field, ListDialog, one_line, two_rows
 
 if TYPE_CHECKING:
     from localdflash.chat.model_list import ModelRow, PullProgress
@@ -27,38 +21,31 @@ Rows = Callable[[], Awaitable[Sequence["ModelRow"]]]
 Fit = Callable[[str], Awaitable[Sequence[str]]]
 Describe = Callable[[str], Awaitable["ModelRow"]]
 Pull = Callable[[str, Callable[["PullProgress"], None]], Awaitable[str]]
-FIT_DELAY_SECONDS = 0.2  # seconds on a row before its fit is asked for
-LOOKUP_DELAY_SECONDS = 0.4  # seconds without a key before what was typed is looked up
-MIN_RATED_SHARE = 0.01  # share of a download after which its speed is told
+FIT_DELAY_SECONDS = 0.2  # on a row before its fit is computed
+LOOKUP_DELAY_SECONDS = 0.4  # without a key before a typed name is looked up
+MIN_RATED_SHARE = 0.01  # of a download, after which its speed is shown
 HUB_PREFIX = "hf:"
 KEYS = "Enter loads the model, downloading it first if needed   Esc closes"
 DOWNLOAD_KEYS = "Esc stops; the next download resumes from there"
 
 
-class ModelPicker(Dialog[str]):
-    """The list of models under a field that narrows it, or takes the path of a file or an hf: name.
+class ModelPicker(ListDialog[str]):
+    """List of models under a field that narrows it, or takes a path or an hf: name; the result is an id or a path.
 
-    `rows` lists them, `fit` says whether one fits, `describe` what a path or a name is, `pull` downloads.
+    The callables may be slow: `rows` lists the models, `fit` says whether one fits, `describe` what a typed path or
+    name is, `pull` downloads.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "move(1)", show=False),
-        Binding("up", "move(-1)", show=False),
-        Binding("pagedown", "move(8)", show=False),
-        Binding("pageup", "move(-8)", show=False),
-    ]
     DEFAULT_CSS = """
     ModelPicker {
-        #box { height: 90%; }
-        ChoiceList, ChoiceList:focus { height: 1fr; margin: 1 0; }
         #fit { height: auto; max-height: 50%; color: $foreground; }
-        &.-low { ChoiceList { margin: 0; } #fit { max-height: 2; } }
+        &.-low #fit { max-height: 2; }
     }
     """
 
     def __init__(self, rows: Rows, fit: Fit, describe: Describe, pull: Pull, current: str = "") -> None:
         super().__init__("Models", KEYS)
-        self._rows, self._ask_fit, self._describe, self._pull = rows, fit, describe, pull
+        self._rows, self._compute_fit, self._describe, self._pull = rows, fit, describe, pull
         self._current = current
         self._all: Sequence[ModelRow] = ()
         self._shown: Sequence[ModelRow] = ()
@@ -73,9 +60,7 @@ class ModelPicker(Dialog[str]):
         yield Static("Looking for models…", id="fit", markup=False)
 
     def on_mount(self) -> None:
-        """Focus the field and load the list."""
-        self.query_one(Field).focus()
-        self.query_one(ChoiceList).can_focus = False
+        """Load the list."""
         self._load()
 
     @work
@@ -90,7 +75,7 @@ class ModelPicker(Dialog[str]):
         self._narrow()
         at = next((i for i, row in enumerate(self._shown) if row.id == self._current), None)
         if at is not None:
-            self.query_one(ChoiceList).highlighted = at
+            self.choices.highlighted = at
 
     @on(Input.Changed)
     def _narrow(self) -> None:
@@ -107,10 +92,7 @@ class ModelPicker(Dialog[str]):
 
     def _show(self, rows: "Sequence[ModelRow]") -> None:
         self._shown = rows
-        choices = self.query_one(ChoiceList)
-        choices.clear_options()
-        choices.add_options(two_rows(_title(row), self._known(row)) for row in rows)
-        choices.highlighted = 0 if rows else None
+        self.choices.show(two_rows(_title(row), self._describe_row(row)) for row in rows)
 
     @work(exclusive=True, group="typed")
     async def _look_up(self, typed: str) -> None:
@@ -132,7 +114,7 @@ class ModelPicker(Dialog[str]):
     def _typed(self) -> str:
         return self.query_one(Field).value.strip()
 
-    def _known(self, row: "ModelRow") -> str:
+    def _describe_row(self, row: "ModelRow") -> str:
         here = "on this machine" if row.here else f"not downloaded{row.download and f', {row.download}'}"
         state = "loaded now" if row.id == self._current else here
         needs = row.memory and f"about {row.memory} of memory"
@@ -140,13 +122,13 @@ class ModelPicker(Dialog[str]):
         return " · ".join(filter(None, about))
 
     @on(OptionList.OptionHighlighted)
-    def _rests_on(self) -> None:
+    def _row_highlighted(self) -> None:
         if row := self._highlighted:
             self._find_fit(row)
 
     @property
     def _highlighted(self) -> "ModelRow | None":
-        at = self.query_one(ChoiceList).highlighted
+        at = self.choices.highlighted
         return None if at is None or at >= len(self._shown) else self._shown[at]
 
     @work(exclusive=True, group="fit")
@@ -158,16 +140,16 @@ class ModelPicker(Dialog[str]):
             self._say(_how_to_get(row), "Does it fit? …")
             await asyncio.sleep(FIT_DELAY_SECONDS)
             try:
-                self._fits[row.id] = await self._ask_fit(row.id)
+                self._fits[row.id] = await self._compute_fit(row.id)
             except LocaldflashError as error:
                 self._fits[row.id] = [str(error)]
         if self.is_attached and row == self._highlighted and not self._pulling:
             self._say(_how_to_get(row), *self._fits[row.id])
 
     def action_move(self, rows: int) -> None:
-        """Move the highlight while the field has the focus."""
+        """Move the highlight, except during a download."""
         if not self._pulling:
-            self.query_one(ChoiceList).move(rows)
+            super().action_move(rows)
 
     def action_close(self) -> None:
         """Stop the download, if there is one; otherwise close without a change."""
@@ -179,20 +161,18 @@ class ModelPicker(Dialog[str]):
     @on(Input.Submitted)
     def _entered(self) -> None:
         if self._highlighted:
-            self._take(self._highlighted)
+            self._choose(self._highlighted)
         elif self._typed.startswith(HUB_PREFIX):
             self._fetch(self._typed)
         elif _is_elsewhere(self._typed) and _path(self._typed).is_file():
-            self.dismiss(_spec(self._typed))  # before it was looked at
+            self.dismiss(_spec(self._typed))  # not described yet
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self._take(self._shown[event.option_index])
+        self._choose(self._shown[event.option_index])
 
-    def _take(self, row: "ModelRow | None") -> None:
-        if row is None:
-            return
+    def _choose(self, row: "ModelRow") -> None:
         if row.why_not:
             self._say(_refused(row))
         elif row.here:
@@ -208,9 +188,9 @@ class ModelPicker(Dialog[str]):
         self.workers.cancel_group(self, "fit")
         self._say(f"Asking for {name} …")
         self._change_keys(DOWNLOAD_KEYS, typing=False)
-        self._pulling = asyncio.create_task(self._pulled(name))
+        self._pulling = asyncio.create_task(self._pull_to_here(name))
         try:
-            taken = await self._pulling
+            pulled = await self._pulling
         except LocaldflashError as error:
             self._say(str(error))
         except asyncio.CancelledError:
@@ -218,25 +198,25 @@ class ModelPicker(Dialog[str]):
                 raise
             self._say("Stopped: Enter resumes the download.")
         else:
-            self.dismiss(taken)
+            self.dismiss(pulled)
             return
         finally:
             self._pulling = None
         if self.is_attached:
             self._change_keys(KEYS, typing=True)
 
-    async def _pulled(self, name: str) -> str:
+    async def _pull_to_here(self, name: str) -> str:
         return await self._pull(name, DownloadProgress(self._say).move)
 
     def _change_keys(self, keys: str, *, typing: bool) -> None:
         self.query_one("#keys", Static).update(keys)
         field = self.query_one(Field)
-        field.disabled = self.query_one(ChoiceList).disabled = not typing
+        field.disabled = self.choices.disabled = not typing
         if typing:
             field.focus()
 
     def _say(self, *lines: str) -> None:
-        if self.is_attached:  # it may have been closed while something was looked up
+        if self.is_attached:
             self.query_one("#fit", Static).update("\n".join(one_line(line) for line in lines if line))
 
 

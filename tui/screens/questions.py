@@ -97,9 +97,7 @@ class AskText(Dialog[str]):
 
     def __init__(self, title: str, value: str = "", *, lines: int = 1, by_itself: bool = False) -> None:
         super().__init__(title, "Enter takes it   Esc cancels" if lines == 1 else "Ctrl+S takes it   Esc cancels")
-        self._value = value
-        self._lines = lines
-        self.by_itself = by_itself
+        self._value, self._lines, self.by_itself = value, lines, by_itself
 
     def body(self) -> Iterable[Widget]:
         """Yield the field."""
