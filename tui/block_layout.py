@@ -152,7 +152,8 @@ class Verbatim(GrowingBlock):
         return self._styled(self._open)
 
     def _styled(self, line: str) -> Sequence[StyledRun]:
-        return [StyledRun(clean(line), self._style)] if line else []
+        shown = clean(line)
+        return [StyledRun(shown, self._style)] if shown else []
 
 
 def stacked(blocks: Sequence[Block], width: int) -> list[Line]:

@@ -286,13 +286,9 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         if panel.display:
             panel.update_view(speed, about.drafters if about else None)
 
-    @on(Prompt.Problem)
-    def _show_problem(self, event: Prompt.Problem) -> None:
-        self.complain(event.reason)
-
     @on(Prompt.Notice)
     def _show_notice(self, event: Prompt.Notice) -> None:
-        self.say(event.line)
+        (self.complain if event.is_error else self.say)(event.line)
 
     @on(StatusBar.PartClicked)
     def _part_clicked(self, event: StatusBar.PartClicked) -> None:

@@ -139,7 +139,7 @@ class ChatEntry:
     def _make_body(self, view: ChatView) -> tuple[Sequence[Line], int]:
         """Lay out the text; return its rows and the first one that changed."""
         if view.tinted and self.is_answer:
-            return self._tints().lines(view.width), self._tints().changed_from()
+            return self._tints().lines(view.width), self._tints().first_changed
         if not self.text:
             return (), 0
         if self._document is None:
@@ -151,7 +151,7 @@ class ChatEntry:
                 self._document.finish()
         self._document.show_thoughts(view.thoughts != self.thoughts_inverted)
         try:
-            return self._document.lines(view.width), self._document.changed_from()
+            return self._document.lines(view.width), self._document.first_changed
         except Exception:  # the parser is not our code: show the raw text
             return TintedText(self.text).lines(view.width), 0
 

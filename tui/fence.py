@@ -4,12 +4,10 @@ import re
 from collections.abc import Sequence
 from itertools import takewhile
 
-from rich.cells import cell_len, set_cell_size
-
 from localdflash.tui.block_layout import MIN_TEXT_CELLS, GrowingBlock, behind
 from localdflash.tui.highlight import START, LexerState, highlighted, ready
 from localdflash.tui.inline import clean
-from localdflash.tui.styled_lines import Line, StyledRun, wrap
+from localdflash.tui.styled_lines import Line, StyledRun, cut, wrap
 
 MAX_HIGHLIGHTED_LINES = 2_000
 
@@ -82,9 +80,7 @@ class Code(GrowingBlock):
             return []
         gutter = (_GUTTER,) if width - 2 >= MIN_TEXT_CELLS else ()
         room = width - 2 * len(gutter)
-        label = f"{clean(self.info) or 'code'}  {self.number}"
-        if cell_len(label) > room:
-            label = f"{set_cell_size(label, room - 1).rstrip()}…" if room > 1 else "…"
+        label = cut(f"{clean(self.info) or 'code'}  {self.number}", room)
         return [Line((*gutter, StyledRun(label, "fence-label")), 1 + len(gutter))]
 
     def _wrapped(self, runs: Sequence[StyledRun]) -> Sequence[Line]:

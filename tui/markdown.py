@@ -21,7 +21,7 @@ class MarkdownDocument:
         self._lines: list[Line] = []
         self._final = (0, 0)  # numbers of final blocks that are laid out, and of their lines
         self._stale = False  # whether lines of final blocks changed
-        self._changed = 0
+        self.first_changed = 0  # row, in the last call of `lines`
 
     def append(self, text: str) -> None:
         """Append text, in pieces of any size, also after `finish`."""
@@ -62,12 +62,8 @@ class MarkdownDocument:
         self._final = (len(self._reading.final), len(self._lines))
         for block in self._reading.tail:
             self._put(block)
-        self._changed = base + _first_difference(before, self._lines, base)
+        self.first_changed = base + _first_difference(before, self._lines, base)
         return self._lines
-
-    def changed_from(self) -> int:
-        """Return the index of the first line that the last call of `lines` changed."""
-        return self._changed
 
     def recolour(self) -> None:
         """Highlight code whose lexer was not loaded before."""

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
+from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -21,6 +22,7 @@ from localdflash.text.sanitize import printable, sanitize
 from localdflash.tui import commands
 from localdflash.tui.history import History
 from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, for_prompt, is_long, line_ends
+from localdflash.tui.styled_lines import cut
 from localdflash.tui.suggesting import EDITING, SuggestingArea
 from localdflash.tui.suggestions import ArgumentChoices
 
@@ -55,16 +57,11 @@ class Prompt(SuggestingArea):
         """Posted when Up is pressed in an empty prompt, to edit the last message."""
 
     @dataclass
-    class Problem(Message):
-        """Posted when input is refused, with the reason; the typed text is kept."""
-
-        reason: str
-
-    @dataclass
     class Notice(Message):
-        """Posted with a one-line notice for the user."""
+        """Posted with a line for the user: a notice, or the reason why input was refused."""
 
         line: str
+        is_error: bool = True
 
     def __init__(
         self,
@@ -108,7 +105,7 @@ class Prompt(SuggestingArea):
     def attach(self, path: str) -> None:
         """Attach a file, or a part of it (`box.py:12-40`)."""
         if not path.strip():
-            self.post_message(self.Problem("name a file: /attach PATH"))
+            self.post_message(self.Notice("name a file: /attach PATH"))
             return
         self.run_worker(self._attach_file(path.strip().removeprefix("@").strip('"')), group="attach")
 
@@ -184,7 +181,7 @@ class Prompt(SuggestingArea):
         try:
             command = commands.parse(text.rstrip())
         except UsageError as error:
-            self.post_message(self.Problem(str(error)))
+            self.post_message(self.Notice(str(error)))
             return
         if command is not None:
             text, attachments = text.rstrip(), ()
@@ -209,7 +206,7 @@ class Prompt(SuggestingArea):
                 self._refused_text = text
                 self.chosen_mentions |= mentions
                 self.put_back(text, attachments)
-                self.post_message(self.Problem(f"{'; '.join(found.refused)}; Enter again sends the message without it"))
+                self.post_message(self.Notice(f"{'; '.join(found.refused)}; Enter again sends the message without it"))
                 return
             named = {one.name: one for one in (*attachments, *found.attachments)}
             self._submit(text, tuple(named.values()))
@@ -223,7 +220,7 @@ class Prompt(SuggestingArea):
         try:
             found = await asyncio.to_thread(lambda: self.files.read(*split_name(path, self.files.exists)))
         except UsageError as error:
-            self.post_message(self.Problem(str(error)))
+            self.post_message(self.Notice(str(error)))
             return
         self._chips.add(found)
 
@@ -240,7 +237,7 @@ class Prompt(SuggestingArea):
         if (length := length or len(text)) > MAX_PASTE_CHARS:
             most, found = format_size(MAX_PASTE_CHARS), format_size(length)
             reason = f"{found} pasted: at most {most}; save it to a file and mention parts of it"
-            self.post_message(self.Problem(reason))
+            self.post_message(self.Notice(reason))
             return
         if is_long(text):
             self._chips.add(Attachment("paste", self._next_paste(), line_ends(text)))
@@ -249,7 +246,8 @@ class Prompt(SuggestingArea):
         self.put(plain, *self.selection)
         if hidden:
             what = "1 character" if hidden == 1 else f"{hidden} characters"
-            self.post_message(self.Notice(f"{what} that cannot be seen: spelled out in what you pasted"))
+            line = f"{what} that cannot be seen: spelled out in what you pasted"
+            self.post_message(self.Notice(line, is_error=False))
 
     def _next_paste(self) -> str:
         numbers = [int(one.name.split()[-1]) for one in self.attachments if one.kind == "paste"]
@@ -266,29 +264,20 @@ class Attachments(Widget):
 
     DEFAULT_CSS = "Attachments { display: none; height: 1; width: 1fr; padding: 0 1; color: $foreground; }"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._items: tuple[Attachment, ...] = ()
+    items: reactive[tuple[Attachment, ...]] = reactive(())
 
-    @property
-    def items(self) -> tuple[Attachment, ...]:
-        """Return the attachments, in order."""
-        return self._items
-
-    @items.setter
-    def items(self, items: Sequence[Attachment]) -> None:
-        self._items = tuple(items)
+    def watch_items(self, items: tuple[Attachment, ...]) -> None:
+        """Show the row while there are attachments."""
         self.display = bool(items)
-        self.refresh()
 
     def add(self, attachment: Attachment) -> None:
         """Add an attachment; it replaces one of the same name."""
-        self.items = (*(one for one in self._items if one.name != attachment.name), attachment)
+        self.items = (*(one for one in self.items if one.name != attachment.name), attachment)
 
     def render(self) -> Content:
         """Return as many names as fit, and the number of the others."""
         width = self.size.width
-        chips = [f" {attachment_label(one)} " for one in self._items]
+        chips = [f" {attachment_label(one)} " for one in self.items]
         shown, used = list[str](), 0
         for number, chip in enumerate(chips, 1):
             if used + cell_len(chip) + len(_more(len(chips) - number)) > width:
@@ -296,7 +285,7 @@ class Attachments(Widget):
             shown.append(chip)
             used += cell_len(chip) + 1
         if not shown and chips:
-            shown = [f"{set_cell_size(chips[0], max(width - 1 - len(_more(len(chips) - 1)), 1))}…"]
+            shown = [cut(chips[0], max(width - len(_more(len(chips) - 1)), 2))]
         parts = [Content.styled(chip, "$foreground on $panel") for chip in shown]
         if more := _more(len(chips) - len(shown)).strip():
             parts.append(Content.styled(more, "$text-muted"))

@@ -116,11 +116,8 @@ class Scroller(ScrollView):
             self._arrange(self._place())
             self.refresh()
 
-    def watch_following(self) -> None:
-        """Redraw the "more below" hint."""
-        self.refresh()
-
-    def _to_end(self) -> None:
+    def action_to_end(self) -> None:
+        """Scroll to the end and follow it."""
         self.following = True
         self._arrange(None)
         self.refresh()
@@ -196,10 +193,6 @@ class Scroller(ScrollView):
         bar = "│ " if index == self._highlighted else "  "
         gutter = StyledRun(bar, "bar") if self._has_gutter else StyledRun("")
         return self._strips(entry.line(row), index, entry.offset(row), selected, gutter, width)
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        """See textual."""
-        self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text as it was written, without decoration and hard wraps."""

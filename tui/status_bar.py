@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.message import Message
@@ -15,6 +15,7 @@ from textual.widget import Widget
 
 from localdflash.text.sanitize import printable
 from localdflash.tui.captions import model_name
+from localdflash.tui.styled_lines import cut
 
 SEPARATOR = " · "
 NEARLY_FULL_SHARE = 0.9
@@ -133,15 +134,11 @@ def fitting(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
     room = cell_len(longest.text) - over
     if len(left) > 1 and room < _MIN_MODEL_CELLS:
         return fitting(left[:1] if left[0].keep >= left[1].keep else left[1:], width)
-    return [replace(longest, text=_cut(longest.text, room)), *left[1:]]
+    return [replace(longest, text=cut(longest.text, room)), *left[1:]]
 
 
 def _cells(parts: Sequence[StatusPart]) -> int:
     return sum(cell_len(part.text) for part in parts) + len(SEPARATOR) * max(len(parts) - 1, 0)
-
-
-def _cut(text: str, room: int) -> str:
-    return set_cell_size(text, room - 1).rstrip() + "…" if room > 1 else set_cell_size(text, max(room, 0))
 
 
 class StatusBar(Widget):

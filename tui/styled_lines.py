@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from rich.cells import cell_len, get_character_cell_size
+from rich.cells import cell_len, get_character_cell_size, set_cell_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,13 @@ class Line:
     def width(self) -> int:
         """Return the width in cells."""
         return sum(cell_len(run.text) for run in self.runs)
+
+
+def cut(text: str, width: int) -> str:
+    """Cut a text to `width` cells, with an ellipsis if it was longer."""
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
 
 
 _EMOJI = "\ufe0f"  # makes the character before it wide

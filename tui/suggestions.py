@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.widget import Widget
@@ -15,6 +15,7 @@ from localdflash.chat.fuzzy import Haystack, match_positions
 from localdflash.chat.mentions import spell_mention
 from localdflash.text.sanitize import sanitize
 from localdflash.tui import commands
+from localdflash.tui.styled_lines import cut
 
 ArgumentChoices = Callable[[str], Sequence[str]]  # name of a command -> its possible arguments
 
@@ -151,7 +152,7 @@ class Suggestions(Widget):
         """Return the rows in view."""
         width = self.size.width
         if not self.rows:
-            return Content.styled(_cut(f" {sanitize(self._note)}", width), "$text-muted")
+            return Content.styled(cut(f" {sanitize(self._note)}", width), "$text-muted")
         shown = self.rows[self._top : self._top + self._height]
         return Content("\n").join(_row(row, width, self._top + number == self._at) for number, row in enumerate(shown))
 
@@ -178,16 +179,9 @@ def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
         content = content.stylize("bold $primary underline", at + 2, at + 3)
     left = width - content.cell_length - _GAP_CELLS - 1
     if row.hint and left >= _MIN_HINT_CELLS:
-        content = Content.assemble(content, " " * _GAP_CELLS, (_cut(sanitize(row.hint), left), "$text-muted"))
+        content = Content.assemble(content, " " * _GAP_CELLS, (cut(sanitize(row.hint), left), "$text-muted"))
     content = content.pad_right(max(0, width - content.cell_length))
     return content.stylize_before("$block-cursor-foreground on $block-cursor-background") if chosen else content
-
-
-def _cut(text: str, width: int) -> str:
-    """Cut a text to `width` cells, with an ellipsis if it was longer."""
-    if cell_len(text) <= width:
-        return text
-    return f"{chop_cells(text, max(width - 1, 1))[0]}…"
 
 
 def _end(text: str, width: int) -> str:

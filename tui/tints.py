@@ -41,7 +41,7 @@ class TintedText:
         self._first_rows = array("Q")  # of each logical line that is laid out
         self._width = 0
         self._stale = 0  # the first logical line to lay out again
-        self._changed = 0
+        self.first_changed = 0  # row, in the last call of `lines`
         self.append(text)
         for step in steps:
             self.add(step)
@@ -98,12 +98,8 @@ class TintedText:
         for index in range(first, len(self._texts)):
             self._first_rows.append(len(self._rows))
             self._rows += wrap(list(self._pieces(index)), width, words=False)
-        self._changed, self._stale = keep, len(self._texts)
+        self.first_changed, self._stale = keep, len(self._texts)
         return self._rows
-
-    def changed_from(self) -> int:
-        """Return the index of the first row that the last call of `lines` re-laid."""
-        return self._changed
 
     def _pieces(self, index: int) -> Iterator[StyledRun]:
         """Yield the pieces of a logical line with their styles; "" where no step covers the text."""

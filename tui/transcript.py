@@ -72,6 +72,7 @@ class Transcript(Scroller, can_focus=True):
         super().__init__()
         self._queue = ""  # received text that is not shown yet
         self._frames: Timer | None = None
+        self._find_words = ""
         self._found: tuple[int, tuple[int, int]] | None = None  # index and offsets of the match
         self._note_expected = False
 
@@ -82,14 +83,14 @@ class Transcript(Scroller, can_focus=True):
         if self.is_attached and self.text_selection:
             self.screen.clear_selection()
         self._column.show(messages)
-        self._to_end()
+        self.action_to_end()
 
     def add(self, message: Message) -> None:
         """Append a message and scroll to it."""
         self._flush()
         self._note_expected = False
         self._column.add(message)
-        self._to_end()
+        self.action_to_end()
 
     def replace_last(self, message: Message) -> None:
         """Replace the last message."""
@@ -113,7 +114,7 @@ class Transcript(Scroller, can_focus=True):
             self._lay_out_last()
         if self._note_expected:
             self._note_expected = False
-            self._to_end()
+            self.action_to_end()
 
     def feed(self, text: str, step: StepRecord | None = None) -> None:
         """Append text to the streaming answer; start an answer if the last message is not one."""
@@ -197,10 +198,6 @@ class Transcript(Scroller, can_focus=True):
         if self._rows:
             self._column.lay_out(len(self._column.entries) - 1)
 
-    def action_to_end(self) -> None:
-        """Scroll to the end and follow it."""
-        self._to_end()
-
     def action_to_start(self) -> None:
         """Go to the first message."""
         self.following = False
@@ -222,6 +219,8 @@ class Transcript(Scroller, can_focus=True):
 
     def find(self, words: str) -> tuple[int, int] | None:
         """Select the next match above, after the topmost one the last; return its number and the count, or None."""
+        if words != self._find_words:
+            self._find_words, self._found = words, None
         pattern = re.compile(re.escape(words), re.IGNORECASE)
         matches = [
             (index, found.span())
@@ -239,10 +238,6 @@ class Transcript(Scroller, can_focus=True):
         self._arrange(RowPlace(index, start, above=self._rows // 3))
         self.screen.selections = {self: Selection(Offset(start, index), Offset(end, index))}
         return matches.index(self._found) + 1, len(matches)
-
-    def reset_find(self) -> None:
-        """Restart the search at the end."""
-        self._found = None
 
     def _current_message(self) -> ChatEntry | None:
         """Return the highlighted message, else the last one."""

@@ -83,13 +83,9 @@ class Desk(Stage):
     def _sent(self, event: Prompt.Submitted) -> None:
         self.sent.append(event)
 
-    @on(Prompt.Problem)
-    def _refused(self, event: Prompt.Problem) -> None:
-        self.refused.append(event.reason)
-
     @on(Prompt.Notice)
     def _told(self, event: Prompt.Notice) -> None:
-        self.told.append(event.line)
+        (self.refused if event.is_error else self.told).append(event.line)
 
     @on(Prompt.EditLast)
     def _edit(self) -> None:

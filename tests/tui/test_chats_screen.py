@@ -94,7 +94,7 @@ async def test_titles_are_harmless_and_cut_at_the_edge() -> None:
             replace(CHATS[0], title="[red]\x1b]0;x\x07\n" + "ab" * 90, excerpt="[/]\x9b\u202e", model="[@click=quit]")
         ]
 
-    async with picking(hostile) as (pilot, app):
+    async with picking(hostile) as (_pilot, app):
         text = shown(app)
         assert "[red]" in text
         assert "[@click=quit]" in text

@@ -31,13 +31,13 @@ def test_any_chunking_ends_in_the_same_lines(text: str, sizes: list[int], width:
     for piece in chunks(text, sizes):
         growing.append(piece)
         lines = growing.lines(width)
-        changed = growing.changed_from()
+        changed = growing.first_changed
         assert list(lines[:changed]) == seen[:changed]
         seen = list(lines)
     growing.finish()
     whole = document(text)
     assert list(growing.lines(width)) == list(whole.lines(width))
-    assert growing.changed_from() <= len(growing.lines(width))
+    assert growing.first_changed <= len(growing.lines(width))
     assert [one.code for one in growing.fences()] == [one.code for one in whole.fences()]
     assert growing.source == whole.source == text
 
@@ -76,11 +76,11 @@ def test_only_the_last_line_of_an_open_fence_changes() -> None:
     growing.append("before\n\n```python\n" + "x = 1\n" * 50)
     assert len(growing.lines(60)) == 53
     growing.append("y")
-    assert [line.text for line in growing.lines(60)[growing.changed_from() :]] == ["  y"]
+    assert [line.text for line in growing.lines(60)[growing.first_changed :]] == ["  y"]
     growing.append(" = 2\nz")
-    assert [line.text for line in growing.lines(60)[growing.changed_from() :]] == ["  y = 2", "  z"]
+    assert [line.text for line in growing.lines(60)[growing.first_changed :]] == ["  y = 2", "  z"]
     growing.lines(60)
-    assert growing.changed_from() == len(growing.lines(60))
+    assert growing.first_changed == len(growing.lines(60))
 
 
 def test_blocks_before_the_last_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ def test_unfolded_they_are_shown_as_typed() -> None:
     made.lines(40)
     made.thoughts_open = True
     assert [line.text for line in made.lines(40)] == ["▾ Thought for 2 words", "│ *one*", "│ ", "│ two", "", "Answer"]
-    assert made.changed_from() == 0
+    assert made.first_changed == 0
     made.thoughts_open = False
     assert [line.text for line in made.lines(40)] == ["▸ Thought for 2 words", "", "Answer"]
 

@@ -64,7 +64,7 @@ def test_each_character_has_the_tint_of_the_token_with_its_first_byte(
 def test_growing_gives_what_making_it_at_once_gives(
     events: list[str | list[tuple[str, list[int]]]], width: int
 ) -> None:
-    """Text and steps in any order; rows before changed_from() stay as they were."""
+    """Text and steps in any order; rows before first_changed stay as they were."""
     growing, text, steps = TintedText(), "", list[StepRecord]()
     before = list(growing.lines(width))
     for event in events:
@@ -77,7 +77,7 @@ def test_growing_gives_what_making_it_at_once_gives(
                 steps.append(step)
         rows = list(growing.lines(width))
         assert rows == list(TintedText(text, steps).lines(width))
-        assert rows[: growing.changed_from()] == before[: growing.changed_from()]
+        assert rows[: growing.first_changed] == before[: growing.first_changed]
         before = rows
 
 

@@ -49,9 +49,7 @@ class ViewActions(AnswerActions):
 
     def action_find(self, words: str = "") -> None:
         """Find words in this chat; without words, find the previous match of the last search."""
-        if words and words != self._find_query:
-            self._find_query = words
-            self.transcript.reset_find()
+        self._find_query = words or self._find_query
         if not self._find_query:
             self.prompt.put_back("/find ")
             self.prompt.focus()
