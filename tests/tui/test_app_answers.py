@@ -1,28 +1,22 @@
 """Asking, stopping, asking again: the whole app, by its keys and commands."""
 
+import asyncio
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from textual import events
 
 from localdflash.base.errors import ContextOverflow, EngineGone
+from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.chat.answerer import AnswerPiece, Done
+from localdflash.tui.app_base import ChatStart
+from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.screens import dialog
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
 from tests.tui.chat_stage import answered, chat, command, shown, texts, typed, wait_until
-
-
-async def test_a_question_and_its_answer() -> None:
-    async with chat() as (pilot, app, _answerer):
-        assert "F1" in shown(app)
-        await answered(pilot)
-        screen = shown(app)
-        assert "why?" in screen
-        assert "It is." in screen
-        assert "tiny" in screen
-        assert "43/1 000" in screen
-        assert "50 tok/s" in screen
-        assert not app.query_one("#welcome").display
+from tests.tui.stage import playing
 
 
 @pytest.mark.parametrize("how", ["/stop", "ctrl+c"])
@@ -110,29 +104,6 @@ async def test_a_full_context(agreed: bool) -> None:
             assert len(texts(app)) == 4
 
 
-@pytest.mark.parametrize("agreed", [True, False])
-async def test_a_full_context_where_an_answer_should_go_on(agreed: bool) -> None:
-    """It goes on without the oldest messages, or stays as it is; it is neither asked anew nor lost."""
-    async with chat() as (pilot, app, answerer):
-        await answered(pilot, "one?", "two?")
-        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
-        await pilot.press("ctrl+g")
-        await wait_until(pilot, lambda: app.is_covered)
-        assert "oldest 2 of 4 messages" in shown(app).replace("\n", " ")
-        answerer.script = [AnswerPiece(" Really.", STEP), Done("stop", NUMBERS)]
-        await pilot.press("y" if agreed else "escape")
-        if agreed:
-            await wait_until(pilot, lambda: texts(app) == ["one?", "It is.", "two?", "It is. Really."])
-            sent, _, goes_on = answerer.asked[-1]
-            assert ([message.text for message in sent], goes_on) == (["two?", "It is."], True)
-        else:
-            await wait_until(pilot, lambda: "the answer cannot continue: not sent" in shown(app))
-            assert all(text in shown(app) for text in texts(app))
-            assert texts(app) == ["one?", "It is.", "two?", "It is."]
-            assert app.prompt.text == ""
-        assert "went away" not in shown(app)
-
-
 async def test_a_full_context_is_summarised_on_request() -> None:
     """By the model; the user sees the summary and changes it, and it goes along instead of what it sums up."""
     async with chat() as (pilot, app, answerer):
@@ -166,15 +137,9 @@ async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> 
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
         await typed(pilot, "three?")
         await wait_until(pilot, lambda: app.is_covered)
-        says = {
-            "empty": [AnswerPiece(" ", STEP), Done("stop", NUMBERS)],
-            "closed": ANSWER,
-            "stopped": [None],
-            "failed": [EngineGone("the engine went away")],
-        }
-        told = {"empty": "the model has written no summary", "failed": "the engine went away"}
-        told |= {"closed": "not sent", "stopped": "not sent"}
-        answerer.script = list(says[how])
+        script = {"closed": ANSWER, "stopped": [None], "failed": [EngineGone("the engine went away")]}
+        told = {"closed": "not sent", "stopped": "not sent", "failed": "the engine went away"}
+        answerer.script = list(script[how])
         await pilot.press("s")
         if how == "stopped":
             await answerer.waits.wait()
@@ -226,18 +191,6 @@ async def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
         assert texts(app) == ["one?", "It is.", "two?", "It is."]
 
 
-async def test_a_full_context_where_nothing_can_be_left_out() -> None:
-    """Another server does not tell how many tokens there are: nobody is asked what would change nothing."""
-    async with chat() as (pilot, app, answerer):
-        await answered(pilot, "one?")
-        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], None
-        await typed(pilot, "two?")
-        await wait_until(pilot, lambda: app.prompt.text == "two?")
-        await wait_until(pilot, lambda: "the prompt has 1100 tokens; your message is back" in shown(app))
-        assert not app.is_covered
-        assert texts(app) == ["one?", "It is."]
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -250,3 +203,66 @@ async def test_what_cannot_be_done_says_so(line: str, told: str) -> None:
         await command(pilot, line)
         await wait_until(pilot, lambda: told in shown(app))
         assert answerer.asked == []
+
+
+async def test_a_message_that_is_not_changed_after_all_comes_back_with_its_answer() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await answered(pilot, "why?")
+        before = list(app.talk.messages)
+        await pilot.press("up")
+        await wait_until(pilot, lambda: not app.talk.messages)
+        assert app.prompt.text == "why?"
+        assert "Esc leaves the chat as it was" in shown(app)
+        await pilot.press("escape")
+        assert app.talk.messages == before
+        assert app.prompt.text == ""
+        assert "It is." in shown(app)
+        await pilot.press("escape")
+        assert app.talk.messages == before
+
+
+async def test_a_home_that_is_no_folder_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from localdflash.server.engine_spec import EngineSpec
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "file" / "home"))
+    app = ChatApp(ChatStart(SharedDaemon(EngineSpec({})), tmp_path, None))
+    async with playing(app, (200, 30)) as pilot:
+        await wait_until(pilot, lambda: "LOCALDFLASH_HOME" in shown(app))
+        assert "✗" in shown(app)
+        assert "sending a message tries again" in " ".join(shown(app).split())
+
+
+async def test_what_is_typed_is_read_after_what_was_said() -> None:
+    async with chat() as (pilot, app, answerer):
+        await answered(pilot, "why?")
+        answerer.read.clear()
+        await pilot.press(*"How so")
+        await wait_until(pilot, lambda: bool(answerer.read) and answerer.read[-1][-1].text == "How so")
+        *before, draft = answerer.read[-1]
+        assert before == app.talk.messages
+        assert (draft.role, draft.text) == ("user", "How so")
+        assert len(app.talk.messages) == 2
+        count = len(answerer.read)
+        await pilot.pause(0.2)
+        assert len(answerer.read) == count  # once
+
+
+@pytest.mark.parametrize(("sent", "stopped"), [("Why not?", []), ("Where?", ["Why"])])
+async def test_what_is_not_sent_is_not_read_on(sent: str, stopped: list[str]) -> None:
+    ended = list[str]()
+    async with chat() as (pilot, app, answerer):
+
+        async def never_done(messages: Any, *_: Any, **__: Any) -> None:
+            answerer.read.append(messages)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(messages[-1].text)
+                raise
+
+        answerer.read_ahead = never_done
+        app.prompt.text = "Why"
+        await wait_until(pilot, lambda: bool(answerer.read))
+        await answered(pilot, sent)
+        assert ended == stopped

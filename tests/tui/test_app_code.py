@@ -81,17 +81,3 @@ async def test_copying(how: str, copied: str) -> None:
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.clipboard == copied)
         await wait_until(pilot, lambda: "opy" in shown(app))
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("/copy 3", "there is no message 3: 1 to 2"),
-        ("/code 0", "has no code block"),
-    ],
-)
-async def test_what_is_not_there_to_copy(line: str, told: str) -> None:
-    async with chat() as (pilot, app, _answerer):
-        await answered(pilot)
-        await command(pilot, line)
-        await wait_until(pilot, lambda: told in shown(app))

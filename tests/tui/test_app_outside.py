@@ -133,15 +133,6 @@ async def test_words_are_found_in_the_chat_from_below() -> None:
         await wait_until(pilot, lambda: "nowhere in this chat" in shown(app))
 
 
-async def test_two_ctrl_c_leave() -> None:
-    async with chat() as (pilot, app, _answerer):
-        await pilot.press("ctrl+c")
-        await wait_until(pilot, lambda: "Ctrl+C again quits" in shown(app))
-        assert app.is_running
-        await pilot.press("ctrl+c")
-        await wait_until(pilot, lambda: not app.is_running)
-
-
 async def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_any_other() -> None:
     async with chat() as (pilot, app, _answerer):
         await pilot.press("a", "b", "home", "ctrl+d")

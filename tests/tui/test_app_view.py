@@ -35,17 +35,6 @@ async def test_plain_and_drafting_compared() -> None:
         await wait_until(pilot, lambda: not app.is_covered)
 
 
-async def test_a_comparison_that_is_closed_stops() -> None:
-    async with chat() as (pilot, _app, answerer):
-        await answered(pilot)
-        answerer.script = [AnswerPiece("It ", STEP), None]
-        closed = answerer.closed
-        await pilot.press("f5")
-        await answerer.waits.wait()
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: answerer.closed == closed + 1)
-
-
 async def test_settings() -> None:
     async with chat() as (pilot, app, _answerer):
         await command(pilot, "/set temperature 0.5")
@@ -143,25 +132,6 @@ async def test_a_mistake_of_ours_is_one_line(debug: bool, monkeypatch: pytest.Mo
     assert (
         debug or " ".join(told[0].split()) == f"{line} --debug shows the traceback"
     )  # all of it, on however many rows
-
-
-async def test_the_keys_of_the_moment() -> None:
-    async with chat() as (pilot, app, answerer):
-        await wait_until(pilot, lambda: "Tab something to try · F1 help · / commands" in shown(app))
-        await pilot.press("a")
-        await wait_until(pilot, lambda: "Enter sends · Ctrl+J new line" in shown(app))
-        await pilot.press("backspace", "!")
-        await wait_until(pilot, lambda: "Enter runs it, if you agree" in shown(app))
-        await pilot.press("backspace")
-        await answered(pilot)
-        app.transcript.focus()
-        await wait_until(pilot, lambda: "c copies · 1-9 copies a code block · e edits" in shown(app))
-        await pilot.press("tab", "up")
-        await wait_until(pilot, lambda: "Esc leaves the chat as it was" in shown(app))
-        await pilot.press("escape")
-        answerer.script = [AnswerPiece("It ", STEP), None]
-        await typed(pilot, "and?")
-        await wait_until(pilot, lambda: "Esc stops · Enter sends afterwards" in shown(app))
 
 
 async def test_a_low_terminal_has_no_frame_and_terminals_without_room_end_nothing() -> None:

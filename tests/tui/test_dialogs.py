@@ -5,21 +5,22 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
 from textual import events
 
+from localdflash.base.errors import UsageError
 from localdflash.chat.drafting_comparison import Comparison, ModeResult
 from localdflash.chat.sampling_settings import SETTINGS
-from localdflash.tui.commands import COMMANDS
-from localdflash.tui.screens.compare_screen import CompareScreen, compare_text
+from localdflash.tui.chat_app import ChatApp
+from localdflash.tui.commands import COMMANDS, parse
+from localdflash.tui.screens.compare_screen import compare_text
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
 from localdflash.tui.screens.questions import AskText, Confirm, RolePicker
 from localdflash.tui.themes import THEMES
-from tests.tui.stage import dialog, result_of, shown
+from localdflash.tui.welcome import Welcome, tries
+from tests.tui.stage import Stage, dialog, playing, result_of, shown
 
 ODD = "[red]/tmp/[/x]\x1b[31m\u202e.py"
 PLAIN, DRAFTING = ModeResult(20.0, 256, 1.0, 2, 120.0), ModeResult(52.5, 256, 3.914, 2, 130.0)
-DONE = Comparison(PLAIN, DRAFTING, 2, identical=True)
 
 
 def confirm(*lines: str) -> Confirm:
@@ -46,18 +47,6 @@ async def test_nothing_of_a_question_is_obeyed() -> None:
         assert "\x1b" not in shown(app)
 
 
-@pytest.mark.parametrize(
-    ("title", "value", "lines", "keys", "result"),
-    [
-        ("Name", "ab", 1, ["backspace", "backspace", "enter"], ""),
-        ("Name", "old", 8, [*"new", "escape"], None),
-        ("Instructions", "one\ntwo", 8, ["ctrl+end", "enter", *"third", "ctrl+s"], "one\ntwo\nthird"),
-    ],
-)
-async def test_a_text_is_asked_for(title: str, value: str, lines: int, keys: list[str], result: str | None) -> None:
-    assert await result_of(lambda: AskText(title, value, lines=lines), *keys, size=(20, 5)) == [result]
-
-
 @pytest.mark.parametrize("lines", [1, 4])
 async def test_nothing_that_a_terminal_obeys_gets_into_a_text(lines: int) -> None:
     async with dialog(lambda: AskText("[b]Name\x1b[0m", "a\x1bb[/x]\x85", lines=lines)) as (pilot, app):
@@ -76,14 +65,6 @@ async def test_nothing_that_a_terminal_obeys_gets_into_a_text(lines: int) -> Non
 ROLES = {"coder": "You write code.\nShort code.", "mine": "[b]be\x1b kind[/]\n" + "line\n" * 40}
 
 
-@pytest.mark.parametrize(
-    ("keys", "result"),
-    [(["down", "enter"], "coder"), (["down", "escape"], None)],
-)
-async def test_a_role_is_chosen(keys: list[str], result: str | None) -> None:
-    assert await result_of(lambda: RolePicker(ROLES), *keys) == [result]
-
-
 async def test_the_text_of_the_highlighted_role_is_shown_and_harmless() -> None:
     async with dialog(lambda: RolePicker(ROLES)) as (pilot, app):
         assert "Short code." not in shown(app)
@@ -98,23 +79,6 @@ async def test_the_text_of_the_highlighted_role_is_shown_and_harmless() -> None:
     assert app.results == ["coder"]
 
 
-def test_a_comparison_stands_in_numbers_beside_its_bars() -> None:
-    text = compare_text(DONE, 63).plain
-    for said in (
-        "20.0 tok/s",
-        "52.5 tok/s",
-        "2 of 2 rounds · 256 tokens · τ 3.91 · first 0.13 s",
-        "Drafting is 2.62× as fast",
-        "✓ Both texts are the same, to the byte",
-    ):
-        assert said in text
-    bars = {row.split()[0]: row.count("█") for row in text.split("\n") if row.startswith(("baseline", "drafting"))}
-    assert bars == {"baseline": round(41 * 20 / 52.5), "drafting": 41}
-    for width in range(16, 64, 7):
-        rows = compare_text(DONE, width).plain.split("\n")
-        assert all(cell_len(row) <= max(width, 23) for row in rows if row.startswith(("baseline", "drafting")))
-
-
 def test_a_comparison_says_what_is_bad_and_nothing_that_is_not_known() -> None:
     text = compare_text(Comparison(DRAFTING, PLAIN, 2, identical=False), 60).plain
     assert "✗ The texts differ" in text
@@ -124,22 +88,6 @@ def test_a_comparison_says_what_is_bad_and_nothing_that_is_not_known() -> None:
     assert "× as fast" not in text
     assert "texts" not in text.lower()
     assert compare_text(Comparison(ModeResult(math.nan)), 60).plain.count("–") == 2
-
-
-async def test_a_comparison_is_followed_until_it_is_closed() -> None:
-    screen = CompareScreen()
-    async with dialog(lambda: screen, (60, 16)) as (pilot, app):
-        assert "Starting…" in shown(app)
-        screen.show(Comparison(problem="[b]the engine\x1b is gone"))
-        await pilot.pause()
-        assert "[b]the engine␛ is gone" in shown(app)
-        screen.show(DONE)
-        await pilot.pause()
-        assert "2.62× as fast" in shown(app)
-        await pilot.press("escape")
-        await pilot.pause()
-        screen.show(DONE)  # one that was on its way
-    assert app.results == [None]
 
 
 async def test_typing_narrows_the_help() -> None:
@@ -157,22 +105,6 @@ async def test_typing_narrows_the_help() -> None:
     assert app.results == [None]
 
 
-async def test_the_help_scrolls_to_its_last_line() -> None:
-    size = (120, 20)
-    async with dialog(HelpScreen, size) as (pilot, app):
-        assert "Close a dialog" not in shown(app)
-        text = app.screen.query_one("#all")
-        await pilot.press("down")
-        await pilot.pause()
-        assert text.scroll_offset.y == 1
-        while text.scroll_offset.y < text.max_scroll_y:
-            before = text.scroll_offset.y
-            await pilot.press("pagedown")
-            await pilot.pause()
-            assert text.scroll_offset.y > before
-        assert "dialog." in shown(app)
-
-
 def test_the_page_for_users_has_exactly_the_commands_of_the_table(root: Path) -> None:
     page = (root / "docs" / "chat.md").read_text()
     rows = re.findall(r"^\| `(/[^`]+)` \| ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE)
@@ -181,3 +113,72 @@ def test_the_page_for_users_has_exactly_the_commands_of_the_table(root: Path) ->
     ]
     for name in (*THEMES, *SETTINGS, "chats.db", "--no-log", "--continue", "--resume", "--plain", "--jsonl"):
         assert name in page
+
+
+def test_every_command_does_something() -> None:
+    for command in COMMANDS:
+        assert callable(getattr(ChatApp, f"action_{command.name}")), command
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "argument"),
+    [
+        ("/NEW", "new", ""),
+        ("/set temperature 0.5", "set", "temperature 0.5"),
+        ("/resume box", "chats", "box"),
+        ("/rename  a name ", "rename", "a name"),
+    ],
+)
+def test_a_command(line: str, name: str, argument: str) -> None:
+    found = parse(line)
+    assert found
+    assert (found[0].name, found[1]) == (name, argument)
+
+
+@pytest.mark.parametrize("line", ["hello", "/etc/hosts is odd", "/ new", "/new\nand more"])
+def test_a_message(line: str) -> None:
+    assert parse(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/retyr", "there is no /retyr; did you mean /retry?"),
+        ("/stop now", "/stop takes nothing after it"),
+    ],
+)
+def test_what_is_no_command(line: str, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse(line)
+    assert str(error.value) == told
+
+
+async def text_of(welcome: Welcome, size: tuple[int, int] = (120, 24)) -> str:
+    app = Stage(welcome)
+    async with playing(app, size):
+        assert app.query_one("#welcome") is welcome
+        return " ".join(shown(app).split())
+
+
+async def test_the_first_run_is_explained_and_has_three_things_to_try() -> None:
+    text = await text_of(Welcome(first_run=True))
+    assert text.startswith("localdflash, a coding assistant")
+    for said in (*tries(), "runs on this machine", "nothing you type leaves it", "localdflash models list", "/model"):
+        assert said in text
+    for said in ("F1", "Ctrl+D", "--no-log", "drafter", "often wrong"):
+        assert said in text
+
+
+async def test_with_a_server_nothing_is_called_local() -> None:
+    text = await text_of(Welcome(first_run=True, model="gpt", server="https://api.example.com/v1"))
+    assert "what you send goes there" in text
+    assert "https://api.example.com/v1" in text
+    assert "localdflash models list" not in text  # names models of this machine
+    assert "nothing you type leaves" not in text
+
+
+async def test_another_model_is_named_and_not_called_small() -> None:
+    text = await text_of(Welcome(first_run=True, model="/m/[b]q\x1bwen.gguf"))
+    assert "[b]q" in text
+    assert "\x1b" not in text
+    assert "A small model" not in text

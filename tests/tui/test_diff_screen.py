@@ -75,12 +75,6 @@ async def test_keys_choose_and_write(keys: list[str], chosen: list[FileProposal]
     assert writer.given == ([chosen] if chosen else [])
 
 
-async def test_the_diff_scrolls() -> None:
-    keys = ["tab", *["down"] * 12]
-    assert "line 33" not in await screen_after()
-    assert "line 33" in await screen_after(*keys)
-
-
 async def test_long_lines_go_on_to_the_right() -> None:
     long = [change("a.txt", None, ("start" + "." * 200 + "end\n").encode())]
     assert "end" not in await screen_after(proposals=long, size=(60, 20))

@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from localdflash.tui import history as module
 from localdflash.tui.history import History, history_file
@@ -84,15 +82,6 @@ def test_what_comes_from_the_file_is_safe_to_show(path: Path) -> None:
     assert History(path).older("") == "a␛[2J⟦U+202E⟧b"
 
 
-@given(st.lists(st.text(min_size=1).filter(str.strip), max_size=8))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
-def test_any_text_is_kept(path: Path, texts: list[str]) -> None:
-    path.unlink(missing_ok=True)
-    sent(path, *texts)
-    kept = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
-    assert kept == [text for number, text in enumerate(texts) if not number or texts[number - 1] != text]
-
-
 def test_two_chats_at_once(path: Path) -> None:
     def chat(name: str) -> None:
         sent(path, *(f"{name} {number}" for number in range(40)))
@@ -104,18 +93,6 @@ def test_two_chats_at_once(path: Path) -> None:
         one.join()
     kept = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert sorted(kept) == sorted(f"{name} {number}" for name in "ab" for number in range(40))
-
-
-def test_a_file_that_is_none_of_ours_is_told_once_and_left_alone(path: Path) -> None:
-    path.mkdir(parents=True)
-    told: list[str] = []
-    history = History(path, told.append)
-    for text in ("one", "two"):
-        history.add(text)
-    history.close()
-    assert all_of(history) == ["two", "one"]
-    assert told == [f"{path}: not a file of what was sent: what you send is not remembered after this chat"]
-    assert path.is_dir()
 
 
 @pytest.mark.parametrize("trouble", ["a link", "no folder", "a full disk"])

@@ -1,14 +1,20 @@
-"""How Markdown looks as lines, and that nothing of it gets lost on the way."""
+"""Markdown, tables, thoughts and code as lines: nothing is lost, every byte of code is kept."""
 
 import re
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from localdflash.text.sanitize import sanitize
+from localdflash.tui.fence import Code
+from localdflash.tui.highlight import lexer_for
+from localdflash.tui.inline import MAX_MARKUP_CHARS, followable, inline
+from localdflash.tui.markdown import MarkdownDocument
 from localdflash.tui.painting import LOOKS
+from localdflash.tui.styled_lines import Line, StyledRun, wrap
 from tests.tui.markdown_samples import copied, document, rows, texts
 
 # A line that begins a block of another kind. Where the next line makes a table of it, markdown-it sees a table; GitHub
@@ -84,7 +90,221 @@ def test_lists_hang_and_keep_the_numbers_as_written() -> None:
     ]
 
 
-def test_line_ends_of_windows() -> None:
-    text = "# Head\r\n\r\n- one\r\n- two\r\n\r\n| a | b |\r\n|---|---|\r\n| 1 | 2 |\r\n\r\n```py\r\nx\r\n```\r\n"
-    assert rows(text) == rows(text.replace("\r", ""))
-    assert document(text).fences()[0].code == "x\r\n"
+def test_styles_nest() -> None:
+    assert inline("a **b *c* `d`** ~~e~~") == (
+        StyledRun("a "),
+        StyledRun("b ", "strong"),
+        StyledRun("c", "strong emphasis"),
+        StyledRun(" ", "strong"),
+        StyledRun("d", "strong code"),
+        StyledRun(" "),
+        StyledRun("e", "strike"),
+    )
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "file:///etc/passwd", "https:"])
+def test_other_urls_are_shown_and_never_followed(url: str) -> None:
+    runs = inline(f"[text](<{url}>)")
+    assert {run.link for run in runs} == {""}
+    assert "".join(run.text for run in runs) == ("text" + (f" ({url})" if url else ""))
+
+
+def test_a_url_with_characters_that_nobody_sees_is_not_followed() -> None:
+    assert followable("https://x.org/a\u202eb") == ""
+    assert followable("https://x.org/a b") == ""
+    assert followable("HTTPS://x.org") == "HTTPS://x.org"
+
+
+def test_urls_in_text_are_links_without_what_ends_the_sentence() -> None:
+    assert inline("see (https://x.org/a_b?c=1).") == (
+        StyledRun("see ("),
+        StyledRun("https://x.org/a_b?c=1", "link", "https://x.org/a_b?c=1"),
+        StyledRun(")."),
+    )
+
+
+def test_entities_are_decoded_and_still_safe() -> None:
+    assert inline("&lt;&copy;&#8238;&#10;x") == (StyledRun("<©⟦U+202E⟧ x"),)
+
+
+def test_what_is_too_long_or_tangled_is_shown_as_typed() -> None:
+    long = "**a** " * (MAX_MARKUP_CHARS // 5)
+    assert inline(long) == (StyledRun(long),)
+    assert inline("[" * 500) == (StyledRun("[" * 500),)
+    assert inline("[\n   ]" * 500) == (StyledRun("[\n]" * 500),)
+
+
+# Wrapping
+
+_TEXT = st.text("ab  \n日本e\u0301❤\ufe0f😀é—", max_size=60)
+_RUNS = st.lists(st.builds(StyledRun, _TEXT.filter(bool), st.sampled_from(("", "strong"))), max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_RUNS, st.integers(1, 20), st.booleans())
+def test_wrapped_rows_fit_and_give_the_text_back(runs: list[StyledRun], width: int, words: bool) -> None:
+    lines = wrap(runs, width, words=words)
+    text = "".join(run.text for run in runs)
+    assert copied(lines) == text + "\n"
+    assert all(cell_len(line.text) <= max(width, 2) for line in lines)
+    styled = "".join(run.style[:1] * len(run.text) or " " * len(run.text) for line in lines for run in line.runs)
+    assert len(styled) == sum(len(line.text) for line in lines)
+
+
+TABLE = "| Name | Size | Note |\n|:--|--:|:-:|\n| a | 1 | x |\n| long | 1000 | some **words** here |\n"
+
+
+def test_columns_are_aligned() -> None:
+    assert rows(TABLE) == [
+        "Name │ Size │      Note",
+        "─────┼──────┼────────────────",
+        "a    │    1 │        x",
+        "long │ 1000 │ some words here",
+    ]
+
+
+def test_one_field_per_line_where_columns_do_not_fit() -> None:
+    assert rows(TABLE, 20) == [
+        "Name: a",
+        "Size: 1",
+        "Note: x",
+        "",
+        "Name: long",
+        "Size: 1000",
+        "Note: some words",
+        "here",
+    ]
+
+
+_CELLS = st.lists(st.text("ab 日", max_size=30), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_CELLS, st.lists(_CELLS, max_size=4), st.integers(1, 80))
+def test_every_cell_is_shown_in_every_width(head: list[str], body: list[list[str]], width: int) -> None:
+    lines = ["|" + "|".join(row) + "|" for row in (head, ["-"] * len(head), *body)]
+    shown = document("\n".join(lines)).lines(width)
+    assert all(line.width <= max(width, 2) for line in shown)
+    expected = "".join(head) + "".join("".join(row[: len(head)]) for row in body)
+    for character in "ab日":
+        assert "".join(line.text for line in shown).count(character) >= expected.count(character)
+
+
+def test_unfolded_they_are_shown_as_typed() -> None:
+    made = document("<think>\n*one*\n\ntwo\n</think>Answer")
+    made.lines(40)
+    made.show_thoughts(True)
+    assert [line.text for line in made.lines(40)] == ["▾ Thought for 2 words", "│ *one*", "│ ", "│ two", "", "Answer"]
+    assert made.first_changed == 0
+    made.show_thoughts(False)
+    assert [line.text for line in made.lines(40)] == ["▸ Thought for 2 words", "", "Answer"]
+
+
+def test_while_they_come_the_end_of_them_is_seen() -> None:
+    made = MarkdownDocument()
+    made.append("<think>one\ntwo three")
+    assert [line.text for line in made.lines(40)] == ["▸ Thinking… two three"]
+    made.append(" four five six")
+    assert [line.text for line in made.lines(24)] == ["▸ Thinking… our five six"]
+    made.show_thoughts(True)
+    assert [line.text for line in made.lines(40)] == ["▾ Thinking…", "│ one", "│ two three four five six"]
+
+
+@pytest.mark.parametrize("opening", [1, 4, 7])
+@pytest.mark.parametrize("closing", [1, 5, 8])
+def test_tags_may_come_in_pieces(opening: int, closing: int) -> None:
+    made = MarkdownDocument()
+    shown = []
+    tag, end = "<think>", "</think>"
+    for piece in (" \n" + tag[:opening], tag[opening:] + "a b" + end[:closing], end[closing:] + "done"):
+        made.append(piece)
+        made.show_thoughts(True)
+        shown.append([line.text for line in made.lines(40)])
+    assert shown[0] in ([], ["▾ Thinking…"])
+    assert "<" not in "".join(shown[1])
+    assert shown[2] == ["▾ Thought for 2 words", "│ a b", "", "done"]
+
+
+def test_a_tag_elsewhere_is_text() -> None:
+    assert rows("Use `<think>` here.\n\n<think>x</think>") == ["Use <think> here.", "", "<think>x</think>"]
+    assert rows("```\n<think>\n```\n") == ["  code  1", "  <think>"]
+    assert rows("<thinking>") == ["<thinking>"]
+    assert rows("<thi") == ["<thi"]
+
+
+def test_stopped_while_thinking_nothing_is_lost() -> None:
+    made = MarkdownDocument()
+    made.append("<think>one two</thi")
+    made.finish()
+    made.show_thoughts(True)
+    assert [line.text for line in made.lines(40)] == ["▾ Thought for 2 words", "│ one two</thi"]
+    made.append("n")
+    assert [line.text for line in made.lines(40)] == ["▾ Thinking…", "│ one two"]
+    made.append("k>Answer")
+    assert [line.text for line in made.lines(40)] == ["▾ Thought for 2 words", "│ one two", "", "Answer"]
+
+
+def test_empty_thoughts_are_not_shown() -> None:
+    assert rows("<think>\n\n</think>\n\nAnswer") == ["Answer"]
+
+
+_CODE = st.text(st.sampled_from("ab (){}'\"#/*\n\t\r日é\u0301\0\x1b\ud800=:"), max_size=200)
+_LANGUAGES = st.sampled_from(("", "python", "js", "c", "rust", "html", "json", "yaml", "diff", "sh", "nonsense"))
+
+
+def fenced(code: str, language: str = "python") -> str:
+    return f"````{language}\n{code}\n````\n"
+
+
+@settings(max_examples=80, deadline=None)
+@given(_CODE, _LANGUAGES, st.integers(1, 60))
+def test_code_is_byte_true_and_its_lines_joined_are_its_safe_copy(code: str, language: str, width: int) -> None:
+    made = document(fenced(code, language))
+    (fence,) = made.fences()
+    assert (fence.code, fence.closed, fence.language) == (code + "\n", True, language)
+    shown = copied(made.lines(width)[1:])
+    assert shown == sanitize(code + "\n").expandtabs(4)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```py\r\na\r\n\tb\r\n```\r\n", "a\r\n\tb\r\n"),
+        ("> ```\n> a \n>\n> b\n> ```\n", "a \n\nb\n"),
+        ("1. ```\n   a\0\u200b\n", "a\0\u200b\n"),
+        ("~~~~\n```\n~~~\n~~~~~  \n", "```\n~~~\n"),
+        ("```\nno end", "no end"),
+    ],
+)
+def test_code_of_fences_wherever_they_stand(text: str, code: str) -> None:
+    assert [fence.code for fence in document(text).fences()] == [code]
+
+
+def styles(lines: list[Line], text: str) -> list[str]:
+    return [run.style for line in lines for run in line.runs if text in run.text]
+
+
+@pytest.mark.parametrize("language", ["c", "js", "go", "rust", "css", "php"])
+def test_comments_go_on_over_lines(language: str) -> None:
+    code = "<?php\n" if language == "php" else ""
+    lines = list(
+        document(fenced(code + "x; /* one\n * return two\n three */ y;\nreturn z; // q\n", language)).lines(60)
+    )
+    assert styles(lines, "return two") == ["fence syntax.comment"]
+    assert styles(lines, "three */") == ["fence syntax.comment"]
+    assert "comment" not in " ".join(styles(lines, "return z") + styles(lines, "y;"))
+
+
+@pytest.mark.parametrize("language", ["nonsense", "python:src/x.py", "{.python}", "../x"])
+def test_names_of_languages(language: str) -> None:
+    assert (lexer_for(language) is not None) == ("python" in language.lower())
+
+
+def test_a_fence_read_again_goes_on_from_the_line_that_changed() -> None:
+    read, fresh = Code("python", 1), Code("python", 1)
+    read.become(["x\n", "'''\n", "def\n", ""])
+    read.lines(40)
+    for code in (read, fresh):
+        code.become(["x\n", "y\n", "def\n", "return"])
+    assert list(read.lines(40)) == list(fresh.lines(40))
+    assert read.code == "x\ny\ndef\nreturn"

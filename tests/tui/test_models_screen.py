@@ -89,22 +89,6 @@ async def test_keys(keys: list[str], result: list[str | None]) -> None:
     assert await result_of(picker(Source(), "embedded"), *keys) == result
 
 
-async def test_one_that_cannot_run_here_says_why_and_is_not_fetched() -> None:
-    source = Source(ROWS[3:])
-    async with picking(source) as (pilot, app):
-        why = "gpt-oss-20b cannot run here: needs 16 GB, this machine has 8 GB"
-        await wait_until(pilot, lambda: why in shown(app))
-        await pilot.press("enter")
-        await pilot.pause()
-        assert why in shown(app)
-        await pilot.pause()
-    assert app.results == []
-    assert not source.asked
-    assert not source.pulled
-
-
-# Downloads
-
 HALF = PullProgress("downloading", "o/t/big.gguf", 1_250_000_000, 2_500_000_000)
 
 
@@ -132,21 +116,18 @@ async def test_how_far_a_download_is_and_esc_stops_it_alone() -> None:
     assert source.pulled == ["qwen3-4b"] * 2
 
 
-def test_the_meter_tells_rate_and_rest_of_each_stretch() -> None:
+def test_a_download_shows_its_rate_and_the_time_left() -> None:
     said: list[tuple[str, ...]] = []
     now = 0.0
-    meter = DownloadProgress(lambda *lines: said.append(lines), lambda: now)
-    meter.move(PullProgress("downloading", "o/t/big.gguf", 600_000_000, 1_000_000_000))
+    progress = DownloadProgress(lambda *lines: said.append(lines), lambda: now)
+    progress.move(PullProgress("downloading", "o/t/big.gguf", 600_000_000, 1_000_000_000))
     now = 10.0
-    meter.move(PullProgress("downloading", "o/t/big.gguf", 700_000_000, 1_000_000_000))
-    meter.move(PullProgress("checking", "o/t/big.gguf", 0, 1_000_000_000))
+    progress.move(PullProgress("downloading", "o/t/big.gguf", 700_000_000, 1_000_000_000))
+    progress.move(PullProgress("checking", "o/t/big.gguf", 0, 1_000_000_000))
     assert [lines[0] for lines in said] == ["Downloading big.gguf", "Downloading big.gguf", "Checking big.gguf"]
     assert said[0][1].endswith("60 % · 600.0 MB of 1.00 GB")
     assert said[1][1].endswith("70 % · 700.0 MB of 1.00 GB · 10.0 MB/s · 30 s left")
     assert said[2][1].endswith("0 % · 0.0 MB of 1.00 GB")
-
-
-# What is typed
 
 
 async def test_a_path_that_is_typed_shows_what_the_file_is(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
-"""Keys of the prompt: sending, new lines, what was sent before, and keys that are the app's."""
+"""Keys of the prompt, and sending with files: mentioned, attached, refused, and messages that come back."""
 
 from pathlib import Path
 
 import pytest
 
+from localdflash.chat.messages import Attachment
 from localdflash.tui.commands import COMMANDS
 from tests.tui.desk import Desk, type_in
-from tests.tui.stage import playing, shown
+from tests.tui.stage import playing, shown, wait_until
 
 
 async def test_keys_of_the_app_reach_it(tmp_path: Path) -> None:
@@ -32,20 +33,6 @@ async def test_new_lines(tmp_path: Path) -> None:
         assert [one.text for one in desk.sent] == ["a\nb"]
 
 
-@pytest.mark.parametrize(("rows", "screen", "most"), [(5, 20, 5), (12, 10, 5)])
-async def test_it_grows_and_then_scrolls(tmp_path: Path, rows: int, screen: int, most: int) -> None:
-    desk = Desk(tmp_path)
-    async with playing(desk, (20, screen)) as pilot:
-        await type_in(pilot, "\\\n".join(str(number % 10) for number in range(rows)))
-        await pilot.pause()
-        assert desk.prompt.size.height == most
-        last = shown(desk).split("\n")[-1]
-        assert str((rows - 1) % 10) in last
-        await pilot.press("enter")
-        await pilot.pause()
-        assert desk.prompt.size.height == 1
-
-
 async def test_what_was_sent_before(tmp_path: Path) -> None:
     desk = Desk(tmp_path, editable=False)
     async with playing(desk) as pilot:
@@ -60,18 +47,75 @@ async def test_what_was_sent_before(tmp_path: Path) -> None:
         assert seen == ["three", "two\nlines", "one", "one", "two\nlines", "three", "draft", "draft"]
 
 
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        (["ctrl+a", "x"], "xone two"),
-        (["ctrl+w"], "one "),
-        (["ctrl+u", "ctrl+z", "ctrl+shift+z"], ""),
-    ],
-)
-async def test_keys_of_a_text_area(tmp_path: Path, keys: list[str], text: str) -> None:
-    desk = Desk(tmp_path)
+CANARY = "CANARY_77aa"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "box.py").write_text("class Box:\n    def add(self):\n        return 2\n")
+    (root / "with space.md").write_text("# words\n")
+    (root / ".env").write_text(CANARY)
+    (root / "image.png").write_bytes(b"\x89PNG\0\xff")
+    return root
+
+
+async def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> None:
+    desk = Desk(folder)
     async with playing(desk) as pilot:
-        await type_in(pilot, "one two")
-        await pilot.press(*keys)
+        desk.paste("x\n" * 40)
+        await type_in(pilot, "read @.env ")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(desk.refused))
+        assert desk.refused == [
+            ".env: its name is on the list of files that hold secrets: it is never read; "
+            "Enter again sends the message without it"
+        ]
+        assert (desk.sent, desk.prompt.text, desk.chips) == ([], "read @.env ", ["pasted 1"])
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(desk.sent))
+        assert desk.sent[0].text == "read @.env "
+        assert [one.name for one in desk.sent[0].attachments] == ["pasted 1"]
+        assert CANARY not in repr(desk.sent)
+        assert CANARY not in shown(desk)
+
+
+async def test_attach_and_detach(folder: Path) -> None:
+    desk = Desk(folder)
+    async with playing(desk) as pilot:
+        for path in ("src/box.py", "src/box.py:1-2", '"with space.md"', "@src/box.py"):
+            desk.prompt.attach(path)
+        await wait_until(pilot, lambda: len(desk.chips) == 3)
+        assert set(desk.chips) == {"src/box.py", "src/box.py:1-2", "with space.md"}
+        await wait_until(pilot, lambda: "src/box.py 47 bytes" in shown(desk))
+        for path in (".env", "", "nothing.py"):
+            desk.prompt.attach(path)
+        await wait_until(pilot, lambda: len(desk.refused) == 3)
+        assert "name a file: /attach PATH" in desk.refused
+        desk.prompt.detach()
         await pilot.pause()
-        assert desk.prompt.text == text
+        assert desk.chips == []
+        assert "box.py" not in shown(desk)
+
+
+async def test_a_message_that_comes_back(folder: Path) -> None:
+    desk = Desk(folder)
+    attachments = (
+        Attachment("file", "src/box.py", "old"),
+        Attachment("file", "gone.py", "gone"),
+        Attachment("paste", "pasted 1", "x"),
+    )
+    async with playing(desk) as pilot:
+        await type_in(pilot, "typed")
+        desk.prompt.put_back("see @src/box.py \x1b", attachments)
+        await pilot.pause()
+        assert desk.prompt.text == "see @src/box.py ␛\ntyped"
+        assert desk.chips == ["gone.py", "pasted 1"]
+        assert not desk.suggestions.is_open
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(desk.sent or desk.refused))
+        if desk.refused:
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: bool(desk.sent))
+        assert {one.name for one in desk.sent[0].attachments} >= {"gone.py", "pasted 1"}

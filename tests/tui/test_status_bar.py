@@ -1,11 +1,19 @@
+"""Numbers of the speed: the status line and the panel."""
+
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from localdflash.chat.acceptance import Acceptance
+from localdflash.chat.messages import StepRecord
+from localdflash.tui.speed_panel import LEGEND, panel_text
 from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, StatusPart, fitting, status_parts
+from localdflash.tui.themes import VARIABLE_DEFAULTS
 from tests.tui.stage import Stage, playing
 
 FULL = Status("embedded", "ready", 412, 1024, 58.2, False, 3.93, 0.512, 181.0)
@@ -29,18 +37,6 @@ def line(status: Status, waited: float = 0.0) -> str:
 )
 def test_what_is_said(changes: dict[str, object], expected: str) -> None:
     assert expected in line(replace(FULL, **changes)).split(SEPARATOR)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("used", "width", "expected"),
-    [
-        (960, 40, "embedded · 94 % full · 58 tok/s"),
-        (960, 25, "embedded · 58 tok/s"),
-    ],
-)
-def test_a_warning_is_shortened_before_it_is_left_out(used: int, width: int, expected: str) -> None:
-    parts = status_parts(replace(FULL, used=used, tau=None, accepted=None, ttft_ms=None))
-    assert SEPARATOR.join(part.text for part in fitting(parts, width)) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,19 +75,6 @@ def test_controls_and_markup_are_harmless() -> None:
     assert all(char.isprintable() for char in shown)
 
 
-@pytest.mark.parametrize(
-    ("stage", "waited", "said"),
-    [
-        ("loading", 0.4, "loading the model…"),
-        ("loading", 3.2, "loading the model… 3 s"),
-        ("loading: compiling 3 of 37", 3.2, "loading the model, compiling 3 of 37…"),
-        ("waiting", 3.2, "waiting for another chat… 3 s"),
-    ],
-)
-def test_seconds_of_loading_are_counted(stage: str, waited: float, said: str) -> None:
-    assert line(replace(FULL, stage=stage), waited) == f"embedded · {said}"
-
-
 class Bar(StatusBar):
     picked = ""
 
@@ -126,3 +109,50 @@ async def test_a_click_says_which_part(column: int, part: str) -> None:
         await pilot.click(StatusBar, offset=(column, 0))
         await pilot.pause()
         assert bar.picked == part
+
+
+VIEW: Any = SimpleNamespace(
+    acceptance=(0.92, 0.7, 0.35, 0.0),
+    offered=(1310, 300, 200, 10),
+    step_ms=(12.34, 30.06),
+    by_drafter={"lookup": 30, "dflash": 60, "": 10},
+    rates=(10.0, 40.0, 60.0, 58.0),
+    tau=3.917,
+    accepted=210,
+    drafted=412,
+)
+
+
+def test_every_number_stands_in_words() -> None:
+    text = panel_text(VIEW, 38).plain
+    for expected in (
+        "3.92 tokens a step",
+        "210 of 412 drafted accepted, 51 %",
+        "p50 12.3 ms, p95 30.1 ms",
+        "10 to 60, now 58",
+        "92 % of 1 310",
+        "35 % of 200",
+        "0 % of 10",
+        "60 % 60",
+        "30 % 30",
+        "10 % 10",
+        "nobody",
+    ):
+        assert expected in text
+    rows = text.split("\n")
+    order = [next(i for i, row in enumerate(rows) if row.startswith(name)) for name in ("dflash ", "lookup ", "nobody")]
+    assert order == sorted(order)
+
+
+def test_without_numbers_it_says_so_and_the_legend_names_every_colour() -> None:
+    changes = {"success-tint", "error-tint"}  # of a file
+    assert {*LEGEND} | {f"{name}-tint" for name in LEGEND} == {*VARIABLE_DEFAULTS} - changes
+    seen = Acceptance()
+    seen.add(StepRecord("\x1b[31m[b]", 1, 1, (1,), 1.0))
+    text = panel_text(seen, 38, ["lookup", "dflash"]).plain
+    assert all(name in text and meaning in text for name, meaning in LEGEND.items() if name != "dflash")
+    assert "\x1b" not in text
+    text = panel_text(Acceptance(), 38).plain
+    assert "No numbers yet" in text
+    assert "nan" not in text
+    assert "0 %" not in text

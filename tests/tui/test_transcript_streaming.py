@@ -1,12 +1,9 @@
-"""An answer that grows: nothing is lost, the reader keeps the place, and nothing stops the chat."""
+"""A long conversation and an answer that grows: nothing is lost, and the reader keeps the place."""
 
-import asyncio
 import random
 import time
 
 import pytest
-from textual.events import Resize
-from textual.geometry import Size
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.markdown import MarkdownDocument
@@ -61,26 +58,6 @@ async def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() ->
         await until(lambda: "the last line" in stage.screen_text)
 
 
-async def test_40_changes_of_the_size_while_it_grows_lose_nothing() -> None:
-    async with shown_messages() as (stage, pilot):
-        random_ = random.Random(5)
-        text = "".join(f"row {n} of the answer\n\n" for n in range(100))
-        stage.transcript.feed("")
-        for n in range(40):
-            stage.transcript.feed(text[n * len(text) // 40 : (n + 1) * len(text) // 40])
-            size = Size(random_.randint(1, 150), random_.randint(1, 50))
-            stage.post_message(Resize(size, size))
-            await asyncio.sleep(0.003)
-        await until(lambda: not stage.transcript._queue)
-        await pilot.resize_terminal(80, 300)
-        stage.transcript.finish(Message("assistant", text, finish="stop"))
-        await pilot.pause()
-        assert stage.transcript.following
-        assert [row.strip() for row in stage.rows if row.startswith("  row")] == [
-            f"row {n} of the answer" for n in range(100)
-        ]
-
-
 async def test_tints_come_while_it_grows() -> None:
     async with shown_messages() as (stage, _pilot):
         stage.transcript.set_view(tinted=True)
@@ -117,32 +94,63 @@ async def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.Mon
         await until(lambda: "one two" in stage.screen_text)
 
 
-async def test_400_tokens_a_second_into_a_fence_of_1000_lines_leave_the_loop_free() -> None:
-    """Keys are looked at in between. How soon is for `lab/scripts/chat_latency.py`; here other programs may be busy."""
+def _uneven(turns: int) -> list[Message]:
+    """Messages whose heights the estimate gets wrong."""
+    random_ = random.Random(3)
+    messages = talk(turns)
+    for n in range(0, len(messages), 3):
+        words = " ".join("word" * random_.randint(1, 6) for _ in range(random_.randint(1, 120)))
+        messages[n] = Message("assistant", f"{words}\n\n{words}", finish="stop")
+    return messages
+
+
+async def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
     async with shown_messages([], (120, 40)) as (stage, _pilot):
-        random_ = random.Random(1)
-        code = "".join(f"    value_{n} = compute('text', {n})  # and so on\n" for n in range(1000))
-        stage.transcript.feed("```python\n" + code[:-4000])
-        await until(lambda: not stage.transcript._queue)
-        stalls: list[float] = []
-        watching = asyncio.create_task(_watch(stalls))
-        begun, at = time.monotonic(), len(code) - 4000
-        while at < len(code):  # tokens of four characters, up to 16 a step
-            size = 4 * random_.randint(1, 16)
-            stage.transcript.feed(code[at : at + size])
-            at += size
-            await asyncio.sleep(max(0.0, begun + (at - len(code) + 4000) / 1600 - time.monotonic()))
-        await until(lambda: not stage.transcript._queue)
-        took = time.monotonic() - begun
-        watching.cancel()
-        assert stage.transcript.source_shown() == "```python\n" + code
-        assert sorted(stalls)[int(len(stalls) * 0.95)] <= 0.1  # Textual's own widget: 0.17, and ten times as long
-        assert took <= 2.5 * 2
+        begun = time.perf_counter()
+        stage.transcript.show(talk(500, 30))
+        stage.rows  # noqa: B018
+        assert time.perf_counter() - begun < 3
+        assert "Done 499." in stage.screen_text
+        laid = [entry for entry in stage.transcript._column.entries if entry.is_laid_out(stage.transcript._column.view)]
+        assert len(laid) < 20
+        assert len(stage.query("*")) < 10
 
 
-async def _watch(stalls: list[float]) -> None:
-    """How much later than asked for a task goes on, again and again."""
-    while True:
-        before = time.monotonic()
-        await asyncio.sleep(0.002)
-        stalls.append(time.monotonic() - before - 0.002)
+async def test_page_by_page_to_the_top_shows_every_row_once() -> None:
+    async with shown_messages([], (80, 20)) as (stage, _pilot):
+        transcript = stage.transcript
+        transcript.show(_uneven(30))
+        transcript.following = False
+        pages = [stage.rows]
+        while transcript.scroll_offset.y:
+            before = transcript.scroll_offset.y
+            transcript.scroll_page_up(animate=False)
+            if transcript.scroll_offset.y == 0 and before < 20:
+                break
+            pages.append([row.replace("▾ more below", "").rstrip() for row in stage.rows])
+        shown = [row for page in reversed(pages) for row in page]
+        column = transcript._column
+        for index in range(len(column.entries)):
+            column.lay_out(index)
+        true = [column.entries[i].line(r).text.rstrip() for i, r in map(column.at, range(column.height))]
+        # The hint covers text only where rows are long.
+        assert [row[2:40].rstrip() for row in shown] == [row[:38].rstrip() for row in true[len(true) - len(shown) :]]
+
+
+async def test_the_row_at_the_top_stays_there_at_another_width() -> None:
+    async with shown_messages(_uneven(40)) as (stage, pilot):
+        await pilot.press("home")
+        for _ in range(7):
+            await pilot.press("pagedown")
+        transcript = stage.transcript
+        index, row = transcript._column.at(transcript.scroll_offset.y)
+        entry = transcript._column.entries[index]
+        first = entry.copied(entry.offset(row), None)[:8]
+        for width in (33, 120, 60):
+            await pilot.resize_terminal(width, 20)
+            index_now, row_now = transcript._column.at(transcript.scroll_offset.y)
+            entry = transcript._column.entries[index_now]
+            assert index_now == index
+            assert first in entry.copied(entry.offset(row_now), entry.offset(row_now + 1)) + entry.copied(
+                entry.offset(row_now + 1), None
+            )
