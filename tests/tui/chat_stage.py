@@ -50,12 +50,10 @@ async def typed(pilot: Pilot[Any], text: str) -> None:
     keys = ("escape", "enter") if text.startswith("/") else ("enter",)  # Esc closes the suggestions
     await pilot.press(*keys)
     await pilot.pause()
-
-
-async def command(pilot: Pilot[Any], line: str) -> None:
-    """Run a slash command, and wait for what it begins."""
-    await typed(pilot, line)
     await pilot.pause()
+
+
+command = typed
 
 
 async def answered(pilot: Pilot[Any], *questions: str) -> None:

@@ -1,12 +1,16 @@
-"""Your own code: what goes along, what is copied, what is applied. The whole app, by its keys and commands."""
+"""The user's code, programs and instructions; finding and leaving: the whole app, by its keys and commands."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from localdflash.chat import project
 from localdflash.chat.answerer import AnswerPiece, Done
 from tests.support.fake_answerer import NUMBERS
-from tests.tui.chat_stage import answered, chat, command, shown, wait_until
+from tests.tui.chat_stage import answered, chat, command, shown, typed, wait_until
 
 BOX = "def area(width, height):\n    return width + height\n"
 DIFF = "```diff\n--- a/box.py\n+++ b/box.py\n@@ -1,2 +1,2 @@\n def area(width, height):\n-    return width + height\n"
@@ -15,10 +19,10 @@ CHANGE = (AnswerPiece(f"{DIFF}+    return width * height\n```\n"), Done("stop", 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "project"
-    place.mkdir()
-    (place / "box.py").write_text(BOX)
-    return place
+    folder = tmp_path / "project"
+    (folder / ".git").mkdir(parents=True)
+    (folder / "box.py").write_text(BOX)
+    return folder
 
 
 @pytest.mark.parametrize("how", ["/attach box.py", "@box.py"])
@@ -81,3 +85,145 @@ async def test_copying(how: str, copied: str) -> None:
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.clipboard == copied)
         await wait_until(pilot, lambda: "opy" in shown(app))
+
+
+SHELL = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+
+
+@SHELL
+async def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None:
+    async with chat(folder=folder) as (pilot, app, _answerer):
+        await typed(pilot, "!touch made; echo one @two")
+        await wait_until(pilot, lambda: "Run this command?" in shown(app))
+        assert "touch made; echo one @two" in shown(app)
+        await pilot.press("enter")  # the safe answer
+        await wait_until(pilot, lambda: app.prompt.text == "!touch made; echo one @two")
+        assert not (folder / "made").exists()
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.is_covered)
+        await pilot.press("y")
+        await wait_until(pilot, lambda: bool(app.prompt.attachments))
+        assert (folder / "made").exists()
+        assert "is attached to your next message" in shown(app)
+        await answered(pilot, "why?")
+        (output,) = app.talk.messages[0].attachments
+        assert (output.kind, output.text) == ("output", "one @two\n")
+        await pilot.press("up")
+        await wait_until(pilot, lambda: app.prompt.text == "why?")
+        assert app.prompt.attachments == (output,)
+
+
+@SHELL
+async def test_esc_ends_a_command(folder: Path) -> None:
+    async with chat(folder=folder) as (pilot, app, _answerer):
+        await typed(pilot, "!sleep 60")
+        await wait_until(pilot, lambda: app.is_covered)
+        await pilot.press("y")
+        await wait_until(pilot, lambda: "running sleep 60" in shown(app))
+        await typed(pilot, "!echo two")
+        await wait_until(pilot, lambda: "a command is running" in shown(app))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "the command was ended" in shown(app))
+        assert app.prompt.attachments == ()
+
+
+@contextmanager
+def _suspended() -> Iterator[None]:
+    yield
+
+
+@SHELL
+async def test_the_message_is_written_in_an_editor(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "my editor"
+    editor.write_text("#!/bin/sh\ncat $2 > seen; printf 'one\\ntwo\\n' > $2\n")
+    editor.chmod(0o700)
+    monkeypatch.setenv("EDITOR", f"'{editor}' -x")
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    async with chat(folder=folder) as (pilot, app, _answerer):
+        monkeypatch.setattr(app, "suspend", _suspended)
+        await pilot.press("z", "f7")
+        await wait_until(pilot, lambda: app.prompt.text == "one\ntwo")
+        assert (tmp_path / "seen").read_text() == "z"
+        monkeypatch.setenv("EDITOR", "false")
+        await pilot.press("f7")
+        await wait_until(pilot, lambda: "your message is as it was" in shown(app))
+        assert app.prompt.text == "one\ntwo"
+        monkeypatch.setenv("EDITOR", "/no/such/editor")
+        await pilot.press("f7")
+        await wait_until(pilot, lambda: "cannot be run" in shown(app))
+        monkeypatch.delenv("EDITOR")
+        await pilot.press("f7")
+        await wait_until(pilot, lambda: "set EDITOR" in shown(app))
+
+
+async def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp_path: Path) -> None:
+    (folder / "AGENTS.md").write_text("Use tabs.\n")
+    before = "Instructions of this project (AGENTS.md):\n\nUse tabs."
+    async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
+        await wait_until(pilot, lambda: "/project on includes it" in shown(app))
+        await answered(pilot)
+        assert answerer.asked[-1][1] == ""
+        await command(pilot, "/project on")
+        await wait_until(pilot, lambda: "from the next answer on" in shown(app))
+        await command(pilot, "/system Be brief.")
+        await wait_until(pilot, lambda: app.talk.system == "Be brief.")
+        await answered(pilot)
+        assert answerer.asked[-1][1] == f"{before}\n\nBe brief."
+    async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
+        await wait_until(pilot, lambda: app.talk.project == before)
+        await command(pilot, "/project off")
+        await wait_until(pilot, lambda: "is not included" in shown(app))
+        await command(pilot, "/project maybe")
+        await wait_until(pilot, lambda: "expected on or off" in shown(app))
+        await answered(pilot)
+        assert answerer.asked[-1][1] == ""
+    found = project.find_project_file(folder)
+    assert found
+    assert found.allowed is False
+
+
+async def test_words_are_found_in_the_chat_from_below() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await pilot.press("ctrl+f")
+        await wait_until(pilot, lambda: app.prompt.text == "/find ")
+        app.prompt.text = ""
+        for number in range(3):
+            await answered(pilot, f"Needle {number}? " + "word " * 90)
+        for at in (3, 2, 1):
+            await (command(pilot, "/find needle") if at == 3 else pilot.press("ctrl+f"))
+            await wait_until(pilot, lambda: f"needle: {at} of 3" in shown(app))  # noqa: B023
+            await wait_until(pilot, lambda: f"Needle {at - 1}?" in shown(app))  # noqa: B023
+            assert app.screen.get_selected_text() == "Needle"
+        await command(pilot, "/find it is.")
+        await wait_until(pilot, lambda: "it is.: 3 of 3" in shown(app))
+        await command(pilot, "/find nothing like it")
+        await wait_until(pilot, lambda: "nowhere in this chat" in shown(app))
+
+
+async def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_any_other() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await pilot.press("a", "b", "home", "ctrl+d")
+        assert app.prompt.text == "b"
+        await pilot.press("ctrl+d", "ctrl+d")
+        await wait_until(pilot, lambda: not app.is_running)
+
+
+async def test_something_to_try_goes_into_the_prompt(folder: Path) -> None:
+    (folder / "box.py").unlink()
+    (folder / ".env.py").write_text("x = 1\n")
+    (folder / "notes.txt").write_text("x\n")
+    (folder / "zip.py").write_text("x = 1\n")
+    async with chat(folder=folder) as (pilot, app, _answerer):
+        await wait_until(pilot, lambda: "Explain @zip.py" in shown(app))
+        await pilot.press("tab", "tab")
+        assert app.prompt.text == "Explain @zip.py"
+        await pilot.press("tab", "tab")
+        assert app.prompt.text == app.welcome.tries[0].text
+        await pilot.press("x", "tab")
+        assert app.prompt.text == app.welcome.tries[0].text + "x"
+        assert not app.prompt.has_focus
+        await pilot.click(app.welcome.tries[0])
+        await wait_until(pilot, lambda: app.prompt.text.startswith("Write a Python function"))

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from localdflash.base.errors import StoreFailed
 from localdflash.chat.chat_listing import SessionInfo
-from localdflash.tui.screens.chats_screen import ChatChoice, ChatPicker, Search, age
+from localdflash.tui.screens.chats_screen import ChatChoice, ChatPicker, Search
 from tests.tui.stage import Stage, dialog, result_of, shown, wait_until
 
 NOW = 1_700_000_000.0
@@ -26,19 +26,6 @@ async def finding(words: str) -> Sequence[SessionInfo]:
 
 def picking(search: Search = finding) -> AbstractAsyncContextManager[tuple[Pilot[Any], Stage]]:
     return dialog(lambda: ChatPicker(search, now=lambda: NOW))
-
-
-@pytest.mark.parametrize(
-    ("ago", "words"),
-    [
-        (-5, "just now"),
-        (60, "1 minute ago"),
-        (3600, "1 hour ago"),
-        (86_400, "1 day ago"),
-    ],
-)
-def test_age_in_words(ago: float, words: str) -> None:
-    assert age(NOW - ago, NOW) == words
 
 
 @pytest.mark.parametrize(

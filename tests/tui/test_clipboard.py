@@ -9,34 +9,25 @@ import pytest
 from localdflash.tui.clipboard import MAX_TERMINAL_BYTES, Result, copy
 
 
-class Terminal:
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def copy_to_clipboard(self, text: str) -> None:
-        text.encode()
-        self.asked.append(text)
-
-
 def _program(folder: Path, name: str, script: str) -> None:
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
 
-def _copied(text: str, folder: Path, **variables: str) -> tuple[Result, Terminal]:
-    terminal = Terminal()
-    environment = {"PATH": str(folder), **variables}
-    return asyncio.run(copy(terminal.copy_to_clipboard, text, environment)), terminal
+def _copied(text: str, folder: Path, **variables: str) -> tuple[Result, list[str]]:
+    """Copy a text; return the result, and what the terminal was asked to copy."""
+    asked: list[str] = []
+    return asyncio.run(copy(asked.append, text, {"PATH": str(folder), **variables})), asked
 
 
 def test_a_program_gets_the_text_byte_true_and_no_shell_sees_it(tmp_path: Path) -> None:
     _program(tmp_path, "xclip", f'echo "$@" > {tmp_path}/arguments; /bin/cat > {tmp_path}/text')
     text = "a\tb\r\n$(touch x) `y` é 錯 😋\n"
-    result, terminal = _copied(text, tmp_path, DISPLAY=":0")
+    result, asked = _copied(text, tmp_path, DISPLAY=":0")
     assert (tmp_path / "text").read_bytes() == text.encode()
     assert (tmp_path / "arguments").read_text().split() == ["-selection", "clipboard", "-in"]
-    assert terminal.asked == [text]
+    assert asked == [text]
     assert (result.program, result.unseen) == ("xclip", False)
     assert result.line("the answer") == f"Copied the answer: {len(text)} characters"
 
@@ -59,22 +50,22 @@ def test_a_program_that_hangs_is_given_up(tmp_path: Path, script: str, monkeypat
 
 
 def test_beyond_the_limit_only_programs_are_asked(tmp_path: Path) -> None:
-    result, terminal = _copied("é" * (MAX_TERMINAL_BYTES // 2 + 1), tmp_path)
-    assert terminal.asked == []
+    result, asked = _copied("é" * (MAX_TERMINAL_BYTES // 2 + 1), tmp_path)
+    assert asked == []
     assert result.line("it").endswith("not copied")
-    assert _copied("é" * (MAX_TERMINAL_BYTES // 2), tmp_path)[1].asked
+    assert _copied("é" * (MAX_TERMINAL_BYTES // 2), tmp_path)[1]
     _program(tmp_path, "pbcopy", "/bin/cat > /dev/null")
     assert _copied("x" * (MAX_TERMINAL_BYTES + 1), tmp_path)[0].line("it").startswith("Copied it")
 
 
 @pytest.mark.parametrize("text", ["\u202eevil", "\x9b"])
 def test_characters_that_are_not_seen_are_told_of(tmp_path: Path, text: str) -> None:
-    result, terminal = _copied(text, tmp_path)
-    assert terminal.asked == [text]
+    result, asked = _copied(text, tmp_path)
+    assert asked == [text]
     assert result.line("it").endswith("; it has characters that cannot be seen")
 
 
 def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
-    result, terminal = _copied("a\ud800b\udc00", tmp_path)
-    assert terminal.asked == ["a\ufffdb\ufffd"]
+    result, asked = _copied("a\ud800b\udc00", tmp_path)
+    assert asked == ["a\ufffdb\ufffd"]
     assert result.unseen

@@ -7,7 +7,6 @@ import sys
 import time
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -49,12 +48,6 @@ class Typed:
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typed]:
-    with _typed(monkeypatch) as found:
-        yield found
-
-
-@contextmanager
-def _typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typed]:
     ours, theirs = pty.openpty()
     with open(theirs, closefd=False) as stdin:
         tty.setraw(theirs)

@@ -1,7 +1,5 @@
 """Suggestions while typing: when they open, how keys move through them, what is picked; nobody waits for a lookup."""
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -105,28 +103,6 @@ async def test_keys_of_the_list(folder: Path) -> None:
         await suggested(pilot, desk, "beta.py", "betas.py")
         await pilot.press("down", "tab")
         assert desk.prompt.text == "@be @betas.py "
-
-
-async def test_keys_do_not_wait_for_lookups_and_old_answers_are_dropped(folder: Path) -> None:
-    desk = Desk(folder)
-    go_on, asked_for = threading.Event(), list[str]()
-
-    def find(query: str, limit: int = 30) -> list[FileMatch]:
-        asked_for.append(query)
-        go_on.wait(10)
-        return [FileMatch(f"{query}.py")]
-
-    desk.files.find = find  # type: ignore[method-assign]
-    async with playing(desk) as pilot:
-        begun = time.perf_counter()
-        await type_in(pilot, "@abcdef")
-        assert time.perf_counter() - begun < 5
-        assert desk.prompt.text == "@abcdef"
-        assert "looking for files …" in shown(desk)
-        assert asked_for == [""]
-        go_on.set()
-        await suggested(pilot, desk, "abcdef.py")
-        assert asked_for == ["", "abcdef"]
 
 
 async def test_file_names_are_safe_to_show(folder: Path) -> None:
