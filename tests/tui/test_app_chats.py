@@ -110,8 +110,3 @@ async def test_going_on_after_leaving(home: Path, tmp_path: Path) -> None:
         await wait_until(pilot, lambda: "84/1 000" in shown(app))
         await answered(pilot, "and trees?")
         assert len(answerer.asked[-1][0]) == 3
-
-
-async def test_nothing_to_go_on_with(home: Path, tmp_path: Path) -> None:
-    async with chat(folder=tmp_path, chats=home / "data" / "chats.db", session=LATEST) as (pilot, app, _answerer):
-        await wait_until(pilot, lambda: "no earlier chat in this folder" in shown(app))

@@ -68,15 +68,6 @@ def test_text_has_the_contrast_of_wcag_aa(theme: str) -> None:
         assert contrast(in_256_colours(few[text]), in_256_colours(few[ground])) >= least, (text, ground)
 
 
-@pytest.mark.parametrize("theme", OWN)
-def test_tints_differ_from_each_other_and_from_the_ground(theme: str) -> None:
-    tints = [Color.parse(values_of(THEMES[theme])[f"{name}-tint"]) for name in DRAFTERS]
-    for one, other in itertools.combinations(tints, 2):
-        assert sum(abs(a - b) for a, b in zip(one.rgb, other.rgb, strict=True)) > 40
-    few = for_256(THEMES[theme]).variables
-    assert len({in_256_colours(few[f"{name}-tint"]) for name in DRAFTERS}) == len(DRAFTERS)
-
-
 def test_every_theme_has_every_variable() -> None:
     drafters = {name + end for name in DRAFTERS for end in ("", "-tint")}
     assert {*VARIABLE_DEFAULTS} == drafters | {"success-tint", "error-tint"}
