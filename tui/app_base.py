@@ -44,9 +44,9 @@ def in_background(
         try:
             await action(self, *arguments, **names)
         except LocaldflashError as error:
-            self.complain(str(error))
+            self.show_error(str(error))
         except OSError as error:
-            self.complain(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+            self.show_error(f"{error.strerror}: {error.filename}" if error.filename else str(error))
 
     return wrapper
 
@@ -76,13 +76,13 @@ class ChatAppBase(App[int]):
     def __init__(self, start: ChatStart) -> None:
         super().__init__()
         self.start = start
-        self.talk = Talk(Answerer(start.source, self.say), start.chats, str(start.folder), self.complain)
+        self.talk = Talk(Answerer(start.source, self.say), start.chats, str(start.folder), self.show_error)
         self.talk.settings, self.talk.system = start.settings, start.system
         self.files = AttachableFiles(start.folder, self.say_from_thread)
         self.history = History(history_file() if start.chats else None, self.say_from_thread)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []
-        self.complaints: list[str] = []  # since the last answer began
-        self.arrivals = 0  # chats that are being loaded
+        self.errors: list[str] = []  # since the last answer began
+        self.chats_loading = 0  # chats that are being loaded
         self.cancellable_task: asyncio.Task[Any] | None = None
 
     def say(self, line: str) -> None:
@@ -93,9 +93,9 @@ class ChatAppBase(App[int]):
         """Show a notice; may be called from any thread."""
         self.call_later(self.say, line)
 
-    def complain(self, line: str) -> None:
+    def show_error(self, line: str) -> None:
         """Show an error in the transcript."""
-        self.complaints.append(line)
+        self.errors.append(line)
         self.transcript.note(sanitize(line), "error")
 
     def show_chat(self) -> None:
@@ -113,14 +113,14 @@ class ChatAppBase(App[int]):
         self.refresh_status()
 
     @asynccontextmanager
-    async def arriving(self) -> AsyncGenerator[None]:
+    async def loading_chat(self) -> AsyncGenerator[None]:
         """Mark that a chat is being loaded; messages sent meanwhile are queued for that chat."""
-        self.arrivals += 1
+        self.chats_loading += 1
         try:
             yield
         finally:
-            self.arrivals -= 1
-            if not self.arrivals:
+            self.chats_loading -= 1
+            if not self.chats_loading:
                 self.send_queued(stopped=False)
 
     def send_queued(self, *, stopped: bool) -> None:

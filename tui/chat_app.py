@@ -160,7 +160,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             for number in LEAVING:
                 signal.signal(number, partial(self._quit_on_signal, asyncio.get_running_loop()))
         self.set_interval(STATUS_REFRESH_SECONDS, lambda: self.talk.answering and self.refresh_status())
-        self.arrivals += 1  # until `_begin` has opened the chat
+        self.chats_loading += 1  # until `_begin` has opened the chat
         self.call_after_refresh(self._replay_early_keys)
         self.call_after_refresh(self._begin)
 
@@ -212,7 +212,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         try:
             await self._continue_session(self.start.session)
         finally:
-            self.arrivals -= 1
+            self.chats_loading -= 1
             self.send_queued(stopped=False)
         if self.start.chats and not saved_state.load().seen_welcome:
             with suppress(LocaldflashError):
@@ -234,7 +234,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         try:
             about = await self.talk.answerer.ready()
         except LocaldflashError as error:
-            self.complain(f"{error}; sending a message tries again")
+            self.show_error(f"{error}; sending a message tries again")
         else:
             if about.notice:
                 self.say(about.notice)
@@ -288,7 +288,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
     @on(Prompt.Notice)
     def _show_notice(self, event: Prompt.Notice) -> None:
-        (self.complain if event.is_error else self.say)(event.line)
+        (self.show_error if event.is_error else self.say)(event.line)
 
     @on(StatusBar.PartClicked)
     def _part_clicked(self, event: StatusBar.PartClicked) -> None:

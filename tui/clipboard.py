@@ -49,22 +49,22 @@ async def copy(ask_terminal: Callable[[str], None], text: str, environment: Mapp
     asked = len(encodable.encode()) <= MAX_TERMINAL_BYTES
     if asked:
         ask_terminal(encodable)
-    program = await _native(encodable, environment)
+    program = await _copy_by_program(encodable, environment)
     shown = text.replace("\r\n", "\n")
     return Result(len(text), asked, program, sanitize(shown) != shown)
 
 
-async def _native(text: str, environment: Mapping[str, str]) -> str:
+async def _copy_by_program(text: str, environment: Mapping[str, str]) -> str:
     """Return the first program that took the text, or ""."""
     for command, needed, encoding in _PROGRAMS:
         path = shutil.which(command[0], path=environment.get("PATH", ""))
         usable = path and (not needed or environment.get(needed))
-        if path and usable and await _took((path, *command[1:]), text.encode(encoding)):
+        if path and usable and await _run_program((path, *command[1:]), text.encode(encoding)):
             return command[0]
     return ""
 
 
-async def _took(command: tuple[str, ...], data: bytes) -> bool:
+async def _run_program(command: tuple[str, ...], data: bytes) -> bool:
     """Return whether the program read all of the text and exited with status 0 before the timeout."""
     nowhere = asyncio.subprocess.DEVNULL
     try:

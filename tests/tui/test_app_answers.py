@@ -117,7 +117,7 @@ async def test_a_full_context_is_summarised_on_request() -> None:
         asked, _, _ = answerer.asked[-1]
         assert [message.text for message in asked[:-1]] == ["one?", "It is."]
         assert "Summarise" in asked[-1].text
-        assert app.screen.by_itself  # type: ignore[attr-defined]
+        assert app.screen.waits_for_quiet  # type: ignore[attr-defined]
         answerer.script = list(ANSWER)
         await pilot.press(*" of it", "ctrl+s")
         await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
@@ -150,7 +150,7 @@ async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> 
         await wait_until(pilot, lambda: app.prompt.text == "three?")
         await wait_until(pilot, lambda: f"{told[how]}; your message is back in the prompt" in shown(app))
         assert len(texts(app)) == 4
-        assert (app.talk.summary, app.talk.left_out, app.arrivals) == ("", 0, 0)
+        assert (app.talk.summary, app.talk.left_out, app.chats_loading) == ("", 0, 0)
 
 
 async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ class AnswerActions(ChatAppBase):
         while self._draft() != read:
             await asyncio.sleep(READ_AHEAD_SECONDS)
             read = self._draft()
-            if read and not self.talk.answering and not self.arrivals:
+            if read and not self.talk.answering and not self.chats_loading:
                 messages = [*self.talk.messages[self.talk.left_out :], Message("user", *read)]
                 self._reading = read[0]
                 await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.before)
@@ -72,7 +72,7 @@ class AnswerActions(ChatAppBase):
         try:
             command = parse(event.text)
         except UsageError as error:
-            self.complain(str(error))
+            self.show_error(str(error))
             self.prompt.put_back(event.text, event.attachments)
             return
         if command is None and (outside := parse_command(event.text)):
@@ -88,7 +88,7 @@ class AnswerActions(ChatAppBase):
         """Send a message, or queue it while an answer is generated."""
         if self._reader and not text.startswith(self._reading):
             self._reader.cancel()  # else the answer would wait for the prefill of another text
-        if self.talk.answering or self.arrivals:
+        if self.talk.answering or self.chats_loading:
             self.queued.append((text, attachments))
             if self.talk.answering:
                 self.say("sent as soon as this answer is done; Esc stops it")
@@ -106,7 +106,7 @@ class AnswerActions(ChatAppBase):
         """Generate an answer to the last message, or continue the last answer (`goes_on`)."""
         if self.talk.answering:
             return
-        self.complaints.clear()
+        self.errors.clear()
         if not goes_on:
             self.add(Message("assistant", ""))
         self.refresh_status()
@@ -118,7 +118,7 @@ class AnswerActions(ChatAppBase):
             return
         except LocaldflashError as error:
             self._restore_chat()
-            self.complain(f"{error}; Ctrl+R retries" + (", Ctrl+G continues" if self._is_partial() else ""))
+            self.show_error(f"{error}; Ctrl+R retries" + (", Ctrl+G continues" if self._is_partial() else ""))
             self.send_queued(stopped=True)
             return
         finally:
@@ -127,15 +127,15 @@ class AnswerActions(ChatAppBase):
         if self.talk.used is None:
             self.count_used()
         if answer.finish == "gone":
-            self.complain(f"{self.talk.trouble}; Ctrl+G continues the answer, Ctrl+R retries")
+            self.show_error(f"{self.talk.trouble}; Ctrl+G continues the answer, Ctrl+R retries")
         self.send_queued(stopped=answer.finish in ("cancelled", "gone"))
 
     def _restore_chat(self) -> None:
         """Redraw the chat without the failed answer, then repeat the errors reported meanwhile."""
-        complaints, self.complaints = self.complaints, []
+        errors, self.errors = self.errors, []
         self.show_chat()
-        for line in complaints:
-            self.complain(line)
+        for line in errors:
+            self.show_error(line)
 
     def _restart_answer(self) -> None:
         self.transcript.replace_last(self.talk.messages[-1])
@@ -199,7 +199,7 @@ class AnswerActions(ChatAppBase):
         from localdflash.tui.screens.questions import AskText
 
         talk, before, settings = self.talk, self.talk.before, self.talk.settings
-        self.arrivals += 1  # messages sent meanwhile are queued
+        self.chats_loading += 1  # messages sent meanwhile are queued
         self.say("the model summarises; Esc ends it")
         try:
             about = await talk.answerer.ready()
@@ -210,11 +210,11 @@ class AnswerActions(ChatAppBase):
         except LocaldflashError as error:
             return str(error)
         finally:
-            self.arrivals -= 1
+            self.chats_loading -= 1
         if text is None:
             return "not sent"
         title = f"Sent instead of the oldest {talk.left_out + fit.dropped} messages"
-        taken = await self.push_screen_wait(AskText(title, text, lines=10, by_itself=True))
+        taken = await self.push_screen_wait(AskText(title, text, lines=10, waits_for_quiet=True))
         if not taken or not taken.strip():
             return "not sent"
         talk.left_out += fit.dropped
@@ -225,14 +225,14 @@ class AnswerActions(ChatAppBase):
     def _return_question(self, reason: str, goes_on: bool) -> None:
         """Return the unanswered question to the prompt; a partial answer that cannot continue stays unchanged."""
         if goes_on:
-            self.complain(f"the answer cannot continue: {reason}")
+            self.show_error(f"the answer cannot continue: {reason}")
             self.send_queued(stopped=True)
             return
         question = self.talk.take_back_question()
         self.show_chat()
         self.send_queued(stopped=True)
         self.prompt.put_back(question.text, question.attachments)
-        self.complain(f"{reason}; your message is back in the prompt")
+        self.show_error(f"{reason}; your message is back in the prompt")
 
     def action_stop(self) -> None:
         """Stop the answer, or cancel the edit of a message."""
@@ -290,7 +290,7 @@ class AnswerActions(ChatAppBase):
         if self.talk.answering:
             return
         if not self._is_partial():
-            self.complain("this chat has no answer to continue")
+            self.show_error("this chat has no answer to continue")
             return
         self.begin_answer(goes_on=True)
 
@@ -307,7 +307,7 @@ class AnswerActions(ChatAppBase):
     async def _version(self, step: int) -> None:
         if self.talk.answering:
             return
-        async with self.arriving():
+        async with self.loading_chat():
             if await self.talk.version(step):
                 self.show_chat()
                 return
@@ -316,7 +316,7 @@ class AnswerActions(ChatAppBase):
     def run_shell_command(self, command: str) -> None:
         """Run a shell command after the user confirms it."""
         if self._command and not self._command.is_finished:
-            self.complain("a command is running: Esc ends it")
+            self.show_error("a command is running: Esc ends it")
             return
         self._command = self._run_outside(command)
 

@@ -46,7 +46,7 @@ class ChatActions(ChatAppBase):
 
     async def open_chat(self, session: int) -> None:
         """Show an earlier chat and continue it."""
-        async with self.arriving():
+        async with self.loading_chat():
             await self.talk.settled()
             await self.talk.save()
             await self.talk.open(session)
@@ -57,7 +57,7 @@ class ChatActions(ChatAppBase):
     async def action_rename(self, name: str = "") -> None:
         """Give this chat a name."""
         if self.talk.session is None:
-            self.complain("this chat is empty: there is nothing to name yet")
+            self.show_error("this chat is empty: there is nothing to name yet")
             return
         if await self._rename(self.talk.session, name):
             info = await self.talk.run_in_store(ChatStore.info, self.talk.session)  # a long name is shortened
@@ -80,7 +80,7 @@ class ChatActions(ChatAppBase):
         await self.talk.settled()
         if number and not (number.isdecimal() and number.isascii()):
             raise UsageError(f"expected the number of a message, found {printable(number[:40])!r}")
-        async with self.arriving():
+        async with self.loading_chat():
             await self.talk.fork(int(number[:9]) if number else None)
             self.show_chat()
         self.prompt.focus()
@@ -91,7 +91,7 @@ class ChatActions(ChatAppBase):
         """Write this chat to a file."""
         await self.talk.save()
         if self.talk.session is None:
-            self.complain("this chat is empty: there is nothing to write")
+            self.show_error("this chat is empty: there is nothing to write")
             return
         await self._export_session(self.talk.session, path)
 
@@ -107,7 +107,7 @@ class ChatActions(ChatAppBase):
             return
         file = self.start.folder / Path(path.strip()).expanduser()
         if file.suffix not in (".md", ".json"):
-            self.complain(f"{file}: the name must end in .md or .json")
+            self.show_error(f"{file}: the name must end in .md or .json")
             return
         write = export_json if file.suffix == ".json" else export_markdown
         shown = session == self.talk.session  # its messages may not be saved yet

@@ -56,7 +56,7 @@ class CodeActions(ChatAppBase):
             if outcome.done:
                 self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo reverts it")
             for line in filter(None, (outcome.problem, outcome.notice)):
-                self.complain(line)
+                self.show_error(line)
 
     def _mentioned(self) -> list[str]:
         """Return the paths of the files attached to the last question."""
@@ -96,7 +96,7 @@ class CodeActions(ChatAppBase):
         if undone.restored:
             self.say(f"as before: {', '.join(undone.restored)}")
         for line in undone.left:
-            self.complain(line)
+            self.show_error(line)
 
     @in_background
     async def action_copy(self, number: str = "") -> None:

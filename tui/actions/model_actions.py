@@ -114,7 +114,7 @@ class ModelActions(ChatAppBase):
         try:
             self.talk.settings = self.talk.settings.changed(name, value)
         except UsageError as error:
-            self.complain(str(error))
+            self.show_error(str(error))
             return
         changed = getattr(self.talk.settings, name)
         told = AUTO if changed is None and name != "seed" else _spelled(changed)

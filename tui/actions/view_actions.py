@@ -66,7 +66,7 @@ class ViewActions(AnswerActions):
             at = names.index(self.theme) if self.theme in names else -1
             name = names[(at + 1) % len(names)]
         if name not in THEMES:
-            self.complain(f"no theme {name!r}{did_you_mean(name, names) or ': one of ' + ', '.join(names)}")
+            self.show_error(f"no theme {name!r}{did_you_mean(name, names) or ': one of ' + ', '.join(names)}")
             return
         self.theme = name
         if not self.start.chats:
@@ -74,7 +74,7 @@ class ViewActions(AnswerActions):
         try:
             saved_state.save(replace(saved_state.load(), theme=name))
         except LocaldflashError as error:
-            self.complain(str(error))
+            self.show_error(str(error))
 
     @on(Transcript.LinkClicked)
     @work
@@ -85,7 +85,7 @@ class ViewActions(AnswerActions):
             if browser.name in _TERMINAL_BROWSERS or not await asyncio.to_thread(browser.open, event.url):
                 raise webbrowser.Error
         except (webbrowser.Error, OSError):
-            self.complain(f"no browser found to open {event.url}")
+            self.show_error(f"no browser found to open {event.url}")
 
     def action_help(self) -> None:
         """Show commands and keys."""
@@ -120,7 +120,7 @@ class ViewActions(AnswerActions):
         try:
             self.talk.settings = settings.changed("draft", value or ("off" if settings.draft else "on"))
         except UsageError as error:
-            self.complain(str(error))
+            self.show_error(str(error))
             return
         off = "drafting is off: decoding without drafting, one token per step"
         self.say("drafting is on" if self.talk.settings.draft else off)
@@ -134,11 +134,11 @@ class ViewActions(AnswerActions):
 
         talk = self.talk
         if talk.answering:
-            self.complain("an answer is under way: Esc stops it")
+            self.show_error("an answer is under way: Esc stops it")
             return
         last = max((i for i, message in enumerate(talk.messages) if message.role == "user"), default=-1)
         if last < 0:
-            self.complain("there is no message yet: send one, then compare")
+            self.show_error("there is no message yet: send one, then compare")
             return
         screen = CompareScreen()
         asked = talk.messages[talk.left_out : last + 1]

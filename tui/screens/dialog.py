@@ -21,9 +21,9 @@ QUIET_SECONDS = 0.5  # without a key: a user who goes on typing has not read the
 
 
 class Dialog(ModalScreen[T | None]):
-    """Box over the chat; the result is None after Esc. With `by_itself` keys count only after a moment without one."""
+    """Box over the chat; the result is None after Esc. With `waits_for_quiet` keys count only after a moment without one."""
 
-    by_itself = False
+    waits_for_quiet = False
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (14, "-high")]  # noqa: RUF012
@@ -63,7 +63,7 @@ class Dialog(ModalScreen[T | None]):
     def accepts_keys(self) -> bool:
         """Return whether the dialog accepts a key pressed now. Call it once per key."""
         calm, self._last_key = time.monotonic() - self._last_key, time.monotonic()
-        self._accepts_keys |= calm >= QUIET_SECONDS or not self.by_itself
+        self._accepts_keys |= calm >= QUIET_SECONDS or not self.waits_for_quiet
         return self._accepts_keys
 
     def compose(self) -> ComposeResult:

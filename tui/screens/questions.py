@@ -45,7 +45,7 @@ class Question(Dialog[str]):
     def __init__(self, title: str, lines: Sequence[str], *options: Option) -> None:
         super().__init__(title, "   ".join(f"{one.key.upper()} {one_line(one.label)}" for one in options))
         self._lines, self._options = lines, options
-        self.by_itself = True
+        self.waits_for_quiet = True
 
     def body(self) -> Iterable[Widget]:
         """Yield the lines and the buttons."""
@@ -95,9 +95,9 @@ class AskText(Dialog[str]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", show=False, priority=True)]
     DEFAULT_CSS = "AskText { #box { max-width: 76; } TextField { margin: 1 0; } Field { margin: 1 0; } }"
 
-    def __init__(self, title: str, value: str = "", *, lines: int = 1, by_itself: bool = False) -> None:
+    def __init__(self, title: str, value: str = "", *, lines: int = 1, waits_for_quiet: bool = False) -> None:
         super().__init__(title, "Enter takes it   Esc cancels" if lines == 1 else "Ctrl+S takes it   Esc cancels")
-        self._value, self._lines, self.by_itself = value, lines, by_itself
+        self._value, self._lines, self.waits_for_quiet = value, lines, waits_for_quiet
 
     def body(self) -> Iterable[Widget]:
         """Yield the field."""
