@@ -159,7 +159,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         if not self.is_headless:
             for number in LEAVING:
                 signal.signal(number, partial(self._quit_on_signal, asyncio.get_running_loop()))
-        self.set_interval(STATUS_REFRESH_SECONDS, lambda: self.talk.answering and self.refresh_status())
+        self.set_interval(STATUS_REFRESH_SECONDS, self._refresh_while_answering)
         self.chats_loading += 1  # until `_begin` has opened the chat
         self.call_after_refresh(self._replay_early_keys)
         self.call_after_refresh(self._begin)
@@ -256,6 +256,10 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         error = failed.error if isinstance(failed, WorkerFailed) else failed
         line = f"internal error: {type(error).__name__}: {error}; the chat is saved; --debug shows the traceback"
         self.panic(Text(f"localdflash: {printable(line)}", overflow="fold"))
+
+    def _refresh_while_answering(self) -> None:
+        if self.talk.answering:
+            self.refresh_status()
 
     def refresh_status(self) -> None:
         """See `ChatAppBase`."""

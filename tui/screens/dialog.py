@@ -21,7 +21,7 @@ QUIET_SECONDS = 0.5  # without a key: a user who goes on typing has not read the
 
 
 class Dialog(ModalScreen[T | None]):
-    """Box over the chat; the result is None after Esc. With `waits_for_quiet` keys count only after a moment without one."""
+    """Box over the chat; the result is None after Esc. With `waits_for_quiet` keys count after a moment without any."""
 
     waits_for_quiet = False
 
