@@ -41,11 +41,11 @@ def footer(message: Message) -> StyledRun | None:
     """Return the reason why an answer ended early, with its numbers; None if nothing is known."""
     if message.role != "assistant":
         return None
-    parts = [*filter(None, [_ENDS.get(message.finish, "")]), *_told(message.numbers)]
+    parts = [*filter(None, [_ENDS.get(message.finish, "")]), *_format_numbers(message.numbers)]
     return StyledRun(" · ".join(parts), "muted") if parts else None
 
 
-def _told(numbers: Mapping[str, Any]) -> list[str]:
+def _format_numbers(numbers: Mapping[str, Any]) -> list[str]:
     """Format the numbers of an answer; missing or invalid ones are left out."""
     tokens, rate = _number(numbers, "tokens"), _number(numbers, "tokens_per_second")
     tau, ttft = _number(numbers, "tau"), _number(numbers, "ttft_ms")

@@ -121,7 +121,7 @@ def _append(path: Path, text: str) -> None:
         path.chmod(0o600)
 
 
-def _load(path: Path, most: int = MAX_MESSAGES) -> list[str]:
+def _load(path: Path, limit: int = MAX_MESSAGES) -> list[str]:
     """Return the newest messages of the file, safe to show."""
     try:
         about = path.lstat()
@@ -138,4 +138,4 @@ def _load(path: Path, most: int = MAX_MESSAGES) -> list[str]:
             continue
         if isinstance(text, str) and text:
             texts.append(sanitize(text))
-    return texts[-most:]
+    return texts[-limit:]

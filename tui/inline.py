@@ -68,7 +68,7 @@ class _Runs:
         self._styles = [style] if style else []
         self._softbreak = softbreak
         self._url: str | None = None
-        self._shown = ""
+        self._link_text = ""
         self._found: list[StyledRun] = []
 
     def of(self, tokens: list[Token]) -> list[StyledRun]:
@@ -85,7 +85,7 @@ class _Runs:
         elif token.type == "image":
             self._image(token)
         elif token.type == "link_open":
-            self._url, self._shown = str(token.attrGet("href") or ""), ""
+            self._url, self._link_text = str(token.attrGet("href") or ""), ""
             self._styles.append("link")
         elif token.type == "link_close":
             self._end_link()
@@ -106,7 +106,7 @@ class _Runs:
     def _end_link(self) -> None:
         url, self._url = self._url or "", None
         self._styles.remove("link")
-        if url and _bare(url) != _bare(self._shown):
+        if url and _bare(url) != _bare(self._link_text):
             self._add(f" ({clean(url)})", "muted")
 
     def _image(self, token: Token) -> None:
@@ -116,11 +116,11 @@ class _Runs:
             self._add(f" ({clean(url)})", "muted")
 
     def _break(self, text: str) -> None:
-        self._shown += text
+        self._link_text += text
         self._found.append(StyledRun(text, " ".join(self._styles)))
 
     def _add(self, text: str, style: str = "", link: str = "") -> None:
-        self._shown += text
+        self._link_text += text
         styles = " ".join(dict.fromkeys([*self._styles, style] if style else self._styles))
         link = link or followable(self._url or "")
         last = self._found[-1] if self._found else None

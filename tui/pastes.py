@@ -68,10 +68,10 @@ class PasteParser(XTermParser):
 
     def _outside(self, data: str) -> tuple[str, str]:
         """Return the input before a paste, with the bracket that begins it, and the rest."""
-        seen = self._before + data
-        found = seen.find(_START)
+        pending = self._before + data
+        found = pending.find(_START)
         if found < 0:
-            self._before = seen[-len(_START) + 1 :]
+            self._before = pending[-len(_START) + 1 :]
             return data, ""
         split = found + len(_START) - len(self._before)
         self._before, self._pieces, self._length, self._kept = "", [], 0, 0
@@ -79,16 +79,16 @@ class PasteParser(XTermParser):
 
     def _inside(self, pieces: list[str], data: str) -> tuple[bool, str]:
         """Keep pasted text; return whether the paste has ended, and the rest."""
-        seen = self._before + data
-        found = seen.find(_END)
+        pending = self._before + data
+        found = pending.find(_END)
         # A possible first part of the bracket waits for its other part.
-        end = found if found >= 0 else max(len(seen) - len(_END) + 1, 0)
+        end = found if found >= 0 else max(len(pending) - len(_END) + 1, 0)
         room = max(MAX_PASTE_CHARS + 1 - self._kept, 0)
-        pieces.append(seen[: min(end, room)])
+        pieces.append(pending[: min(end, room)])
         self._kept += len(pieces[-1])
         self._length += end
-        self._before = "" if found >= 0 else seen[end:]
-        return found >= 0, seen[end + len(_END) :] if found >= 0 else ""
+        self._before = "" if found >= 0 else pending[end:]
+        return found >= 0, pending[end + len(_END) :] if found >= 0 else ""
 
     def _end(self, pieces: list[str]) -> Iterable[Message]:
         self._pieces = None

@@ -91,9 +91,9 @@ class Prompt(SuggestingArea):
     def put_back(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Put a message back into the prompt, before the text being typed."""
         named = [one.name for one in attachments if one.kind in ("file", "symbol")]
-        spelt = {spelling for name in named for spelling in possible_spellings(name)}
-        mentioned = {one.name for one in find_mentions(text, lambda path: False, spelt)}
-        self.chosen_mentions |= spelt
+        spellings = {spelling for name in named for spelling in possible_spellings(name)}
+        mentioned = {one.name for one in find_mentions(text, lambda path: False, spellings)}
+        self.chosen_mentions |= spellings
         pasted = {chip.name: chip.text for chip in self.attachments if chip.kind == "paste"}
         for one in attachments:
             if one.name not in mentioned:
@@ -235,8 +235,8 @@ class Prompt(SuggestingArea):
 
     def _take_paste(self, text: str, length: int = 0) -> None:
         if (length := length or len(text)) > MAX_PASTE_CHARS:
-            most, found = format_size(MAX_PASTE_CHARS), format_size(length)
-            reason = f"{found} pasted: at most {most}; save it to a file and mention parts of it"
+            limit, found = format_size(MAX_PASTE_CHARS), format_size(length)
+            reason = f"{found} pasted: at most {limit}; save it to a file and mention parts of it"
             self.post_message(self.Notice(reason))
             return
         if is_long(text):
@@ -255,8 +255,8 @@ class Prompt(SuggestingArea):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of text rows, at most half of the screen."""
-        most = max(1, min(MAX_PROMPT_ROWS, viewport.height // 2))
-        return min(super().get_content_height(container, viewport, width), most)
+        limit = max(1, min(MAX_PROMPT_ROWS, viewport.height // 2))
+        return min(super().get_content_height(container, viewport, width), limit)
 
 
 class Attachments(Widget):

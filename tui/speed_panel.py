@@ -44,8 +44,8 @@ def bar(share: float, width: int) -> str:
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return the last `width` values, each a column as high as its share of the largest."""
     last = values[-width:] if width > 0 else []
-    most = max(last, default=0.0) or 1.0
-    return "".join(_LEVELS[round(value / most * (len(_LEVELS) - 1))] for value in last)
+    largest = max(last, default=0.0) or 1.0
+    return "".join(_LEVELS[round(value / largest * (len(_LEVELS) - 1))] for value in last)
 
 
 def panel_text(view: Acceptance | None, width: int, drafters: Collection[str] | None = None) -> Content:
@@ -80,9 +80,9 @@ def _rates(rates: Sequence[float], width: int) -> list[Content]:
 def _slots(view: Acceptance, width: int) -> list[Content]:
     if not view.acceptance:
         return []
-    rows, most = [_title("Accepted, by slot of the draft")], len(grouped(max(view.offered, default=0)))
+    rows, digits = [_title("Accepted, by slot of the draft")], len(grouped(max(view.offered, default=0)))
     for slot, share in enumerate(view.acceptance[:_MAX_SLOTS]):
-        count = f" of {grouped(view.offered[slot]):<{most}}" if slot < len(view.offered) else ""
+        count = f" of {grouped(view.offered[slot]):<{digits}}" if slot < len(view.offered) else ""
         rows.append(_row(f"{slot + 1:>2} ", share, f" {_percent(share):>5}{count}", width, "$primary"))
     return rows
 
@@ -91,10 +91,10 @@ def _drafters(by_drafter: Mapping[str, int], width: int) -> list[Content]:
     steps = sum(by_drafter.values())
     if not steps:
         return []
-    rows, most = [_title("Steps, by who drafted")], len(grouped(max(by_drafter.values())))
+    rows, digits = [_title("Steps, by who drafted")], len(grouped(max(by_drafter.values())))
     for name, count in sorted(by_drafter.items(), key=lambda one: -one[1]):
         label = f"{printable(name) or 'nobody':<8.8} "
-        number = f" {_percent(count / steps):>5} {grouped(count):>{most}}"
+        number = f" {_percent(count / steps):>5} {grouped(count):>{digits}}"
         style = f"${'dflash' if name in MODELS else name}" if name in {*LEGEND, *MODELS} else "$text-muted"
         rows.append(_row(label, count / steps, number, width, style))
     return rows
@@ -109,14 +109,14 @@ def _legend(drafters: Collection[str] | None, seen: Collection[str]) -> list[Con
     rows = [_title("Tints of the acceptance view, F2")]
     for name, meaning in LEGEND.items():
         style = f"{_LOOKS[name]} ${name} on ${name}-tint".strip()
-        told = _models(drafters, seen) if name == "dflash" else {name: meaning}
-        rows += [Content.assemble((f" {label:<7} ", style), f" {said}") for label, said in told.items()]
+        meanings = _models(drafters, seen) if name == "dflash" else {name: meaning}
+        rows += [Content.assemble((f" {label:<7} ", style), f" {text}") for label, text in meanings.items()]
     return [*rows, Content("Every second step is underlined.")]
 
 
 def _models(drafters: Collection[str] | None, seen: Collection[str]) -> Mapping[str, str]:
     """Return the active drafters with their descriptions: the pair's, else those of the last answer."""
-    known = {name: said for name, said in MODELS.items() if name in seen or name in (drafters or ())}
+    known = {name: text for name, text in MODELS.items() if name in seen or name in (drafters or ())}
     return known or ({"model": LEGEND["dflash"]} if drafters is None else {})
 
 

@@ -22,8 +22,8 @@ class Table(Block):
     def _layout(self, width: int) -> Sequence[Line]:
         head = [inline(cell, "strong") for cell in self.head]
         body = [[inline(cell) for cell in row] for row in self.body]
-        wanted = [_widest(column) for column in zip_longest(head, *body, fillvalue=())]
-        widths = _fitted(wanted, width - 3 * (len(wanted) - 1))
+        natural = [_widest(column) for column in zip_longest(head, *body, fillvalue=())]
+        widths = _fit_widths(natural, width - 3 * (len(natural) - 1))
         if widths is None:
             return self._fields(head, body, width)
         rule = Line((StyledRun("─┼─".join("─" * cells for cells in widths), "table"),), 1)
@@ -72,17 +72,17 @@ def _widest(cells: Sequence[Sequence[StyledRun]]) -> int:
     return max((line.width for cell in cells for line in wrap(cell, 1_000_000)), default=0) or 1
 
 
-def _fitted(wanted: list[int], room: int) -> list[int] | None:
+def _fit_widths(natural: list[int], room: int) -> list[int] | None:
     """Return the widths of the columns, the widest narrowed first; None if they do not fit."""
-    if sum(min(cells, MIN_COLUMN_CELLS) for cells in wanted) > room:
+    if sum(min(cells, MIN_COLUMN_CELLS) for cells in natural) > room:
         return None
-    low, high = MIN_COLUMN_CELLS, max(wanted)
+    low, high = MIN_COLUMN_CELLS, max(natural)
     while low < high:
         limit = (low + high + 1) // 2
-        fits = sum(min(cells, limit) for cells in wanted) <= room
+        fits = sum(min(cells, limit) for cells in natural) <= room
         low, high = (limit, high) if fits else (low, limit - 1)
-    widths = [min(cells, low) for cells in wanted]
-    for column, cells in enumerate(wanted):
+    widths = [min(cells, low) for cells in natural]
+    for column, cells in enumerate(natural):
         if widths[column] < cells and sum(widths) < room:
             widths[column] += 1
     return widths

@@ -129,23 +129,27 @@ def nearest(value: str, against: str = "", *, tint: bool = False) -> str:
     """Return the most similar of the 256 colours that is readable on `against`; for a `tint` the hue counts most."""
     if not value.startswith("#"):
         return value
-    wanted, weight = rgb_to_lab(Color.parse(value)), 0.3 if tint else 1.0
-    beside = Color.parse(against) if against else None
-    able = [one for one in _shown() if beside is None or _contrast(one[1], _downgraded(*beside.rgb)) >= MIN_CONTRAST]
-    return Color(*min(able, key=lambda one: _distance(one[2], wanted, weight))[0]).hex.lower()
+    target, weight = rgb_to_lab(Color.parse(value)), 0.3 if tint else 1.0
+    ground = Color.parse(against) if against else None
+    readable = [
+        one
+        for one in _palette_of_256()
+        if ground is None or _contrast(one[1], _downgraded(*ground.rgb)) >= MIN_CONTRAST
+    ]
+    return Color(*min(readable, key=lambda one: _distance(one[2], target, weight))[0]).hex.lower()
 
 
 @cache
-def _shown() -> list[tuple[tuple[int, int, int], Color, Lab]]:
+def _palette_of_256() -> list[tuple[tuple[int, int, int], Color, Lab]]:
     """Return each of the 256 colours once: an RGB value that is shown as it, and the colour shown."""
-    shown = {_downgraded(*rgb): rgb for rgb in _CANDIDATE_COLOURS}
-    return [(rgb, colour, rgb_to_lab(colour)) for colour, rgb in shown.items()]
+    displayed = {_downgraded(*rgb): rgb for rgb in _CANDIDATE_COLOURS}
+    return [(rgb, colour, rgb_to_lab(colour)) for colour, rgb in displayed.items()]
 
 
 @cache
 def _downgraded(*rgb: int) -> Color:
-    shown = RichColor.from_rgb(*rgb).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
-    return Color(shown.red, shown.green, shown.blue)
+    displayed = RichColor.from_rgb(*rgb).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+    return Color(displayed.red, displayed.green, displayed.blue)
 
 
 def _distance(one: Lab, other: Lab, weight: float) -> float:

@@ -33,7 +33,7 @@ class TintedText:
     def __init__(self, text: str = "", steps: Iterable[StepRecord] = ()) -> None:
         self._ends = array("Q")  # byte offset of the end of each span
         self._styles = bytearray()  # of each span, as index into _STYLES
-        self._steps = self._seen = 0  # all steps, and those with text
+        self._steps = self._steps_with_text = 0  # all steps, and those with text
         self._tokens: Counter[str] = Counter()  # by drafter
         self._texts: list[str] = [""]  # logical lines
         self._starts = array("Q", [0])  # byte offset of each
@@ -73,8 +73,8 @@ class TintedText:
             if size := sum(sizes):
                 start += size
                 self._ends.append(start)
-                self._styles.append(2 * TINTS.index(tint_of(drafter)) + self._seen % 2)
-        self._seen += 1
+                self._styles.append(2 * TINTS.index(tint_of(drafter)) + self._steps_with_text % 2)
+        self._steps_with_text += 1
 
     def legend(self) -> list[StyledRun]:
         """Return the number of tokens per source, each in its style; a note if the sources are unknown."""
@@ -109,14 +109,14 @@ class TintedText:
         while done < len(text) and span < len(self._ends):
             end = bisect_left(offsets, self._ends[span] - start)
             if end > done:
-                yield StyledRun(_shown(text[done:end]), _STYLES[self._styles[span]])
+                yield StyledRun(_safe(text[done:end]), _STYLES[self._styles[span]])
                 done = end
             span += 1
         if done < len(text):
-            yield StyledRun(_shown(text[done:]))
+            yield StyledRun(_safe(text[done:]))
 
 
-def _shown(text: str) -> str:
+def _safe(text: str) -> str:
     return sanitize(text).replace("\t", " " * _TAB)
 
 

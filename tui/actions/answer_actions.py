@@ -30,7 +30,7 @@ class _EditUndo:
 
     chat: list[Message]
     length: int
-    taken: list[Message]
+    removed: list[Message]
     left_out: int
 
 
@@ -214,11 +214,11 @@ class AnswerActions(ChatAppBase):
         if text is None:
             return "not sent"
         title = f"Sent instead of the oldest {talk.left_out + fit.dropped} messages"
-        taken = await self.push_screen_wait(AskText(title, text, lines=10, waits_for_quiet=True))
-        if not taken or not taken.strip():
+        summary = await self.push_screen_wait(AskText(title, text, lines=10, waits_for_quiet=True))
+        if not summary or not summary.strip():
             return "not sent"
         talk.left_out += fit.dropped
-        talk.summary, talk.used = taken.strip(), None
+        talk.summary, talk.used = summary.strip(), None
         self.say(f"a summary is sent instead of the {talk.left_out} messages at the top")
         return ""
 
@@ -272,9 +272,9 @@ class AnswerActions(ChatAppBase):
         talk, edit, editing, self._edit_undo = self.talk, self._edit_undo, self.editing, None
         if edit is None or not editing or talk.answering:
             return False
-        talk.messages.extend(edit.taken)
+        talk.messages.extend(edit.removed)
         talk.left_out = edit.left_out
-        if self.prompt.text == edit.taken[0].text:
+        if self.prompt.text == edit.removed[0].text:
             self.prompt.put_all("")
             self.prompt.detach()
         self.show_chat()

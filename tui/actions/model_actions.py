@@ -37,8 +37,8 @@ class ModelActions(ChatAppBase):
         if not (about := await self.run_until_esc(self.talk.answerer.load(chosen))):
             self.say(f"{chosen} is not loaded")
             return
-        said = (f"{about.pair} is loaded: {about.context} tokens of context", about.rows, about.notice)
-        self.say("; ".join(filter(None, said)))
+        parts = (f"{about.pair} is loaded: {about.context} tokens of context", about.rows, about.notice)
+        self.say("; ".join(filter(None, parts)))
         self.refresh_status()
         self.count_used()
 
@@ -46,12 +46,12 @@ class ModelActions(ChatAppBase):
         """See `Answerer.when_busy`."""
         from localdflash.tui.screens.questions import Option, Question
 
-        called = model_name(pair)
-        lines = [f"{called} does not fit into memory beside it."]
+        model = model_name(pair)
+        lines = [f"{model} does not fit into memory beside it."]
         options = Option("w", "Wait"), Option("s", "Switch now, end that answer"), Option("n", "Cancel")
         match await self.push_screen_wait(Question(f"{busy}", lines, *options)):
             case "w":
-                self.say(f"{called} is loaded when that answer is done; Esc ends the waiting")
+                self.say(f"{model} is loaded when that answer is done; Esc ends the waiting")
                 return "wait"
             case "s":
                 return "end"
@@ -74,37 +74,37 @@ class ModelActions(ChatAppBase):
         from localdflash.tui.screens.questions import AskText
 
         if not text:
-            given = await self.push_screen_wait(AskText("Instructions before the chat", self.talk.system, lines=8))
-            if given is None:
+            answer = await self.push_screen_wait(AskText("Instructions before the chat", self.talk.system, lines=8))
+            if answer is None:
                 return
-            text = given
+            text = answer
         await self.set_system(text.strip(), "instructions set" if text.strip() else "no instructions")
 
-    async def set_system(self, text: str, told: str) -> None:
+    async def set_system(self, text: str, notice: str) -> None:
         """Use these instructions from the next answer on."""
         await self.talk.set_instructions(text)
         self.count_used()
-        self.say(f"{told}, from the next answer on")
+        self.say(f"{notice}, from the next answer on")
 
-    def action_set(self, given: str = "") -> None:
+    def action_set(self, argument: str = "") -> None:
         """Show or change the sampling settings."""
-        if not given:
+        if not argument:
             self.say(", ".join(self._settings()))
             return
-        name, _, value = given.replace("=", " ").partition(" ")
+        name, _, value = argument.replace("=", " ").partition(" ")
         self._change(name, value)
 
     def _settings(self) -> Iterable[str]:
         """Yield each setting with its value; for unset settings, the resolved default."""
         talk, about = self.talk, self.talk.answerer.about
         ours = about if about and talk.answerer.ours else None
-        meant = talk.settings.resolved(ours.sampling, ours.context) if ours else talk.settings
+        resolved_settings = talk.settings.resolved(ours.sampling, ours.context) if ours else talk.settings
         for name, value in asdict(talk.settings).items():
             if value is None and name != "seed":
                 of_model = " (the model's)" if ours and name in ours.sampling else ""
-                yield f"{name} {AUTO}" + (f": {getattr(meant, name):g}{of_model}" if ours else "")
+                yield f"{name} {AUTO}" + (f": {getattr(resolved_settings, name):g}{of_model}" if ours else "")
             else:
-                yield f"{name} {_spelled(value)}"
+                yield f"{name} {_format_value(value)}"
 
     def action_think(self, value: str = "") -> None:
         """Turn thinking before an answer on or off."""
@@ -117,8 +117,8 @@ class ModelActions(ChatAppBase):
             self.show_error(str(error))
             return
         changed = getattr(self.talk.settings, name)
-        told = AUTO if changed is None and name != "seed" else _spelled(changed)
-        self.say(f"{name} {told}, from the next answer on")
+        notice = AUTO if changed is None and name != "seed" else _format_value(changed)
+        self.say(f"{name} {notice}, from the next answer on")
         self.refresh_status()
 
     @in_background
@@ -146,11 +146,11 @@ class ModelActions(ChatAppBase):
             if self.start.chats:
                 await asyncio.to_thread(project.remember_decision, file, value == "on")
             self.count_used()
-        how = "is included from the next answer on" if self.talk.project else "is not included"
-        self.say(f"{project.FILE_NAME} {how}: {file.path}")
+        state = "is included from the next answer on" if self.talk.project else "is not included"
+        self.say(f"{project.FILE_NAME} {state}: {file.path}")
 
 
-def _spelled(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)

@@ -201,8 +201,8 @@ def fitting(keys: Sequence[str], width: int) -> Content:
     """Return as many hints as fit into `width` cells, with the keys in bold."""
     shown = Content("")
     for hint in keys:
-        key, blank, does = hint.partition(" ")
-        more = Content.assemble(HINT_SEPARATOR if shown else "", (key, "bold $foreground"), blank + does)
+        key, blank, effect = hint.partition(" ")
+        more = Content.assemble(HINT_SEPARATOR if shown else "", (key, "bold $foreground"), blank + effect)
         if shown.cell_length + more.cell_length > width:
             break
         shown += more

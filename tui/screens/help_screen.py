@@ -69,21 +69,21 @@ def _usage(command: Command) -> str:
 
 def help_text(words: str, width: int) -> Content:
     """Return the entries that contain all the words, laid out for a width in cells."""
-    wanted = words.lower().split()
+    terms = words.lower().split()
     blocks = []
     for title, entries in sections():
-        having = [entry for entry in entries if all(word in f"{title} {' '.join(entry)}".lower() for word in wanted)]
-        if having:
-            rows = [_entry(typed, does, width) for typed, does in having]
+        matching = [entry for entry in entries if all(word in f"{title} {' '.join(entry)}".lower() for word in terms)]
+        if matching:
+            rows = [_entry(usage, effect, width) for usage, effect in matching]
             blocks.append(Content("\n").join([Content.styled(title, "bold $primary"), *rows]))
     return Content("\n\n").join(blocks) if blocks else Content("Nothing has these words.")
 
 
-def _entry(typed: str, does: str, width: int) -> Content:
+def _entry(usage: str, effect: str, width: int) -> Content:
     column = 2 + max(len(usage) for _, entries in sections() for usage, _ in entries)
     if width < column + _MIN_HELP_CELLS:
-        return Content.assemble((typed, "bold"), "\n", indented(does, width, 2))
-    return Content.assemble((f"{typed:<{column}}", "bold"), indented(does, width, column)[column:])
+        return Content.assemble((usage, "bold"), "\n", indented(effect, width, 2))
+    return Content.assemble((f"{usage:<{column}}", "bold"), indented(effect, width, column)[column:])
 
 
 class HelpScreen(Dialog[None]):
@@ -92,8 +92,8 @@ class HelpScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "close", show=False, priority=True),
         *(
-            Binding(key, f"scroll_help('{way}')", show=False)
-            for key, way in (("down", "down"), ("up", "up"), ("pagedown", "page_down"), ("pageup", "page_up"))
+            Binding(key, f"scroll_help('{direction}')", show=False)
+            for key, direction in (("down", "down"), ("up", "up"), ("pagedown", "page_down"), ("pageup", "page_up"))
         ),
     ]
     DEFAULT_CSS = """
@@ -127,6 +127,6 @@ class HelpScreen(Dialog[None]):
         if width := self._all.scrollable_content_region.width:
             self._text.update(help_text(self.query_one(Field).value, width))
 
-    def action_scroll_help(self, way: str) -> None:
+    def action_scroll_help(self, direction: str) -> None:
         """Scroll while the field has the focus."""
-        getattr(self._all, f"scroll_{way}")(animate=False)
+        getattr(self._all, f"scroll_{direction}")(animate=False)
