@@ -239,10 +239,6 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             if about.notice:
                 self.say(about.notice)
         self.refresh_status()
-        await self._warm_up()
-
-    async def _warm_up(self) -> None:
-        """Preload the Python lexer and freeze the garbage collector while the app is idle."""
         await asyncio.to_thread(lexer_for, "python")  # 40 ms
         if not self.is_headless:  # tests start many apps in one process
             gc.freeze()  # each full collection of all modules takes 50 to 100 ms

@@ -28,7 +28,7 @@ class Column:
         self.entries: list[ChatEntry] = []
         self.view = ChatView(80)
         self._tops = [0]  # the first row of each entry, and the height of all
-        self._laid: set[int] = set()
+        self.laid: set[int] = set()  # indices of the entries that are laid out
 
     @property
     def height(self) -> int:
@@ -63,7 +63,7 @@ class Column:
         last = len(self.entries) - 1
         self.entries[last] = ChatEntry(message, self.entries[last].number)
         self.entries[last].estimate(self.view)
-        self._laid.discard(last)
+        self.laid.discard(last)
         self._sum_up(last)
 
     def guess(self, view: ChatView | None = None) -> None:
@@ -72,7 +72,7 @@ class Column:
         for entry in self.entries:
             entry.drop()
             entry.estimate(self.view)
-        self._laid.clear()
+        self.laid.clear()
         self._sum_up(0)
 
     def lay_out(self, index: int) -> range:
@@ -80,7 +80,7 @@ class Column:
         entry = self.entries[index]
         before = entry.height
         changed = entry.lay_out(self.view)
-        self._laid.add(index)
+        self.laid.add(index)
         if entry.height != before or index == len(self.entries) - 1:
             self._sum_up(index)
         return changed
@@ -118,20 +118,16 @@ class Column:
             return range(0)
         return range(self.at(low)[0], self.at(max(low, min(high, self.height) - 1))[0] + 1)
 
-    def laid(self) -> list[int]:
-        """Return the entries that are laid out."""
-        return sorted(self._laid)
-
     def drop_far(self, first: int, rows: int) -> None:
         """Free the rows of entries far from the screen."""
         if not self.entries:
             return
         low, _ = self.at(max(0, first - _RETAINED_SCREENS * rows))
         high, _ = self.at(min(first + _RETAINED_SCREENS * rows, self.height - 1))
-        for index in [index for index in self._laid if not low <= index <= high]:
+        for index in [index for index in self.laid if not low <= index <= high]:
             if not self.entries[index].growing:
                 self.entries[index].drop()
-                self._laid.discard(index)
+                self.laid.discard(index)
 
     def _sum_up(self, index: int) -> None:
         """Recompute where entries begin, from this one on, after heights changed."""

@@ -28,8 +28,9 @@ def load() -> TuiState:
     """Return the state saved last; invalid values count as missing."""
     found = read_json(state_file(), _MAX_BYTES)
     theme = found.get("theme")
-    known = isinstance(theme, str) and theme in THEMES
-    return TuiState(theme if known else DEFAULT, found.get("seen_welcome") is True)
+    if not isinstance(theme, str) or theme not in THEMES:
+        theme = DEFAULT
+    return TuiState(theme, found.get("seen_welcome") is True)
 
 
 def save(state: TuiState) -> None:

@@ -153,7 +153,7 @@ class Scroller(ScrollView):
         while highlight.missing:
             for language in tuple(highlight.missing):
                 await asyncio.to_thread(highlight.load, language)
-            for index in self._column.laid():
+            for index in sorted(self._column.laid):
                 self._column.entries[index].recolour()
                 if changed := self._column.lay_out(index):
                     self._draw(self._column.top(index) + changed.start)

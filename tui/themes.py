@@ -26,10 +26,11 @@ VARIABLE_DEFAULTS: Mapping[str, str] = {**_ANSI, **_NO_TINTS}
 
 
 # Colours of our themes, in the order of the values below.
-_FIELDS = ("background", "surface", "panel", "foreground")
-_FIELDS += ("primary", "secondary", "accent", "warning", "error", "success")
-_VARIABLE_FIELDS = ("text-muted", "block-cursor-background", "input-selection-background", "border-blurred")
-_VARIABLE_FIELDS += ("dflash", "lookup", "grammar", "dflash-tint", "lookup-tint", "grammar-tint")
+_FIELDS = "background surface panel foreground primary secondary accent warning error success"
+_VARIABLE_FIELDS = (
+    "text-muted block-cursor-background input-selection-background border-blurred "
+    "dflash lookup grammar dflash-tint lookup-tint grammar-tint"
+)
 _COLOURS = {
     "dark": (
         "#14171c #1b1f26 #232831 #d9dee6 #7fb4e6 #86c7b8 #c9a6e8 #e5b567 #f28b82 #8fcb8f",
@@ -57,8 +58,8 @@ _COLOURS = {
 def _own(name: str) -> Theme:
     """Return one of our themes."""
     first, second = _COLOURS[name]
-    fields: dict[str, Any] = dict(zip(_FIELDS, first.split(), strict=True))
-    variables = dict(zip(_VARIABLE_FIELDS, second.split(), strict=True))
+    fields: dict[str, Any] = dict(zip(_FIELDS.split(), first.split(), strict=True))
+    variables = dict(zip(_VARIABLE_FIELDS.split(), second.split(), strict=True))
     dark = name not in ("light", "sand")
     variables |= {
         "block-cursor-foreground": "#ffffff" if dark else "#10151b",
@@ -130,17 +131,13 @@ def nearest(value: str, against: str = "", *, tint: bool = False) -> str:
     if not value.startswith("#"):
         return value
     target, weight = rgb_to_lab(Color.parse(value)), 0.3 if tint else 1.0
-    ground = Color.parse(against) if against else None
-    readable = [
-        one
-        for one in _palette_of_256()
-        if ground is None or _contrast(one[1], _downgraded(*ground.rgb)) >= MIN_CONTRAST
-    ]
+    ground = _downgraded(*Color.parse(against).rgb) if against else None
+    readable = [one for one in _all_256() if ground is None or _contrast(one[1], ground) >= MIN_CONTRAST]
     return Color(*min(readable, key=lambda one: _distance(one[2], target, weight))[0]).hex.lower()
 
 
 @cache
-def _palette_of_256() -> list[tuple[tuple[int, int, int], Color, Lab]]:
+def _all_256() -> list[tuple[tuple[int, int, int], Color, Lab]]:
     """Return each of the 256 colours once: an RGB value that is shown as it, and the colour shown."""
     displayed = {_downgraded(*rgb): rgb for rgb in _CANDIDATE_COLOURS}
     return [(rgb, colour, rgb_to_lab(colour)) for colour, rgb in displayed.items()]
