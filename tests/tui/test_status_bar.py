@@ -45,7 +45,7 @@ def test_what_is_said(changes: dict[str, object], expected: str) -> None:
         (80, "embedded · 412/1 024 · 58 tok/s · τ 3.9 · 51 % accepted · first 0.18 s"),
         (20, "embedded · 58 tok/s"),
         (17, "embed… · 58 tok/s"),
-        (1, "e"),
+        (1, "…"),
     ],
 )
 def test_the_least_important_goes_first(width: int, expected: str) -> None:
