@@ -3,12 +3,14 @@
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import get_type_hints
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,8 +25,8 @@ from localdflash.server.api import (
 )
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_errors import error_response, on_error
-from localdflash.server.api.http_responses import GONE
 from localdflash.server.api.metrics import Metrics
+from localdflash.server.api.request_body import read
 from localdflash.server.engines import Engines
 from localdflash.server.tcp import TcpPort
 
@@ -32,32 +34,49 @@ log = logging.getLogger(__name__)
 
 # Requests that only look: an engine that nobody else uses becomes idle.
 MONITORING_PATHS = frozenset({"/health", "/v1/health", "/metrics", "/ps", "/slots"})
-EMBEDDINGS = ("/v1/embeddings", "/embeddings", "/embedding")
-ROUTES = [
-    Route("/v1/models", control.models, methods=["GET"]),
-    Route("/v1/models/{model:path}", control.model, methods=["GET"]),
-    Route("/v1/chat/completions", openai_api.chat, methods=["POST"]),
-    Route("/v1/completions", openai_api.completions, methods=["POST"]),
-    Route("/v1/responses", responses_api.responses, methods=["POST"]),
-    Route("/v1/messages", anthropic_api.messages, methods=["POST"]),
-    Route("/v1/messages/count_tokens", anthropic_api.count_tokens, methods=["POST"]),
-    Route("/complete", complete_endpoint.complete, methods=["POST"]),
-    Route("/infill", llama_server_api.infill, methods=["POST"]),
-    Route("/completion", llama_server_api.completion, methods=["POST"]),
-    Route("/tokenize", llama_server_api.tokenize, methods=["POST"]),
-    Route("/detokenize", llama_server_api.detokenize, methods=["POST"]),
-    Route("/apply-template", openai_api.apply_template, methods=["POST"]),
-    Route("/props", llama_server_api.props, methods=["GET"]),
-    Route("/slots", llama_server_api.slots, methods=["GET"]),
-    Route("/health", control.health, methods=["GET"]),
-    Route("/v1/health", control.health, methods=["GET"]),
-    Route("/metrics", control.metrics, methods=["GET"]),
-    *(Route(path, openai_api.embeddings, methods=["POST"]) for path in EMBEDDINGS),
-    Route("/ps", control.ps, methods=["GET"]),
-    Route("/listen", control.listen, methods=["POST"]),
-    Route("/load", control.load, methods=["POST"]),
-    Route("/stop", control.stop, methods=["POST"]),
-]
+GONE = 499  # the status of a request whose client left, which only the metrics show
+ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
+    "GET": {
+        "/v1/models": control.models,
+        "/v1/models/{model:path}": control.model,
+        "/props": llama_server_api.props,
+        "/slots": llama_server_api.slots,
+        "/health": control.health,
+        "/v1/health": control.health,
+        "/metrics": control.metrics,
+        "/ps": control.ps,
+    },
+    "POST": {
+        "/v1/chat/completions": openai_api.chat,
+        "/v1/completions": openai_api.completions,
+        "/v1/responses": responses_api.responses,
+        "/v1/messages": anthropic_api.messages,
+        "/v1/messages/count_tokens": anthropic_api.count_tokens,
+        "/complete": complete_endpoint.complete,
+        "/infill": llama_server_api.infill,
+        "/completion": llama_server_api.completion,
+        "/tokenize": llama_server_api.tokenize,
+        "/detokenize": llama_server_api.detokenize,
+        "/apply-template": openai_api.apply_template,
+        "/v1/embeddings": openai_api.embeddings,
+        "/embeddings": openai_api.embeddings,
+        "/embedding": openai_api.embeddings,
+        "/listen": control.listen,
+        "/load": control.load,
+        "/stop": control.stop,
+    },
+}
+
+
+def _endpoint(handler: Callable[..., Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler as an endpoint; a parameter `body` gets the request's body, read as the type it is annotated."""
+    body_type = get_type_hints(handler).get("body")
+
+    async def endpoint(http: Request) -> Response:
+        body = {"body": await read(http, body_type)} if body_type else {}
+        return await handler(http, http.app.state.shared, **body)
+
+    return endpoint
 
 
 class Activity:
@@ -82,14 +101,14 @@ class Activity:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
-            elif scope["path"] in MONITORING_PATHS:
+                return
+            counts = scope["path"] not in MONITORING_PATHS
+            self._running += counts
+            try:
                 await self._serve(app, scope, receive, send)
-            else:
-                self._running += 1
-                try:
-                    await self._serve(app, scope, receive, send)
-                finally:
-                    self._running -= 1
+            finally:
+                self._running -= counts
+                if counts:
                     self.restart()
 
         return serve
@@ -106,7 +125,7 @@ class Activity:
         try:
             await app(scope, receive, send_counted)
         except ClientDisconnect:
-            pass  # in the middle of its body
+            pass  # counted as `GONE`
         except Exception as error:
             log.error("internal error: %s", _where(error))
             if not status:
@@ -133,7 +152,11 @@ def create_app(
     activity = activity or Activity(metrics)
     metrics.watch(engines)
     app = Starlette(
-        routes=ROUTES,
+        routes=[
+            Route(path, _endpoint(handler), methods=[method])
+            for method, handlers in ROUTES.items()
+            for path, handler in handlers.items()
+        ],
         middleware=[Middleware(activity.around)],
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )

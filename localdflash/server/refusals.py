@@ -18,17 +18,21 @@ from localdflash.base.errors import (
 
 Json = dict[str, Any]
 
-_ERRORS: dict[str, type[LocaldflashError]] = {
-    "context_length_exceeded": ContextOverflow,
-    "unsupported_by_model": ModelError,
-    "model_not_found": ModelNotLoaded,
-    "model_not_loaded": ModelNotLoaded,
-    "model_changed": ModelNotLoaded,
-    "model_busy": ModelBusy,
-    "queue_full": QueueFull,
-    "out_of_memory": OutOfMemory,
-    "device_failed": DeviceFailed,
-    "engine_stopped": EngineGone,
+# The status and code of each error over HTTP, subclasses after their bases.
+ERRORS: dict[type[LocaldflashError], tuple[int, str | None]] = {
+    LocaldflashError: (500, None),
+    UsageError: (400, "invalid_value"),
+    ContextOverflow: (400, "context_length_exceeded"),
+    ModelError: (400, "unsupported_by_model"),
+    ModelBusy: (409, "model_busy"),
+    QueueFull: (503, "queue_full"),
+    OutOfMemory: (503, "out_of_memory"),
+    DeviceFailed: (503, "device_failed"),
+    EngineGone: (503, "engine_stopped"),
+}
+_CODES: dict[str | None, type[LocaldflashError]] = {
+    **{code: kind for kind, (_, code) in ERRORS.items() if code},
+    **dict.fromkeys(("model_not_found", "model_not_loaded", "model_changed"), ModelNotLoaded),
 }
 
 
@@ -44,9 +48,9 @@ def error_of(content: Json, status: int) -> LocaldflashError:
     """Return the error in an OpenAI-style body; if the body has none, return an error that names the status."""
     about = content.get("error")
     about = about if isinstance(about, dict) else {"message": about}
-    nonsense = f"status {status}" if status >= 300 else "something that makes no sense"
-    message = about.get("message") or content.get("detail") or f"the server answered with {nonsense}"
-    kind = _ERRORS.get(str(about.get("code"))) or (UsageError if 400 <= status < 500 else LocaldflashError)
+    fallback = f"the server answered with {f'status {status}' if status >= 300 else 'something that makes no sense'}"
+    message = about.get("message") or content.get("detail") or fallback
+    kind = _CODES.get(str(about.get("code"))) or (UsageError if 400 <= status < 500 else LocaldflashError)
     return kind(str(message))
 
 

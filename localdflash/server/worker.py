@@ -99,6 +99,11 @@ class PairWorker:
         return total(self.loaded.memory() | {PROGRAM: 0}) if self.loaded else 0
 
     @property
+    def prefix_bytes(self) -> int:
+        """Return the size of the prefix cache in memory."""
+        return self.scheduler.prefixes.size if self.scheduler and self.scheduler.prefixes else 0
+
+    @property
     def error(self) -> BaseException | None:
         """Return the error of a failed load, else None."""
         return self._loading.exception() if self._loading.done() else None

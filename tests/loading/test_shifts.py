@@ -28,7 +28,7 @@ def pairs(request: pytest.FixtureRequest) -> Iterator[tuple[LoadedPair, LoadedPa
 def ids_of(loaded: LoadedPair, params: SamplingParams) -> tuple[list[int], int]:
     """The ids of an answer, and how many of them were drafted."""
     prepared = render_chat(loaded, [QUESTION]).prepare(40, params)
-    return answer_directly(loaded, prepared).ids, prepared.request.stats.accepted
+    return answer_directly(loaded, prepared).ids, prepared.requests[0].stats.accepted
 
 
 @pytest.mark.parametrize(

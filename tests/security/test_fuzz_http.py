@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from localdflash.server.api import schemas
-from localdflash.server.api.anthropic_body import CountRequest, MessagesRequest
+from localdflash.server.api.agent_bodies import CountRequest, MessagesRequest, ResponsesRequest
 from localdflash.server.api.request_body import MAX_BODY_BYTES, UNSUPPORTED
-from localdflash.server.api.responses_body import ResponsesRequest
 from tests.security.fuzzing import fuzz, long_enough
 
 STATUSES = {200, 400, 404, 405, 413, 503}

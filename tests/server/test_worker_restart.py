@@ -21,7 +21,7 @@ def answer(disk_bytes: int, **options: object) -> tuple[str, Request]:
     worker = PairWorker(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
 
     async def ask() -> tuple[str, Request]:
-        request = prepare_middle(await worker.ready(), SOURCE, "\n", 12, SamplingParams()).request
+        request = prepare_middle(await worker.ready(), SOURCE, "\n", 12, SamplingParams()).requests[0]
         return "".join([delta.text async for delta in worker.stream(request)]), request
 
     worker.start()

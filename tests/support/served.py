@@ -209,6 +209,6 @@ def filled(plain: LoadedPair) -> Callable[..., str]:
     def text(prefix: str, suffix: str, max_tokens: int) -> str:
         hole = Gap("", "", prefix, "", suffix)
         filling = filler.fill(hole, max_tokens=max_tokens, params=SamplingParams(), most=plain.context)
-        return answer_directly(plain, prepare_infill(filling)).text
+        return answer_directly(plain, prepare_infill(plain, filling)).text
 
     return text

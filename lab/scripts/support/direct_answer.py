@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from localdflash.engine.generate import generate
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.server.api.generation import PreparedRequest
+from localdflash.server.api.generation import GenerationRequest
 from localdflash.text.stream import AnswerText
 
 
@@ -16,9 +16,9 @@ class DirectAnswer(NamedTuple):
     finish: str
 
 
-def answer_directly(loaded: LoadedPair, prepared: PreparedRequest) -> DirectAnswer:
+def answer_directly(loaded: LoadedPair, prepared: GenerationRequest) -> DirectAnswer:
     """Run a request to its end on a loaded pair; the request holds its statistics afterwards."""
-    request, ids, pieces = prepared.request, list[int](), list[str]()
+    request, ids, pieces = prepared.requests[0], list[int](), list[str]()
     ending = prepared.ending() if prepared.ending else None
     text = AnswerText(prepared.make_decoder(loaded.tokenizer), request.ends, prepared.stops, ending)
     for step in generate(loaded.pair, request):

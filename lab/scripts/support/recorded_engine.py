@@ -25,7 +25,7 @@ from localdflash.lsp.engine_completer import CompletionClient, CompletionSource,
 from localdflash.server.answering import TextDelta
 from localdflash.server.api import complete_endpoint
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.generation import GenerationRequest
+from localdflash.server.api.completion_request import prepare_infill
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.stream import AnswerText, Detokenizer
 
@@ -99,9 +99,7 @@ class RecordedEngine(CompletionClient):
         asked = msgspec.convert(dict(body), CompleteRequest)
         filling = complete_endpoint.fill(self._filler, asked)
         worker = _Worker(self._loaded, self._records, filling.word)
-        generation = GenerationRequest(
-            self._loaded, filling.requests, filling.stops, urgent=True, ending=filling.ending
-        )
+        generation = prepare_infill(self._loaded, filling)
         async with aclosing(complete_endpoint.answers(worker.state, generation, asked.count)) as events:
             async for event in events:
                 yield cast(Event, event)

@@ -8,21 +8,20 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.server.api.anthropic_body import (
+from localdflash.server.api.agent_bodies import (
     CountRequest,
     DocumentBlock,
     ImageBlock,
     MessageBlock,
     MessageParam,
     MessagesRequest,
+    OutputConfig,
     TextBlock,
     ThinkingBlock,
     ToolChoice,
@@ -31,28 +30,16 @@ from localdflash.server.api.anthropic_body import (
     ToolUseBlock,
 )
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import (
-    check_schema,
-    clamp_effort,
-    messages_of,
-    named_tool,
-    prepare_chat,
-    render_chat,
-    tools_of,
-    variables_of,
-)
+from localdflash.server.api.chat_request import check_schema, prepare_chat, prompt_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
 from localdflash.server.api.http_errors import MESSAGES, bad, error_body
 from localdflash.server.api.http_responses import EventStream, json_of, json_response, named_event, named_events
-from localdflash.server.api.request_body import read
 from localdflash.server.api.schemas import (
     CalledFunction,
     ChatMessage,
     ChatRequest,
-    JsonSchema,
     NamedTool,
-    ResponseFormat,
     Tool,
     ToolCall,
     ToolFunction,
@@ -63,56 +50,39 @@ INVALID = "INVALID_JSON"  # where Anthropic has a client put arguments that are 
 SIGNATURE = ""  # of thoughts: nobody but this machine has made them
 
 
-async def messages(http: HttpRequest) -> Response:
+async def messages(http: HttpRequest, state: AppState, body: MessagesRequest) -> Response:
     """Answer a conversation."""
-    state: AppState = http.app.state.shared
-    body = await read(http, MessagesRequest)
     generation, make_parts = await prepare_chat(state, chat_request(body))
-    blocks, stops = AnswerBlocks(make_parts()), body.stop_sequences or ()
+    answer = state, generation, AnswerBlocks(make_parts()), body.stop_sequences or ()
     if body.stream:
-        failure = lambda error: named_event(error_body(error, MESSAGES))  # noqa: E731
-        return EventStream(named_events(_events(state, generation, blocks, stops)), failure)
-    return await json_of(http, _message(state, generation, blocks, stops))
+        return EventStream(named_events(_events(*answer)), lambda error: named_event(error_body(error, MESSAGES)))
+    return await json_of(http, _message(*answer))
 
 
-async def count_tokens(http: HttpRequest) -> Response:
+async def count_tokens(http: HttpRequest, state: AppState, body: CountRequest) -> Response:
     """Tell how many tokens the prompt of a conversation has, whether or not it fits."""
-    state: AppState = http.app.state.shared
-    body = await read(http, CountRequest)
-    loaded = await state.ready("chat", body.model)
-    asked = chat_request(body)
-    render = partial(
-        render_chat,
-        loaded,
-        messages_of(asked.messages),
-        variables=variables_of(asked),
-        goes_on=bool(asked.continue_final_message),
-        tools=tools_of(asked).described,
-    )
-    return json_response({"input_tokens": len(await asyncio.to_thread(lambda: render().encode()))})
+    loaded, request = await state.ready("chat", body.model), chat_request(body)
+    return json_response({"input_tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, request).encode()))})
 
 
 def chat_request(body: CountRequest) -> ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
-    tools = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
-    choice = body.tool_choice or ToolChoice("auto")
-    config = body.output_config
+    choice, config = body.tool_choice or ToolChoice("auto"), body.output_config or OutputConfig()
+    if config.format and config.format.schema is None:
+        raise bad("output_config.format.schema", "missing")
     request = ChatRequest(
-        model=body.model,
+        **body.shared(),
         messages=_messages(body),
-        tools=tools,
-        tool_choice=_choice(choice, tools),
+        tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())],
+        tool_choice=_choice(choice),
         parallel_tool_calls=not choice.disable_parallel_tool_use,
-        reasoning_effort=clamp_effort(config.effort) if config else None,
+        reasoning_effort=config.effort,
+        response_format=config.format,
         chat_template_kwargs={"enable_thinking": body.thinking is not None and body.thinking.type != "disabled"},
         continue_final_message=body.messages[-1].role == "assistant",
     )
-    if config and config.format:
-        request.response_format = ResponseFormat("json_schema", JsonSchema(config.format.schema))
     if isinstance(body, MessagesRequest):
         request.max_tokens, request.stop = body.max_tokens, body.stop_sequences
-        request.temperature, request.top_p, request.top_k = body.temperature, body.top_p, body.top_k
-        request.seed, request.draft = body.seed, body.draft
     return request
 
 
@@ -193,12 +163,12 @@ def _tool(place: str, tool: ToolDefinition) -> Tool:
     return Tool("function", ToolFunction(tool.name, tool.description, tool.input_schema))
 
 
-def _choice(choice: ToolChoice, tools: Sequence[Tool]) -> Literal["none", "auto", "required"] | NamedTool:
+def _choice(choice: ToolChoice) -> Literal["none", "auto", "required"] | NamedTool:
     match choice.type:
         case "any":
             return "required"
         case "tool":
-            return named_tool(choice.name or "", tools)
+            return NamedTool("function", CalledFunction(choice.name or ""))
         case known:
             return known
 
@@ -206,11 +176,11 @@ def _choice(choice: ToolChoice, tools: Sequence[Tool]) -> Literal["none", "auto"
 async def _message(
     state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the whole message; `stops` are the stop sequences that the request has asked for."""
-    async with aclosing(answer.run(state, generation)) as steps:
-        async for _ in steps:
+    """Return the whole message; `stops` are the stop sequences of the request."""
+    async with aclosing(answer.run(state, generation)) as events:
+        async for _ in events:
             pass
-    content = [*map(_content, answer.blocks)]
+    content = [_content(block, block.text) for block in answer.blocks]
     return {**_head(generation), "content": content, **_end(answer, stops), "usage": _usage(generation)}
 
 
@@ -218,19 +188,15 @@ async def _events(
     state: AppState, generation: GenerationRequest, answer: AnswerBlocks, stops: Sequence[str]
 ) -> AsyncGenerator[dict[str, Any]]:
     """Yield the events of the message; the first one comes with the first token."""
-    begun = False
-    async with aclosing(answer.run(state, generation)) as steps:
-        async for changes in steps:
-            if not begun:
-                begun = True
+    async with aclosing(answer.run(state, generation)) as events:
+        async for event in events:
+            if event:
+                for about in _about(event):
+                    yield {"index": event.block.number, **about}
+            else:
                 start = {**_head(generation), "content": [], "stop_reason": None, "stop_sequence": None}
-                yield {
-                    "type": "message_start",
-                    "message": {**start, "usage": _usage(generation) | {"output_tokens": 0}},
-                }
-            for change in changes:
-                for event in _of_block(change):
-                    yield event
+                usage = _usage(generation) | {"output_tokens": 0}
+                yield {"type": "message_start", "message": {**start, "usage": usage}}
     yield {"type": "message_delta", "delta": _end(answer, stops), "usage": _usage(generation)}
     yield {"type": "message_stop"}
 
@@ -240,37 +206,32 @@ def _head(generation: GenerationRequest) -> dict[str, Any]:
     return {"id": identity, "type": "message", "role": "assistant", "model": generation.loaded.files.id}
 
 
-def _of_block(event: BlockEvent) -> list[dict[str, Any]]:
-    index, empty = event.block.number, replace(event.block, text="")
-    match event.what:
-        case "begin":
-            return [{"type": "content_block_start", "index": index, "content_block": _content(empty)}]
-        case "more":
-            return [{"type": "content_block_delta", "index": index, "delta": _delta(event)}]
-    signed: list[dict[str, Any]] = []
-    if event.block.kind == "thoughts":
-        delta = {"type": "signature_delta", "signature": SIGNATURE}
-        signed = [{"type": "content_block_delta", "index": index, "delta": delta}]
-    return [*signed, {"type": "content_block_stop", "index": index}]
+def _about(event: BlockEvent) -> Iterator[dict[str, Any]]:
+    """Yield the events for a change of a block."""
+    match event.what, event.block.kind:
+        case "begin", _:
+            yield {"type": "content_block_start", "content_block": _content(event.block, "")}
+        case "more", "thoughts":
+            yield {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": event.text}}
+        case "more", "text":
+            yield {"type": "content_block_delta", "delta": {"type": "text_delta", "text": event.text}}
+        case "more", _:
+            yield {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": event.text}}
+        case "end", kind:
+            if kind == "thoughts":
+                delta = {"type": "signature_delta", "signature": SIGNATURE}
+                yield {"type": "content_block_delta", "delta": delta}
+            yield {"type": "content_block_stop"}
 
 
-def _delta(event: BlockEvent) -> dict[str, Any]:
-    match event.block.kind:
-        case "thoughts":
-            return {"type": "thinking_delta", "thinking": event.text}
-        case "text":
-            return {"type": "text_delta", "text": event.text}
-    return {"type": "input_json_delta", "partial_json": event.text}
-
-
-def _content(block: AnswerBlock) -> dict[str, Any]:
-    """Return a block with its text so far."""
+def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
+    """Return a block with a text."""
     match block.kind:
         case "thoughts":
-            return {"type": "thinking", "thinking": block.text, "signature": SIGNATURE}
+            return {"type": "thinking", "thinking": text, "signature": SIGNATURE}
         case "text":
-            return {"type": "text", "text": block.text}
-    return {"type": "tool_use", "id": f"toolu_{block.id}", "name": block.name, "input": _arguments(block.text)}
+            return {"type": "text", "text": text}
+    return {"type": "tool_use", "id": f"toolu_{block.id}", "name": block.name, "input": _arguments(text)}
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -284,7 +245,8 @@ def _arguments(text: str) -> dict[str, Any]:
 def _end(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
     choice = answer.choice
     stop = choice.stop_string if choice.stop_string in stops else None
-    reason = "stop_sequence" if stop else "tool_use" if answer.calls_tools else "end_turn"
+    calls = any(block.kind == "call" for block in answer.blocks)
+    reason = "stop_sequence" if stop else "tool_use" if calls else "end_turn"
     return {"stop_reason": "max_tokens" if choice.finish == "length" else reason, "stop_sequence": stop}
 
 

@@ -6,10 +6,10 @@ OpenAI's chat requests are read here as they are; Anthropic's, and OpenAI's Resp
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET
 
 from localdflash.base.errors import ModelError
 from localdflash.engine.generate import Request
@@ -22,21 +22,17 @@ from localdflash.server.api.generation import (
     NO_LIMIT,
     GenerationRequest,
     MakeConstraint,
-    PreparedRequest,
-    choices,
     constraint_of,
     limit_of,
     params_of,
+    with_choices,
 )
-from localdflash.server.api.http_errors import ApiError, bad
+from localdflash.server.api.http_errors import bad
 from localdflash.server.api.schemas import (
     ChatMessage,
     ChatRequest,
-    Effort,
-    NamedFunction,
     NamedTool,
     TextPart,
-    Tool,
     ToolCall,
 )
 from localdflash.text.answer_format import AnswerStart, FirstPart, format_of, template_switches
@@ -84,7 +80,7 @@ class ToolOptions:
 class AnswerPrompt:
     """Prompt of an answer, as the model's chat template makes it."""
 
-    tokenizer: Tokenizer
+    loaded: LoadedPair
     stretches: Sequence[PromptStretch]
     start: AnswerStart  # what the answer begins with
 
@@ -95,12 +91,13 @@ class AnswerPrompt:
 
     def encode(self) -> list[int]:
         """Return the token ids that the model reads."""
-        return encode_prompt(self.tokenizer, self.stretches) + encode_answer(self.tokenizer, self.start.prompt)
+        tokenizer = self.loaded.tokenizer
+        return encode_prompt(tokenizer, self.stretches) + encode_answer(tokenizer, self.start.prompt)
 
-    def prepare(self, max_tokens: int, params: SamplingParams) -> PreparedRequest:
+    def prepare(self, max_tokens: int, params: SamplingParams) -> GenerationRequest:
         """Return the request of the answer."""
-        request = Request(self.encode(), max_tokens, params, self.tokenizer.ends)
-        return PreparedRequest(request, make_decoder=self.start.spelling)
+        request = Request(self.encode(), max_tokens, params, self.loaded.tokenizer.ends)
+        return GenerationRequest(self.loaded, [request], make_decoder=self.start.spelling)
 
 
 def render_chat(
@@ -126,7 +123,29 @@ def render_chat(
     if syntax_of(tokenizer) == "words":
         asked, tools = describe_in_words(asked, tools), ()
     stretches = render(template, asked, variables=known, tools=tools)
-    return AnswerPrompt(tokenizer, stretches, format_of(tokenizer).start(stretches, begun, first_part=first_part))
+    return AnswerPrompt(loaded, stretches, format_of(tokenizer).start(stretches, begun, first_part=first_part))
+
+
+def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = "") -> AnswerPrompt:
+    """Return the prompt of a chat request; ApiError names an invalid field."""
+    messages = messages_of(body.messages)
+    if body.continue_final_message and messages[-1].role != "assistant":
+        raise bad("continue_final_message", "the last message is not from the assistant")
+    match body.reasoning_effort:
+        case None:
+            effort: dict[str, str | bool] = {}
+        case "none":
+            effort = {"enable_thinking": False}
+        case known:
+            effort = {"reasoning_effort": {"minimal": "low", "xhigh": "high", "max": "high"}.get(known, known)}
+    return render_chat(
+        loaded,
+        messages,
+        variables=effort | (body.chat_template_kwargs or {}),
+        goes_on=bool(body.continue_final_message),
+        tools=tools_of(body).described,
+        first_part=first_part,
+    )
 
 
 async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRequest, Callable[[], AnswerParts]]:
@@ -137,42 +156,33 @@ async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRe
     loaded = await state.ready("chat", body.model)
     tools = tools_of(body)
     generation = await asyncio.to_thread(_generation, loaded, body, tools, state.grammars(loaded))
-    apart = body.reasoning_format != "none"
     begun = messages_of(body.messages)[-1].content if body.continue_final_message else ""
     thinking = split(begun)[2]
     return generation, lambda: AnswerParts(
-        ThoughtSplit(thinking=thinking, begun=bool(begun)) if apart else None, tools.reader(loaded.tokenizer)
+        None if body.reasoning_format == "none" else ThoughtSplit(thinking=thinking, begun=bool(begun)),
+        tools.reader(loaded.tokenizer),
     )
 
 
 def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, grammars: Grammars) -> GenerationRequest:
     if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs", code="invalid_value")
+        raise bad("top_logprobs", "needs logprobs to be true")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=NO_LIMIT)
-    messages, params = messages_of(body.messages), params_of(body, TEMPERATURE)
-    continues = goes_on(body.continue_final_message, messages)
     calls = tools.constraint(loaded.tokenizer, grammars)
     formats = constraint_of(body, grammars, *_formats(body, grammars))
     if tools.schemas and formats:
         raise bad("tools", "not together with a form of the answer")
-    prompt = render_chat(
-        loaded,
-        messages,
-        variables=variables_of(body),
-        goes_on=continues,
-        first_part="call" if tools.must else "text" if formats else "",
-        tools=tools.described,
+    prompt = prompt_of(loaded, body, first_part="call" if tools.must else "text" if formats else "")
+    generation = replace(
+        prompt.prepare(limit, params_of(body, TEMPERATURE)),
+        stops=tools.stops(loaded.tokenizer),
+        ending=Repetition if body.end_repeats else None,
     )
-    prepared = replace(prompt.prepare(limit, params), stops=tools.stops(loaded.tokenizer))
     if body.prediction:
         text = text_of(body.prediction.content, "prediction.content")
-        prepared = replace(prepared, request=replace(prepared.request, documents=[loaded.tokenizer.encode(text)]))
+        generation.requests[0].documents = [loaded.tokenizer.encode(text)]
     top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    requests, stops = choices(loaded, prepared, body, body.n or 1, calls or formats, top_logprobs, param="messages")
-    ending = Repetition if body.end_repeats else None
-    return GenerationRequest(
-        loaded, requests, stops, document=body.document, ending=ending, make_decoder=prepared.make_decoder
-    )
+    return with_choices(generation, body, body.n or 1, calls or formats, top_logprobs, param="messages")
 
 
 def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
@@ -184,12 +194,13 @@ def messages_of(given: Sequence[ChatMessage]) -> list[TemplateMessage]:
         if message.role not in ROLES:
             raise bad(f"{place}.role", f"unknown; one of {', '.join(ROLES)}")
         role = ROLES[message.role]
-        calls = tuple(map(_called, message.tool_calls or ())) if role == "assistant" else ()
+        answers = role == "assistant"
+        calls = tuple(map(_called, message.tool_calls or ())) if answers else ()
         names |= {call.id: call.name for call in calls}
-        if isinstance(message.content, UnsetType) and not calls:
+        if message.content is UNSET and not calls:
             raise bad(f"{place}.content", "missing")
-        content = text_of(None if isinstance(message.content, UnsetType) else message.content, f"{place}.content")
-        thoughts = (message.reasoning_content or "") if role == "assistant" else ""
+        content = text_of(message.content or None, f"{place}.content")
+        thoughts = (message.reasoning_content or "") if answers else ""
         call_id = (message.tool_call_id or "") if role == "tool" else ""
         messages.append(TemplateMessage(role, joined(thoughts, content), calls, call_id, names.get(call_id, "")))
     return messages
@@ -206,50 +217,13 @@ def tools_of(body: ChatRequest) -> ToolOptions:
         check_schema(f"tools[{number}].function.parameters", schema)
     wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
     if wanted and wanted not in schemas:
-        raise bad("tool_choice.function.name", f"no tool {wanted!r} among the tools")
+        raise bad("tool_choice", f"no tool {wanted!r} among the tools")
     return ToolOptions(
-        described(body.tools),
+        msgspec.to_builtins(body.tools),
         {wanted: schemas[wanted]} if wanted else schemas,
         must=bool(wanted) or body.tool_choice == "required",
         several=body.parallel_tool_calls is not False and not wanted,
     )
-
-
-def named_tool(name: str, tools: Sequence[Tool]) -> NamedTool:
-    """Return the choice of one tool; ApiError if it is not among the tools."""
-    if name not in [tool.function.name for tool in tools]:
-        raise bad("tool_choice.name", "no such tool among the tools")
-    return NamedTool("function", NamedFunction(name))
-
-
-def clamp_effort(effort: Effort | None) -> Literal["none", "minimal", "low", "medium", "high"] | None:
-    """Return a reasoning effort as a chat request may have it."""
-    match effort:
-        case "xhigh" | "max":
-            return "high"
-        case known:
-            return known
-
-
-def goes_on(asked: bool | None, messages: Sequence[TemplateMessage]) -> bool:
-    """Return whether the last message is an answer to continue; ApiError if it is not the assistant's."""
-    if asked and messages[-1].role != "assistant":
-        raise bad("continue_final_message", "the last message is not from the assistant")
-    return bool(asked)
-
-
-def variables_of(body: ChatRequest) -> dict[str, str | bool]:
-    """Return the switches of the chat template, OpenAI's effort among them."""
-    match body.reasoning_effort:
-        case None:
-            effort: dict[str, str | bool] = {}
-        case "none":
-            effort = {"enable_thinking": False}
-        case "minimal":
-            effort = {"reasoning_effort": "low"}
-        case known:
-            effort = {"reasoning_effort": known}
-    return effort | (body.chat_template_kwargs or {})
 
 
 def _formats(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConstraint]]:
@@ -259,8 +233,7 @@ def _formats(body: ChatRequest, grammars: Grammars) -> list[tuple[str, MakeConst
         return []
     schema = given.json_schema.schema if given.json_schema else given.schema
     if schema is not None:
-        known = schema
-        return [("response_format", lambda: grammars.json_schema(known))]
+        return [("response_format", lambda: grammars.json_schema(schema))]
     if given.type == "json_schema":
         raise bad("response_format.json_schema.schema", "missing")
     return [("response_format", grammars.json_object)]
@@ -283,11 +256,6 @@ def text_of(content: str | list[TextPart] | None, place: str) -> str:
         if part.type != "text" or part.text is None:
             raise bad(f"{place}[{number}]", "only parts of type text are supported")
     return "".join(part.text or "" for part in content)
-
-
-def described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Convert tools to those of the chat template."""
-    return [msgspec.to_builtins(tool) for tool in tools]
 
 
 def check_schema(place: str, schema: Mapping[str, Any]) -> None:

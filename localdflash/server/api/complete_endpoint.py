@@ -4,20 +4,20 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from localdflash.code.fim.infill_plan import InfillPlan, InfillPlanner
 from localdflash.code.fim.prompt import Gap, InfillContext
 from localdflash.engine.sampling import SampledToken
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.generation import Choice, ChoicePiece, GenerationRequest, pieces, timings
-from localdflash.server.api.http_responses import GONE, EventStream, event, json_of
-from localdflash.server.api.request_body import read
+from localdflash.server.api.completion_request import MIDDLE_TEMPERATURE, prepare_infill
+from localdflash.server.api.generation import Choice, ChoicePiece, GenerationRequest, params_of, pieces, timings
+from localdflash.server.api.http_responses import EventStream, event, json_of
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
@@ -25,17 +25,13 @@ Event = dict[str, Any]
 CONFIDENCE_TOKENS = 2  # tokens of an answer: those tell whether it will be accepted, all of them do not
 
 
-async def complete(http: HttpRequest) -> Response:
+async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) -> Response:
     """Answer with the text at a cursor, up to the end of the line, statement or block."""
-    state: AppState = http.app.state.shared
-    body = await read(http, CompleteRequest)
     loaded = await state.ready("completion", body.model)
     filling = await asyncio.to_thread(fill, state.filler(loaded), body)
     if await http.is_disconnected():
-        return Response(status_code=GONE)  # it would cancel the newer request of its document
-    generation = GenerationRequest(
-        loaded, filling.requests, filling.stops, urgent=True, document=body.document or None, ending=filling.ending
-    )
+        raise ClientDisconnect  # its answer would cancel the newer request of its document
+    generation = replace(prepare_infill(loaded, filling), document=body.document or None)
     explained = {"model": loaded.files.id, **(filling.prompt.explained() if body.explain else {})}
     if body.stream:
         return EventStream(_as_events(answers(state, generation, body.count), explained))
@@ -43,7 +39,7 @@ async def complete(http: HttpRequest) -> Response:
 
 
 def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
-    """Return the completions that a body asks for."""
+    """Plan the completions of a request."""
     hole = Gap(
         " ".join(body.path.split()),
         language_of(body.path, body.language),
@@ -53,14 +49,6 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         body.first_line,
         body.closed,
     )
-    params = SamplingParams(
-        temperature=body.temperature,
-        top_k=body.top_k,
-        top_p=body.top_p,
-        min_p=body.min_p,
-        repetition_penalty=body.repetition_penalty,
-        seed=None if body.seed == -1 else body.seed,
-    )
     others = [InfillContext(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
     return filler.fill(
         hole,
@@ -68,7 +56,7 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         body.copies,
         mode=body.mode,
         max_tokens=body.max_tokens,
-        params=params,
+        params=params_of(body, MIDDLE_TEMPERATURE),
         count=body.count if body.max_tokens else 1,
         least_sure=body.least_sure,
     )
@@ -133,21 +121,16 @@ def _part(piece: ChoicePiece, told: _AnswerProgress) -> Event:
 
 
 def _end(choice: Choice, told: _AnswerProgress) -> Event:
-    stats = choice.request.stats
+    stats, stopped = choice.request.stats, choice.ending.reason if choice.ending else ""
     return {
         "index": told.index,
         "text": "",
-        "finish": _finish(choice),
+        "finish": stopped if choice.finish == "stop" and stopped else choice.finish,
         "tokens": stats.tokens,
         "confidence": told.confidence,
         "tau": round(stats.tau, 3),
         "timings": timings([choice.request]),
     }
-
-
-def _finish(choice: Choice) -> str:
-    stopped = choice.ending.reason if choice.ending else ""
-    return stopped if choice.finish == "stop" and stopped else choice.finish
 
 
 async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncGenerator[bytes]:
@@ -157,19 +140,13 @@ async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncG
 
 
 async def _whole(state: AppState, generation: GenerationRequest, count: int, explained: Event) -> Event:
-    found = await _collect(answers(state, generation, count))
-    ran = [request for request in generation.requests if request.finish_reason]
-    return {"choices": found, "timings": timings(ran), **explained}
-
-
-async def _collect(answers: AsyncGenerator[Event]) -> list[Event]:
-    """Return the answers, complete."""
-    found: list[Event] = []
-    text = ""
-    async with aclosing(answers) as source:
+    """Return the complete answers."""
+    found, text = list[Event](), ""
+    async with aclosing(answers(state, generation, count)) as source:
         async for one in source:
             text += one["text"]
             if "finish" in one:
                 found.append({**{k: one[k] for k in ("finish", "confidence", "tokens")}, "text": text})
                 text = ""
-    return found
+    ran = [request for request in generation.requests if request.finish_reason]
+    return {"choices": found, "timings": timings(ran), **explained}

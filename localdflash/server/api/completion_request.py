@@ -14,8 +14,8 @@ from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import TEMPERATURE
-from localdflash.server.api.generation import PreparedRequest, params_of
-from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.generation import GenerationRequest, params_of
+from localdflash.server.api.http_errors import bad
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.fim_formats import build, split, stop_ids
 
@@ -25,62 +25,46 @@ MIDDLE_TEMPERATURE = 0.0  # what an editor inserts is what is likeliest
 
 def prepare_prompt(
     loaded: LoadedPair, prompt: PromptField, suffix: str | None, limit: int, body: SamplingFields
-) -> PreparedRequest:
+) -> GenerationRequest:
     """Return the request that continues a prompt, or fills the middle before `suffix`."""
-    around = _around(loaded, prompt, suffix)
+    around = None
+    if suffix is not None:
+        if not isinstance(prompt, str):
+            raise bad("suffix", "needs a prompt that is text")
+        around = prompt, suffix
+    elif isinstance(prompt, str):
+        with suppress(ModelError):  # a model that cannot fill in
+            loaded.fim_format()
+            around = split(prompt)
     if around is None:
         return prepare_text(loaded, prompt, limit, params_of(body, TEMPERATURE))
     return prepare_middle(loaded, *around, limit, params_of(body, MIDDLE_TEMPERATURE))
-
-
-def _around(loaded: LoadedPair, prompt: PromptField, suffix: str | None) -> tuple[str, str] | None:
-    """Return the text before and after the cursor; None for a prompt to continue."""
-    if isinstance(prompt, str):
-        if suffix is not None:
-            return prompt, suffix
-        return split(prompt) if _can_fill(loaded) else None
-    if suffix is not None:
-        raise ApiError(400, "suffix: needs a prompt that is text", param="suffix", code="invalid_value")
-    return None
-
-
-def _can_fill(loaded: LoadedPair) -> bool:
-    with suppress(ModelError):
-        loaded.fim_format()
-        return True
-    return False
 
 
 def prompts_of(prompt: str | list[str | int | list[int]]) -> list[PromptField]:
     """Return the prompts of a request, each as text or ids."""
     if isinstance(prompt, str):
         return [prompt]
-    texts = [part for part in prompt if isinstance(part, str)]
-    ids = [part for part in prompt if isinstance(part, int)]
-    lists = [part for part in prompt if isinstance(part, list)]
-    if len(prompt) == len(ids):
+    if len(ids := [part for part in prompt if isinstance(part, int)]) == len(prompt):
         return [ids]
-    if len(prompt) == len(texts):
-        return [*texts]
-    if len(prompt) == len(lists):
-        return [*lists]
-    raise ApiError(
-        400, "prompt: expected text, token ids, or a list of one of them", param="prompt", code="invalid_value"
-    )
+    prompts = [part for part in prompt if not isinstance(part, int)]
+    if len(prompts) < len(prompt) or len(set(map(type, prompts))) > 1:
+        raise bad("prompt", "expected text, token ids, or a list of one of them")
+    return [*prompts]
 
 
 def prepare_middle(
     loaded: LoadedPair, prefix: str, suffix: str, max_tokens: int, params: SamplingParams
-) -> PreparedRequest:
+) -> GenerationRequest:
     """Return the request of the text between prefix and suffix, whose lines end as in training: with a line feed."""
     form, tokenizer = loaded.fim_format(), loaded.tokenizer
     ids = build(form, tokenizer, prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n"))
-    return PreparedRequest(Request(ids, max_tokens, params, stop_ids(form, tokenizer)), form.stop_strings)
+    return GenerationRequest(
+        loaded, [Request(ids, max_tokens, params, stop_ids(form, tokenizer))], form.stop_strings, urgent=True
+    )
 
 
-def prepare_text(
-    loaded: LoadedPair, prompt: str | Sequence[int], max_tokens: int, params: SamplingParams
-) -> PreparedRequest:
+def prepare_text(loaded: LoadedPair, prompt: PromptField, max_tokens: int, params: SamplingParams) -> GenerationRequest:
     """Return the request that continues a prompt as it stands; text that spells a marker becomes one.
 
     UsageError if there is nothing to continue, or an id is not a token of the model.
@@ -98,9 +82,9 @@ def prepare_text(
             raise UsageError(f"prompt: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
     if not ids:
         raise UsageError("prompt: it is empty, there is nothing to go on from")
-    return PreparedRequest(Request(ids, max_tokens, params, tokenizer.ends))
+    return GenerationRequest(loaded, [Request(ids, max_tokens, params, tokenizer.ends)], urgent=True)
 
 
-def prepare_infill(plan: InfillPlan) -> PreparedRequest:
-    """Return the request of the likeliest completion of a plan."""
-    return PreparedRequest(plan.requests[0], plan.stops, plan.ending, plan.prompt.truncated)
+def prepare_infill(loaded: LoadedPair, plan: InfillPlan) -> GenerationRequest:
+    """Return the requests of a plan."""
+    return GenerationRequest(loaded, plan.requests, plan.stops, plan.prompt.truncated, urgent=True, ending=plan.ending)

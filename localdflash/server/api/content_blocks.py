@@ -76,20 +76,20 @@ class AnswerBlocks:
         self._parts, self._calls = parts, 0
         self._open: AnswerBlock | None = None
 
-    @property
-    def calls_tools(self) -> bool:
-        """Return whether the answer calls tools."""
-        return any(block.kind == "call" for block in self.blocks)
-
-    async def run(self, state: AppState, generation: GenerationRequest) -> AsyncGenerator[list[BlockEvent]]:
-        """Yield the events of each step, perhaps none. Closing the generator stops the engine within one step."""
+    async def run(self, state: AppState, generation: GenerationRequest) -> AsyncGenerator[BlockEvent | None]:
+        """Yield None at the first step, then the events. Closing the generator stops the engine within one step."""
+        started = False
         async with aclosing(pieces(state, generation)) as source:
             async for piece in source:
                 self.choice = piece.choice
-                if piece.choice.finish and not piece.text and not piece.chosen:
-                    yield [*self.push(self._parts.finish()), *self.finish()]
-                else:
-                    yield [*self.push(self._parts.push(piece.text))]
+                if not started:
+                    started = True
+                    yield None
+                ended = piece.choice.finish and not piece.text and not piece.chosen
+                for event in self.push(self._parts.finish() if ended else self._parts.push(piece.text)):
+                    yield event
+        for event in self.finish():
+            yield event
 
     def push(self, delta: PartsDelta) -> Iterator[BlockEvent]:
         """Yield the events of the next parts; more of an open call comes before the text after it."""

@@ -1,8 +1,4 @@
-"""The path from a request to an answer: a dialect makes a `GenerationRequest` and formats the `pieces` of its choices.
-
-Dialects are OpenAI's, Anthropic's and llama-server's APIs, and /complete. Sampling, stop strings and grammars are read
-from the fields that the dialects share.
-"""
+"""From a request to an answer: a dialect makes a `GenerationRequest` and formats the `pieces` of its choices."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -18,7 +14,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.http_errors import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Detokenizer, Ending, TextDecoder
@@ -26,28 +22,16 @@ from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]
 NO_LIMIT = 2**31
-_SEEDS = 2**63
-
-
-@dataclass(frozen=True)
-class PreparedRequest:
-    """An engine request that has not started, and how its tokens become text."""
-
-    request: Request
-    stops: tuple[str, ...] = ()
-    ending: Callable[[], Ending] | None = None  # makes what else ends the text
-    truncated: bool = False  # a part of the prompt did not fit and was left out
-    make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What one HTTP request has the engine generate: an engine request for each choice."""
+    """The engine requests of one HTTP request, one for each choice, and how their tokens become text."""
 
     loaded: LoadedPair
     requests: Sequence[Request]
-    stops: tuple[str, ...]
-    truncated: bool = False
+    stops: tuple[str, ...] = ()
+    truncated: bool = False  # a part of the prompt did not fit and was left out
     urgent: bool = False
     document: str | None = None
     seconds: float = 0.0  # for each choice after its first step; 0 is no limit
@@ -82,13 +66,6 @@ def limit_of(*given: int | None, default: int) -> int:
     return NO_LIMIT if limit < 0 else limit
 
 
-def stops_of(body: SamplingFields) -> tuple[str, ...]:
-    """Return the request's stop strings."""
-    if body.stop == "":
-        raise ApiError(400, "stop: an empty stop string would end every answer", param="stop", code="invalid_value")
-    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-
-
 def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, MakeConstraint]) -> MakeConstraint | None:
     """Return a maker of each choice's constraint, if the request sets one; `more` are those of other fields."""
     asked = list(more)
@@ -104,37 +81,37 @@ def constraint_of(body: SamplingFields, grammars: Grammars, *more: tuple[str, Ma
     return asked[0][1] if asked else None
 
 
-def choices(
-    loaded: LoadedPair,
-    prepared: PreparedRequest,
+def with_choices(
+    generation: GenerationRequest,
     body: SamplingFields,
     count: int = 1,
     constraint: MakeConstraint | None = None,
     top_logprobs: int | None = None,
     *,
     param: str = "prompt",
-) -> tuple[list[Request], tuple[str, ...]]:
-    """Return the engine requests of `count` choices, choice i with seed + i, and the strings that end their text.
+) -> GenerationRequest:
+    """Return the generation with `count` choices, choice i with seed + i, and the stop strings of the body.
 
     A stop string that spells a special token ends an answer at that token, which has no text. ApiError, which names
     `param`, if the prompt does not fit.
     """
-    request, stops, tokenizer = prepared.request, (*prepared.stops, *stops_of(body)), loaded.tokenizer
+    request, tokenizer, context = generation.requests[0], generation.loaded.tokenizer, generation.loaded.context
+    if body.stop == "":
+        raise bad("stop", "an empty stop string would end every answer")
+    stops = (*generation.stops, *([body.stop] if isinstance(body.stop, str) else body.stop or ()))
     if strange := [token for token, _ in request.params.logit_bias if not 0 <= token < tokenizer.vocab_size]:
-        told = f"logit_bias: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}"
-        raise ApiError(400, told, param="logit_bias", code="invalid_value")
-    room = loaded.context - len(request.ids)
+        raise bad("logit_bias", f"{strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
+    room = context - len(request.ids)
     if room < min(request.max_tokens, 1):
-        told = f"the prompt has {len(request.ids)} tokens: the context holds {loaded.context}; shorten it"
+        told = f"the prompt has {len(request.ids)} tokens: the context holds {context}; shorten it"
         raise ApiError(400, told, param=param, code="context_length_exceeded")
-    request.max_tokens = min(request.max_tokens, room)
-    ends = request.ends.union(tokenizer.special(stop) for stop in stops if tokenizer.has_special(stop))
     seed = request.params.seed
     requests = [
         replace(
             request,
-            ends=ends,
-            params=replace(request.params, seed=None if seed is None else (seed + i) % _SEEDS),
+            max_tokens=min(request.max_tokens, room),
+            ends=request.ends.union(tokenizer.special(stop) for stop in stops if tokenizer.has_special(stop)),
+            params=replace(request.params, seed=None if seed is None else (seed + i) % 2**63),
             constraint=constraint() if constraint else request.constraint,
             top_logprobs=top_logprobs,
             draft=body.draft is not False,
@@ -142,7 +119,7 @@ def choices(
         )
         for i in range(count)
     ]
-    return requests, stops
+    return replace(generation, requests=requests, stops=stops, document=body.document)
 
 
 @dataclass
@@ -213,7 +190,8 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             raise EngineGone("the engine stops: ask again")  # nobody else cancels while somebody listens
         rest = lines.finish()
         choice.text += rest
-        choice.finish = "stop" if lines.ended else _finish(request)
+        reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)
+        choice.finish = "stop" if lines.ended else reason
         choice.ending = ending
         choice.stop_string = _stop_string(choice, generation)
         kept = [] if lines.ended or choice.stop_string or (ending and ending.ended) else tokens.finish()
@@ -232,15 +210,9 @@ async def collect(state: AppState, generation: GenerationRequest) -> list[Choice
     return list(found.values())
 
 
-def _finish(request: Request) -> str:
-    return "length" if request.finish_reason in ("length", "context") else request.finish_reason or "cancelled"
-
-
 def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
     """Return the stop string that ended the text, if one did."""
-    if choice.finish != "stop":
-        return ""
-    if choice.ids[-1] in choice.request.ends:
+    if choice.finish != "stop" or choice.ids[-1] in choice.request.ends:
         return ""
     spelling = generation.spelling()
     whole = spelling.push(choice.ids) + spelling.finish()
@@ -267,8 +239,7 @@ class _TokenTexts:
 
     def finish(self) -> list[SampledToken]:
         """Return the remaining tokens, for an answer that no stop string has cut."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
+        return self._waiting
 
 
 class _IndentLimit:
@@ -294,8 +265,7 @@ class _IndentLimit:
 
     def finish(self) -> str:
         """Return the text held back so far, at the end."""
-        held, self._held = self._held, ""
-        return held
+        return self._held
 
 
 def cached_tokens(request: Request) -> int:

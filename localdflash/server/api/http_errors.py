@@ -11,31 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localdflash.base.errors import (
-    ContextOverflow,
-    DeviceFailed,
-    EngineGone,
-    LocaldflashError,
-    ModelBusy,
-    ModelError,
-    OutOfMemory,
-    QueueFull,
-    UsageError,
-)
-
-# Status and code; the first that fits, for ContextOverflow is a UsageError too.
-_KINDS: dict[type[LocaldflashError], tuple[int, str | None]] = {
-    ContextOverflow: (400, "context_length_exceeded"),
-    UsageError: (400, "invalid_value"),
-    ModelError: (400, "unsupported_by_model"),
-    ModelBusy: (409, "model_busy"),
-    QueueFull: (503, "queue_full"),
-    OutOfMemory: (503, "out_of_memory"),
-    DeviceFailed: (503, "device_failed"),
-    EngineGone: (503, "engine_stopped"),
-    LocaldflashError: (500, None),
-}
-
+from localdflash.base.errors import LocaldflashError, QueueFull
+from localdflash.server.refusals import ERRORS
 
 MESSAGES = "/v1/messages"
 _ANTHROPIC = {
@@ -71,42 +48,26 @@ def as_api_error(error: BaseException) -> ApiError:
         case HTTPException():
             return ApiError(error.status_code, _http_message(error), **dict(error.headers or {}))
         case LocaldflashError():
-            status, code = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
+            status, code = next(known for kind, known in reversed(ERRORS.items()) if isinstance(error, kind))
             retry = {"Retry_After": "1"} if isinstance(error, QueueFull) else {}
-            return ApiError(status, _one_line(error), code=code, **retry)
+            return ApiError(status, " ".join(str(error).split()), code=code, **retry)
     return ApiError(500, "an error inside of localdflash: its log says more", code="internal_error")
 
 
 def error_body(error: ApiError, path: str = "") -> dict[str, Any]:
-    """Return the error as JSON, for a request of this path."""
-    return _anthropic(error) if path == MESSAGES or path.startswith(f"{MESSAGES}/") else _openai(error)
-
-
-def _anthropic(error: ApiError) -> dict[str, Any]:
-    kind = _ANTHROPIC.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": str(error)}}
-
-
-def _openai(error: ApiError) -> dict[str, Any]:
-    """Without a code, the status is its code."""
+    """Return the error as JSON, for a request of this path. Without a code, OpenAI's has the status as its code."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    if error.status == 401:
-        kind = "authentication_error"
-    return {
-        "error": {
-            "message": str(error),
-            "type": kind,
-            "param": error.param,
-            "code": error.code or error.status,
-        }
-    }
+    if f"{path}/".startswith(f"{MESSAGES}/"):
+        kind = _ANTHROPIC.get(error.status, kind if error.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": str(error)}}
+    kind = "authentication_error" if error.status == 401 else kind
+    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code or error.status}}
 
 
 def error_response(error: BaseException, path: str) -> Response:
     """Return the response for an error of a request of this path."""
     told = as_api_error(error)
-    body = msgspec.json.encode(error_body(told, path))
-    return Response(body, told.status, told.headers, "application/json")
+    return Response(msgspec.json.encode(error_body(told, path)), told.status, told.headers, "application/json")
 
 
 async def on_error(request: Request, error: Exception) -> Response:
@@ -119,10 +80,5 @@ def _http_message(error: HTTPException) -> str:
         case 404:
             return "no such path; docs/api.md lists what there is"
         case 405:
-            allowed = (error.headers or {}).get("Allow", "another method")
-            return f"this path takes {allowed}"
+            return f"this path takes {(error.headers or {}).get('Allow', 'another method')}"
     return HTTPStatus(error.status_code).phrase.lower()
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -17,11 +18,6 @@ from localdflash.server.api.http_errors import ApiError, as_api_error, error_bod
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
-GONE = 499  # the status of a request whose client left, which nobody but the metrics sees
-
-
-class ClientGone(Exception):
-    """The client has closed its connection."""
 
 
 def json_response(body: Any, status: int = 200) -> Response:
@@ -31,19 +27,16 @@ def json_response(body: Any, status: int = 200) -> Response:
 
 async def json_of(http: HttpRequest, work: Coroutine[Any, Any, Any]) -> Response:
     """Return the result of `work` as JSON; if the client leaves before, cancel the work."""
-    try:
-        return json_response(await until_disconnect(http.receive, work))
-    except ClientGone:
-        return Response(status_code=GONE)
+    return json_response(await until_disconnect(http.receive, work))
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; if the client leaves before, cancel the work and raise ClientGone."""
+    """Return the result of `work`; if the client leaves before, cancel the work and raise ClientDisconnect."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ClientGone
+            raise ClientDisconnect
         return task.result()
     finally:
         task.cancel()
@@ -90,10 +83,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        try:
-            await until_disconnect(receive, self._send(send))
-        except ClientGone:
-            return
+        await until_disconnect(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         async with aclosing(self._events) as events:

@@ -3,7 +3,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from importlib.metadata import version
@@ -15,23 +15,24 @@ from starlette.responses import Response
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.code.fim.prompt import Gap, InfillContext
 from localdflash.engine.generate import Request
+from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.completion_request import MIDDLE_TEMPERATURE, prepare_infill, prepare_prompt, prompts_of
 from localdflash.server.api.generation import (
     Choice,
     GenerationRequest,
-    choices,
+    MakeConstraint,
     collect,
     constraint_of,
     limit_of,
     params_of,
     pieces,
     timings,
+    with_choices,
 )
-from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.http_errors import ApiError, bad
 from localdflash.server.api.http_responses import EventStream, event, json_of, json_response
-from localdflash.server.api.request_body import read
 from localdflash.server.api.schemas import (
     DetokenizeRequest,
     InfillRequest,
@@ -39,26 +40,21 @@ from localdflash.server.api.schemas import (
     RawRequest,
     TokenizeRequest,
 )
-from localdflash.server.worker import PairWorker
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 128  # where a request does not say
 
 
-async def infill(http: HttpRequest) -> Response:
+async def infill(http: HttpRequest, state: AppState, body: InfillRequest) -> Response:
     """Answer with the text at a cursor, up to the end of the line, statement or block."""
-    state: AppState = http.app.state.shared
-    body = await read(http, InfillRequest)
     loaded = await state.ready("completion", body.model)
     generation = await asyncio.to_thread(_infill, loaded, state.filler(loaded), body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
 
 
-async def completion(http: HttpRequest) -> Response:
+async def completion(http: HttpRequest, state: AppState, body: RawRequest) -> Response:
     """Answer with what follows a prompt."""
-    state: AppState = http.app.state.shared
-    body = await read(http, RawRequest)
     loaded = await state.ready(state.engines.continuing, body.model)
     generation = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
@@ -69,7 +65,7 @@ def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, gram
     heals.
     """
     constraint = constraint_of(body, grammars)
-    extra = [(_one_line(one.filename), one.text) for one in body.input_extra or ()]
+    extra = [(" ".join(one.filename.split()) or "file", one.text) for one in body.input_extra or ()]
     has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most
     filling = filler.fill(
         Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
@@ -80,38 +76,32 @@ def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, gram
         most=loaded.context,
         heals=not (constraint or body.stop),
     )
-    requests, stops = choices(loaded, prepare_infill(filling), body, constraint=constraint)
-    ending = None if constraint else filling.ending
-    return _with_limits(GenerationRequest(loaded, requests, stops, filling.prompt.truncated, ending=ending), body)
+    generation = prepare_infill(loaded, filling)
+    return _with_limits(replace(generation, ending=None) if constraint else generation, body, constraint)
 
 
 def _completion(loaded: LoadedPair, body: RawRequest, grammars: Grammars) -> GenerationRequest:
     prompts = prompts_of(body.prompt)
     if len(prompts) > 1:
-        raise ApiError(400, "prompt: only one", param="prompt", code="invalid_value")
+        raise bad("prompt", "only one")
     prepared = prepare_prompt(loaded, prompts[0], None, limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS), body)
-    requests, stops = choices(loaded, prepared, body, constraint=constraint_of(body, grammars))
-    return _with_limits(GenerationRequest(loaded, requests, stops), body)
+    return _with_limits(prepared, body, constraint_of(body, grammars))
 
 
-def _with_limits(generation: GenerationRequest, body: NativeRequest) -> GenerationRequest:
+def _with_limits(
+    generation: GenerationRequest, body: NativeRequest, constraint: MakeConstraint | None
+) -> GenerationRequest:
+    generation = with_choices(generation, body, constraint=constraint)
     seconds = max(body.t_max_predict_ms or 0.0, 0.0) / 1e3
-    return replace(generation, urgent=True, document=body.document, seconds=seconds, least_indent=body.n_indent or 0)
-
-
-def _one_line(name: str) -> str:
-    return " ".join(name.split()) or "file"
+    return replace(generation, seconds=seconds, least_indent=body.n_indent or 0)
 
 
 async def _answer(http: HttpRequest, state: AppState, generation: GenerationRequest, body: NativeRequest) -> Response:
-    if body.stream:
-        return EventStream(_events(state, generation, body))
-    return await json_of(http, _collected(state, generation, body))
+    async def whole() -> dict[str, Any]:
+        (choice,) = await collect(state, generation)
+        return _selected(_whole(generation, choice, choice.text), body)
 
-
-async def _collected(state: AppState, generation: GenerationRequest, body: NativeRequest) -> dict[str, Any]:
-    (choice,) = await collect(state, generation)
-    return _selected(_whole(generation, choice, choice.text), body)
+    return EventStream(_events(state, generation, body)) if body.stream else await json_of(http, whole())
 
 
 async def _events(state: AppState, generation: GenerationRequest, body: NativeRequest) -> AsyncGenerator[bytes]:
@@ -135,8 +125,8 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
 
 
 def _whole(generation: GenerationRequest, choice: Choice, content: str) -> dict[str, Any]:
-    request = choice.request
-    params, predicted = request.params, request.stats.tokens
+    request, predicted = choice.request, choice.request.stats.tokens
+    at_end = "eos" if choice.ids and choice.ids[-1] in request.ends else "limit"
     return {
         "index": 0,
         "content": content,
@@ -146,37 +136,32 @@ def _whole(generation: GenerationRequest, choice: Choice, content: str) -> dict[
         "model": generation.loaded.files.id,
         "tokens_predicted": predicted,
         "tokens_evaluated": len(request.ids),
-        "generation_settings": {
-            "seed": params.seed,
-            "temperature": params.temperature,
-            "top_k": params.top_k,
-            "top_p": params.top_p,
-            "min_p": params.min_p,
-            "repeat_penalty": params.repetition_penalty,
-            "repeat_last_n": params.penalty_window,
-            "presence_penalty": params.presence_penalty,
-            "frequency_penalty": params.frequency_penalty,
-            "logit_bias": params.logit_bias,
-            "n_predict": request.max_tokens,
-            "stop": list(generation.stops),
-        },
+        "generation_settings": {**_settings(request), "stop": list(generation.stops)},
         "has_new_line": "\n" in choice.text,
         "truncated": generation.truncated,
-        "stop_type": _stop_type(choice),
+        "stop_type": {"stop": "word" if choice.stop_string else at_end, "length": "limit"}.get(choice.finish, "none"),
         "stopping_word": choice.stop_string,
         "tokens_cached": len(request.ids) + predicted,
         "timings": timings([request]),
     }
 
 
-def _stop_type(choice: Choice) -> str:
-    match choice.finish:
-        case "stop":
-            ended = choice.ids and choice.ids[-1] in choice.request.ends
-            return "word" if choice.stop_string else "eos" if ended else "limit"
-        case "length":
-            return "limit"
-    return "none"
+def _settings(request: Request) -> dict[str, Any]:
+    """Return the options of a request under llama-server's names."""
+    params = request.params
+    return {
+        "seed": params.seed,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "repeat_penalty": params.repetition_penalty,
+        "repeat_last_n": params.penalty_window,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "logit_bias": params.logit_bias,
+        "n_predict": request.max_tokens,
+    }
 
 
 def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
@@ -193,25 +178,19 @@ def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
     return selected
 
 
-async def tokenize(http: HttpRequest) -> Response:
+async def tokenize(http: HttpRequest, state: AppState, body: TokenizeRequest) -> Response:
     """Return the ids of a text."""
-    state: AppState = http.app.state.shared
-    body = await read(http, TokenizeRequest)
     tokenizer = (await state.ready(state.engines.main)).tokenizer
     ids = await asyncio.to_thread(_ids, tokenizer, body)
-    if body.with_pieces:
-        return json_response({"tokens": [{"id": token, "piece": _piece(tokenizer, token)} for token in ids]})
-    return json_response({"tokens": ids})
+    pieces = [{"id": token, "piece": _piece(tokenizer, token)} for token in ids] if body.with_pieces else ids
+    return json_response({"tokens": pieces})
 
 
-async def detokenize(http: HttpRequest) -> Response:
+async def detokenize(http: HttpRequest, state: AppState, body: DetokenizeRequest) -> Response:
     """Return the text of ids."""
-    state: AppState = http.app.state.shared
-    body = await read(http, DetokenizeRequest)
     tokenizer = (await state.ready(state.engines.main)).tokenizer
     if strange := [token for token in body.tokens if token >= tokenizer.vocab_size]:
-        told = f"tokens: {strange[0]} is no token of this model, which has {tokenizer.vocab_size}"
-        raise ApiError(400, told, param="tokens", code="invalid_value")
+        raise bad("tokens", f"{strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
     data = b"".join(tokenizer.piece(token, special=True) for token in body.tokens)
     return json_response({"content": data.decode("utf-8", "replace")})
 
@@ -232,9 +211,8 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
         return list(data)
 
 
-async def props(http: HttpRequest) -> Response:
+async def props(http: HttpRequest, state: AppState) -> Response:
     """Report what llama-server tells of itself."""
-    state: AppState = http.app.state.shared
     loaded = await state.ready(state.engines.main)
     return json_response(
         {
@@ -250,42 +228,26 @@ async def props(http: HttpRequest) -> Response:
     )
 
 
-async def slots(http: HttpRequest) -> Response:
+async def slots(http: HttpRequest, state: AppState) -> Response:
     """Return the slots; with `?fail_on_no_slot=1` a 503 while none of them is free."""
-    state: AppState = http.app.state.shared
-    told = [_slot(number, worker) for number, worker in enumerate(state.engines.workers) if worker.loaded]
-    if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in told):
+    workers = enumerate(state.engines.workers)
+    slots = [_slot(number, loaded, worker.scheduler) for number, worker in workers if (loaded := worker.loaded)]
+    if http.query_params.get("fail_on_no_slot") and all(slot["is_processing"] for slot in slots):
         raise ApiError(503, "no slot available", code="queue_full", Retry_After="1")
-    return json_response(told)
+    return json_response(slots)
 
 
-def _slot(number: int, worker: PairWorker) -> dict[str, Any]:
-    loaded, running = worker.loaded, worker.scheduler.running if worker.scheduler else None
-    about = {
+def _slot(number: int, loaded: LoadedPair, scheduler: Scheduler | None) -> dict[str, Any]:
+    running = scheduler.running if scheduler else None
+    slot = {
         "id": number,
-        "model": loaded.files.id if loaded else "",
-        "n_ctx": loaded.context if loaded else 0,
-        "speculative": bool(loaded and loaded.drafters),
+        "model": loaded.files.id,
+        "n_ctx": loaded.context,
+        "speculative": bool(loaded.drafters),
         "is_processing": running is not None,
     }
-    return {**about, **(_task(running.request) if running else {})}
-
-
-def _task(request: Request) -> Mapping[str, Any]:
-    params, said = request.params, request.stats.tokens
-    next_token = {"has_next_token": not request.finish_reason, "n_decoded": said, "n_remain": request.max_tokens - said}
-    return {
-        "n_prompt_tokens": len(request.ids),
-        "params": {
-            "n_predict": request.max_tokens,
-            "temperature": params.temperature,
-            "top_k": params.top_k,
-            "top_p": params.top_p,
-            "min_p": params.min_p,
-            "seed": params.seed,
-            "presence_penalty": params.presence_penalty,
-            "frequency_penalty": params.frequency_penalty,
-            "repeat_penalty": params.repetition_penalty,
-        },
-        "next_token": [next_token],
-    }
+    if not running:
+        return slot
+    request, done = running.request, running.request.stats.tokens
+    next_token = {"has_next_token": not request.finish_reason, "n_decoded": done, "n_remain": request.max_tokens - done}
+    return {**slot, "n_prompt_tokens": len(request.ids), "params": _settings(request), "next_token": [next_token]}

@@ -1,17 +1,11 @@
-"""OpenAI's POST /v1/chat/completions and /v1/completions, whole or as events, and /apply-template.
-
-A completion with a suffix fills in the middle, without healing, up to `max_tokens` and `stop`, which such a client sets
-for what it does with the text: it may read the log probabilities of the tokens. Text for editors comes from
-`llama_server_api` and `complete_endpoint`.
-"""
+"""OpenAI's POST /v1/chat/completions and /v1/completions, and /apply-template."""
 
 import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -21,13 +15,7 @@ from localdflash.engine.pair import Step
 from localdflash.engine.sampling import SampledToken
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import (
-    described,
-    goes_on,
-    messages_of,
-    prepare_chat,
-    render_chat,
-)
+from localdflash.server.api.chat_request import prepare_chat, prompt_of
 from localdflash.server.api.completion_request import prepare_prompt, prompts_of
 from localdflash.server.api.content_blocks import AnswerParts, PartsDelta
 from localdflash.server.api.generation import (
@@ -35,18 +23,18 @@ from localdflash.server.api.generation import (
     ChoicePiece,
     GenerationRequest,
     cached_tokens,
-    choices,
     collect,
     constraint_of,
     limit_of,
     pieces,
     timings,
+    with_choices,
 )
 from localdflash.server.api.http_errors import ApiError
 from localdflash.server.api.http_responses import DONE, EventStream, event, json_of, json_response
-from localdflash.server.api.request_body import read
 from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAI, TemplateRequest
 from localdflash.text.grammar import Grammars
+from localdflash.text.stream import TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallDelta
 
@@ -62,16 +50,11 @@ NO_EMBEDDINGS = (
 
 
 class MessageParts:
-    """The message of one choice as its text grows."""
+    """Message of one choice as its text grows."""
 
     def __init__(self, parts: AnswerParts) -> None:
         self._parts = parts
-        self._calls: list[dict[str, Any]] = []  # as a whole message has them
-
-    @property
-    def called(self) -> bool:
-        """Return whether there is a call by now."""
-        return bool(self._calls)
+        self.calls: list[dict[str, Any]] = []  # as a whole message has them
 
     def push(self, text: str) -> dict[str, Any]:
         """Return the delta that a piece of text adds; it may be empty."""
@@ -82,31 +65,30 @@ class MessageParts:
         return self._delta(self._parts.finish())
 
     def message(self, text: str) -> dict[str, Any]:
-        """Return all of it at once, as a message."""
+        """Return the whole message at once."""
         parts = [self.push(text), self.finish()]
-        whole: dict[str, Any] = {"role": "assistant", "content": "".join(part.get("content", "") for part in parts)}
-        whole["refusal"] = None
-        if thoughts := "".join(part.get("reasoning_content", "") for part in parts):
-            whole["reasoning_content"] = thoughts
-        if self._calls:
-            whole |= {"content": whole["content"] or None, "tool_calls": self._calls}
-        return whole
+        content = "".join(part.get("content", "") for part in parts)
+        thoughts = "".join(part.get("reasoning_content", "") for part in parts)
+        return {
+            "role": "assistant",
+            "content": content or (None if self.calls else ""),
+            "refusal": None,
+            **({"reasoning_content": thoughts} if thoughts else {}),
+            **({"tool_calls": self.calls} if self.calls else {}),
+        }
 
     def _delta(self, added: PartsDelta) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "reasoning_content": added.thoughts,
-            "content": added.said,
-            "tool_calls": [*map(self._call, added.calls)],
-        }
-        return {name: part for name, part in told.items() if part}
+        calls = [self._call(call) for call in added.calls]
+        delta = {"reasoning_content": added.thoughts, "content": added.said, "tool_calls": calls}
+        return {name: part for name, part in delta.items() if part}
 
     def _call(self, delta: CallDelta) -> dict[str, Any]:
-        if delta.index < len(self._calls):
-            self._calls[delta.index]["function"]["arguments"] += delta.arguments
+        if delta.index < len(self.calls):
+            self.calls[delta.index]["function"]["arguments"] += delta.arguments
             return {"index": delta.index, "function": {"arguments": delta.arguments}}
         function = {"name": delta.name, "arguments": delta.arguments}
         call = {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
-        self._calls.append({**call, "function": dict(function)})
+        self.calls.append({**call, "function": dict(function)})
         return {"index": delta.index, **call}
 
 
@@ -120,10 +102,10 @@ class ChatShape:
     _parts: dict[int, MessageParts] = field(default_factory=dict)  # by choice, in a stream
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"  # of ids; names of objects
 
-    def first(self, index: int) -> dict[str, Any] | None:
-        """Return the part of a stream before a choice's text."""
+    def first(self, index: int) -> list[dict[str, Any]]:
+        """Return the parts of a stream before a choice's text."""
         self._parts[index] = MessageParts(self.parts())
-        return self._delta(index, {"role": "assistant", "content": ""})
+        return [self._delta(index, {"role": "assistant", "content": ""})]
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """Return a piece of a choice in a stream."""
@@ -131,14 +113,11 @@ class ChatShape:
         told = self._delta(index, self._parts[index].push(piece.text) or {"content": ""})
         return {**told, "logprobs": self._logprobs(piece.chosen)}
 
-    def rest(self, choice: Choice) -> dict[str, Any] | None:
-        """Return what was held back of a choice in a stream, if anything was."""
-        rest = self._parts[choice.index].finish()
-        return self._delta(choice.index, rest) if rest else None
-
-    def last(self, choice: Choice) -> dict[str, Any]:
-        """Return the end of a choice in a stream."""
-        return {**self._delta(choice.index, {}), "finish_reason": _reason(choice, self._parts[choice.index])}
+    def last(self, choice: Choice) -> list[dict[str, Any]]:
+        """Return the end of a choice in a stream, after the parts that were held back."""
+        parts = self._parts[choice.index]
+        rest = [self._delta(choice.index, delta) for delta in (parts.finish(),) if delta]
+        return [*rest, {**self._delta(choice.index, {}), "finish_reason": _reason(choice, parts)}]
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """Return a complete choice."""
@@ -183,21 +162,17 @@ class CompletionShape:
     _offsets: dict[int, int] = field(default_factory=dict)  # characters told so far, by choice
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
-    def first(self, index: int) -> dict[str, Any] | None:
+    def first(self, index: int) -> list[dict[str, Any]]:
         """See `ChatShape`."""
-        return None
+        return []
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `ChatShape`."""
         return self._told(piece.choice, piece.text, piece.chosen, None)
 
-    def rest(self, choice: Choice) -> dict[str, Any] | None:
+    def last(self, choice: Choice) -> list[dict[str, Any]]:
         """See `ChatShape`."""
-        return None
-
-    def last(self, choice: Choice) -> dict[str, Any]:
-        """See `ChatShape`."""
-        return self._told(choice, "", (), choice.finish)
+        return [self._told(choice, "", (), choice.finish)]
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `ChatShape`."""
@@ -233,19 +208,15 @@ class CompletionShape:
 EndpointShape = ChatShape | CompletionShape
 
 
-async def chat(http: HttpRequest) -> Response:
+async def chat(http: HttpRequest, state: AppState, body: ChatRequest) -> Response:
     """Answer a conversation."""
-    state: AppState = http.app.state.shared
-    body = await read(http, ChatRequest)
     generation, make_parts = await prepare_chat(state, body)
     shape = ChatShape(generation.loaded.tokenizer, bool(body.logprobs), make_parts)
     return await answer(http, state, generation, body, shape)
 
 
-async def completions(http: HttpRequest) -> Response:
+async def completions(http: HttpRequest, state: AppState, body: CompletionRequest) -> Response:
     """Answer with what follows a prompt."""
-    state: AppState = http.app.state.shared
-    body = await read(http, CompletionRequest)
     role = state.engines.continuing if body.suffix is None else "completion"
     loaded = await state.ready(role, body.model)
     generation = await asyncio.to_thread(_of_prompts, loaded, body, state.grammars(loaded))
@@ -256,32 +227,26 @@ async def answer(
     http: HttpRequest, state: AppState, generation: GenerationRequest, body: OpenAI, shape: EndpointShape
 ) -> Response:
     """Return the response to a request that generates."""
-    head = {"id": shape.prefix + uuid.uuid4().hex, "created": int(time.time()), "model": generation.loaded.files.id}
+    head = {
+        "id": shape.prefix + uuid.uuid4().hex,
+        "object": shape.chunk if body.stream else shape.whole,
+        "created": int(time.time()),
+        "model": generation.loaded.files.id,
+    }
     if body.stream:
-        return EventStream(_events(state, generation, body, shape, {**head, "object": shape.chunk}))
-    return await json_of(http, _whole(state, generation, shape, {**head, "object": shape.whole}))
+        return EventStream(_events(state, generation, body, shape, head))
+    return await json_of(http, _whole(state, generation, shape, head))
 
 
-async def apply_template(http: HttpRequest) -> Response:
+async def apply_template(http: HttpRequest, state: AppState, body: TemplateRequest) -> Response:
     """Return the prompt that a conversation makes, as text, or its number of tokens."""
-    state: AppState = http.app.state.shared
-    body = await read(http, TemplateRequest)
     loaded = await state.ready("chat", body.model)
-    messages = messages_of(body.messages)
-    render = partial(
-        render_chat,
-        loaded,
-        messages,
-        variables=body.chat_template_kwargs,
-        goes_on=goes_on(body.continue_final_message, messages),
-        tools=described(body.tools or ()),
-    )
     if body.count:
-        return json_response({"tokens": len(await asyncio.to_thread(lambda: render().encode()))})
-    return json_response({"prompt": (await asyncio.to_thread(render)).text})
+        return json_response({"tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))})
+    return json_response({"prompt": (await asyncio.to_thread(prompt_of, loaded, body)).text})
 
 
-async def embeddings(_: HttpRequest) -> Response:
+async def embeddings(http: HttpRequest, state: AppState) -> Response:
     """Raise the ApiError that says why."""
     raise ApiError(404, NO_EMBEDDINGS, code="not_offered")
 
@@ -292,14 +257,9 @@ def _of_prompts(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars)
         raise ApiError(400, f"more than {MAX_CHOICES} choices of all prompts", param="n", code="invalid_value")
     limit = limit_of(body.max_tokens, body.n_predict, default=DEFAULT_MAX_TOKENS)
     constraint = constraint_of(body, grammars)
-    asked = [
-        choices(
-            loaded, prepare_prompt(loaded, prompt, body.suffix, limit, body), body, count, constraint, body.logprobs
-        )
-        for prompt in prompts
-    ]
-    requests = [request for of_prompt, _ in asked for request in of_prompt]
-    return GenerationRequest(loaded, requests, asked[0][1], urgent=True, document=body.document)
+    prepared = (prepare_prompt(loaded, prompt, body.suffix, limit, body) for prompt in prompts)
+    of_prompts = [with_choices(one, body, count, constraint, body.logprobs) for one in prepared]
+    return replace(of_prompts[0], requests=[request for one in of_prompts for request in one.requests])
 
 
 async def _whole(
@@ -318,7 +278,7 @@ def _reason(choice: Choice, parts: MessageParts) -> str:
     """Why a chat's answer ended: "repeat" only where the request has asked for that end."""
     if choice.finish == "stop" and choice.ending and choice.ending.ended:
         return choice.ending.reason
-    return "tool_calls" if parts.called and choice.finish == "stop" else choice.finish
+    return "tool_calls" if parts.calls and choice.finish == "stop" else choice.finish
 
 
 async def _events(
@@ -330,23 +290,20 @@ async def _events(
 ) -> AsyncGenerator[bytes]:
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = {**head, "usage": None} if with_usage else head
-    begun: set[int] = set()
-    sizes = _Sizes(generation)
+    begun, spelling = -1, generation.spelling()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
-            index = piece.choice.index
-            if index not in begun:
-                begun.add(index)
-                sizes = _Sizes(generation)
-                if first := shape.first(index):
+            if begun != piece.choice.index:
+                begun, spelling = piece.choice.index, generation.spelling()
+                for first in shape.first(begun):
                     yield event({**head, "choices": [first]})
             if piece.choice.finish and not (piece.text or piece.chosen):
-                if rest := shape.rest(piece.choice):
-                    yield event({**head, "choices": [rest]})
-                told = timings([piece.choice.request])
-                yield event({**head, "choices": [shape.last(piece.choice)], "timings": told})
+                *rest, last = shape.last(piece.choice)
+                for part in rest:
+                    yield event({**head, "choices": [part]})
+                yield event({**head, "choices": [last], "timings": timings([piece.choice.request])})
             elif body.steps and piece.step:
-                yield event({**head, "choices": [shape.part(piece)], "step": _step(generation, piece.step, sizes)})
+                yield event({**head, "choices": [shape.part(piece)], "step": _step(generation, piece.step, spelling)})
             elif piece.text or piece.chosen:
                 yield event({**head, "choices": [shape.part(piece)]})
     if with_usage:
@@ -354,26 +311,18 @@ async def _events(
     yield DONE
 
 
-class _Sizes:
-    """Splits a choice's text among its tokens: the bytes that each completes, which add up to the text's."""
+def _step(generation: GenerationRequest, step: Step, spelling: TextDecoder) -> dict[str, Any]:
+    """Return how the tokens of a step were made: the first `accepted` of them were drafted.
 
-    def __init__(self, generation: GenerationRequest) -> None:
-        self._text, self._ends = generation.spelling(), generation.requests[0].ends
-
-    def push(self, ids: Sequence[int]) -> list[int]:
-        """Return the sizes of the next tokens; one that ends an answer has none."""
-        return [0 if token in self._ends else len(self._text.push([token]).encode()) for token in ids]
-
-
-def _step(generation: GenerationRequest, step: Step, sizes: _Sizes) -> dict[str, Any]:
-    """Return how the tokens of a step were made: the first `accepted` of them were drafted."""
-    tokenizer = generation.loaded.tokenizer
+    `sizes` are the bytes of text that each token completes; the token that ends an answer completes none.
+    """
+    tokenizer, ends = generation.loaded.tokenizer, generation.requests[0].ends
     return {
         "drafter": step.drafter,
         "drafted": step.drafted,
         "accepted": step.accepted,
         "tokens": [tokenizer.piece(token).decode("utf-8", "replace") for token in step.tokens],
-        "sizes": sizes.push(step.tokens),
+        "sizes": [0 if token in ends else len(spelling.push([token]).encode()) for token in step.tokens],
         "ms": round(step.draft_ms + step.verify_ms, 3),
     }
 

@@ -15,17 +15,9 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import check_schema, clamp_effort, named_tool, prepare_chat
-from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
-from localdflash.server.api.generation import GenerationRequest, cached_tokens
-from localdflash.server.api.http_errors import ApiError, bad
-from localdflash.server.api.http_responses import EventStream, json_of, named_event, named_events
-from localdflash.server.api.request_body import converted, read
-from localdflash.server.api.responses_body import (
+from localdflash.server.api.agent_bodies import (
     ITEMS,
     CallItem,
-    ContentPart,
     FunctionTool,
     Item,
     MessageItem,
@@ -34,12 +26,19 @@ from localdflash.server.api.responses_body import (
     ReasoningItem,
     ResponsesRequest,
 )
+from localdflash.server.api.api_state import AppState
+from localdflash.server.api.chat_request import check_schema, prepare_chat
+from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
+from localdflash.server.api.generation import GenerationRequest, cached_tokens
+from localdflash.server.api.http_errors import ApiError, bad
+from localdflash.server.api.http_responses import EventStream, json_of, named_event, named_events
+from localdflash.server.api.request_body import converted
 from localdflash.server.api.schemas import (
     CalledFunction,
     ChatMessage,
     ChatRequest,
-    JsonSchema,
-    ResponseFormat,
+    NamedTool,
+    TextPart,
     Tool,
     ToolCall,
     ToolFunction,
@@ -62,16 +61,14 @@ class ResponseWriter:
 
     async def events(self, state: AppState) -> AsyncGenerator[Event]:
         """Yield all events; the first come with the first token."""
-        begun = False
-        async with aclosing(self.answer.run(state, self.generation)) as steps:
-            async for changes in steps:
-                if not begun:
-                    begun = True
+        async with aclosing(self.answer.run(state, self.generation)) as changes:
+            async for change in changes:
+                if change:
+                    for event in self._of_block(change.block, change):
+                        yield event
+                else:
                     for name in ("created", "in_progress"):
                         yield self._event(f"response.{name}", response=self._response("in_progress"))
-                for change in changes:
-                    for event in self._of_block(change):
-                        yield event
         last = self._whole()
         yield self._event(f"response.{last['status']}", response=last)
 
@@ -90,29 +87,23 @@ class ResponseWriter:
         number, self._number = self._number, self._number + 1
         return {"type": kind, "sequence_number": number, **fields}
 
-    def _of_block(self, event: BlockEvent) -> Iterator[Event]:
-        match event.what:
+    def _of_block(self, block: AnswerBlock, change: BlockEvent) -> Iterator[Event]:
+        kind, called = _CONTENTS[block.kind], block.kind == "call"
+        match change.what:
             case "begin":
-                yield from self._begun(event.block)
+                item = _item(block, "in_progress", begun=True)
+                yield self._event("response.output_item.added", output_index=block.number, item=item)
+                if not called:
+                    yield self._about(block, "response.content_part.added", part=_part(block, ""))
             case "more":
-                yield self._about(event.block, f"{_CONTENTS[event.block.kind]}.delta", delta=event.text)
+                yield self._about(block, f"{kind}.delta", delta=change.text)
             case "end":
-                yield from self._done(event.block, self._status(event.block))
-
-    def _begun(self, block: AnswerBlock) -> Iterator[Event]:
-        item = _item(block, "in_progress", begun=True)
-        yield self._event("response.output_item.added", output_index=block.number, item=item)
-        if block.kind != "call":
-            yield self._about(block, "response.content_part.added", part=_part(block, ""))
-
-    def _done(self, block: AnswerBlock, status: str) -> Iterator[Event]:
-        kind = f"{_CONTENTS[block.kind]}.done"
-        if block.kind == "call":
-            yield self._about(block, kind, name=block.name, arguments=block.text or "{}")
-        else:
-            yield self._about(block, kind, text=block.text)
-            yield self._about(block, "response.content_part.done", part=_part(block, block.text))
-        yield self._event("response.output_item.done", output_index=block.number, item=_item(block, status))
+                whole = {"name": block.name, "arguments": block.text or "{}"} if called else {"text": block.text}
+                yield self._about(block, f"{kind}.done", **whole)
+                if not called:
+                    yield self._about(block, "response.content_part.done", part=_part(block, block.text))
+                item = _item(block, self._status(block))
+                yield self._event("response.output_item.done", output_index=block.number, item=item)
 
     def _about(self, block: AnswerBlock, kind: str, **fields: Any) -> Event:
         """Return an event about the content of an item, or the arguments of a call."""
@@ -170,10 +161,8 @@ _CONTENTS = {
 _PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
 
 
-async def responses(http: HttpRequest) -> Response:
+async def responses(http: HttpRequest, state: AppState, body: ResponsesRequest) -> Response:
     """Answer a conversation."""
-    state: AppState = http.app.state.shared
-    body = await read(http, ResponsesRequest)
     generation, make_parts = await prepare_chat(state, chat_request(body))
     writer = ResponseWriter(generation, body, AnswerBlocks(make_parts()))
     if body.stream:
@@ -184,38 +173,33 @@ async def responses(http: HttpRequest) -> Response:
 def chat_request(body: ResponsesRequest) -> ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     _refuse_what_is_kept(body)
-    tools = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())]
-    choice = body.tool_choice
+    choice, form = body.tool_choice, body.text.format if body.text else None
+    if form and form.type == "json_schema" and form.schema is None:
+        raise bad("text.format.schema", "missing")
     return ChatRequest(
-        model=body.model,
+        **body.shared(),
         messages=_instructed(body.instructions or "", messages_of_items(body.input)),
-        tools=tools,
-        tool_choice=named_tool(choice.name, tools) if isinstance(choice, NamedChoice) else choice,
+        tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())],
+        tool_choice=NamedTool("function", CalledFunction(choice.name)) if isinstance(choice, NamedChoice) else choice,
         parallel_tool_calls=body.parallel_tool_calls,
-        reasoning_effort=clamp_effort(body.reasoning.effort if body.reasoning else None),
-        response_format=_response_format(body),
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        response_format=form,
         max_tokens=body.max_output_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        seed=body.seed,
-        draft=body.draft,
     )
 
 
 def _refuse_what_is_kept(body: ResponsesRequest) -> None:
-    for name in ("previous_response_id", "conversation", "prompt"):
-        if getattr(body, name) is not None:
-            raise ApiError(400, f"{name}: {NOT_STORED}", param=name, code="unsupported_parameter")
-    for name in ("store", "background"):
-        if getattr(body, name):
-            raise ApiError(400, f"{name}: {NOT_STORED}, with {name} false", param=name, code="unsupported_parameter")
-    for name in ("max_tool_calls", "top_logprobs"):
-        if getattr(body, name):
-            raise ApiError(400, f"{name}: not supported; leave it out", param=name, code="unsupported_parameter")
+    refused = {
+        **dict.fromkeys(("previous_response_id", "conversation", "prompt"), NOT_STORED),
+        **{name: f"{NOT_STORED}, with {name} false" for name in ("store", "background")},
+        **dict.fromkeys(("max_tool_calls", "top_logprobs"), "not supported; leave it out"),
+    }
+    for name, reason in refused.items():
+        if getattr(body, name) not in (None, False, 0):
+            raise ApiError(400, f"{name}: {reason}", param=name, code="unsupported_parameter")
     if body.truncation == "auto":
-        raise ApiError(
-            400, "truncation: only `disabled` is supported", param="truncation", code="unsupported_parameter"
-        )
+        told = "truncation: only `disabled` is supported"
+        raise ApiError(400, told, param="truncation", code="unsupported_parameter")
 
 
 def _instructed(instructions: str, messages: list[ChatMessage]) -> list[ChatMessage]:
@@ -266,7 +250,7 @@ def _parsed_item(place: str, raw: dict[str, object]) -> Item:
     return item
 
 
-def _text(place: str, content: str | Sequence[ContentPart]) -> str:
+def _text(place: str, content: str | Sequence[TextPart]) -> str:
     if isinstance(content, str):
         return content
     for number, part in enumerate(content):
@@ -282,17 +266,6 @@ def _tool(place: str, tool: FunctionTool) -> Tool:
         raise bad(f"{place}.name", "missing")
     check_schema(f"{place}.parameters", tool.parameters or {})
     return Tool("function", ToolFunction(tool.name, tool.description, tool.parameters))
-
-
-def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
-    asked = body.text.format if body.text else None
-    if asked is None or asked.type == "text":
-        return None
-    if asked.type == "json_object":
-        return ResponseFormat("json_object")
-    if asked.schema is None:
-        raise bad("text.format.schema", "missing")
-    return ResponseFormat("json_schema", JsonSchema(asked.schema))
 
 
 def _id(block: AnswerBlock) -> str:

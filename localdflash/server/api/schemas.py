@@ -30,18 +30,28 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class SamplingFields(Struct, kw_only=True):
-    """The fields of every request that generates."""
+class GenerationFields(Struct, kw_only=True):
+    """The fields that the requests of all dialects share."""
 
     model: str | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0.0, le=10.0)] | None = None
     top_p: Share | None = None
-    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     top_k: Count | None = None
+    seed: Seed | None = None
+    draft: bool | None = None  # False: plain decoding, to compare
+
+    def shared(self) -> dict[str, Any]:
+        """Return these fields by name, for a request of another dialect."""
+        return {name: getattr(self, name) for name in GenerationFields.__struct_fields__}
+
+
+class SamplingFields(GenerationFields, kw_only=True):
+    """The fields that the requests of OpenAI's and llama-server's dialects share."""
+
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
     repeat_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None  # llama-server's name
-    seed: Seed | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
@@ -50,7 +60,6 @@ class SamplingFields(Struct, kw_only=True):
     grammar: str | None = None  # GBNF
     json_schema: dict[str, Any] | None = None
     document: Annotated[str, Meta(max_length=4096)] | None = None
-    draft: bool | None = None  # False: plain decoding, to compare
 
 
 class OpenAI(SamplingFields, kw_only=True):
@@ -98,17 +107,11 @@ class Tool(Struct):
     function: ToolFunction
 
 
-class NamedFunction(Struct):
-    """The name of a tool."""
-
-    name: str
-
-
 class NamedTool(Struct):
     """The tool that is to be called."""
 
     type: Literal["function"]
-    function: NamedFunction
+    function: CalledFunction
 
 
 class ChatMessage(Struct):
@@ -132,7 +135,8 @@ class ResponseFormat(Struct):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
-    schema: dict[str, Any] | None = None  # llama-server takes it here too
+    schema: dict[str, Any] | None = None  # where llama-server and other dialects have it
+    name: str | None = None
 
 
 class Prediction(Struct):
@@ -152,7 +156,7 @@ class ChatRequest(OpenAI, kw_only=True):
     response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
     chat_template_kwargs: dict[str, str | bool] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    reasoning_effort: Effort | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -209,10 +213,9 @@ class ContextPart(Struct):
     weight: Annotated[float, Meta(ge=0.0, le=1e6)] = 1.0
 
 
-class CompleteRequest(Struct, kw_only=True):
+class CompleteRequest(SamplingFields, kw_only=True):
     """POST /complete."""
 
-    model: str | None = None
     path: Annotated[str, Meta(max_length=4096)] = ""
     language: Annotated[str, Meta(max_length=64)] = ""
     prefix: str = ""
@@ -222,19 +225,12 @@ class CompleteRequest(Struct, kw_only=True):
     suffix: str = ""
     context: Annotated[list[ContextPart], Meta(max_length=256)] = field(default_factory=list)
     copies: Annotated[list[str], Meta(max_length=64)] = field(default_factory=list)
-    document: Annotated[str, Meta(max_length=4096)] | None = None
     mode: Literal["auto", "line", "lines"] = "auto"
     max_tokens: Count = 96
     count: Annotated[int, Meta(ge=1, le=8)] = 1
     least_sure: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
-    temperature: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.0
-    top_p: Share = 1.0
-    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
-    top_k: Count = 0
-    repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] = 1.0
-    seed: Seed | None = None
     explain: bool = False
-    stream: bool = True
+    stream: bool | None = True
 
 
 class TokenizeRequest(Struct):
@@ -252,15 +248,10 @@ class DetokenizeRequest(Struct):
     tokens: list[Token]
 
 
-class TemplateRequest(Struct):
-    """POST /apply-template."""
+class TemplateRequest(ChatRequest, kw_only=True):
+    """POST /apply-template: `count` asks for the number of tokens instead of the text."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    model: str | None = None
-    tools: list[Tool] | None = None
-    chat_template_kwargs: dict[str, str | bool] = field(default_factory=dict)
-    continue_final_message: bool = False
-    count: bool = False  # tell how many tokens it has instead
+    count: bool = False
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import render_chat
 from localdflash.server.api.completion_request import prepare_infill, prepare_text
-from localdflash.server.api.generation import PreparedRequest
+from localdflash.server.api.generation import GenerationRequest
 from localdflash.server.api.request_body import MAX_BODY_BYTES, UNSUPPORTED
 from localdflash.text.chat_template import TemplateMessage
 from localdflash.text.grammar import Grammars
@@ -51,14 +51,14 @@ every_chat = pytest.mark.parametrize("dialect", CHATS, ids=lambda dialect: diale
 every_shape = pytest.mark.parametrize("dialect", [CHAT, MESSAGES], ids=lambda dialect: dialect.path)
 
 
-def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingParams) -> PreparedRequest:
+def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingParams) -> GenerationRequest:
     """The same request without a server."""
     if dialect in CHATS:
         return render_chat(plain, [TemplateMessage("user", QUESTION)]).prepare(limit, params)
     if dialect is not INFILL:
         return prepare_text(plain, PROMPT, limit, params)
     filler, hole = InfillPlanner(plain, patience=None), Gap("", "", BEFORE, "", AFTER)
-    return prepare_infill(filler.fill(hole, max_tokens=limit, params=params, most=plain.context))
+    return prepare_infill(plain, filler.fill(hole, max_tokens=limit, params=params, most=plain.context))
 
 
 @every_dialect
@@ -77,7 +77,7 @@ def test_the_answer_is_that_of_decoding_without_drafts(
         if dialect is not INFILL:  # which says "limit" where syntax ends the text, too
             assert reply.finish == ("length" if expected.finish == "length" else "stop")
             if reply.finish == "length":
-                assert reply.sizes == (len(request.request.ids), 32)
+                assert reply.sizes == (len(request.requests[0].ids), 32)
     if dialect in (CHAT, *COMPLETING):
         drafted, alone = (
             client.post(dialect.path, dialect.body(**sampling, draft=draft)).json()["timings"]

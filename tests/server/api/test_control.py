@@ -224,7 +224,7 @@ def test_an_engine_thread_that_dies_is_a_failed_engine(
 
 def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(worker: PairWorker, client: Any) -> None:
     assert worker.loaded
-    stream = worker.stream(prepare_text(worker.loaded, "def", 400, SamplingParams(temperature=2.0)).request)
+    stream = worker.stream(prepare_text(worker.loaded, "def", 400, SamplingParams(temperature=2.0)).requests[0])
     loop = asyncio.new_event_loop()
     loop.run_until_complete(anext(stream))
     loop.close()

@@ -26,7 +26,7 @@ def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
 
 def test_the_prompt_is_prefix_and_suffix_in_the_models_form(loaded: LoadedPair) -> None:
     tokenizer = loaded.tokenizer
-    request = prepare_middle(loaded, "def f(", "):\n", 8, GREEDY).request
+    request = prepare_middle(loaded, "def f(", "):\n", 8, GREEDY).requests[0]
     assert request.ids == [
         tokenizer.special("<|fim_suffix|>"),
         *tokenizer.encode("):\n"),
@@ -40,7 +40,7 @@ def test_the_prompt_is_prefix_and_suffix_in_the_models_form(loaded: LoadedPair) 
 def test_a_prompt_in_another_format_is_put_into_the_model_s(loaded: LoadedPair) -> None:
     body = CompletionRequest(prompt="unused")
     theirs = prepare_prompt(loaded, "<fim_prefix>a = <fim_suffix>\n<fim_middle>", None, 8, body)
-    assert theirs.request.ids == prepare_prompt(loaded, "a = ", "\n", 8, body).request.ids
+    assert theirs.requests[0].ids == prepare_prompt(loaded, "a = ", "\n", 8, body).requests[0].ids
 
 
 def test_a_model_without_the_markers_is_refused(loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,16 +50,16 @@ def test_a_model_without_the_markers_is_refused(loaded: LoadedPair, monkeypatch:
 
 
 def test_the_last_token_of_the_context_can_be_used(loaded: LoadedPair) -> None:
-    prompt = len(prepare_middle(loaded, "def f(", "\n", 8, GREEDY).request.ids)
+    prompt = len(prepare_middle(loaded, "def f(", "\n", 8, GREEDY).requests[0].ids)
     whole = prepare_middle(loaded, "def f(", "\n", CONTEXT - prompt, SamplingParams(temperature=3.0, seed=5))
     assert prompt + len(answer_directly(loaded, whole).ids) <= CONTEXT
 
 
 def test_markers_of_a_prompt_are_markers(loaded: LoadedPair) -> None:
     tokenizer = loaded.tokenizer
-    ids = prepare_text(loaded, "<|im_start|>user", 8, GREEDY).request.ids
+    ids = prepare_text(loaded, "<|im_start|>user", 8, GREEDY).requests[0].ids
     assert ids == [tokenizer.special("<|im_start|>"), *tokenizer.encode("user")]
-    assert prepare_text(loaded, ids, 8, GREEDY).request.ids == ids
+    assert prepare_text(loaded, ids, 8, GREEDY).requests[0].ids == ids
 
 
 def test_prompts_that_are_none(loaded: LoadedPair) -> None:

@@ -1,0 +1,192 @@
+"""The bodies of Anthropic's /v1/messages and OpenAI's /v1/responses.
+
+Unknown fields are ignored, and so are hints that change no text here: `metadata`, `user`, `cache_control`,
+`service_tier`, a budget for thinking, `include` of encrypted thoughts, keys of caches.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from localdflash.server.api.schemas import Count, Effort, GenerationFields, Limit, ResponseFormat, TextPart
+
+
+class TextBlock(Struct, tag="text"):
+    """Text."""
+
+    text: str
+
+
+class ImageBlock(Struct, tag="image"):
+    """A picture, which nothing here can look at."""
+
+
+class DocumentBlock(Struct, tag="document"):
+    """A document, which nothing here can read."""
+
+
+class ThinkingBlock(Struct, tag="thinking"):
+    """What was thought before an answer."""
+
+    thinking: str
+
+
+class RedactedBlock(Struct, tag="redacted_thinking"):
+    """Thoughts that only their author can read."""
+
+
+class ToolUseBlock(Struct, tag="tool_use"):
+    """A call that an answer has made."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResultBlock(Struct, tag="tool_result"):
+    """What a call has brought."""
+
+    tool_use_id: str
+    content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
+    is_error: bool | None = None
+
+
+MessageBlock = TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | RedactedBlock | ToolUseBlock | ToolResultBlock
+
+
+class MessageParam(Struct):
+    """A message."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[MessageBlock]
+
+
+class ToolDefinition(Struct):
+    """A tool; `input_schema` is the schema of its arguments."""
+
+    name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(Struct):
+    """Choice between forbidden, allowed and required tool calls."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Struct):
+    """Switch for thinking before the answer."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+
+
+class OutputConfig(Struct):
+    """How an answer is written."""
+
+    effort: Effort | None = None
+    format: ResponseFormat | None = None
+
+
+class CountRequest(GenerationFields, kw_only=True):
+    """POST /v1/messages/count_tokens: what makes the prompt."""
+
+    messages: Annotated[list[MessageParam], Meta(min_length=1)]
+    system: str | list[TextBlock] | None = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+
+class MessagesRequest(CountRequest, kw_only=True):
+    """POST /v1/messages. `seed` and `draft` are ours."""
+
+    max_tokens: Count
+    stop_sequences: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)] | None = None
+
+
+class MessageItem(Struct, tag="message"):
+    """A message."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[TextPart]
+
+
+class CallItem(Struct, tag="function_call"):
+    """A call that an answer has made."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class OutputItem(Struct, tag="function_call_output"):
+    """What a call has brought."""
+
+    call_id: str
+    output: str | list[TextPart]
+
+
+class ReasoningItem(Struct, tag="reasoning"):
+    """What was thought before an answer; encrypted thoughts can be read by their author only."""
+
+    summary: list[TextPart] | None = None
+    content: list[TextPart] | None = None
+
+
+Item = MessageItem | CallItem | OutputItem | ReasoningItem
+ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+
+
+class FunctionTool(Struct):
+    """A tool; `parameters` is the schema of its arguments."""
+
+    type: str
+    name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")] | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedChoice(Struct):
+    """The tool that is to be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class TextConfig(Struct):
+    """How an answer is written."""
+
+    format: ResponseFormat | None = None
+
+
+class Reasoning(Struct):
+    """How much is thought."""
+
+    effort: Effort | None = None
+
+
+class ResponsesRequest(GenerationFields, kw_only=True):
+    """POST /v1/responses. `seed` and `draft` are ours."""
+
+    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]  # of `Item`; a message may leave its type out
+    instructions: str | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    prompt: Any = None
+    truncation: Literal["auto", "disabled"] | None = None
+    max_output_tokens: Limit | None = None
+    max_tool_calls: int | None = None
+    top_logprobs: int | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
