@@ -10,10 +10,7 @@ from localdflash.base.errors import UsageError
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a server: host and port, with or without TLS, or the local path of an engine.
-
-    `place` is the server's name in messages. `sockets.located` resolves a local path.
-    """
+    """Address of a server, or the local path of an engine (see `sockets.located`); `place` is its name in messages."""
 
     socket: Path | None = None
     host: str = "localdflash"  # a Unix socket has none, but a request names one

@@ -108,8 +108,7 @@ class Events:
     kind = b"text/event-stream"
 
     def __init__(self) -> None:
-        self._line: list[bytes] = []  # parts of the incomplete line
-        self._size = 0  # of the incomplete line
+        self._line = b""  # that is incomplete
         self._data: list[bytes] = []  # lines of the incomplete event
         self._after_return = False  # the last piece ended with a carriage return: a line feed would belong to it
 
@@ -123,26 +122,18 @@ class Events:
                 if data:
                     yield data
 
-    def _lines(self, piece: bytes) -> Iterator[bytes]:
+    def _lines(self, piece: bytes) -> list[bytes]:
         if self._after_return:
             piece = piece.removeprefix(b"\n")
         self._after_return = piece.endswith(b"\r")
-        first, *others = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._grow(first)
-        for other in others:
-            line, self._line, self._size = b"".join(self._line), [], 0
-            self._grow(other)
-            yield line
-
-    def _grow(self, part: bytes) -> None:
-        self._line.append(part)
-        self._size += len(part)
-        if self._size > MAX_BYTES:
+        *lines, self._line = (self._line + piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(b"\n")
+        if len(self._line) > MAX_BYTES:
             raise LocaldflashError(f"the server sent a line of more than {MAX_BYTES} bytes")
+        return lines
 
 
 class Client:
-    """Blocking client of one server; any number of threads may share it.
+    """Blocking client of a daemon; any number of threads may share it.
 
     Each request opens its own connection: closing a stream closes the connection, which cancels the request.
     """
@@ -270,10 +261,7 @@ class ClientConnection(Generic[Event]):
     async def _exchange(
         self, method: str, target: str, body: Mapping[str, object] | None, *, streams: bool = False
     ) -> AsyncGenerator[tuple[Exchange, bytes]]:
-        """Send a request and give its exchange and the first bytes of the answer's body.
-
-        The connection stays open only if the answer is read to its end.
-        """
+        """Send a request; give its exchange and the first bytes of the body. Close unless the answer is read out."""
         try:
             with broken(self._address.place):
                 yield await self._answered(lambda http: http.request(method, target, body, streams=streams))
@@ -336,20 +324,10 @@ def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
         yield http.receive(connection.recv(CHUNK_BYTES))
 
 
-@contextmanager
-def _connected(address: Address) -> Iterator[socket.socket]:
+def _connected(address: Address) -> socket.socket:
     if address.socket:
-        with unix_socket.connected(address.socket, CONNECT_SECONDS) as connection:
-            yield connection
-        return
-    with socket.create_connection((address.host, address.port), CONNECT_SECONDS) as connection:
-        if not address.tls:
-            yield connection
-            return
-        import ssl
-
-        with ssl.create_default_context().wrap_socket(connection, server_hostname=address.host) as encrypted:
-            yield encrypted
+        return unix_socket.connected(address.socket, CONNECT_SECONDS)
+    return socket.create_connection((address.host, address.port), CONNECT_SECONDS)
 
 
 def _checked(data: bytes) -> Json:

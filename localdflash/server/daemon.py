@@ -79,21 +79,21 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
         listeners = [own.listener]
         if settings.tcp:
             listeners.append(stack.enter_context(tcp_socket(settings.tcp.host, settings.tcp.port)))
-        daemon = Daemon(settings, say)
+        daemon = Daemon(settings, say, path, own)
         say(_how_to_try(path, own))
         if tcp := settings.tcp:
             say(tcp.told(_url(listeners[1])))
         try:
-            asyncio.run(daemon.run(path, own, listeners))
+            asyncio.run(daemon.run(listeners))
         finally:
             daemon.close()
 
 
 class Daemon:
-    """Server process: the engines, the HTTP app on every listener, and the exit conditions."""
+    """Server process: the engines, the HTTP app on every listener, and the exit conditions. `own` listens at `path`."""
 
-    def __init__(self, settings: DaemonSettings, say: Callable[[str], None]) -> None:
-        self._settings, self._say = settings, say
+    def __init__(self, settings: DaemonSettings, say: Callable[[str], None], path: Path, own: LocalListener) -> None:
+        self._settings, self._say, self._path, self._own = settings, say, path, own
         metrics = Metrics()
         options = settings.options
         first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
@@ -103,15 +103,12 @@ class Daemon:
         self._app = create_app(self._engines, metrics, activity=self._activity, stop=self.stop, listen=self.listen)
         self._servers: list[DaemonListener] = []
         self._leaving: set[asyncio.Task[None]] = set()
-        self._path: Path | None = None
-        self._own: LocalListener | None = None
         self._parent = os.getppid()
         self._error: BaseException | None = None
         self._load_error: BaseException | None = None
 
-    async def run(self, path: Path, own: LocalListener, listeners: Sequence[socket.socket]) -> None:
-        """Serve until `stop`; raise the error that ended the engine. The first listener is the local one at `path`."""
-        self._path, self._own = path, own
+    async def run(self, listeners: Sequence[socket.socket]) -> None:
+        """Serve until `stop`; raise the error that ended the engine. The first listener is the local one."""
         tcp = [self._settings.tcp] if self._settings.tcp else []
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
@@ -120,20 +117,17 @@ class Daemon:
         self._engines.start()
         if self._settings.private:
             threading.Thread(target=self._leave_with_parent, args=[loop], daemon=True).start()
-        watching = asyncio.create_task(self._watch())
-        loading = asyncio.create_task(self._load_others())
-        await asyncio.gather(
-            *(server.serve([listener]) for server, listener in zip(self._servers, listeners, strict=True))
-        )
-        watching.cancel()
-        loading.cancel()
+        tasks = [asyncio.create_task(work) for work in (self._watch(), self._load_others())]
+        serving = zip(self._servers, listeners, strict=True)
+        await asyncio.gather(*(server.serve([listener]) for server, listener in serving))
+        for task in tasks:
+            task.cancel()
         if self._error:
             raise self._error
 
     def stop(self) -> None:
         """Stop accepting connections; exit when running answers finish, or after `GRACE_SECONDS`."""
-        if self._own:
-            self._own.withdraw()  # a new client now starts another daemon, which waits for this one
+        self._own.withdraw()  # a new client now starts another daemon, which waits for this one
         for server in self._servers:
             server.should_exit = True
 
@@ -161,8 +155,7 @@ class Daemon:
 
     def _config(self, tcp: TcpPort | None) -> uvicorn.Config:
         """Return the uvicorn configuration of a TCP port, or of the user's local listener if `tcp` is None."""
-        key = self._own.key if self._own else ""
-        own_app: ASGIApp = Guard(self._app, key=key, own=True) if key else self._app
+        own_app: ASGIApp = Guard(self._app, key=self._own.key, own=True) if self._own.key else self._app
         return uvicorn.Config(
             Guard(self._app, key=tcp.key, hosts=tcp.hosts) if tcp else own_app,
             http=ServerConnection if tcp else OwnConnection,
@@ -211,7 +204,7 @@ class Daemon:
             is_idle = 0 < self._settings.idle <= self._activity.idle_seconds
             is_orphaned = self._settings.private is not None and os.getppid() != self._parent
             # Removing the socket file asks for another daemon.
-            if is_idle or is_orphaned or not (self._path and self._path.exists()):
+            if is_idle or is_orphaned or not self._path.exists():
                 break
             if self._settings.log:
                 _bound(self._settings.log)

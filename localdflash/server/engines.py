@@ -31,16 +31,10 @@ T = TypeVar("T")
 
 
 class Engines:
-    """Registry of the daemon's engines by role.
-
-    `first` serves `roles`. `later` holds the options of pairs that are loaded at the first request for their role.
-    """
+    """Registry of the daemon's engines by role; `later` has the pairs that the first request for a role loads."""
 
     def __init__(
-        self,
-        first: PairWorker,
-        roles: Sequence[PairRole] = ROLES,
-        later: Mapping[PairRole, Options] | None = None,
+        self, first: PairWorker, roles: Sequence[PairRole] = ROLES, later: Mapping[PairRole, Options] | None = None
     ) -> None:
         self._first = first  # creates the other workers
         self._workers: dict[PairRole, PairWorker] = dict.fromkeys(roles, first)
@@ -167,10 +161,7 @@ class Engines:
                     await self._drop(worker)
 
     def _role_named(self, name: str, role: PairRole) -> PairRole:
-        """Return the role whose pair is still to be loaded and is called `name`, else `role`.
-
-        A chat request keeps its role: it must not load the completion pair, which has priority over chat pairs.
-        """
+        """Return the role whose unloaded pair is called `name`, else `role`; a chat never loads the completion pair."""
         later = [one for one in ROLES if role != "chat" and not self._is_there(one) and one in self._later]
         return next((one for one in later if self._later[one].pair == name), role)
 

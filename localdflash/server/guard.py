@@ -1,14 +1,8 @@
 """Access checks of the TCP listeners, which any process and any web page in a browser can reach.
 
-The guard checks in this order:
-
-1. The Host header must name this machine, which stops DNS rebinding.
-2. The request must have no Origin header: web pages have no access, so CORS is not supported.
-3. The API key must match.
-
-Loading, stopping and opening ports are allowed only on the user's own listener: a Unix socket, which needs no guard, or
-a port whose key only the user can read. The port number in the Host header is ignored, because a forwarded port
-(`ssh -L 9000:localhost:8080`) has another number at the client. A refused request closes the connection.
+The Host header must name this machine, which stops DNS rebinding; its port is ignored, because a forwarded port has
+another number. A request with an Origin header comes from a web page and is refused. Then the API key must match.
+Loading, stopping and opening ports are allowed only on the user's own listener. A refusal closes the connection.
 """
 
 import hmac

@@ -99,40 +99,35 @@ class Activity:
         """Return `app` wrapped in this middleware."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            status = 0
+
+            async def send_counted(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                await send(message)
+
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
             counts = scope["path"] not in MONITORING_PATHS
             self._running += counts
             try:
-                await self._serve(app, scope, receive, send)
+                await app(scope, receive, send_counted)
+            except ClientDisconnect:
+                pass  # counted as `GONE`
+            except Exception as error:
+                log.error("internal error: %s", _where(error))
+                if not status:
+                    await error_response(error, scope["path"])(scope, receive, send_counted)
             finally:
                 self._running -= counts
                 if counts:
                     self.restart()
+                route = scope.get("route")
+                self._metrics.answered(route.path if route else "other", status or GONE)
 
         return serve
-
-    async def _serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        status = 0
-
-        async def send_counted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await app(scope, receive, send_counted)
-        except ClientDisconnect:
-            pass  # counted as `GONE`
-        except Exception as error:
-            log.error("internal error: %s", _where(error))
-            if not status:
-                await error_response(error, scope["path"])(scope, receive, send_counted)
-        finally:
-            route = scope.get("route")
-            self._metrics.answered(route.path if route else "other", status or GONE)
 
 
 def create_app(

@@ -10,7 +10,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -35,51 +35,36 @@ class Port(NamedTuple):
     key: str
 
 
-class PortFile:
-    """Port file of this process, locked from its creation until `withdraw`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._file = path, _locked(path)
-
-    def write(self, port: Port) -> None:
-        """Publish the port on which this process listens."""
-        os.write(self._file, f"{port.number}\n{port.key}\n".encode())
-
-    def withdraw(self) -> None:
-        """Remove the file, so that no client finds the port."""
-        if self._file >= 0:
-            os.close(self._file)  # first: Windows removes no file that is open
-            self._file = -1
-            with suppress(OSError):
-                self._path.unlink()
-
-
 @contextmanager
-def listening(path: Path) -> Iterator[tuple[socket.socket, Port, PortFile]]:
-    """Listen on a free port and publish it at `path`, replacing a stale file. Call only while holding `lifetime`."""
+def listening(path: Path) -> Iterator[tuple[socket.socket, Port, Callable[[], None]]]:
+    """Listen on a free port and publish it at `path` until the callable is called. Needs `lifetime`."""
     with ExitStack() as stack:
         try:
-            file = PortFile(path)  # its descriptor is the older one, which the end of a process closes first
-            stack.callback(file.withdraw)
+            file = _locked(path)  # its descriptor is the older one, which the end of a process closes first
+            withdraw = stack.enter_context(ExitStack())
+            withdraw.callback(_remove, file, path)
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             tcp_socket.claim(listener)
             listener.bind((LOOPBACK, 0))
             listener.listen(BACKLOG)
             port = Port(listener.getsockname()[1], secrets.token_urlsafe(32))
-            file.write(port)
+            os.write(file, f"{port.number}\n{port.key}\n".encode())
         except OSError as error:
             raise LocaldflashError(f"{path}: cannot listen: {error.strerror}; set {paths.HOME_VARIABLE}") from None
         try:
-            yield listener, port, file
+            yield listener, port, withdraw.close
         finally:
-            file.withdraw()
+            withdraw.close()
+
+
+def _remove(file: int, path: Path) -> None:
+    os.close(file)  # first: Windows removes no file that is open
+    with suppress(OSError):
+        path.unlink()
 
 
 def read(path: Path) -> Port | None:
-    """Return the port of the process that holds the lock; None if the file is unlocked or not written yet.
-
-    Raise OSError if the file is missing, and LocaldflashError if other users can read it.
-    """
+    """Return the port that the lock's holder published, if any; LocaldflashError if other users can read the file."""
     file = os.open(path, READ)
     try:
         if file_lock.take(file, shared=True):

@@ -29,10 +29,7 @@ class AlreadyRunning(LocaldflashError):
 
 @dataclass(frozen=True)
 class LocalListener:
-    """Listening socket for this user's programs. Requests need `key`; "" means no key, as for a Unix socket.
-
-    `withdraw` removes the socket's path; existing connections stay open.
-    """
+    """Listening socket for this user's programs, the key that requests need ("": none), and what removes its path."""
 
     listener: socket.socket
     key: str
@@ -99,8 +96,8 @@ def prepare_folder(path: Path) -> None:
 def local(path: Path) -> Iterator[LocalListener]:
     """Listen at `path` during the context, replacing a stale file. Call only while holding `lifetime`."""
     if paths.transport_of(path) == "tcp":
-        with port_file.listening(path) as (listener, port, file):
-            yield LocalListener(listener, port.key, file.withdraw)
+        with port_file.listening(path) as (listener, port, withdraw):
+            yield LocalListener(listener, port.key, withdraw)
     else:
         with listening_socket(path) as listener:
             yield LocalListener(listener, "", lambda: path.unlink(missing_ok=True))

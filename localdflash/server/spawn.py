@@ -121,12 +121,9 @@ def stop(client: Client) -> None:
 
 def own_version() -> str:
     """Return the installed version of localdflash."""
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import version
 
-    try:
-        return version("localdflash")
-    except PackageNotFoundError:
-        return ""
+    return version("localdflash")
 
 
 def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
@@ -164,10 +161,7 @@ def loading(status: Mapping[str, Any]) -> str:
 
 
 def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
-    """Start a daemon and wait until it is ready; restart it if a GPU crashed it.
-
-    Raise the daemon's error if it exits before it is ready.
-    """
+    """Start a daemon, wait until it is ready, and restart it if a GPU crashed it; raise its error if it exits first."""
     from localdflash.base.machine import gpu_watch
 
     died = gpu_watch.deaths()
@@ -272,10 +266,7 @@ def _start_lock() -> "FileLock":
 
 
 class _Waiting:
-    """Polling loop that waits for the daemon and reports progress.
-
-    Every step calls `look`. Without `look`, a notice is printed on a terminal after `NOTICE_SECONDS`.
-    """
+    """Polling loop that waits for the daemon and reports progress: to `look`, or in a line on a terminal."""
 
     def __init__(self, say: Callable[[str], None], look: Look | None) -> None:
         self._began, self.say, self._look = time.monotonic(), say, look

@@ -1,7 +1,4 @@
-"""TCP port of the daemon for other programs, and the API key that its requests need.
-
-The key is in a file that only this user can read. The file is created when a key is first needed.
-"""
+"""TCP port of the daemon for other programs, and the API key of its requests, in a file that only the user can read."""
 
 import os
 import secrets

@@ -10,29 +10,115 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, aclosing
-from dataclasses import replace
+from contextlib import ExitStack, aclosing, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import psutil
 
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files.paths import cache_folder
+from localdflash.code.fim.choices import continue_past_end
 from localdflash.engine.compute_lock import ComputeLock
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
-from localdflash.engine.scheduler import Scheduler
+from localdflash.engine.sampling import SampledToken
+from localdflash.engine.scheduler import EngineJob, Scheduler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import PROGRAM, total
-from localdflash.server.answering import Answering, TextDelta
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 
 POLL_SECONDS = 0.02  # interval of checks for finished requests
 MIN_CACHE_BYTES, MAX_CACHE_BYTES = 256_000_000, 8_192_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text added by one decoding step; empty for a partial character or a possible start of a stop string."""
+
+    text: str
+    step: Step | None  # None: only text that was held back until the end
+    chosen: Sequence[SampledToken] = ()  # one for each token of the step, where the request asks for probabilities
+
+
+@dataclass
+class Answering:
+    """Request in progress; belongs to one event loop.
+
+    `request` holds the statistics afterwards. An answer that continues past an end token of the model is a new job of
+    the scheduler. `seconds` limits the time after the first step (0: no limit); an answer that reaches the limit
+    finishes with "length".
+    """
+
+    request: Request
+    text: AnswerText
+    vocab_size: int
+    scheduler: Scheduler
+    observe: Callable[[Step], None]
+    urgent: bool
+    seconds: float
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _deltas: asyncio.Queue[TextDelta | BaseException | None] = field(default_factory=asyncio.Queue)
+    _left: threading.Event = field(default_factory=threading.Event)  # set when nobody reads any more
+    _deadline: float = 0.0
+
+    async def run(self, document: str | None) -> AsyncGenerator[TextDelta]:
+        """Yield text deltas; closing the generator ends the request. Raise LocaldflashError if the queue is full."""
+        self._submit(self.request, document)
+        try:
+            while delta := await self._deltas.get():
+                if isinstance(delta, BaseException):
+                    raise delta
+                yield delta
+        finally:
+            self._left.set()
+            self.scheduler.cancel(self._job)
+
+    def _submit(self, request: Request, document: str | None = None) -> None:
+        self._job = EngineJob(request, self._on_step, self._on_end, self.urgent, document)
+        self.scheduler.submit(self._job)
+
+    def _on_step(self, step: Step) -> bool:
+        self._deadline = self._deadline or (time.perf_counter() + self.seconds)
+        job, text = self._job, self.text
+        chosen, job.generation.sampler.sampled_tokens = job.generation.sampler.sampled_tokens, []
+        self.observe(step)
+        self._tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
+        if text.stopped:
+            job.request.finish_reason = "stop"
+        elif self.seconds and time.perf_counter() > self._deadline:
+            job.request.finish_reason = "length"
+        return not job.request.finish_reason
+
+    def _on_end(self, error: BaseException | None) -> None:
+        if error is None and self._job.request.finish_reason == "stop" and self._goes_on():
+            return
+        self.request.finish_reason = self._job.request.finish_reason
+        if rest := self.text.finish():
+            self._tell(TextDelta(rest, None))
+        self._tell(error)
+
+    def _goes_on(self) -> bool:
+        """Return whether the answer continues past the model's end token."""
+        if self._left.is_set() or not self.text.resumes():
+            return False
+        ended = self._job
+        try:  # of no document: it must not end a newer request of it
+            self._submit(continue_past_end(ended.request, ended.generation.ids, self.vocab_size))
+        except LocaldflashError:  # too many wait
+            self._job = ended
+            return False
+        if self._left.is_set():
+            self.scheduler.cancel(self._job)
+        return True
+
+    def _tell(self, delta: TextDelta | BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+            self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
 
 
 class PairWorker:
@@ -141,10 +227,7 @@ class PairWorker:
         self.doing = f"compiling {done} of {total}" if done < total else ""
 
     def _budget(self) -> int:
-        """Return the budget of the prefix cache in bytes.
-
-        A chat that yields to a completion resumes from this cache; a long chat can take a gigabyte.
-        """
+        """Return the bytes of the prefix cache, from which a chat resumes that has yielded to a completion."""
         if self._cache_bytes is not None:
             return self._cache_bytes
         return min(max(psutil.virtual_memory().available // 8, MIN_CACHE_BYTES), MAX_CACHE_BYTES)
@@ -164,10 +247,7 @@ class PairWorker:
         await asyncio.wrap_future(self._gate)
 
     async def emptied(self, *, end: bool = False) -> None:
-        """Wait for the current requests, or end them if `end`; new requests wait for `stay` or `retire`.
-
-        On cancellation, keep the pair.
-        """
+        """Wait for the current requests, or end them if `end`; later requests wait for `stay` or `retire`."""
         self._gate, self.taken = _pending(), end
         try:
             if end and self.scheduler:
@@ -221,11 +301,7 @@ class PairWorker:
         ending: Ending | None = None,
         spelling: Callable[[Tokenizer], TextDecoder] = Detokenizer,
     ) -> AsyncGenerator[TextDelta]:
-        """Run a request and yield its text deltas; `request` holds the statistics afterwards.
-
-        Raise the error that ended the request early. `seconds` limits the time after the first step (0: no limit); an
-        answer that reaches the limit finishes with "length".
-        """
+        """Run a request and yield its text deltas; see `Answering`. Raise the error that ended the request early."""
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
             raise EngineGone("this model was unloaded: ask again")

@@ -92,8 +92,8 @@ class _Starter:
         if tcp:
             listeners.append(self._stack.enter_context(tcp_socket("127.0.0.1", 0)))
             settings["tcp"] = TcpPort("127.0.0.1", 0, KEY, LOOPBACK, paths.key_file())
-        made = Daemon(DaemonSettings(options, 8_000_000, 4, **settings), lambda _: None)
-        task = asyncio.create_task(made.run(path, own, listeners))
+        made = Daemon(DaemonSettings(options, 8_000_000, 4, **settings), lambda _: None, path, own)
+        task = asyncio.create_task(made.run(listeners))
         self._made.append(Running(made, task, listeners[-1].getsockname()[1] if tcp else 0))
         while loads and not task.done() and not made._engines.workers[0].loaded:
             await asyncio.sleep(0.01)

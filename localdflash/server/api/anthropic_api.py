@@ -1,7 +1,6 @@
 """Anthropic's POST /v1/messages and /v1/messages/count_tokens: translated to a chat request, and its answer back.
 
-Text blocks of a user's message, and of the system's, are paragraphs: a blank line is put between them. Those of an
-answer are one text that calls have cut. Without `thinking` a model does not think, if its template can tell it so.
+Blank lines separate the text blocks of a user's or system message. Without `thinking` the template's switch is off.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from localdflash.server.api.agent_bodies import (
     ToolUseBlock,
 )
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import check_schema, prepare_chat, prompt_of
+from localdflash.server.api.chat_request import prepare_chat, prompt_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
 from localdflash.server.api.http_errors import MESSAGES, bad, error_body
@@ -159,7 +158,6 @@ def _tool(place: str, tool: ToolDefinition) -> Tool:
         raise bad(f"{place}.type", f"{tool.type!r} is not supported: only tools with a schema of their own are")
     if tool.input_schema is None:
         raise bad(f"{place}.input_schema", "missing")
-    check_schema(f"{place}.input_schema", tool.input_schema)
     return Tool("function", ToolFunction(tool.name, tool.description, tool.input_schema))
 
 

@@ -1,7 +1,4 @@
-"""A chat request as the engine runs it: its prompt by the model's template, tools, and the form of the answer.
-
-OpenAI's chat requests are read here as they are; Anthropic's, and OpenAI's Responses, are translated to them before.
-"""
+"""Chat requests of all dialects: the prompt by the model's chat template, tools, and the form of the answer."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +10,6 @@ from msgspec import UNSET
 
 from localdflash.base.errors import ModelError
 from localdflash.engine.generate import Request
-from localdflash.engine.sampling import Constraint
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
@@ -28,13 +24,7 @@ from localdflash.server.api.generation import (
     with_choices,
 )
 from localdflash.server.api.http_errors import bad
-from localdflash.server.api.schemas import (
-    ChatMessage,
-    ChatRequest,
-    NamedTool,
-    TextPart,
-    ToolCall,
-)
+from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
 from localdflash.text.answer_format import AnswerStart, FirstPart, format_of, template_switches
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.grammar import Grammars
@@ -71,10 +61,6 @@ class ToolOptions:
         made_up = ("<tool_response>",) if syntax_of(tokenizer) == "words" else ()
         return (reader.closing, *made_up) if reader.closing and not self.several else made_up
 
-    def constraint(self, tokenizer: Tokenizer, grammars: Grammars) -> Callable[[], Constraint] | None:
-        """Return a maker of the constraint that keeps the calls of one choice to their schemas."""
-        return call_constraint(tokenizer, grammars, self.schemas, must=self.must) if self.schemas else None
-
 
 @dataclass(frozen=True)
 class AnswerPrompt:
@@ -109,11 +95,10 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] = (),
     first_part: FirstPart = "",
 ) -> AnswerPrompt:
-    """Return the prompt of the answer to these messages; `variables` are switches of the model's chat template.
+    """Return the prompt of the answer to these messages; ModelError if the model has no chat template.
 
-    With `goes_on` the last message is an answer to be continued; with `first_part` it has no thoughts before it, for a
-    grammar that knows none. `tools` are described to the model, in words if its template knows none. ModelError if the
-    model has no template; also raises what `render` does.
+    `variables` are switches of the template. With `goes_on` the last message is an answer to be continued. With
+    `first_part` the answer has no thoughts, which a grammar would not allow.
     """
     tokenizer = loaded.tokenizer
     if not (template := tokenizer.chat_template()):
@@ -149,10 +134,7 @@ def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = 
 
 
 async def prepare_chat(state: AppState, body: ChatRequest) -> tuple[GenerationRequest, Callable[[], AnswerParts]]:
-    """Return what the engine runs for a chat request, and a maker of the parts of a choice.
-
-    ApiError names an invalid field. With `reasoning_format` "none" thoughts stay in a choice's text.
-    """
+    """Return the generation of a chat request, and a maker of a choice's parts; ApiError names an invalid field."""
     loaded = await state.ready("chat", body.model)
     tools = tools_of(body)
     generation = await asyncio.to_thread(_generation, loaded, body, tools, state.grammars(loaded))
@@ -168,7 +150,7 @@ def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, gramm
     if body.top_logprobs is not None and not body.logprobs:
         raise bad("top_logprobs", "needs logprobs to be true")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=NO_LIMIT)
-    calls = tools.constraint(loaded.tokenizer, grammars)
+    calls = call_constraint(loaded.tokenizer, grammars, tools.schemas, must=tools.must) if tools.schemas else None
     formats = constraint_of(body, grammars, *_formats(body, grammars))
     if tools.schemas and formats:
         raise bad("tools", "not together with a form of the answer")
@@ -214,7 +196,7 @@ def tools_of(body: ChatRequest) -> ToolOptions:
         return ToolOptions()
     schemas = {tool.function.name: tool.function.parameters or {} for tool in body.tools}
     for number, schema in enumerate(schemas.values()):
-        check_schema(f"tools[{number}].function.parameters", schema)
+        _check_schema(f"tools[{number}]", schema)
     wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
     if wanted and wanted not in schemas:
         raise bad("tool_choice", f"no tool {wanted!r} among the tools")
@@ -248,18 +230,18 @@ def _called(call: ToolCall) -> CalledTool:
     return CalledTool(call.id, call.function.name, arguments)
 
 
-def text_of(content: str | list[TextPart] | None, place: str) -> str:
+def text_of(content: str | Sequence[TextPart] | None, place: str) -> str:
     """Return the content of a message as one text."""
-    if not isinstance(content, list):
+    if content is None or isinstance(content, str):
         return content or ""
     for number, part in enumerate(content):
-        if part.type != "text" or part.text is None:
-            raise bad(f"{place}[{number}]", "only parts of type text are supported")
+        if part.text is None or not part.type.endswith("text"):
+            raise bad(f"{place}[{number}]", "pictures, files and sound are not supported, only text")
     return "".join(part.text or "" for part in content)
 
 
-def check_schema(place: str, schema: Mapping[str, Any]) -> None:
-    """Raise ApiError if a part of a schema has the wrong type; the grammar checks the rest."""
+def _check_schema(place: str, schema: Mapping[str, Any]) -> None:
+    """Raise ApiError if a part of a tool's schema has the wrong type; the grammar checks the rest."""
     for name, kind, told in (("properties", dict, "object"), ("$defs", dict, "object"), ("required", list, "array")):
         if not isinstance(schema.get(name, kind()), kind):
-            raise bad(f"{place}.{name}", f"expected an {told}")
+            raise bad(place, f"{name} of its schema: expected an {told}")

@@ -84,9 +84,7 @@ class _AnswerProgress:
 
 
 async def answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
-    """Yield the events of at most so many answers. The first one's come as they are made; others, if they differ, when
-    complete. One that is empty makes way for the next.
-    """
+    """Yield the events of up to `count` different answers; all but the first when they are complete."""
     told, ends, texts = _AnswerProgress(), list[Event](), list[str]()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:

@@ -1,8 +1,6 @@
-"""A completion request as the engine runs it: after a prompt, or between two texts, to the model's own end.
+"""Completion requests: a prompt to continue, or a gap to fill up to the model's own end token.
 
-Some clients, as Zed, write a prompt with the markers of a FIM format: the prompt is taken apart and put together again
-in the format of the loaded model. What an editor shows is made by `code/fim` instead: a
-prompt that fits and stays cached from key to key, healing of words that were begun, an end by syntax.
+Clients such as Zed write a prompt with FIM markers: it is rebuilt in the format of the loaded model.
 """
 
 from collections.abc import Sequence

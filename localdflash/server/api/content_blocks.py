@@ -1,7 +1,4 @@
-"""The parts of an answer: thoughts, text and tool calls, as they grow or as a sequence of blocks.
-
-Anthropic's messages and OpenAI's responses are made of blocks, one open at a time.
-"""
+"""The parts of an answer: thoughts, text and tool calls, as they grow or as a sequence of blocks."""
 
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence

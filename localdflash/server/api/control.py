@@ -91,10 +91,7 @@ async def metrics(http: HttpRequest, state: AppState) -> Response:
 
 
 async def ps(http: HttpRequest, state: AppState) -> Response:
-    """Report what is loaded, how much memory it takes, and what it does.
-
-    The fields of the requested role's pair (default: the chat's) come first, then those of all pairs.
-    """
+    """Report the status of all pairs; the fields of the requested role's pair (default: the chat's) come first."""
     engines = state.engines
     role = http.query_params.get("role", engines.main)
     if role not in ROLES:

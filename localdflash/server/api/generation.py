@@ -90,10 +90,9 @@ def with_choices(
     *,
     param: str = "prompt",
 ) -> GenerationRequest:
-    """Return the generation with `count` choices, choice i with seed + i, and the stop strings of the body.
+    """Return the generation with `count` choices, choice i with seed + i; ApiError if the prompt does not fit.
 
-    A stop string that spells a special token ends an answer at that token, which has no text. ApiError, which names
-    `param`, if the prompt does not fit.
+    A stop string that spells a special token ends an answer at that token, which has no text.
     """
     request, tokenizer, context = generation.requests[0], generation.loaded.tokenizer, generation.loaded.context
     if body.stop == "":

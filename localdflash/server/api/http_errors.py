@@ -1,7 +1,4 @@
-"""Errors over HTTP, in the shape of the API that was asked: one line of message, never a prompt, never our internals.
-
-Under /v1/messages that is Anthropic's, everywhere else OpenAI's.
-"""
+"""Errors over HTTP, in Anthropic's or OpenAI's shape: one line of message, never a prompt, never our internals."""
 
 from http import HTTPStatus
 from typing import Any

@@ -1,7 +1,4 @@
-"""Responses that end with their client: JSON and event streams, both cancelled when the connection closes.
-
-Text that a slow client does not read waits in the event stream's source: one answer at most.
-"""
+"""Responses that end with their client: JSON and event streams, both cancelled when the connection closes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
@@ -67,9 +64,7 @@ async def named_events(bodies: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator
 
 
 class EventStream(Response):
-    """Stream of server-sent events. An error before the first event has its own status; a later error is the last
-    event, which `failure` makes.
-    """
+    """Stream of server-sent events; an error before the first has its own status, a later one is the last event."""
 
     def __init__(
         self,

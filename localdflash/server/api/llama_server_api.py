@@ -1,6 +1,4 @@
-"""llama-server's own API: /infill and /completion, which llama.vim, llama.vscode and Continue speak; /tokenize,
-/detokenize, /props and /slots.
-"""
+"""llama-server's API, which llama.vim, llama.vscode and Continue speak."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -33,13 +31,7 @@ from localdflash.server.api.generation import (
 )
 from localdflash.server.api.http_errors import ApiError, bad
 from localdflash.server.api.http_responses import EventStream, event, json_of, json_response
-from localdflash.server.api.schemas import (
-    DetokenizeRequest,
-    InfillRequest,
-    NativeRequest,
-    RawRequest,
-    TokenizeRequest,
-)
+from localdflash.server.api.schemas import DetokenizeRequest, InfillRequest, NativeRequest, RawRequest, TokenizeRequest
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 
@@ -61,9 +53,7 @@ async def completion(http: HttpRequest, state: AppState, body: RawRequest) -> Re
 
 
 def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, grammars: Grammars) -> GenerationRequest:
-    """Return an infill made by `code/fim`. A grammar alone decides where it ends; with one, or stop strings, nothing
-    heals.
-    """
+    """Return an infill of `code/fim`; a grammar alone decides where it ends, and stop strings turn healing off."""
     constraint = constraint_of(body, grammars)
     extra = [(" ".join(one.filename.split()) or "file", one.text) for one in body.input_extra or ()]
     has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most

@@ -1,10 +1,7 @@
-"""The metrics that Prometheus reads. Counters of the engine are read from it on request; only times are collected here.
-
-The engines' numbers are those of all loaded pairs together; a pair's start at 0 when it is loaded.
-"""
+"""The metrics for Prometheus, summed over all loaded pairs; a pair's counters start at 0 when it is loaded."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import psutil
@@ -14,7 +11,6 @@ from prometheus_client.metrics_core import Metric
 
 from localdflash.engine.pair import Step
 from localdflash.engine.scheduler import EngineTotals
-from localdflash.engine.stats import Stats
 from localdflash.server.engines import Engines
 
 PREFIX = "localdflash_"
@@ -30,9 +26,11 @@ class Metrics:
         self._requests = Counter(
             PREFIX + "http_requests", "HTTP requests answered", ("endpoint", "status"), registry=self._registry
         )
-        self._verify = self._histogram("verify_seconds", "Verifies", STEP_BUCKETS)
-        self._draft = self._histogram("draft_seconds", "Drafts", STEP_BUCKETS)
-        self._first_token = self._histogram("first_token_seconds", "From request to first token", WAIT_BUCKETS)
+        self._verify = Histogram(PREFIX + "verify_seconds", "Verifies", buckets=STEP_BUCKETS, registry=self._registry)
+        self._draft = Histogram(PREFIX + "draft_seconds", "Drafts", buckets=STEP_BUCKETS, registry=self._registry)
+        self._first_token = Histogram(
+            PREFIX + "first_token_seconds", "From request to first token", buckets=WAIT_BUCKETS, registry=self._registry
+        )
 
     def watch(self, engines: Engines) -> None:
         """Report the counters of these engines too."""
@@ -56,55 +54,43 @@ class Metrics:
         """Return the text that Prometheus reads."""
         return generate_latest(self._registry)
 
-    def _histogram(self, name: str, what: str, buckets: Sequence[float]) -> Histogram:
-        return Histogram(PREFIX + name, what, buckets=buckets, registry=self._registry)
-
 
 class _EnginesCollector:
-    """Reads the engines' own counters at the moment of asking."""
+    """Collector that reads the engines' own counters when Prometheus asks."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
+        workers = self._engines.workers
         yield _gauge("process_resident_bytes", "Memory of the process", psutil.Process().memory_info().rss)
-        yield _gauge(
-            "model_loaded", "Models that are loaded", sum(one.loaded is not None for one in self._engines.workers)
-        )
-        if schedulers := [one.scheduler for one in self._engines.workers if one.scheduler]:
-            totals = self._engines.totals()
+        yield _gauge("model_loaded", "Models that are loaded", sum(one.loaded is not None for one in workers))
+        if schedulers := [one.scheduler for one in workers if one.scheduler]:
             yield _gauge("queue_length", "Requests that wait", sum(one.queue_length for one in schedulers))
             yield _gauge("requests_running", "Requests under way", sum(one.running is not None for one in schedulers))
-            held = sum(one.prefixes.size for one in schedulers if one.prefixes)
-            yield _gauge("prefix_cache_bytes", "Memory of the prefix cache", held)
-            yield from _of_requests(totals)
-            yield from _of_steps(totals.stats)
+            yield _gauge("prefix_cache_bytes", "Memory of the prefix cache", sum(one.prefix_bytes for one in workers))
+            yield from _counted(self._engines.totals())
 
 
-def _of_requests(totals: EngineTotals) -> Iterator[Metric]:
-    yield _counter("requests", "Requests that ended", totals.requests)
-    yield _counter("requests_failed", "Requests that ended with an error", totals.failed)
-    yield _counter("requests_cancelled", "Requests that were cancelled", totals.cancelled)
-    yield _counter("preemptions", "Times that a request made room", totals.preempted)
-    yield _counter("prompt_tokens", "Tokens of prompts", totals.prompt_tokens)
-    yield _counter("prompt_tokens_reused", "Tokens of prompts that came out of a cache", totals.reused_tokens)
-    yield _cancels(list(totals.cancel_ms))
-
-
-def _of_steps(stats: Stats) -> Iterator[Metric]:
-    yield _counter("tokens", "Tokens generated", stats.tokens)
-    yield _counter("steps", "Verifies", stats.steps)
+def _counted(totals: EngineTotals) -> Iterator[Metric]:
+    stats = totals.stats
+    for name, what, count in (
+        ("requests", "Requests that ended", totals.requests),
+        ("requests_failed", "Requests that ended with an error", totals.failed),
+        ("requests_cancelled", "Requests that were cancelled", totals.cancelled),
+        ("preemptions", "Times that a request made room", totals.preempted),
+        ("prompt_tokens", "Tokens of prompts", totals.prompt_tokens),
+        ("prompt_tokens_reused", "Tokens of prompts that came out of a cache", totals.reused_tokens),
+        ("tokens", "Tokens generated", stats.tokens),
+        ("steps", "Verifies", stats.steps),
+    ):
+        yield CounterMetricFamily(PREFIX + name, what, value=count)
     yield _gauge("tokens_per_step", "Tokens per verify (tau)", stats.tau)
-    drafted = CounterMetricFamily(PREFIX + "drafted", "Tokens drafted", labels=["slot"])
-    accepted = CounterMetricFamily(PREFIX + "accepted", "Drafted tokens that were committed", labels=["slot"])
-    for slot, (offered, kept) in enumerate(zip(stats.offered_by_slot, stats.accepted_by_slot, strict=False)):
-        drafted.add_metric([str(slot)], offered)
-        accepted.add_metric([str(slot)], kept)
-    by_drafter = CounterMetricFamily(PREFIX + "drafter_steps", "Steps by drafter", labels=["drafter"])
-    for drafter, steps in list(stats.steps_by_drafter.items()):
-        by_drafter.add_metric([drafter], steps)
-    yield from (drafted, accepted, by_drafter)
+    yield _labelled("drafted", "Tokens drafted", "slot", enumerate(list(stats.offered_by_slot)))
+    yield _labelled("accepted", "Drafted tokens that were committed", "slot", enumerate(list(stats.accepted_by_slot)))
+    yield _labelled("drafter_steps", "Steps by drafter", "drafter", list(stats.steps_by_drafter.items()))
+    yield _cancels(list(totals.cancel_ms))
 
 
 def _cancels(times: Sequence[float]) -> Metric:
@@ -125,5 +111,8 @@ def _gauge(name: str, what: str, value: float) -> Metric:
     return GaugeMetricFamily(PREFIX + name, what, value=value)
 
 
-def _counter(name: str, what: str, value: float) -> Metric:
-    return CounterMetricFamily(PREFIX + name, what, value=value)
+def _labelled(name: str, what: str, label: str, counts: Iterable[tuple[object, int]]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, what, labels=[label])
+    for value, count in counts:
+        family.add_metric([str(value)], count)
+    return family

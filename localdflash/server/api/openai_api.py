@@ -146,11 +146,7 @@ class ChatShape:
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         data = self.tokenizer.piece(token, special=True)
-        return {
-            "token": data.decode("utf-8", "replace"),
-            "logprob": max(logprob, MIN_LOGPROB),
-            "bytes": list(data),
-        }
+        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, MIN_LOGPROB), "bytes": list(data)}
 
 
 @dataclass(frozen=True)
@@ -282,11 +278,7 @@ def _reason(choice: Choice, parts: MessageParts) -> str:
 
 
 async def _events(
-    state: AppState,
-    generation: GenerationRequest,
-    body: OpenAI,
-    shape: EndpointShape,
-    head: dict[str, Any],
+    state: AppState, generation: GenerationRequest, body: OpenAI, shape: EndpointShape, head: dict[str, Any]
 ) -> AsyncGenerator[bytes]:
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = {**head, "usage": None} if with_usage else head

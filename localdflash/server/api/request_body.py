@@ -46,8 +46,7 @@ async def read(request: Request, kind: type[T]) -> T:
     data = await _read_all(request)
     try:
         struct = msgspec.json.decode(data, type=kind)
-        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        _refuse_unsupported({name: value for name, value in fields.items() if name not in struct.__struct_fields__})
+        _refuse_unsupported(struct, msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
     except msgspec.ValidationError as error:
         raise _invalid(error) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -88,13 +87,8 @@ def _too_large() -> ApiError:
     return ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large", Connection="close")
 
 
-def _refuse_unsupported(fields: dict[str, msgspec.Raw]) -> None:
-    for name in UNSUPPORTED.keys() & fields.keys():
+def _refuse_unsupported(struct: msgspec.Struct, fields: dict[str, msgspec.Raw]) -> None:
+    for name in (UNSUPPORTED.keys() & fields.keys()).difference(struct.__struct_fields__):
         value = msgspec.json.decode(fields[name])
         if value is not None and value not in UNSUPPORTED[name]:
-            raise ApiError(
-                400,
-                f"{name}: not supported; leave it out",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise ApiError(400, f"{name}: not supported; leave it out", param=name, code="unsupported_parameter")

@@ -1,7 +1,6 @@
 """OpenAI's POST /v1/responses: translated to a chat request, and its answer back.
 
-Items that belong to one answer (thoughts, text, calls) become one message of it. No response is stored here, so a
-request that refers to a stored one is refused. In a stream every event has a number, and the last has the whole answer.
+Items of one answer (thoughts, text, calls) become one message. Requests that refer to a stored response are refused.
 """
 
 import time
@@ -27,7 +26,7 @@ from localdflash.server.api.agent_bodies import (
     ResponsesRequest,
 )
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.chat_request import check_schema, prepare_chat
+from localdflash.server.api.chat_request import prepare_chat, text_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
 from localdflash.server.api.http_errors import ApiError, bad
@@ -38,7 +37,6 @@ from localdflash.server.api.schemas import (
     ChatMessage,
     ChatRequest,
     NamedTool,
-    TextPart,
     Tool,
     ToolCall,
     ToolFunction,
@@ -227,17 +225,17 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[ChatMess
         answering = answers
         match item:
             case MessageItem() if answers:
-                told[-1].content = f"{told[-1].content}{_text(f'{place}.content', item.content)}"
+                told[-1].content = f"{told[-1].content}{text_of(item.content, f'{place}.content')}"
             case MessageItem():
-                told.append(ChatMessage(item.role, _text(f"{place}.content", item.content)))
+                told.append(ChatMessage(item.role, text_of(item.content, f"{place}.content")))
             case CallItem():
                 call = ToolCall(CalledFunction(item.name, item.arguments), item.call_id)
                 told[-1].tool_calls = [*(told[-1].tool_calls or ()), call]
             case ReasoningItem():
                 thoughts = item.content or item.summary or []
-                told[-1].reasoning_content = (told[-1].reasoning_content or "") + _text(f"{place}.content", thoughts)
+                told[-1].reasoning_content = (told[-1].reasoning_content or "") + text_of(thoughts, f"{place}.content")
             case OutputItem():
-                output = _text(f"{place}.output", item.output)
+                output = text_of(item.output, f"{place}.output")
                 told.append(ChatMessage("tool", output, tool_call_id=item.call_id))
     return told
 
@@ -250,21 +248,11 @@ def _parsed_item(place: str, raw: dict[str, object]) -> Item:
     return item
 
 
-def _text(place: str, content: str | Sequence[TextPart]) -> str:
-    if isinstance(content, str):
-        return content
-    for number, part in enumerate(content):
-        if part.text is None or not part.type.endswith("_text"):
-            raise bad(f"{place}[{number}]", "pictures, files and sound are not supported, only text")
-    return "".join(part.text or "" for part in content)
-
-
 def _tool(place: str, tool: FunctionTool) -> Tool:
     if tool.type != "function":
         raise bad(f"{place}.type", f"{tool.type!r} is not supported: only functions of the client's own are")
     if tool.name is None:
         raise bad(f"{place}.name", "missing")
-    check_schema(f"{place}.parameters", tool.parameters or {})
     return Tool("function", ToolFunction(tool.name, tool.description, tool.parameters))
 
 

@@ -1,7 +1,4 @@
-"""The bodies of requests. Unknown fields are ignored, except those that would change an answer: see `body`.
-
-`null` means that a field is left out, as with OpenAI.
-"""
+"""The bodies of requests. `null` means that a field is left out. Unknown fields: see `request_body`."""
 
 from typing import Annotated, Any, Literal
 
@@ -255,10 +252,7 @@ class TemplateRequest(ChatRequest, kw_only=True):
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):
-    """POST /load: the fields of `localdflash.models.load_options.Options`, and what the pair is for.
-
-    `others`: what becomes of answers by a pair that has to go for it.
-    """
+    """POST /load: fields of `Options`, the pair's role, and what becomes of answers by a pair that must be unloaded."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
     drafter: Annotated[str, Meta(max_length=4096)] | UnsetType = UNSET

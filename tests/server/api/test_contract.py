@@ -109,7 +109,7 @@ def test_a_stop_string_ends_the_text_before_it(client: Any, dialect: Dialect) ->
 @every_chat
 def test_a_form_of_the_answer(client: Any, plain: LoadedPair, dialect: Dialect) -> None:
     expected = prepared(plain, dialect, 120, SamplingParams(**SAMPLED))
-    expected.request.constraint = Grammars(plain.tokenizer).json_schema(SCHEMA)
+    expected.requests[0].constraint = Grammars(plain.tokenizer).json_schema(SCHEMA)
     text = answer_directly(plain, expected).text
     assert dialect.both(client, max_tokens=120, schema=SCHEMA, **SAMPLED).text == text
     assert set(json.loads(text)) == {"ok", "size"}
