@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from localdflash.server.api.http_errors import ApiError, error_response
+from localdflash.server.api.http_responses import ApiError, error_response
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WITHOUT_KEY = frozenset({"/health", "/v1/health"})

@@ -24,7 +24,7 @@ from localdflash.server.api import (
     responses_api,
 )
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.http_errors import error_response, on_error
+from localdflash.server.api.http_responses import error_response, on_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.api.request_body import read
 from localdflash.server.engines import Engines

@@ -1,26 +1,40 @@
 """Listening sockets of the daemon: a local path for this user only, and optional TCP ports.
 
-A path with the suffix `.tcp` is a file that holds a port and its key (see `port_file`); any other path is a Unix
-socket. The folder has mode 0700, the file or socket has mode 0600, and the peer of a Unix socket must have this
-process's user id. Only the holder of `lifetime` may listen at the path, so an existing file there is stale.
+A path with the suffix `.tcp` is a port file; any other path is a Unix socket, whose peer must have this process's user
+id. The folder has mode 0700, the file or socket has mode 0600. Only the holder of `lifetime` may listen at the path, so
+an existing file there is stale.
+
+A port file holds a port of 127.0.0.1 and a key, because any user of the machine can connect to the port. Any user can
+also bind the port of a killed engine. Therefore the engine locks the file as long as it holds the port, and a client
+reads port and key only from a locked file. The key changes at every start.
 """
 
 import errno
+import os
+import re
+import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
-from localdflash.base.system import unix_socket
+from localdflash.base.system import file_lock, owner, unix_socket
+from localdflash.base.system.descriptor import PLAIN, READ
 from localdflash.base.system.tcp_socket import claim
-from localdflash.server import port_file
 from localdflash.server.address import Address
 
 BACKLOG = 128
 LEAVE_SECONDS = 15  # timeout for a stopping daemon to exit
+LOOPBACK = "127.0.0.1"
+MAX_FILE_BYTES = 128
+LOCK_SECONDS = 2.0  # timeout for clients that are reading the port file
+POLL_SECONDS = 0.005
+_PORT_FILE = re.compile(rb"([1-9][0-9]{0,4})\n([A-Za-z0-9_-]{43})\n")
 
 
 class AlreadyRunning(LocaldflashError):
@@ -36,6 +50,13 @@ class LocalListener:
     withdraw: Callable[[], None]
 
 
+class Port(NamedTuple):
+    """Port of 127.0.0.1 with the key that every request needs."""
+
+    number: int
+    key: str
+
+
 @contextmanager
 def lifetime(path: Path) -> Iterator[None]:
     """Hold the lock that makes this process the only daemon of `path`; raise AlreadyRunning if another daemon runs.
@@ -45,12 +66,12 @@ def lifetime(path: Path) -> Iterator[None]:
     """
     from filelock import Timeout
 
-    from localdflash.base.system.file_lock import process_lock
-
     with ExitStack() as held:
         try:
             held.enter_context(
-                process_lock(lock_of(path), LEAVE_SECONDS, lambda: is_listening(path) or is_listening(other(path)))
+                file_lock.process_lock(
+                    lock_of(path), LEAVE_SECONDS, lambda: is_listening(path) or is_listening(other(path))
+                )
             )
         except Timeout:
             raise AlreadyRunning(f"{path}: another daemon is using this socket") from None
@@ -72,7 +93,7 @@ def is_listening(path: Path) -> bool:
     if paths.transport_of(path) == "unix":
         return unix_socket.is_listening(path)
     try:
-        return port_file.read(path) is not None
+        return read_port(path) is not None
     except OSError:
         return False
 
@@ -81,9 +102,9 @@ def located(address: Address) -> Address:
     """Return the address, with port and key read from its port file if it has one; OSError if nothing listens."""
     if not address.socket or paths.transport_of(address.socket) == "unix":
         return address
-    if (port := port_file.read(address.socket)) is None:
+    if (port := read_port(address.socket)) is None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-    return replace(address, socket=None, host=port_file.LOOPBACK, port=port.number, key=port.key)
+    return replace(address, socket=None, host=LOOPBACK, port=port.number, key=port.key)
 
 
 def prepare_folder(path: Path) -> None:
@@ -96,8 +117,8 @@ def prepare_folder(path: Path) -> None:
 def local(path: Path) -> Iterator[LocalListener]:
     """Listen at `path` during the context, replacing a stale file. Call only while holding `lifetime`."""
     if paths.transport_of(path) == "tcp":
-        with port_file.listening(path) as (listener, port, withdraw):
-            yield LocalListener(listener, port.key, withdraw)
+        with listening_port(path) as own:
+            yield own
     else:
         with listening_socket(path) as listener:
             yield LocalListener(listener, "", lambda: path.unlink(missing_ok=True))
@@ -117,6 +138,66 @@ def listening_socket(path: Path) -> Iterator[socket.socket]:
             yield listener
         finally:
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def listening_port(path: Path) -> Iterator[LocalListener]:
+    """Listen on a free port during the context, and publish it at `path`. Call only under `lifetime`."""
+    with ExitStack() as stack:
+        try:
+            file = _locked(path)  # its descriptor is the older one, which the end of a process closes first
+            withdraw = stack.enter_context(ExitStack())
+            withdraw.callback(_remove, file, path)
+            listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            claim(listener)
+            listener.bind((LOOPBACK, 0))
+            listener.listen(BACKLOG)
+            key = secrets.token_urlsafe(32)
+            os.write(file, f"{listener.getsockname()[1]}\n{key}\n".encode())
+        except OSError as error:
+            raise LocaldflashError(f"{path}: cannot listen: {error.strerror}; set {paths.HOME_VARIABLE}") from None
+        try:
+            yield LocalListener(listener, key, withdraw.close)
+        finally:
+            withdraw.close()
+
+
+def _remove(file: int, path: Path) -> None:
+    os.close(file)  # first: Windows removes no file that is open
+    with suppress(OSError):
+        path.unlink()
+
+
+def read_port(path: Path) -> Port | None:
+    """Return the port that the lock's holder published, if any; LocaldflashError if other users can read the file."""
+    file = os.open(path, READ)
+    try:
+        if file_lock.take(file, shared=True):
+            return None
+        about = os.fstat(file)
+        if owner.is_open_to_others(about) or not owner.is_ours(about):
+            raise LocaldflashError(f"{path}: readable by other users; stop the engine and delete the file")
+        found = _PORT_FILE.fullmatch(os.read(file, MAX_FILE_BYTES))
+    finally:
+        os.close(file)
+    return Port(int(found[1]), found[2].decode()) if found else None
+
+
+def _locked(path: Path) -> int:
+    """Create and lock an empty file, so that only the lock holder can have written its contents."""
+    with suppress(FileNotFoundError, PermissionError):  # Windows: a client has the file open
+        path.unlink()
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | PLAIN, 0o600)
+    end = time.monotonic() + LOCK_SECONDS
+    try:
+        while not file_lock.take(file):
+            if time.monotonic() > end:
+                raise LocaldflashError(f"{path}: locked by another process; try again")
+            time.sleep(POLL_SECONDS)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:

@@ -16,7 +16,7 @@ import pytest
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
-from localdflash.server import port_file
+from localdflash.server import sockets
 from localdflash.server.client import find
 from tests.support.daemons import (
     BY_TCP,
@@ -207,7 +207,7 @@ def test_who_may_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (code, len(lines), "an engine is already running" in lines[0]) == (1, 1, True)
 
 
-# By a port with a key instead of a Unix socket: see `port_file`
+# By a port with a key instead of a Unix socket: see `sockets`
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_a_port_of_the_users_own(short_home: Path, monkeypatch: pytest.MonkeyPat
     """It says how to try it, and listens on this machine alone, as does the one for other programs."""
     monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * 120)))
     process = start("--port", "0")
-    own = port_file.read(paths.engine_socket())
+    own = sockets.read_port(paths.engine_socket())
     assert own
     assert paths.key_file().read_text().strip() != own.key
     listens = [one for one in psutil.Process(process.pid).net_connections("inet") if one.status == "LISTEN"]
@@ -251,7 +251,7 @@ def test_the_lock_of_a_port_ends_with_the_process_that_was_killed() -> None:
     process = start()
     assert find()
     killed(process)
-    held = port_file._CONTENT.fullmatch(paths.engine_socket().read_bytes())
+    held = sockets._PORT_FILE.fullmatch(paths.engine_socket().read_bytes())
     assert held
     with socket.create_server(("127.0.0.1", int(held[1]))) as imposter:  # who takes the port gets nothing
         assert find() is None

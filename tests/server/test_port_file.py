@@ -12,10 +12,9 @@ from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import file_lock
 from localdflash.base.system.file_lock import process_lock
-from localdflash.server import port_file
 from localdflash.server.address import Address
 from localdflash.server.client import Client
-from localdflash.server.sockets import is_listening, lifetime, local, located, lock_of, other
+from localdflash.server.sockets import is_listening, lifetime, local, located, lock_of, other, read_port
 from tests.support.daemons import DROPPED_SOCKET
 
 pytestmark = [pytest.mark.usefixtures("short_home"), pytest.mark.filterwarnings(DROPPED_SOCKET)]
@@ -33,9 +32,10 @@ def path() -> Path:
 
 
 def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: Path) -> None:
-    with port_file.listening(path) as (listener, port, _):
-        assert listener.getsockname() == ("127.0.0.1", port.number)
-        assert port_file.read(path) == port
+    with local(path) as own:
+        port = read_port(path)
+        assert port
+        assert (own.listener.getsockname(), own.key) == (("127.0.0.1", port.number), port.key)
         (short_home / "link").symlink_to(path)
         assert not is_listening(short_home / "link"), "a link is not followed"
         assert path.read_text() == f"{port.number}\n{port.key}\n"
@@ -44,9 +44,9 @@ def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: 
         for mode in (0o640, 0o604):
             path.chmod(mode)
             with pytest.raises(LocaldflashError, match="readable by other users"):
-                port_file.read(path)
+                read_port(path)
     assert not path.exists()
-    with port_file.listening(path) as (_, again, _):
+    with local(path) as again:
         assert again.key != port.key, "every start has its own"
 
 
@@ -54,7 +54,7 @@ def test_a_file_that_nobody_has_locked_is_nobodys(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as imposter:
         path.write_text(f"{imposter.getsockname()[1]}\n{'k' * 43}\n")
         path.chmod(0o600)
-        assert port_file.read(path) is None
+        assert read_port(path) is None
         assert not is_listening(path)
         with pytest.raises(EngineGone, match="cannot be reached: Connection refused"):
             Client(Address(path)).get("/ps")
@@ -68,7 +68,7 @@ def test_many_may_look_at_once_and_none_takes_another_for_the_writer(path: Path)
     path.chmod(0o600)
     looking = os.open(path, os.O_RDONLY)
     assert file_lock.take(looking, shared=True)
-    assert port_file.read(path) is None
+    assert read_port(path) is None
     os.close(looking)
 
 
@@ -78,12 +78,12 @@ def test_anything_else_in_a_locked_file_is_no_port(path: Path) -> None:
         path.chmod(0o600)
         held = os.open(path, os.O_RDWR)
         assert file_lock.take(held)
-        assert port_file.read(path) is None
+        assert read_port(path) is None
         os.close(held)
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(short_home: Path) -> None:
-    nowhere = port_file.listening(short_home / "missing" / "engine.tcp")
+    nowhere = local(short_home / "missing" / "engine.tcp")
     with (
         pytest.raises(LocaldflashError, match="cannot listen: No such file or directory; set LOCALDFLASH_HOME"),
         nowhere,

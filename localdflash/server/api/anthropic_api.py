@@ -32,8 +32,16 @@ from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import prepare_chat, prompt_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
-from localdflash.server.api.http_errors import MESSAGES, bad, error_body
-from localdflash.server.api.http_responses import EventStream, json_of, json_response, named_event, named_events
+from localdflash.server.api.http_responses import (
+    MESSAGES,
+    EventStream,
+    bad,
+    error_body,
+    json_of,
+    json_response,
+    named_event,
+    named_events,
+)
 from localdflash.server.api.schemas import (
     CalledFunction,
     ChatMessage,
@@ -44,6 +52,7 @@ from localdflash.server.api.schemas import (
     ToolFunction,
 )
 
+ONLY_TEXT = "pictures and documents are not supported, only text"
 BETWEEN = "\n\n"  # paragraphs
 INVALID = "INVALID_JSON"  # where Anthropic has a client put arguments that are no JSON of an object
 SIGNATURE = ""  # of thoughts: nobody but this machine has made them
@@ -127,7 +136,7 @@ def _said(place: str, content: str | list[MessageBlock]) -> Iterator[ChatMessage
                 result = _paragraphs(f"{here}.content", block.content or "")
                 yield ChatMessage("tool", result or ("error" if block.is_error else ""), tool_call_id=block.tool_use_id)
             case ImageBlock() | DocumentBlock():
-                raise _unreadable(here)
+                raise bad(here, ONLY_TEXT)
             case _:
                 raise bad(here, "a user's message has text and tool_result blocks only")
     if text or not content:
@@ -144,13 +153,9 @@ def _paragraphs(place: str, content: str | Sequence[TextBlock | ImageBlock | Doc
     paragraphs = list[str]()
     for number, block in enumerate(content):
         if not isinstance(block, TextBlock):
-            raise _unreadable(f"{place}[{number}]")
+            raise bad(f"{place}[{number}]", ONLY_TEXT)
         paragraphs.append(block.text)
     return BETWEEN.join(paragraphs)
-
-
-def _unreadable(place: str) -> Exception:
-    return bad(place, "pictures and documents are not supported, only text")
 
 
 def _tool(place: str, tool: ToolDefinition) -> Tool:

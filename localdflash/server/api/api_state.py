@@ -11,7 +11,7 @@ from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
-from localdflash.server.api.http_errors import ApiError, as_api_error
+from localdflash.server.api.http_responses import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine_spec import PairRole
 from localdflash.server.engines import Engines

@@ -23,7 +23,7 @@ from localdflash.server.api.generation import (
     params_of,
     with_choices,
 )
-from localdflash.server.api.http_errors import bad
+from localdflash.server.api.http_responses import bad
 from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
 from localdflash.text.answer_format import AnswerStart, FirstPart, format_of, template_switches
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render

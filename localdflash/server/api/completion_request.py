@@ -13,7 +13,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import TEMPERATURE
 from localdflash.server.api.generation import GenerationRequest, params_of
-from localdflash.server.api.http_errors import bad
+from localdflash.server.api.http_responses import bad
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.fim_formats import build, split, stop_ids
 

@@ -20,8 +20,16 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.memory.parts import PREFIXES, PROGRAM, Parts, divided, total
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.http_errors import ApiError, as_api_error, bad
-from localdflash.server.api.http_responses import DONE, EventStream, event, json_response, until_disconnect
+from localdflash.server.api.http_responses import (
+    DONE,
+    ApiError,
+    EventStream,
+    as_api_error,
+    bad,
+    event,
+    json_response,
+    until_disconnect,
+)
 from localdflash.server.api.schemas import ListenRequest, LoadRequest
 from localdflash.server.engine_spec import ROLES
 from localdflash.server.engines import Engines

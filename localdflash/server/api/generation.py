@@ -14,7 +14,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
-from localdflash.server.api.http_errors import ApiError, bad
+from localdflash.server.api.http_responses import ApiError, bad
 from localdflash.server.api.schemas import SamplingFields
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import Detokenizer, Ending, TextDecoder

@@ -29,8 +29,7 @@ from localdflash.server.api.generation import (
     timings,
     with_choices,
 )
-from localdflash.server.api.http_errors import ApiError, bad
-from localdflash.server.api.http_responses import EventStream, event, json_of, json_response
+from localdflash.server.api.http_responses import ApiError, EventStream, bad, event, json_of, json_response
 from localdflash.server.api.schemas import DetokenizeRequest, InfillRequest, NativeRequest, RawRequest, TokenizeRequest
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer

@@ -30,8 +30,7 @@ from localdflash.server.api.generation import (
     timings,
     with_choices,
 )
-from localdflash.server.api.http_errors import ApiError
-from localdflash.server.api.http_responses import DONE, EventStream, event, json_of, json_response
+from localdflash.server.api.http_responses import DONE, ApiError, EventStream, event, json_of, json_response
 from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAI, TemplateRequest
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import TextDecoder

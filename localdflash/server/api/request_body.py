@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from localdflash.server.api.http_errors import ApiError
+from localdflash.server.api.http_responses import ApiError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024  # bytes
 

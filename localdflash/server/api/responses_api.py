@@ -29,14 +29,14 @@ from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import prepare_chat, text_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
-from localdflash.server.api.http_errors import ApiError, bad
-from localdflash.server.api.http_responses import EventStream, json_of, named_event, named_events
+from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event, named_events
 from localdflash.server.api.request_body import converted
 from localdflash.server.api.schemas import (
     CalledFunction,
     ChatMessage,
     ChatRequest,
     NamedTool,
+    ResponseFormat,
     Tool,
     ToolCall,
     ToolFunction,
@@ -108,7 +108,9 @@ class ResponseWriter:
         place: Event = {} if block.kind == "call" else {"content_index": 0}
         said = block.kind == "text" and "part" not in fields
         place |= {"logprobs": []} if said else {}
-        return self._event(kind, item_id=_id(block), output_index=block.number, **place, **fields)
+        return self._event(
+            kind, item_id=f"{_PREFIXES[block.kind]}_{block.id}", output_index=block.number, **place, **fields
+        )
 
     def _status(self, block: AnswerBlock) -> str:
         """Return whether an item is whole: the one that was cut is the last."""
@@ -124,6 +126,7 @@ class ResponseWriter:
 
     def _response(self, status: str, output: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         body, (request,) = self.body, self.generation.requests
+        form = body.text and body.text.format
         return {
             "id": self.id,
             "object": "response",
@@ -141,7 +144,7 @@ class ResponseWriter:
             "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
             "store": False,
             "temperature": request.params.temperature,
-            "text": {"format": _format(body)},
+            "text": {"format": msgspec.to_builtins(form or ResponseFormat("text"))},
             "tool_choice": msgspec.to_builtins(body.tool_choice or "auto"),
             "tools": [msgspec.to_builtins(tool) for tool in body.tools or ()],
             "top_p": request.params.top_p,
@@ -256,13 +259,9 @@ def _tool(place: str, tool: FunctionTool) -> Tool:
     return Tool("function", ToolFunction(tool.name, tool.description, tool.parameters))
 
 
-def _id(block: AnswerBlock) -> str:
-    return f"{_PREFIXES[block.kind]}_{block.id}"
-
-
 def _item(block: AnswerBlock, status: str, *, begun: bool = False) -> dict[str, Any]:
     """Return an item of the output; one that has just begun is empty."""
-    item: dict[str, Any] = {"id": _id(block), "status": status}
+    item: dict[str, Any] = {"id": f"{_PREFIXES[block.kind]}_{block.id}", "status": status}
     content = [] if begun else [_part(block, block.text)]
     match block.kind:
         case "thoughts":
@@ -277,13 +276,6 @@ def _part(block: AnswerBlock, text: str) -> dict[str, Any]:
     if block.kind == "thoughts":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _format(body: ResponsesRequest) -> dict[str, Any]:
-    asked = body.text.format if body.text else None
-    if asked is None or asked.type != "json_schema":
-        return {"type": asked.type if asked else "text"}
-    return {"type": asked.type, "name": asked.name or "", "schema": asked.schema, "strict": True}
 
 
 def _usage(generation: GenerationRequest, blocks: Sequence[AnswerBlock]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class JsonSchema(Struct):
     schema: dict[str, Any] | None = None
 
 
-class ResponseFormat(Struct):
+class ResponseFormat(Struct, omit_defaults=True):
     """The form that an answer must have."""
 
     type: Literal["text", "json_object", "json_schema"]
