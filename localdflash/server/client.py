@@ -1,8 +1,7 @@
 """HTTP clients of the daemon and of OpenAI-compatible servers: `Client`, and the asynchronous `ClientConnection`.
 
-`Exchange` speaks HTTP/1.1 without a socket (h11). The large HTTP clients take milliseconds per request, which a key
-in an editor cannot wait for. A refusal raises the error that the server reports (see `refusals`), exit code included.
-A connection that breaks, or cannot be opened, raises EngineGone.
+They speak HTTP/1.1 with h11, because the large HTTP clients take milliseconds per request. A refusal raises the error
+that the server reports (see `refusals`). A connection that breaks, or cannot be opened, raises EngineGone.
 """
 
 import json
@@ -37,10 +36,7 @@ Event = TypeVar("Event")
 
 
 class Exchange:
-    """HTTP/1.1 requests and answers of one connection, without its socket.
-
-    If `tolerant`, no status raises an error. `stream` is the media type that streams must have.
-    """
+    """HTTP/1.1 exchanges of one connection, without its socket. If `tolerant`, no status raises an error."""
 
     def __init__(self, address: Address, *, tolerant: bool = False, stream: bytes = b"text/event-stream") -> None:
         self._address, self._tolerant, self._stream = address, tolerant, stream
@@ -133,10 +129,7 @@ class Events:
 
 
 class Client:
-    """Blocking client of a daemon; any number of threads may share it.
-
-    Each request opens its own connection: closing a stream closes the connection, which cancels the request.
-    """
+    """Blocking, thread-safe client of a daemon. Closing a stream closes its connection, which cancels the request."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -198,10 +191,7 @@ class Client:
 
 
 class ClientConnection(Generic[Event]):
-    """Asynchronous connection to a server, reused as long as its answers are read to their end.
-
-    `decode` decodes the data of an event, and `events` splits a stream into events. `tolerant`: see `Exchange`.
-    """
+    """Asynchronous connection, reused if its answers are read to their end; `decode` decodes the data of an event."""
 
     def __init__(
         self,

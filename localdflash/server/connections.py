@@ -1,7 +1,6 @@
 """Limits on waiting connections: a timeout for request heads and body chunks, and a maximum number per listener.
 
-Any program that reaches a port can open connections and send nothing, or send one byte a minute, before the API key is
-checked. Each connection takes a file descriptor. Without a free descriptor the daemon cannot accept the user's editor.
+Any program can open connections and send nothing. Without a free descriptor the daemon cannot accept the user's editor.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""The daemon: serves the engines to this user's programs, and optionally over TCP.
+"""The daemon: serves the engines to this user's programs, and optionally over TCP. It never logs prompts or answers.
 
-The daemon exits on a signal or /stop (running answers get `GRACE_SECONDS`; a second signal exits at once), after the
-idle timeout, if no pair can be loaded (the load error is raised), or if a device is lost (DeviceFailed). The daemon
-never logs prompts or answers.
+It exits on a signal or /stop (running answers get `GRACE_SECONDS`; a second signal exits at once), after the idle
+timeout, if no pair can be loaded (the load error is raised), or if a device is lost (DeviceFailed).
 """
 
 import asyncio
@@ -99,8 +98,8 @@ class Daemon:
         first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
         later = {role: replace(options, pair=pair, drafter="") for role, pair in settings.later.items()}
         self._engines = Engines(first, settings.roles, later)
-        self._activity = Activity(metrics)
-        self._app = create_app(self._engines, metrics, activity=self._activity, stop=self.stop, listen=self.listen)
+        self._app = create_app(self._engines, metrics, stop=self.stop, listen=self.listen)
+        self._activity: Activity = self._app.state.shared.activity
         self._servers: list[DaemonListener] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._parent = os.getppid()

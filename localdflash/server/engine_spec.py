@@ -11,18 +11,13 @@ ROLES: tuple[PairRole, ...] = ("chat", "completion")
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Requested engine: `options` are fields of `localdflash.models.load_options.Options`.
-
-    A running engine must match the options named in `given`; the other options apply only when a pair is loaded.
-    `role` is the role of the pair (None: all roles). `idle` is the idle timeout in minutes of a daemon started for this
-    request. `default_pair` returns the pair to load if `options` names none.
-    """
+    """Requested engine. `options` are fields of `localdflash.models.load_options.Options`."""
 
     options: Mapping[str, object]
-    given: Collection[str] = ()
-    idle: float = 0.0
-    role: PairRole | None = None
-    default_pair: Callable[[], str] = field(default=lambda: "", compare=False)
+    given: Collection[str] = ()  # options that a running engine must have; the others apply when a pair is loaded
+    idle: float = 0.0  # idle timeout in minutes of a daemon that is started
+    role: PairRole | None = None  # None: all roles
+    default_pair: Callable[[], str] = field(default=lambda: "", compare=False)  # if `options` names no pair
 
     @property
     def pair(self) -> str:

@@ -85,9 +85,8 @@ class Engines:
     def totals(self) -> EngineTotals:
         """Return the summed counters of all engines since they started."""
         together = EngineTotals()
-        for worker in self.workers:
-            if worker.scheduler:
-                together.add(worker.scheduler.totals)
+        for scheduler in (worker.scheduler for worker in self.workers if worker.scheduler):
+            together.add(scheduler.totals)
         return together
 
     def start(self) -> None:
@@ -117,9 +116,12 @@ class Engines:
                         raise
                     continue  # another worker replaced this worker
             async with self._changing:
-                if not self._is_there(role):
-                    others: Others = "wait" if role == "completion" else "refuse"
-                    await self._load((role,), self._options_later(role), others)
+                if self._is_there(role):
+                    continue
+                if role not in self._later:
+                    command = f"localdflash {COMMANDS[role]}"
+                    raise ModelError(f"no pair is loaded for {PURPOSES[role]}; run `{command}` to load one")
+                await self._load((role,), self._later[role], "wait" if role == "completion" else "refuse")
 
     async def runs(self, loaded: LoadedPair) -> PairWorker | None:
         """Return the worker of a pair after any pending eviction is decided; None if the pair was unloaded."""
@@ -130,9 +132,8 @@ class Engines:
     async def load(self, role: PairRole | None, changes: Mapping[str, Any], others: Others = "wait") -> LoadedPair:
         """Load a pair for a role; if loading fails, keep the current pair.
 
-        `role=None` assigns the pair to every role that it supports. `changes` overrides current options.
-        `others` says how to treat the running answers of a pair that must be unloaded; "refuse" raises ModelBusy.
-        Cancellation has no effect once the new pair has begun to load.
+        `role=None` assigns the pair to every role that it supports. `changes` overrides current options. `others`
+        "refuse" raises ModelBusy. Cancellation has no effect once the new pair has begun to load.
         """
         if others == "refuse" and self._awaited:
             raise ModelBusy(f"{self._awaited.called} is answering, and another chat is waiting to replace it")
@@ -141,8 +142,7 @@ class Engines:
                 with suppress(Exception):
                     await worker.ready()  # never interrupt a running load
             before = self._workers.get(role or self.main)
-            usual = self._later.get(role or self.main, self._first.options)
-            options = before.options if before else usual
+            options = before.options if before else self._later.get(role or self.main, self._first.options)
             if changes.get("pair", options.pair) != options.pair:
                 options = replace(options, drafter="")  # the drafter belongs to the previous pair
             options = replace(options, **changes)
@@ -175,11 +175,6 @@ class Engines:
         worker = self._workers.get(role)
         return worker is not None and (worker.error is None or role not in self._later)
 
-    def _options_later(self, role: PairRole) -> Options:
-        if options := self._later.get(role):
-            return options
-        raise ModelError(f"no pair is loaded for {PURPOSES[role]}; run `localdflash {COMMANDS[role]}` to load one")
-
     async def _load(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
         """Load a pair for `roles`; if loading fails, restore the previous pairs of these roles."""
         if tuple(roles) == ("completion",):
@@ -198,9 +193,8 @@ class Engines:
         """Load a pair, and evict other pairs one by one until the pair fits with enough context."""
         while True:
             leaving = self._in_the_way(roles)
-            roomy = leaving is not None and not (
-                leaving.busy and "completion" in roles
-            )  # completions never wait for a chat
+            # Completions never wait for a chat.
+            roomy = leaving is not None and not (leaving.busy and "completion" in roles)
             try:
                 return await self._placed(roles, replace(options, roomy=roomy), others)
             except OutOfMemory as error:
@@ -226,9 +220,8 @@ class Engines:
         kept = self._workers.get("completion")
         if tuple(roles) != ("chat",) or not kept:
             return error
-        return OutOfMemory(
-            f"the chat pair {options.pair} does not fit next to the completion pair {kept.options.pair}: {error}"
-        )
+        pairs = f"the chat pair {options.pair} does not fit next to the completion pair {kept.options.pair}"
+        return OutOfMemory(f"{pairs}: {error}")
 
     async def _placed(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
         """Load a pair: reuse a worker with equal options, else start a new worker after the replaced ones are idle."""
@@ -248,14 +241,9 @@ class Engines:
 
         A chat pair is replaced only by the same pair with other options, or if its load failed.
         """
-        found = []
-        for worker in self.workers:
-            own = self.roles(worker)
-            if not set(own) <= set(roles):
-                continue
-            if worker.options.pair == options.pair or worker.error or (own and "completion" in roles):
-                found.append(worker)
-        return found
+        own = {worker: self.roles(worker) for worker in self.workers if set(self.roles(worker)) <= set(roles)}
+        completes = "completion" in roles
+        return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and completes)]
 
     async def _put(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
         """Retire the replaced workers, assign `roles` to `worker`, and start `worker` unless it is running."""

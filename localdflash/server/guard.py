@@ -21,10 +21,7 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 
 
 class Guard:
-    """ASGI middleware of a TCP listener. `hosts` are the allowed Host names, IPv6 addresses in brackets.
-
-    If `own`, the listener is the user's own: every path needs the key, and no path is blocked.
-    """
+    """ASGI middleware of a TCP listener. On the user's `own`, every path needs the key and no path is blocked."""
 
     def __init__(self, app: ASGIApp, *, key: str, hosts: Collection[str] = LOOPBACK, own: bool = False) -> None:
         if not key:
@@ -57,7 +54,7 @@ class Guard:
         path = scope["path"]
         if path in WITHOUT_KEY and not self._own:
             return None
-        if not any(self._is_key(key) for key in _keys(headers)):
+        if not any(hmac.compare_digest(key.strip(), self._key) for key in _keys(headers)):
             return ApiError(
                 401,
                 "Authorization: expected `Bearer KEY` with this server's key, or that key in x-api-key",
@@ -73,9 +70,6 @@ class Guard:
         if not found or (found[2] and not 0 < int(found[2]) < 1 << 16):
             return False
         return found[1].decode("latin-1").lower() in self._hosts
-
-    def _is_key(self, given: bytes) -> bool:
-        return hmac.compare_digest(given.strip(), self._key)
 
 
 def _keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:

@@ -134,17 +134,12 @@ def create_app(
     engines: Engines,
     metrics: Metrics | None = None,
     *,
-    activity: Activity | None = None,
     stop: Callable[[], None] | None = None,
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None,
 ) -> Starlette:
-    """Create the HTTP app of `engines`; the caller starts and closes the engines.
-
-    `metrics` holds the counters of the engines and of `activity`. /stop calls `stop`. /listen iterates over `listen`,
-    which opens a port, yields its URL and closes the port with the generator.
-    """
+    """Create the HTTP app of `engines`. /stop calls `stop`; /listen iterates over `listen`, which yields a port's URL."""
     metrics = metrics or Metrics()
-    activity = activity or Activity(metrics)
+    activity = Activity(metrics)
     metrics.watch(engines)
     app = Starlette(
         routes=[
@@ -156,7 +151,7 @@ def create_app(
         exception_handlers={HTTPException: on_error, LocaldflashError: on_error},
     )
     app.router.redirect_slashes = False
-    app.state.shared = AppState(engines, metrics, lambda: activity.idle_seconds, stop, listen)
+    app.state.shared = AppState(engines, metrics, activity, stop, listen)
     return app
 
 

@@ -34,8 +34,7 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Start a child process that serves the socket at `path`, and return it once its pair is loaded.
 
-    Raise the child's error if it exits first. `look` is called with each stage, as in `spawn.connect`. `say` prints
-    the engine's notice and, on a terminal, that the engine is starting.
+    Raise the child's error if it exits first. `look` and `say`: see `spawn.connect`.
     """
     prepare_folder(path)
     if say and sys.stderr.isatty():
@@ -52,8 +51,7 @@ def start(
             while not _is_ready(path):
                 if child.poll() is not None:
                     stderr.seek(0)
-                    message = last_line(stderr.read().decode("utf-8", "replace").splitlines())
-                    raise ended(child.returncode, message or "the engine exited without a message")
+                    raise ended(child.returncode, last_line(stderr) or "the engine exited without a message")
                 look(LOADING if is_listening(path) else STARTING)
                 time.sleep(POLL_SECONDS)
             if say and (notice := Client(Address(path)).get("/ps").get("notice")):

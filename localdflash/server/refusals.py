@@ -3,18 +3,8 @@
 import json
 from typing import Any
 
-from localdflash.base.errors import (
-    ContextOverflow,
-    DeviceFailed,
-    EngineGone,
-    LocaldflashError,
-    ModelBusy,
-    ModelError,
-    ModelNotLoaded,
-    OutOfMemory,
-    QueueFull,
-    UsageError,
-)
+from localdflash.base import errors
+from localdflash.base.errors import LocaldflashError, UsageError
 
 Json = dict[str, Any]
 
@@ -22,17 +12,17 @@ Json = dict[str, Any]
 ERRORS: dict[type[LocaldflashError], tuple[int, str | None]] = {
     LocaldflashError: (500, None),
     UsageError: (400, "invalid_value"),
-    ContextOverflow: (400, "context_length_exceeded"),
-    ModelError: (400, "unsupported_by_model"),
-    ModelBusy: (409, "model_busy"),
-    QueueFull: (503, "queue_full"),
-    OutOfMemory: (503, "out_of_memory"),
-    DeviceFailed: (503, "device_failed"),
-    EngineGone: (503, "engine_stopped"),
+    errors.ContextOverflow: (400, "context_length_exceeded"),
+    errors.ModelError: (400, "unsupported_by_model"),
+    errors.ModelBusy: (409, "model_busy"),
+    errors.QueueFull: (503, "queue_full"),
+    errors.OutOfMemory: (503, "out_of_memory"),
+    errors.DeviceFailed: (503, "device_failed"),
+    errors.EngineGone: (503, "engine_stopped"),
 }
 _CODES: dict[str | None, type[LocaldflashError]] = {
     **{code: kind for kind, (_, code) in ERRORS.items() if code},
-    **dict.fromkeys(("model_not_found", "model_not_loaded", "model_changed"), ModelNotLoaded),
+    **dict.fromkeys(("model_not_found", "model_not_loaded", "model_changed"), errors.ModelNotLoaded),
 }
 
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
@@ -50,19 +49,11 @@ class LocalListener:
     withdraw: Callable[[], None]
 
 
-class Port(NamedTuple):
-    """Port of 127.0.0.1 with the key that every request needs."""
-
-    number: int
-    key: str
-
-
 @contextmanager
 def lifetime(path: Path) -> Iterator[None]:
     """Hold the lock that makes this process the only daemon of `path`; raise AlreadyRunning if another daemon runs.
 
-    The lock covers both transports. The kernel releases the lock when the process dies, even if forked children live
-    on. If the holder no longer listens, it is about to exit, and this context waits for it.
+    The lock covers both transports. If the holder no longer listens, it is about to exit, and this context waits for it.
     """
     from filelock import Timeout
 
@@ -104,7 +95,7 @@ def located(address: Address) -> Address:
         return address
     if (port := read_port(address.socket)) is None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-    return replace(address, socket=None, host=LOOPBACK, port=port.number, key=port.key)
+    return replace(address, socket=None, host=port.host, port=port.port, key=port.key)
 
 
 def prepare_folder(path: Path) -> None:
@@ -168,7 +159,7 @@ def _remove(file: int, path: Path) -> None:
         path.unlink()
 
 
-def read_port(path: Path) -> Port | None:
+def read_port(path: Path) -> Address | None:
     """Return the port that the lock's holder published, if any; LocaldflashError if other users can read the file."""
     file = os.open(path, READ)
     try:
@@ -180,7 +171,7 @@ def read_port(path: Path) -> Port | None:
         found = _PORT_FILE.fullmatch(os.read(file, MAX_FILE_BYTES))
     finally:
         os.close(file)
-    return Port(int(found[1]), found[2].decode()) if found else None
+    return Address(host=LOOPBACK, port=int(found[1]), key=found[2].decode()) if found else None
 
 
 def _locked(path: Path) -> int:

@@ -1,7 +1,6 @@
-"""Connect to the running daemon, or start one.
+"""Connect to the running daemon, or start one. Processes that find none start it one at a time, under a lock.
 
-If several processes find no daemon, one of them starts it while holding a lock and the others wait. If the daemon fails
-to start, the client raises the last line of the daemon's log as the error for its exit code.
+If the daemon fails to start, the client raises the last line of its log as the error for its exit code.
 """
 
 import os
@@ -9,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 
 from localdflash.base.errors import (
     DeviceFailed,
@@ -29,9 +28,6 @@ from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
 
-if TYPE_CHECKING:
-    from filelock import FileLock
-
 Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
 NOTICE_SECONDS = 0.5  # delay before "starting the engine ..." is printed
 POLL_SECONDS = 0.02  # interval of checks whether the daemon is ready
@@ -47,8 +43,7 @@ _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, Model
 def connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None = None) -> Client:
     """Return a client of a daemon that has loaded the requested engine; start or reload the daemon if necessary.
 
-    `say` prints a line for the user. `look` is called repeatedly with the current stage; an exception in `look` ends
-    the wait. If `look` is given, progress lines are not printed.
+    `say` prints a line for the user. `look` replaces progress lines: it gets the stage, and may raise to stop waiting.
     """
     try:
         return _connect(spec, say, look)
@@ -89,13 +84,11 @@ def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
     """Return the /ps entry of the requested pair: the pair named by a chat, else the pair of the role, else {}."""
     if not spec.role:
         return about
-    of_role = [one for one in about["pairs"] if spec.role in one["roles"]]
-    beside = [one for one in about["pairs"] if not one["roles"]]
+    found = [one for one in about["pairs"] if spec.role in one["roles"]]
     if "pair" in spec.given and spec.role == "chat":
-        name = spec.pair
-        named = [one for one in (*of_role, *beside) if name in (one["pair"], one["options"]["pair"])]
-        of_role = named or of_role
-    return of_role[0] if of_role else {}
+        candidates = [*found, *(one for one in about["pairs"] if not one["roles"])]
+        found = [one for one in candidates if spec.pair in (one["pair"], one["options"]["pair"])] or found
+    return found[0] if found else {}
 
 
 def _have_loaded(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
@@ -128,13 +121,16 @@ def own_version() -> str:
 
 def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
     """Return a client of the running daemon, or start a daemon while holding the start lock."""
-    lock: FileLock | None = None
+    lock = None
     while True:
         if (client := find()) and _becomes_ready(client, waiting):
             return client
-        from filelock import Timeout
+        from filelock import FileLock, Timeout
 
-        lock = lock or _start_lock()
+        if not lock:
+            folder = paths.create_private(paths.engine_socket().parent)
+            paths.check_private(folder)
+            lock = FileLock(folder / "engine.start.lock", mode=0o600)
         try:
             held = lock.acquire(blocking=False)
         except Timeout:
@@ -191,7 +187,9 @@ def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
             process.wait()
             raise LocaldflashError(f"the daemon started but is not accepting connections; see {log}")
     if process.returncode and not is_listening(paths.engine_socket()):  # unless another daemon started meanwhile
-        raise ended(process.returncode, _last_line(log, began))
+        with log.open("rb") as file:
+            file.seek(began)
+            raise ended(process.returncode, last_line(file) or f"the engine exited without a message; see {log}")
 
 
 def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
@@ -221,14 +219,6 @@ def serve_command(spec: EngineSpec) -> list[str]:
     return arguments
 
 
-def _last_line(log: Path, began: int) -> str:
-    """Return the last line that a daemon wrote to its log after offset `began`."""
-    with log.open("rb") as file:
-        file.seek(began)
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    return last_line(lines) or f"the engine exited without a message; see {log}"
-
-
 def ended(code: int, message: str) -> LocaldflashError:
     """Return the error for an engine process that exited with `code` and a last message."""
     if name := process.ending_signal(code):
@@ -236,8 +226,9 @@ def ended(code: int, message: str) -> LocaldflashError:
     return _ERRORS.get(code, LocaldflashError)(message)
 
 
-def last_line(lines: Sequence[str]) -> str:
-    """Return the last line that is not blank, without its "localdflash: " prefix; "" if there is none."""
+def last_line(file: IO[bytes]) -> str:
+    """Return the last line of a file that is not blank, without its "localdflash: " prefix; "" if there is none."""
+    lines = file.read().decode("utf-8", "replace").splitlines()
     return next((line for line in reversed(lines) if line.strip()), "").removeprefix("localdflash: ")
 
 
@@ -255,14 +246,6 @@ def _of_this_version(client: Client, spec: EngineSpec, waiting: "_Waiting") -> C
     waiting.say(f"replacing the running engine (version {theirs}) with version {own_version()}")
     stop(client)
     return _running_or_started(spec, waiting)
-
-
-def _start_lock() -> "FileLock":
-    from filelock import FileLock
-
-    folder = paths.create_private(paths.engine_socket().parent)
-    paths.check_private(folder)
-    return FileLock(folder / "engine.start.lock", mode=0o600)
 
 
 class _Waiting:

@@ -1,7 +1,6 @@
-"""A loaded pair on a dedicated thread, with answers as asynchronous streams.
+"""A loaded pair on a dedicated thread, with answers as asynchronous streams of one event loop.
 
-`async` methods belong to one event loop; other methods can be called from any thread. Closing a stream, or cancelling
-its task, stops its request within one decoding step.
+Closing a stream, or cancelling its task, stops its request within one decoding step.
 """
 
 import asyncio
@@ -49,9 +48,7 @@ class TextDelta:
 class Answering:
     """Request in progress; belongs to one event loop.
 
-    `request` holds the statistics afterwards. An answer that continues past an end token of the model is a new job of
-    the scheduler. `seconds` limits the time after the first step (0: no limit); an answer that reaches the limit
-    finishes with "length".
+    `request` holds the statistics afterwards. An answer that continues past an end token is a new job of the scheduler.
     """
 
     request: Request
@@ -60,7 +57,7 @@ class Answering:
     scheduler: Scheduler
     observe: Callable[[Step], None]
     urgent: bool
-    seconds: float
+    seconds: float  # limit after the first step, which ends the answer with "length"; 0 is no limit
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _deltas: asyncio.Queue[TextDelta | BaseException | None] = field(default_factory=asyncio.Queue)
     _left: threading.Event = field(default_factory=threading.Event)  # set when nobody reads any more
@@ -124,8 +121,7 @@ class Answering:
 class PairWorker:
     """Engine thread that runs one pair from `start` until `retire` or `close`.
 
-    `cache_bytes` is the budget of the prefix cache in memory; None means a share of the memory that is free after
-    loading. `disk_bytes` is the budget of the prefix cache on disk. `queue` is the maximum number of waiting requests.
+    `cache_bytes` (None: a share of the free memory) and `disk_bytes` limit the prefix cache, `queue` waiting requests.
     Workers that share `compute_lock` compute one at a time.
     """
 

@@ -35,10 +35,10 @@ def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: 
     with local(path) as own:
         port = read_port(path)
         assert port
-        assert (own.listener.getsockname(), own.key) == (("127.0.0.1", port.number), port.key)
+        assert (own.listener.getsockname(), own.key) == (("127.0.0.1", port.port), port.key)
         (short_home / "link").symlink_to(path)
         assert not is_listening(short_home / "link"), "a link is not followed"
-        assert path.read_text() == f"{port.number}\n{port.key}\n"
+        assert path.read_text() == f"{port.port}\n{port.key}\n"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert len(port.key) == 43
         for mode in (0o640, 0o604):

@@ -13,21 +13,8 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.server.api.agent_bodies import (
-    CountRequest,
-    DocumentBlock,
-    ImageBlock,
-    MessageBlock,
-    MessageParam,
-    MessagesRequest,
-    OutputConfig,
-    TextBlock,
-    ThinkingBlock,
-    ToolChoice,
-    ToolDefinition,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from localdflash.server.api import agent_bodies as bodies
+from localdflash.server.api import schemas
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import prepare_chat, prompt_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
@@ -40,16 +27,6 @@ from localdflash.server.api.http_responses import (
     json_of,
     json_response,
     named_event,
-    named_events,
-)
-from localdflash.server.api.schemas import (
-    CalledFunction,
-    ChatMessage,
-    ChatRequest,
-    NamedTool,
-    Tool,
-    ToolCall,
-    ToolFunction,
 )
 
 ONLY_TEXT = "pictures and documents are not supported, only text"
@@ -58,27 +35,27 @@ INVALID = "INVALID_JSON"  # where Anthropic has a client put arguments that are 
 SIGNATURE = ""  # of thoughts: nobody but this machine has made them
 
 
-async def messages(http: HttpRequest, state: AppState, body: MessagesRequest) -> Response:
+async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequest) -> Response:
     """Answer a conversation."""
     generation, make_parts = await prepare_chat(state, chat_request(body))
     answer = state, generation, AnswerBlocks(make_parts()), body.stop_sequences or ()
     if body.stream:
-        return EventStream(named_events(_events(*answer)), lambda error: named_event(error_body(error, MESSAGES)))
+        return EventStream(_events(*answer), named_event, lambda error: error_body(error, MESSAGES))
     return await json_of(http, _message(*answer))
 
 
-async def count_tokens(http: HttpRequest, state: AppState, body: CountRequest) -> Response:
+async def count_tokens(http: HttpRequest, state: AppState, body: bodies.CountRequest) -> Response:
     """Tell how many tokens the prompt of a conversation has, whether or not it fits."""
     loaded, request = await state.ready("chat", body.model), chat_request(body)
     return json_response({"input_tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, request).encode()))})
 
 
-def chat_request(body: CountRequest) -> ChatRequest:
+def chat_request(body: bodies.CountRequest) -> schemas.ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
-    choice, config = body.tool_choice or ToolChoice("auto"), body.output_config or OutputConfig()
+    choice, config = body.tool_choice or bodies.ToolChoice("auto"), body.output_config or bodies.OutputConfig()
     if config.format and config.format.schema is None:
         raise bad("output_config.format.schema", "missing")
-    request = ChatRequest(
+    request = schemas.ChatRequest(
         **body.shared(),
         messages=_messages(body),
         tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())],
@@ -89,14 +66,14 @@ def chat_request(body: CountRequest) -> ChatRequest:
         chat_template_kwargs={"enable_thinking": body.thinking is not None and body.thinking.type != "disabled"},
         continue_final_message=body.messages[-1].role == "assistant",
     )
-    if isinstance(body, MessagesRequest):
+    if isinstance(body, bodies.MessagesRequest):
         request.max_tokens, request.stop = body.max_tokens, body.stop_sequences
     return request
 
 
-def _messages(body: CountRequest) -> list[ChatMessage]:
+def _messages(body: bodies.CountRequest) -> list[schemas.ChatMessage]:
     system = _paragraphs("system", body.system or "")
-    told = [ChatMessage("system", system)] if system else []
+    told = [schemas.ChatMessage("system", system)] if system else []
     for number, message in enumerate(body.messages):
         place = f"messages[{number}].content"
         told += [_answer(place, message)] if message.role == "assistant" else _said(place, message.content)
@@ -105,73 +82,77 @@ def _messages(body: CountRequest) -> list[ChatMessage]:
     return told
 
 
-def _answer(place: str, message: MessageParam) -> ChatMessage:
-    text, thoughts, calls = "", "", list[ToolCall]()
+def _answer(place: str, message: bodies.MessageParam) -> schemas.ChatMessage:
+    text, thoughts, calls = "", "", list[schemas.ToolCall]()
     for number, block in enumerate(_blocks(message.content)):
         match block:
-            case TextBlock():
+            case bodies.TextBlock():
                 text += block.text
-            case ThinkingBlock():
+            case bodies.ThinkingBlock():
                 thoughts += block.thinking
-            case ToolUseBlock():
+            case bodies.ToolUseBlock():
                 arguments = msgspec.json.encode(block.input).decode()
-                calls.append(ToolCall(CalledFunction(block.name, arguments), block.id))
-            case ImageBlock() | DocumentBlock() | ToolResultBlock():
+                calls.append(schemas.ToolCall(schemas.CalledFunction(block.name, arguments), block.id))
+            case bodies.ImageBlock() | bodies.DocumentBlock() | bodies.ToolResultBlock():
                 raise bad(f"{place}[{number}]", "an answer has text, thinking and tool_use blocks only")
-    return ChatMessage("assistant", text, thoughts, calls or None)
+    return schemas.ChatMessage("assistant", text, thoughts, calls or None)
 
 
-def _said(place: str, content: str | list[MessageBlock]) -> Iterator[ChatMessage]:
+def _said(place: str, content: str | list[bodies.MessageBlock]) -> Iterator[schemas.ChatMessage]:
     """Yield a user's message: the results of calls, and the text before and after them."""
     text = list[str]()
     for number, block in enumerate(_blocks(content)):
         here = f"{place}[{number}]"
         match block:
-            case TextBlock():
+            case bodies.TextBlock():
                 text.append(block.text)
-            case ToolResultBlock():
+            case bodies.ToolResultBlock():
                 if text:
-                    yield ChatMessage("user", BETWEEN.join(text))
+                    yield schemas.ChatMessage("user", BETWEEN.join(text))
                     text = []
                 result = _paragraphs(f"{here}.content", block.content or "")
-                yield ChatMessage("tool", result or ("error" if block.is_error else ""), tool_call_id=block.tool_use_id)
-            case ImageBlock() | DocumentBlock():
+                yield schemas.ChatMessage(
+                    "tool", result or ("error" if block.is_error else ""), tool_call_id=block.tool_use_id
+                )
+            case bodies.ImageBlock() | bodies.DocumentBlock():
                 raise bad(here, ONLY_TEXT)
             case _:
                 raise bad(here, "a user's message has text and tool_result blocks only")
     if text or not content:
-        yield ChatMessage("user", BETWEEN.join(text))
+        yield schemas.ChatMessage("user", BETWEEN.join(text))
 
 
-def _blocks(content: str | list[MessageBlock]) -> Sequence[MessageBlock]:
-    return [TextBlock(content)] if isinstance(content, str) else content
+def _blocks(content: str | list[bodies.MessageBlock]) -> Sequence[bodies.MessageBlock]:
+    return [bodies.TextBlock(content)] if isinstance(content, str) else content
 
 
-def _paragraphs(place: str, content: str | Sequence[TextBlock | ImageBlock | DocumentBlock]) -> str:
+def _paragraphs(
+    place: str, content: str | Sequence[bodies.TextBlock | bodies.ImageBlock | bodies.DocumentBlock]
+) -> str:
     if isinstance(content, str):
         return content
     paragraphs = list[str]()
     for number, block in enumerate(content):
-        if not isinstance(block, TextBlock):
+        if not isinstance(block, bodies.TextBlock):
             raise bad(f"{place}[{number}]", ONLY_TEXT)
         paragraphs.append(block.text)
     return BETWEEN.join(paragraphs)
 
 
-def _tool(place: str, tool: ToolDefinition) -> Tool:
+def _tool(place: str, tool: bodies.ToolDefinition) -> schemas.Tool:
     if tool.type not in (None, "custom"):
         raise bad(f"{place}.type", f"{tool.type!r} is not supported: only tools with a schema of their own are")
     if tool.input_schema is None:
         raise bad(f"{place}.input_schema", "missing")
-    return Tool("function", ToolFunction(tool.name, tool.description, tool.input_schema))
+    return schemas.Tool("function", schemas.ToolFunction(tool.name, tool.description, tool.input_schema))
 
 
-def _choice(choice: ToolChoice) -> Literal["none", "auto", "required"] | NamedTool:
+def _choice(choice: bodies.ToolChoice) -> Literal["none", "auto", "required"] | schemas.NamedTool:
     match choice.type:
         case "any":
             return "required"
         case "tool":
-            return NamedTool("function", CalledFunction(choice.name or ""))
+            return schemas.NamedTool("function", schemas.CalledFunction(choice.name or ""))
         case known:
             return known
 

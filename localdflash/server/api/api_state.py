@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from localdflash.base.errors import LocaldflashError, ModelBusy
@@ -18,6 +19,9 @@ from localdflash.server.engines import Engines
 from localdflash.server.tcp import TcpPort
 from localdflash.text.grammar import Grammars
 
+if TYPE_CHECKING:
+    from localdflash.server.http_app import Activity
+
 ANY_MODEL = "localdflash"  # whatever is loaded
 
 
@@ -27,7 +31,7 @@ class AppState:
 
     engines: Engines
     metrics: Metrics
-    idle_seconds: Callable[[], float]
+    activity: "Activity"
     stop: Callable[[], None] | None = None
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None
     began: float = field(default_factory=time.monotonic, init=False)

@@ -16,8 +16,8 @@ from localdflash.code.fim.prompt import Gap, InfillContext
 from localdflash.engine.sampling import SampledToken
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.completion_request import MIDDLE_TEMPERATURE, prepare_infill
-from localdflash.server.api.generation import Choice, ChoicePiece, GenerationRequest, params_of, pieces, timings
-from localdflash.server.api.http_responses import EventStream, event, json_of
+from localdflash.server.api.generation import Choice, GenerationRequest, params_of, pieces, timings
+from localdflash.server.api.http_responses import EventStream, json_of
 from localdflash.server.api.schemas import CompleteRequest
 from localdflash.text.syntax import language_of
 
@@ -90,7 +90,9 @@ async def answers(state: AppState, generation: GenerationRequest, count: int) ->
         async for piece in source:
             told.add(piece.chosen)
             if piece.text:
-                told.parts.append(_part(piece, told))
+                tokens = piece.choice.request.stats.tokens
+                part = {"index": told.index, "text": piece.text, "tokens": tokens, "confidence": told.confidence}
+                told.parts.append(part)
             ended = bool(piece.choice.finish) and not piece.text
             differs = not ended or piece.choice.text not in texts
             if (not texts or ended) and differs:
@@ -113,11 +115,6 @@ async def answers(state: AppState, generation: GenerationRequest, count: int) ->
             told = _AnswerProgress(len(texts))
 
 
-def _part(piece: ChoicePiece, told: _AnswerProgress) -> Event:
-    tokens = piece.choice.request.stats.tokens
-    return {"index": told.index, "text": piece.text, "tokens": tokens, "confidence": told.confidence}
-
-
 def _end(choice: Choice, told: _AnswerProgress) -> Event:
     stats, stopped = choice.request.stats, choice.ending.reason if choice.ending else ""
     return {
@@ -131,10 +128,10 @@ def _end(choice: Choice, told: _AnswerProgress) -> Event:
     }
 
 
-async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncGenerator[bytes]:
+async def _as_events(answers: AsyncGenerator[Event], explained: Event) -> AsyncGenerator[Event]:
     async with aclosing(answers) as source:
         async for one in source:
-            yield event({**one, **explained} if "finish" in one else one)
+            yield {**one, **explained} if "finish" in one else one
 
 
 async def _whole(state: AppState, generation: GenerationRequest, count: int, explained: Event) -> Event:

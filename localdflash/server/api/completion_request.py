@@ -63,10 +63,7 @@ def prepare_middle(
 
 
 def prepare_text(loaded: LoadedPair, prompt: PromptField, max_tokens: int, params: SamplingParams) -> GenerationRequest:
-    """Return the request that continues a prompt as it stands; text that spells a marker becomes one.
-
-    UsageError if there is nothing to continue, or an id is not a token of the model.
-    """
+    """Return the request that continues a prompt, in which text may spell markers; UsageError for an invalid prompt."""
     tokenizer = loaded.tokenizer
     if isinstance(prompt, str):
         parts = tokenizer.split_markers(prompt)

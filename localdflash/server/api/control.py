@@ -26,7 +26,6 @@ from localdflash.server.api.http_responses import (
     EventStream,
     as_api_error,
     bad,
-    event,
     json_response,
     until_disconnect,
 )
@@ -113,7 +112,7 @@ async def ps(http: HttpRequest, state: AppState) -> Response:
             "requests": sum(one.totals.requests for one in schedulers),
             "running": sum(one.running is not None for one in schedulers),
             "waiting": sum(one.queue_length for one in schedulers),
-            "idle_seconds": round(state.idle_seconds(), 3),
+            "idle_seconds": round(state.activity.idle_seconds, 3),
             "uptime_seconds": round(time.monotonic() - state.began, 3),
             "version": version("localdflash"),
             "pid": os.getpid(),
@@ -201,8 +200,8 @@ async def listen(http: HttpRequest, state: AppState, body: ListenRequest) -> Res
     return EventStream(_events(state.listen(TcpPort(body.host, body.port, own_key(path), body.hosts, path))))
 
 
-async def _events(port: AsyncGenerator[str]) -> AsyncGenerator[bytes]:
+async def _events(port: AsyncGenerator[str]) -> AsyncGenerator[Any]:
     async with aclosing(port) as addresses:
         async for url in addresses:
-            yield event({"url": url})
+            yield {"url": url}
     yield DONE

@@ -20,7 +20,7 @@ from localdflash.base.errors import LocaldflashError, QueueFull
 from localdflash.server.refusals import ERRORS
 
 T = TypeVar("T")
-DONE = b"data: [DONE]\n\n"
+DONE = msgspec.Raw(b"[DONE]")  # the last event of OpenAI's streams
 MESSAGES = "/v1/messages"
 _ANTHROPIC = {
     401: "authentication_error",
@@ -130,24 +130,18 @@ def named_event(body: Mapping[str, Any]) -> bytes:
     return f"event: {body['type']}\n".encode() + event(body)
 
 
-async def named_events(bodies: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:
-    """Encode a stream of server-sent events that have names."""
-    async with aclosing(bodies) as source:
-        async for body in source:
-            yield named_event(body)
-
-
 class EventStream(Response):
     """Stream of server-sent events; an error before the first has its own status, a later one is the last event."""
 
     def __init__(
         self,
-        events: AsyncGenerator[bytes],
-        failure: Callable[[ApiError], bytes] = lambda error: event(error_body(error)),
+        events: AsyncGenerator[Any],
+        encode: Callable[[Any], bytes] = event,
+        failure: Callable[[ApiError], Any] = error_body,
     ) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
-        self._events, self._failure = events, failure
+        self._events, self._encode, self._failure = events, encode, failure
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -157,16 +151,16 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         async with aclosing(self._events) as events:
             try:
-                async for data in events:
-                    await self._send_part(send, data)
+                async for body in events:
+                    await self._send_part(send, body)
             except Exception as error:
                 if not self._started:
                     raise
                 await self._send_part(send, self._failure(as_api_error(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_part(self, send: Send, data: bytes) -> None:
+    async def _send_part(self, send: Send, body: Any) -> None:
         if not self._started:
             self._started = True
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": self._encode(body), "more_body": True})

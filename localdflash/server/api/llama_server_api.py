@@ -29,7 +29,7 @@ from localdflash.server.api.generation import (
     timings,
     with_choices,
 )
-from localdflash.server.api.http_responses import ApiError, EventStream, bad, event, json_of, json_response
+from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, json_response
 from localdflash.server.api.schemas import DetokenizeRequest, InfillRequest, NativeRequest, RawRequest, TokenizeRequest
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
@@ -93,24 +93,22 @@ async def _answer(http: HttpRequest, state: AppState, generation: GenerationRequ
     return EventStream(_events(state, generation, body)) if body.stream else await json_of(http, whole())
 
 
-async def _events(state: AppState, generation: GenerationRequest, body: NativeRequest) -> AsyncGenerator[bytes]:
+async def _events(state: AppState, generation: GenerationRequest, body: NativeRequest) -> AsyncGenerator[Any]:
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
             request = piece.choice.request
             if piece.choice.finish and not piece.text:
-                yield event(_selected(_whole(generation, piece.choice, ""), body))
+                yield _selected(_whole(generation, piece.choice, ""), body)
             elif piece.text:
-                yield event(
-                    {
-                        "index": 0,
-                        "content": piece.text,
-                        "tokens": list(piece.step.tokens) if piece.step else [],
-                        "stop": False,
-                        "id_slot": 0,
-                        "tokens_predicted": request.stats.tokens,
-                        "tokens_evaluated": len(request.ids),
-                    }
-                )
+                yield {
+                    "index": 0,
+                    "content": piece.text,
+                    "tokens": list(piece.step.tokens) if piece.step else [],
+                    "stop": False,
+                    "id_slot": 0,
+                    "tokens_predicted": request.stats.tokens,
+                    "tokens_evaluated": len(request.ids),
+                }
 
 
 def _whole(generation: GenerationRequest, choice: Choice, content: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from localdflash.server.api.generation import (
     timings,
     with_choices,
 )
-from localdflash.server.api.http_responses import DONE, ApiError, EventStream, event, json_of, json_response
+from localdflash.server.api.http_responses import DONE, ApiError, EventStream, json_of, json_response
 from localdflash.server.api.schemas import ChatRequest, CompletionRequest, OpenAI, TemplateRequest
 from localdflash.text.grammar import Grammars
 from localdflash.text.stream import TextDecoder
@@ -278,8 +278,8 @@ def _reason(choice: Choice, parts: MessageParts) -> str:
 
 async def _events(
     state: AppState, generation: GenerationRequest, body: OpenAI, shape: EndpointShape, head: dict[str, Any]
-) -> AsyncGenerator[bytes]:
-    with_usage = bool(body.stream_options and body.stream_options.include_usage)
+) -> AsyncGenerator[Any]:
+    with_usage = bool(body.stream_options and body.stream_options.get("include_usage"))
     head = {**head, "usage": None} if with_usage else head
     begun, spelling = -1, generation.spelling()
     async with aclosing(pieces(state, generation)) as source:
@@ -287,18 +287,18 @@ async def _events(
             if begun != piece.choice.index:
                 begun, spelling = piece.choice.index, generation.spelling()
                 for first in shape.first(begun):
-                    yield event({**head, "choices": [first]})
+                    yield {**head, "choices": [first]}
             if piece.choice.finish and not (piece.text or piece.chosen):
                 *rest, last = shape.last(piece.choice)
                 for part in rest:
-                    yield event({**head, "choices": [part]})
-                yield event({**head, "choices": [last], "timings": timings([piece.choice.request])})
+                    yield {**head, "choices": [part]}
+                yield {**head, "choices": [last], "timings": timings([piece.choice.request])}
             elif body.steps and piece.step:
-                yield event({**head, "choices": [shape.part(piece)], "step": _step(generation, piece.step, spelling)})
+                yield {**head, "choices": [shape.part(piece)], "step": _step(generation, piece.step, spelling)}
             elif piece.text or piece.chosen:
-                yield event({**head, "choices": [shape.part(piece)]})
+                yield {**head, "choices": [shape.part(piece)]}
     if with_usage:
-        yield event({**head, "choices": [], "usage": _usage(generation)})
+        yield {**head, "choices": [], "usage": _usage(generation)}
     yield DONE
 
 

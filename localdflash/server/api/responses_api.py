@@ -14,33 +14,14 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from localdflash.server.api.agent_bodies import (
-    ITEMS,
-    CallItem,
-    FunctionTool,
-    Item,
-    MessageItem,
-    NamedChoice,
-    OutputItem,
-    ReasoningItem,
-    ResponsesRequest,
-)
+from localdflash.server.api import agent_bodies as bodies
+from localdflash.server.api import schemas
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import prepare_chat, text_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
-from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event, named_events
+from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event
 from localdflash.server.api.request_body import converted
-from localdflash.server.api.schemas import (
-    CalledFunction,
-    ChatMessage,
-    ChatRequest,
-    NamedTool,
-    ResponseFormat,
-    Tool,
-    ToolCall,
-    ToolFunction,
-)
 
 NOT_STORED = "responses are not kept here: send the whole conversation as input"
 Event = dict[str, Any]
@@ -51,7 +32,7 @@ class ResponseWriter:
     """The events of one response."""
 
     generation: GenerationRequest
-    body: ResponsesRequest
+    body: bodies.ResponsesRequest
     answer: AnswerBlocks
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
@@ -144,7 +125,7 @@ class ResponseWriter:
             "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
             "store": False,
             "temperature": request.params.temperature,
-            "text": {"format": msgspec.to_builtins(form or ResponseFormat("text"))},
+            "text": {"format": msgspec.to_builtins(form or schemas.ResponseFormat("text"))},
             "tool_choice": msgspec.to_builtins(body.tool_choice or "auto"),
             "tools": [msgspec.to_builtins(tool) for tool in body.tools or ()],
             "top_p": request.params.top_p,
@@ -162,26 +143,28 @@ _CONTENTS = {
 _PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
 
 
-async def responses(http: HttpRequest, state: AppState, body: ResponsesRequest) -> Response:
+async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRequest) -> Response:
     """Answer a conversation."""
     generation, make_parts = await prepare_chat(state, chat_request(body))
     writer = ResponseWriter(generation, body, AnswerBlocks(make_parts()))
     if body.stream:
-        return EventStream(named_events(writer.events(state)), lambda error: named_event(writer.failed(error)))
+        return EventStream(writer.events(state), named_event, writer.failed)
     return await json_of(http, writer.whole(state))
 
 
-def chat_request(body: ResponsesRequest) -> ChatRequest:
+def chat_request(body: bodies.ResponsesRequest) -> schemas.ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     _refuse_what_is_kept(body)
     choice, form = body.tool_choice, body.text.format if body.text else None
     if form and form.type == "json_schema" and form.schema is None:
         raise bad("text.format.schema", "missing")
-    return ChatRequest(
+    return schemas.ChatRequest(
         **body.shared(),
         messages=_instructed(body.instructions or "", messages_of_items(body.input)),
         tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())],
-        tool_choice=NamedTool("function", CalledFunction(choice.name)) if isinstance(choice, NamedChoice) else choice,
+        tool_choice=schemas.NamedTool("function", schemas.CalledFunction(choice.name))
+        if isinstance(choice, bodies.NamedChoice)
+        else choice,
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         response_format=form,
@@ -189,7 +172,7 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
     )
 
 
-def _refuse_what_is_kept(body: ResponsesRequest) -> None:
+def _refuse_what_is_kept(body: bodies.ResponsesRequest) -> None:
     refused = {
         **dict.fromkeys(("previous_response_id", "conversation", "prompt"), NOT_STORED),
         **{name: f"{NOT_STORED}, with {name} false" for name in ("store", "background")},
@@ -203,60 +186,60 @@ def _refuse_what_is_kept(body: ResponsesRequest) -> None:
         raise ApiError(400, told, param="truncation", code="unsupported_parameter")
 
 
-def _instructed(instructions: str, messages: list[ChatMessage]) -> list[ChatMessage]:
+def _instructed(instructions: str, messages: list[schemas.ChatMessage]) -> list[schemas.ChatMessage]:
     """The messages behind one of the system, which what stands first in that role belongs to: templates take one."""
     first = next((at for at, one in enumerate(messages) if one.role not in ("system", "developer")), len(messages))
     parts = [instructions, *(str(one.content) for one in messages[:first])]
     system = "\n\n".join(part for part in parts if part)
-    return [*([ChatMessage("system", system)] if system or first == len(messages) else []), *messages[first:]]
+    return [*([schemas.ChatMessage("system", system)] if system or first == len(messages) else []), *messages[first:]]
 
 
-def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[ChatMessage]:
+def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.ChatMessage]:
     """Return the messages of a conversation."""
     if isinstance(given, str):
-        return [ChatMessage("user", given)]
-    told = list[ChatMessage]()
+        return [schemas.ChatMessage("user", given)]
+    told = list[schemas.ChatMessage]()
     answering = False  # the last message is one of the model's that goes on
     for number, raw in enumerate(given):
         place = f"input[{number}]"
         item = _parsed_item(place, raw)
-        answers = isinstance(item, CallItem | ReasoningItem) or (
-            isinstance(item, MessageItem) and item.role == "assistant"
+        answers = isinstance(item, bodies.CallItem | bodies.ReasoningItem) or (
+            isinstance(item, bodies.MessageItem) and item.role == "assistant"
         )
         if answers and not answering:
-            told.append(ChatMessage("assistant", "", ""))
+            told.append(schemas.ChatMessage("assistant", "", ""))
         answering = answers
         match item:
-            case MessageItem() if answers:
+            case bodies.MessageItem() if answers:
                 told[-1].content = f"{told[-1].content}{text_of(item.content, f'{place}.content')}"
-            case MessageItem():
-                told.append(ChatMessage(item.role, text_of(item.content, f"{place}.content")))
-            case CallItem():
-                call = ToolCall(CalledFunction(item.name, item.arguments), item.call_id)
+            case bodies.MessageItem():
+                told.append(schemas.ChatMessage(item.role, text_of(item.content, f"{place}.content")))
+            case bodies.CallItem():
+                call = schemas.ToolCall(schemas.CalledFunction(item.name, item.arguments), item.call_id)
                 told[-1].tool_calls = [*(told[-1].tool_calls or ()), call]
-            case ReasoningItem():
+            case bodies.ReasoningItem():
                 thoughts = item.content or item.summary or []
                 told[-1].reasoning_content = (told[-1].reasoning_content or "") + text_of(thoughts, f"{place}.content")
-            case OutputItem():
+            case bodies.OutputItem():
                 output = text_of(item.output, f"{place}.output")
-                told.append(ChatMessage("tool", output, tool_call_id=item.call_id))
+                told.append(schemas.ChatMessage("tool", output, tool_call_id=item.call_id))
     return told
 
 
-def _parsed_item(place: str, raw: dict[str, object]) -> Item:
+def _parsed_item(place: str, raw: dict[str, object]) -> bodies.Item:
     kind = raw.get("type", "message")
-    if isinstance(kind, str) and kind not in ITEMS:
-        raise bad(f"{place}.type", f"{kind!r} is not supported: one of {', '.join(ITEMS)}")
-    item: Item = converted({**raw, "type": kind}, Item, place)  # type: ignore[arg-type]
+    if isinstance(kind, str) and kind not in bodies.ITEMS:
+        raise bad(f"{place}.type", f"{kind!r} is not supported: one of {', '.join(bodies.ITEMS)}")
+    item: bodies.Item = converted({**raw, "type": kind}, bodies.Item, place)  # type: ignore[arg-type]
     return item
 
 
-def _tool(place: str, tool: FunctionTool) -> Tool:
+def _tool(place: str, tool: bodies.FunctionTool) -> schemas.Tool:
     if tool.type != "function":
         raise bad(f"{place}.type", f"{tool.type!r} is not supported: only functions of the client's own are")
     if tool.name is None:
         raise bad(f"{place}.name", "missing")
-    return Tool("function", ToolFunction(tool.name, tool.description, tool.parameters))
+    return schemas.Tool("function", schemas.ToolFunction(tool.name, tool.description, tool.parameters))
 
 
 def _item(block: AnswerBlock, status: str, *, begun: bool = False) -> dict[str, Any]:

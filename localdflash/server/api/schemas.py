@@ -21,12 +21,6 @@ LogitBias = (  # by the token's id; llama-server's clients send pairs
 Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64)]  # Continue sends 17
 
 
-class StreamOptions(Struct):
-    """How to stream."""
-
-    include_usage: bool | None = None
-
-
 class GenerationFields(Struct, kw_only=True):
     """The fields that the requests of all dialects share."""
 
@@ -64,7 +58,7 @@ class OpenAI(SamplingFields, kw_only=True):
 
     max_tokens: Limit | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, bool | None] | None = None
     steps: bool | None = None
 
 
