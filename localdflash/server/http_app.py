@@ -137,7 +137,7 @@ def create_app(
     stop: Callable[[], None] | None = None,
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None,
 ) -> Starlette:
-    """Create the HTTP app of `engines`. /stop calls `stop`; /listen iterates over `listen`, which yields a port's URL."""
+    """Create the HTTP app of `engines`. /stop calls `stop`; /listen iterates over `listen`, which yields a URL."""
     metrics = metrics or Metrics()
     activity = Activity(metrics)
     metrics.watch(engines)

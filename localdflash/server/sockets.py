@@ -53,7 +53,7 @@ class LocalListener:
 def lifetime(path: Path) -> Iterator[None]:
     """Hold the lock that makes this process the only daemon of `path`; raise AlreadyRunning if another daemon runs.
 
-    The lock covers both transports. If the holder no longer listens, it is about to exit, and this context waits for it.
+    The lock covers both transports. If its holder no longer listens, it is about to exit: wait for it.
     """
     from filelock import Timeout
 
