@@ -84,9 +84,9 @@ editors: $(READY)
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch.py --suite trixie
 	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch_vscode.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch_emacs.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch_helix.py
-	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch_opencode.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch.py emacs
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch.py helix
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/editors/fetch.py opencode
 
 # Screenshots go to build/editors.
 test-editors: editors vsix

@@ -21,11 +21,9 @@ def check(path: Path) -> None:
 
 def draw(replay: TypingReplay, path: Path) -> None:
     """Write a PNG or an SVG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, max(4, 1 + 0.22 * len(replay.files))), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     _draw_times(left, replay)
     _draw_files(right, replay)

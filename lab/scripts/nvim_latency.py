@@ -122,7 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
-    nvim = fetch.neovim()
+    nvim = fetch.fetched("neovim")
     times = {
         "asked_for": measured(nvim, asking),
         "served": served(nvim),

@@ -23,7 +23,7 @@ def picture(file: Path) -> str:
     """Save it; what was suggested."""
     with tempfile.TemporaryDirectory() as folder:
         command = [str(PROGRAM), "lsp", "--pair", PAIR]
-        with nvim_scene.scene(fetch.neovim(), Path(folder), setup=nvim_scene.LOOK, cmd=command) as scene:
+        with nvim_scene.scene(fetch.fetched("neovim"), Path(folder), setup=nvim_scene.LOOK, cmd=command) as scene:
             editor = scene.editor
             scene.open("prices.py", f"{nvim_scene.PRICES}{BODY}\n\n")
             editor.command("set filetype=python | syntax on")

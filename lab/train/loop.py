@@ -18,6 +18,7 @@ from torch import nn
 from localdflash.base.errors import UsageError
 from localdflash.lab.train.muon import Muon
 from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
+from localdflash.lab.train.training_pictures import draw_loss
 
 SAVE_SECONDS = 300
 LOG_STEPS = 10
@@ -89,7 +90,7 @@ class TrainingRun(ResumableRun):
                     log.flush()
                     self._show(smooth, self.spent / total, total - self.spent)
                 self.save_if_due()
-        draw_curve(self.folder / "loss.jsonl", self.folder / "loss.png")
+        draw_loss(self.folder / "loss.jsonl", self.folder / "loss.png")
 
     def _one_step(self, accumulate: Accumulate, progress: float) -> Mapping[str, float]:
         for stepper in self.steppers:
@@ -117,17 +118,3 @@ class TrainingRun(ResumableRun):
         self.model.load_state_dict(state["model"])
         for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
             stepper.load_state_dict(saved)
-
-
-def draw_curve(log: Path, picture: Path) -> None:
-    """Draw the loss over the steps, as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    points = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="step", ylabel="loss, nats a token")
-    axes.plot([p["step"] for p in points], [p["loss"] for p in points])
-    axes.grid(alpha=0.3)
-    figure.savefig(picture, dpi=110)

@@ -1,4 +1,4 @@
-"""Pictures of a training's log: a drafter's loss and tokens per verify step, an adapter's loss and right middles."""
+"""Pictures of a training's log: loss, a drafter's tokens per verify step, an adapter's right middles."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,17 @@ from typing import Any
 from localdflash.lab.train.resumable_run import SMOOTHING
 
 
+def draw_loss(log: Path, picture: Path) -> None:
+    """Draw the loss over the steps of `log`, as a PNG."""
+    figure, rows = _begin(log, 4)
+    axes = figure.add_subplot(xlabel="step", ylabel="loss, nats a token")
+    axes.plot(*_column(rows, "loss"))
+    _finish(figure, picture)
+
+
 def draw_drafter_training(log: Path, picture: Path) -> None:
     """Draw loss, tau in training and tau on held-out prompts over the steps of `log`, as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure, rows = _begin(log, 6)
     above, below = figure.subplots(2, sharex=True)
     above.set_ylabel("loss, nats a token")
     below.set(xlabel="step", ylabel="tokens a verify")
@@ -22,39 +25,41 @@ def draw_drafter_training(log: Path, picture: Path) -> None:
     below.plot(*_column(rows, "tau"), label="a draft from any token, training")
     kinds = sorted({name for row in rows for name in row if name.startswith("held_out_")})
     for name in ("held_out", *kinds):
-        width, alpha = (2.0, 1.0) if name == "held_out" else (0.8, 0.6)
-        below.plot(
-            *_column(rows, name), label=name.replace("held_out", "held out").replace("_", ", "), lw=width, alpha=alpha
-        )
-    for axes in (above, below):
-        axes.grid(alpha=0.3)
-    below.legend(fontsize="small")
-    figure.savefig(picture, dpi=110)
+        label = name.replace("held_out", "held out").replace("_", ", ")
+        below.plot(*_column(rows, name), label=label, lw=_width(name), alpha=1.0 if name == "held_out" else 0.6)
+    _finish(figure, picture)
 
 
 def draw_adapter_training(log: Path, picture: Path) -> None:
     """Draw the rows of `log` over the tokens, as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure, rows = _begin(log, 6)
     above, below = figure.subplots(2, sharex=True)
     above.set_ylabel("loss of a middle, nats a token")
     below.set(xlabel="million tokens", ylabel="held-out middles that are right, %")
     tokens, losses = _column(rows, "loss", "tokens", 1e6)
     above.plot(tokens, _smooth(losses), label="training", lw=0.8, alpha=0.6)
     for name in sorted({name for row in rows for name in row if name.startswith(("loss_", "held_out"))}):
-        above.plot(
-            *_column(rows, name, "tokens", 1e6), label=name.removeprefix("loss_").replace("_", " "), lw=_width(name)
-        )
+        label = name.removeprefix("loss_").replace("_", " ")
+        above.plot(*_column(rows, name, "tokens", 1e6), label=label, lw=_width(name))
     for name in sorted({name for row in rows for name in row if name.startswith("exact")}):
         tokens, shares = _column(rows, name, "tokens", 1e6)
         below.plot(tokens, [100 * share for share in shares], label=name.removeprefix("exact_"), lw=_width(name))
-    for axes in (above, below):
+    _finish(figure, picture)
+
+
+def _begin(log: Path, height: int) -> tuple[Any, list[dict[str, Any]]]:
+    """Return an empty figure and the rows of a log."""
+    from matplotlib.figure import Figure
+
+    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return Figure(figsize=(7, height), layout="constrained"), rows
+
+
+def _finish(figure: Any, picture: Path) -> None:
+    for axes in figure.axes:
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize="small")
     figure.savefig(picture, dpi=110)
 
 

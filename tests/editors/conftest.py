@@ -72,7 +72,7 @@ def add(scene: Begin) -> Iterator[EditorScene]:
 
 
 def _found(suite: str) -> Path:
-    found = fetch.installed(suite)
+    found = fetch.installed("neovim", suite)
     if found is None:
         pytest.skip(f"no Neovim ({suite}) here: make test-editors fetches it")
     return found

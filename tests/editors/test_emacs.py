@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lab.scripts.editors import fetch_emacs
+from localdflash.lab.scripts.editors import fetch
 from tests.editors.conftest import instant
 from tests.support import daemons
 
@@ -40,7 +40,7 @@ Complete = Callable[..., bytes]
 @pytest.fixture(scope="module")
 def emacs() -> Path:
     """Emacs 29 or newer."""
-    found = fetch_emacs.installed()
+    found = fetch.installed("emacs")
     if found is None:
         pytest.skip("no Emacs here: make test-editors fetches it")
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lab.scripts.editors import fetch_helix
+from localdflash.lab.scripts.editors import fetch
 from tests.editors.conftest import instant
 from tests.support import daemons
 
@@ -73,7 +73,7 @@ class Terminal:
 
 @pytest.fixture(scope="module")
 def helix() -> Path:
-    found = fetch_helix.installed()
+    found = fetch.installed("helix")
     if found is None:
         pytest.skip("no Helix here: make test-editors fetches it")
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lab.scripts.editors import fetch_opencode
+from localdflash.lab.scripts.editors import fetch
 from localdflash.server.guard import Guard
 from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import answering_client
@@ -43,7 +43,7 @@ def said(family: str, text: str) -> Sequence[str]:
 
 @pytest.fixture
 def program() -> Path:
-    found = fetch_opencode.installed()
+    found = fetch.installed("opencode")
     if found is None:
         pytest.skip("no opencode here: make test-editors fetches it")
     return found

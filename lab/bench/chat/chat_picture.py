@@ -8,11 +8,9 @@ import numpy as np
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Write a PNG or an SVG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     _draw_slots(left, {name: row["accept_by_slot"] for name, row in result["categories"].items()})
     _draw_context(right, result.get("context") or [])

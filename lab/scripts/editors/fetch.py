@@ -1,8 +1,9 @@
-"""A Neovim to test with: the one named, the one installed, or one fetched from Debian.
+"""Editors and an agent to test with: the one named, the one installed, or one fetched.
 
-`python -P lab/scripts/editors/fetch.py [--suite sid] [--folder .venv/editors]` prints its path. $LOCALDFLASH_NVIM names
-one; otherwise `nvim` on PATH is taken where it is new enough; otherwise Debian's is fetched into the folder, once. Exit
-codes: 0 found or fetched, 1 not to be had (one line says why).
+`python -P lab/scripts/editors/fetch.py [PROGRAM] [--suite sid] [--folder .venv/editors]` prints the path of Neovim, or
+of PROGRAM: emacs, helix, opencode. $LOCALDFLASH_NVIM, $LOCALDFLASH_EMACS, $LOCALDFLASH_HELIX and $LOCALDFLASH_OPENCODE
+name one; otherwise the one on PATH is taken where it is new enough; otherwise it is fetched into the folder, once:
+editors from Debian, opencode from npm (59 MB). Exit codes: 0 found or fetched, 1 not to be had (one line says why).
 """
 
 import argparse
@@ -12,55 +13,113 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
+from localdflash.lab.scripts.editors import npm
 from localdflash.lab.scripts.editors.debian import CannotFetch, launcher, unpack
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "editors"
-NEWEST = "sid"  # 0.12; trixie has 0.10.4, the oldest that the plugin works with
-OLDEST = (0, 12)
-ENVIRONMENT = {
-    "VIMRUNTIME": "{root}/usr/share/nvim/runtime",
-    "LUA_CPATH": "{root}/usr/lib/{triplet}/lua/5.1/?.so",
+NEWEST = "sid"  # Neovim 0.12, Emacs 30.2, Helix 25.07; trixie has Neovim 0.10.4, the oldest that the plugin works with
+OPENCODE = "opencode-linux-x64@1.18.34"
+OPENCODE_SHA512 = "RTAMjCve4euxP2QKLuvRmdoW5J5DQK1DiZqt+7slfixyjAEi79QC2Df2oYKogibaAI4IEU8uzenoJeEl3k+UEw=="
+
+
+class Program(NamedTuple):
+    """A program: the variable that names one, its name on PATH, its path when fetched, and the oldest version."""
+
+    variable: str
+    name: str
+    fetched: str
+    oldest: tuple[int, ...] = ()
+
+
+PROGRAMS = {
+    "neovim": Program("LOCALDFLASH_NVIM", "nvim", "neovim-sid/nvim", (0, 12)),
+    "emacs": Program("LOCALDFLASH_EMACS", "emacs", "emacs/start", (29, 1)),  # the first with eglot
+    "helix": Program("LOCALDFLASH_HELIX", "hx", "helix/hx"),
+    "opencode": Program("LOCALDFLASH_OPENCODE", "opencode", "opencode/bin/opencode"),
 }
 
 
-def neovim(suite: str = NEWEST, folder: Path = FOLDER) -> Path:
-    """The path of a Neovim, fetched if needed. Raises CannotFetch."""
-    if found := installed(suite, folder):
-        return found
-    home = (folder / f"neovim-{suite}").absolute()
-    root = unpack(suite, ["neovim"], home)
-    return launcher(home / "nvim", root, "usr/bin/nvim", ENVIRONMENT)
-
-
-def installed(suite: str = NEWEST, folder: Path = FOLDER) -> Path | None:
-    """The path of a Neovim that is here already, or None."""
+def installed(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path | None:
+    """Return the path of a program that is here already, or None; of another suite than the newest a fetched one."""
+    program = PROGRAMS[name]
     if suite == NEWEST:
-        if named := os.environ.get("LOCALDFLASH_NVIM"):
+        if named := os.environ.get(program.variable):
             if not shutil.which(named):
-                raise CannotFetch(f"LOCALDFLASH_NVIM={named} is no program")
+                raise CannotFetch(f"{program.variable}={named} is no program")
             return Path(named).absolute()
-        if (there := shutil.which("nvim")) and version(Path(there)) >= OLDEST:
+        if (there := shutil.which(program.name)) and (not program.oldest or version(Path(there)) >= program.oldest):
             return Path(there)
-    fetched = (folder / f"neovim-{suite}" / "nvim").absolute()
+    fetched = (folder / program.fetched.replace(NEWEST, suite)).absolute()
     return fetched if fetched.is_file() else None
 
 
-def version(nvim: Path) -> tuple[int, ...]:
-    """The version of a Neovim; () if the program says none."""
-    said = subprocess.run([nvim, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-    found = re.match(r"NVIM v(\d+)\.(\d+)\.(\d+)", said)
-    return tuple(map(int, found.groups())) if found else ()
+def version(program: Path) -> tuple[int, ...]:
+    """Return the version of a Neovim or an Emacs; () if the program says none."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    found = re.match(r"(?:NVIM v|GNU Emacs )(\d+(?:\.\d+)+)", said)
+    return tuple(map(int, found[1].split("."))) if found else ()
+
+
+def fetched(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path:
+    """Return the path of a program, fetched if needed. Raises CannotFetch."""
+    if found := installed(name, suite, folder):
+        return found
+    start = (folder / PROGRAMS[name].fetched.replace(NEWEST, suite)).absolute()
+    match name:
+        case "neovim":
+            root = unpack(suite, ["neovim"], start.parent)
+            environment = {
+                "VIMRUNTIME": "{root}/usr/share/nvim/runtime",
+                "LUA_CPATH": "{root}/usr/lib/{triplet}/lua/5.1/?.so",
+            }
+            return launcher(start, root, "usr/bin/nvim", environment)
+        case "emacs":
+            return _fetch_emacs(start)
+        case "helix":
+            root = unpack(suite, ["hx"], start.parent)
+            return launcher(start, root, "usr/lib/hx/hx", {"HELIX_RUNTIME": "{root}/usr/lib/hx/runtime"})
+    return _fetch_opencode(start, folder)
+
+
+def _fetch_emacs(start: Path) -> Path:
+    root = unpack(NEWEST, ["emacs-nox"], start.parent)
+    shared = next(root.glob("usr/share/emacs/[0-9]*"))
+    helpers = next(root.glob(f"usr/libexec/emacs/{shared.name}/*"))
+    # Emacs looks for the image of its own Lisp next to the program, too.
+    (root / "usr/bin/emacs-nox.pdmp").symlink_to(next(helpers.glob("*.pdmp")))
+    environment = {
+        "EMACSLOADPATH": f"{shared}/lisp",
+        "EMACSDATA": f"{shared}/etc",
+        "EMACSDOC": f"{shared}/etc",
+        "EMACSPATH": str(helpers),
+    }
+    return launcher(start, root, "usr/bin/emacs-nox", environment)
+
+
+def _fetch_opencode(start: Path, folder: Path) -> Path:
+    if (sys.platform, os.uname().machine) != ("linux", "x86_64"):
+        raise CannotFetch("it can be fetched for Linux on x86-64 only: install opencode")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with TemporaryDirectory(dir=folder) as there:
+            npm.unpack(OPENCODE, OPENCODE_SHA512, Path(there)).rename(folder / "opencode")
+    except (subprocess.CalledProcessError, OSError) as error:
+        raise CannotFetch(str(error)) from None
+    return start
 
 
 def main() -> int:
     """Run the script as its docstring says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", nargs="?", default="neovim", choices=PROGRAMS, metavar="PROGRAM")
     parser.add_argument("--suite", default=NEWEST)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     given = parser.parse_args()
     try:
-        found = neovim(given.suite, given.folder)
+        found = fetched(given.program, given.suite, given.folder)
     except CannotFetch as why:
         sys.stderr.write(f"fetch.py: {why}\n")
         return 1
