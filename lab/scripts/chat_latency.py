@@ -11,20 +11,17 @@ import asyncio
 import gc
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from statistics import quantiles
 from typing import Any
 
 from localdflash.lab import result_file
+from localdflash.lab.bench.spread import spread
 from localdflash.lab.scripts.support import bench_daemon, scripted_engine
-from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import script
 from localdflash.lab.scripts.support.terminal import READY, Terminal, chat
@@ -39,16 +36,8 @@ Times = dict[str, Any]
 @contextmanager
 def engine() -> Iterator[Callable[..., None]]:
     """A scripted engine in a process of its own, under a home of its own; call what is yielded with its answers."""
-    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
-        os.environ["LOCALDFLASH_HOME"] = home
-        command = scripted_engine.COMMAND
-        with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
-            try:
-                bench_daemon.until(bench_daemon.is_ready)
-                yield _script
-            finally:
-                process.kill()
-                del os.environ["LOCALDFLASH_HOME"]
+    with bench_daemon.running(*scripted_engine.COMMAND):
+        yield _script
 
 
 def _script(*answers: Answer, **rest: Any) -> None:
@@ -217,14 +206,8 @@ def _echo(terminal: Terminal, letter: str) -> float:
 
 
 def summary(seconds: list[float]) -> Times:
-    """The numbers that are reported, in milliseconds."""
-    cuts = quantiles([one * 1e3 for one in seconds], n=100, method="inclusive")
-    return {
-        "count": len(seconds),
-        "p50": round(cuts[49], 1),
-        "p95": round(cuts[94], 1),
-        "max": round(max(seconds) * 1e3, 1),
-    }
+    """Return the numbers that are reported, in milliseconds."""
+    return {"count": len(seconds), **spread([one * 1e3 for one in seconds])}
 
 
 MEASURED = {"start": start, "echo": echo, "stop": stop, "fence": fence, "opening": opening, "memory": memory}

@@ -24,23 +24,13 @@ from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth
-from localdflash.engine.pair import TargetFeatures
 from localdflash.lab import result_file
 from localdflash.lab.scripts import synthetic
+from localdflash.lab.scripts.cpu_shapes import CACHED, CONTEXT, draft_ms
+from localdflash.lab.scripts.synthetic import SHAPES
 from localdflash.models.weights.ggml_types import GGMLType
 
-SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}
-CONTEXT, CACHED, ACCEPTED = 512, 64, 4
 ALONE = 1000  # times the bias, so that the logits count for nothing
-
-
-def draft_ms(drafter: CpuDFlashDrafter, taps: TargetFeatures) -> float:
-    """Time of a draft after a step of ACCEPTED tokens."""
-    drafter.rollback(CACHED)
-    drafter.observe([1] * ACCEPTED, taps[:ACCEPTED])
-    began = time.perf_counter()
-    drafter.propose(1, drafter.max_draft_tokens)
-    return (time.perf_counter() - began) * 1e3
 
 
 def drafters_of(folder: Path, shape: str, target: CpuTarget) -> dict[str, CpuDFlashDrafter]:

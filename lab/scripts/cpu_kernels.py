@@ -37,12 +37,7 @@ from localdflash.models.shapes.decoder_config import DecoderConfig
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (256, 1024, 4096, 8192)
 EMBEDDED = DecoderConfig(6144, 256, 6, 4, 2, 64, 768)
-MODELS = {
-    "embedded": EMBEDDED,
-    "0.6B": synthetic.QWEN3_0_6B,
-    "1.7B": synthetic.QWEN3_1_7B,
-    "4B": synthetic.QWEN3_4B,
-}
+MODELS = {"embedded": EMBEDDED} | synthetic.SHAPES
 COLD_BYTES = 160 << 20  # more than caches hold
 ROUNDS = 5
 SHORTEST = 2e-3  # seconds of a timing: faster work is repeated

@@ -25,7 +25,7 @@ from localdflash.backends.llamacpp import llama_library
 from localdflash.base.machine.cores import physical_cores
 from localdflash.lab import result_file
 from localdflash.lab.scripts import synthetic
-from localdflash.lab.scripts.cpu_shapes import SHAPES
+from localdflash.lab.scripts.synthetic import SHAPES
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.weights.ggml_types import GGMLType
 

@@ -45,11 +45,6 @@ from localdflash.text.tokenizer import Tokenizer
 LONGEST = 1000  # tokens of a file
 RANDOM_TOKENS = 192
 ROWS = 32  # of a forward
-MODELS: dict[str, DecoderConfig] = {
-    "0.6B": synthetic.QWEN3_0_6B,
-    "1.7B": synthetic.QWEN3_1_7B,
-    "4B": synthetic.QWEN3_4B,
-}
 TYPES = {"Q8_0": GGMLType.Q8_0, "Q4_0": GGMLType.Q4_0, "Q4_K_M": GGMLType.Q4_K}
 Say = Callable[[str], None]
 Floats = NDArray[np.float32]
@@ -217,7 +212,7 @@ def run(shapes: Sequence[str], files: int | None, layers: int, threads: int, say
         embedded = of_pair(files, threads, say)
         random: dict[str, dict[str, Any]] = {}
         for name in shapes:
-            config = MODELS[name]
+            config = synthetic.SHAPES[name]
             config = replace(config, num_hidden_layers=min(config.num_hidden_layers, layers or 1000))
             random[name] = {kind: of_shape(config, name, kind, Path(folder), threads, say) for kind in TYPES}
     return {
@@ -232,12 +227,14 @@ def main() -> int:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=len(physical_cores()))
-    parser.add_argument("--shape", action="append", choices=list(MODELS), help="only this random model; repeatable")
+    parser.add_argument(
+        "--shape", action="append", choices=list(synthetic.SHAPES), help="only this random model; repeatable"
+    )
     parser.add_argument("--layers", type=int, default=0, help="blocks of a random model at most")
     parser.add_argument("--files", type=int, help="held-out files")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    result = run(args.shape or list(MODELS), args.files, args.layers, args.threads, print)
+    result = run(args.shape or list(synthetic.SHAPES), args.files, args.layers, args.threads, print)
     result_file.write(args.json, result)
     return 0
 

@@ -31,9 +31,9 @@ from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Target, TargetFeatures
 from localdflash.lab import result_file
 from localdflash.lab.scripts import synthetic
+from localdflash.lab.scripts.synthetic import SHAPES
 from localdflash.models.weights.ggml_types import GGMLType
 
-SHAPES = {"0.6B": synthetic.QWEN3_0_6B, "1.7B": synthetic.QWEN3_1_7B, "4B": synthetic.QWEN3_4B}
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT, CACHED = 512, 64  # tokens that the cache holds, and that lie in it
 SHORT, ACCEPTED = 16_384, 4  # tokens of a short vocabulary, and those of a step

@@ -9,22 +9,18 @@ both sides are in them.
 import argparse
 import asyncio
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 from localdflash.lab import result_file
 from localdflash.lab.bench.lsp_process import LanguageServer
-from localdflash.lab.scripts.support import instant_engine
-from localdflash.server.client import find
+from localdflash.lab.bench.spread import spread
+from localdflash.lab.scripts.support import bench_daemon, instant_engine
 
-ROOT = Path(__file__).resolve().parents[2]
-LSP = [sys.executable, "-P", "-c", "import sys; from localdflash.cli import main; sys.exit(main())", "lsp"]
+LSP = [sys.executable, "-P", "-c", bench_daemon.PROGRAM, "lsp"]
 KEYS = 200
 SIZES = (200, 2_000, 20_000)
 LINE = "    total = total + weights[{0}] * values[{0}]  # term {0} of the sum\n"
@@ -45,22 +41,13 @@ def main() -> None:
 
 
 async def _measured(lines: int) -> dict[str, Any]:
-    home = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))
-    os.environ["LOCALDFLASH_HOME"] = str(home)
     half = "".join(LINE.format(number) for number in range(lines // 2)) + "\n"
     typed = "".join(f"    result_{number} = combine(first_{number}, second_{number})\n\n" for number in range(KEYS))
-    oracle = home / "oracle.py"
-    oracle.write_text(half + typed + half, encoding="utf-8")
-    command = [*instant_engine.COMMAND, str(oracle)]
-    engine = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    try:
-        while find() is None:
-            await asyncio.sleep(0.02)
-        return {"along": await _typed(half, typed, wrong=False), "fresh": await _typed(half, typed, wrong=True)}
-    finally:
-        engine.terminate()
-        engine.wait()
-        shutil.rmtree(home)
+    with tempfile.TemporaryDirectory() as folder:
+        oracle = Path(folder) / "oracle.py"
+        oracle.write_text(half + typed + half, encoding="utf-8")
+        with bench_daemon.running(*instant_engine.COMMAND, str(oracle)):
+            return {"along": await _typed(half, typed, wrong=False), "fresh": await _typed(half, typed, wrong=True)}
 
 
 async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
@@ -88,8 +75,7 @@ async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
             line += 1
         await asyncio.sleep(0.01)
     await server.stop()
-    centiles = quantiles(times[10:], n=100)
-    return {"p50": round(centiles[49], 2), "p95": round(centiles[94], 2), "answered": answered}
+    return {**spread(times[10:]), "answered": answered}
 
 
 def _change(server: LanguageServer, uri: str, start: Any, end: Any, text: str) -> None:

@@ -9,16 +9,14 @@ lsp` and an engine that knows what comes. Drawing by a terminal is not included.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import quantiles
 
 from localdflash.lab import result_file
+from localdflash.lab.bench.spread import spread
 from localdflash.lab.scripts.editors import fetch, nvim_scene
 from localdflash.lab.scripts.editors.nvim_scene import EditorScene
 from localdflash.lab.scripts.support import bench_daemon, instant_engine
@@ -29,7 +27,6 @@ CONTINUATIONS = ["x" * (number + 1) + f" = {number}\n" for number in range(KEYS)
 BUILT_IN = (
     "vim.lsp.config('localdflash', {settings}); vim.lsp.enable('localdflash'); vim.lsp.inline_completion.enable()"
 )
-Times = dict[str, float | int]
 PROBE = """
 times, began = {}, nil
 vim.on_key(function(_, typed) if typed ~= '' then began = vim.uv.hrtime() end end)
@@ -48,19 +45,12 @@ end
 @contextmanager
 def server_of(texts: list[str]) -> Iterator[list[str]]:
     """The command of a real language server, whose engine knows these texts."""
-    before = os.environ.get("LOCALDFLASH_HOME")
-    with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
-        os.environ["LOCALDFLASH_HOME"] = home
-        files = [Path(home) / f"{number:04}.txt" for number in range(len(texts))]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{number:04}.txt" for number in range(len(texts))]
         for file, text in zip(files, texts, strict=True):
             file.write_text(text, encoding="utf-8")
-        with subprocess.Popen([*instant_engine.COMMAND, *map(str, files)]) as engine:
-            bench_daemon.until(bench_daemon.is_ready)
+        with bench_daemon.running(*instant_engine.COMMAND, *map(str, files)):
             yield [sys.executable, "-P", "-c", bench_daemon.PROGRAM, "lsp"]
-            engine.kill()
-        del os.environ["LOCALDFLASH_HOME"]
-    if before is not None:
-        os.environ["LOCALDFLASH_HOME"] = before
 
 
 def along(scene: EditorScene) -> None:
@@ -75,7 +65,7 @@ def asking(scene: EditorScene) -> None:
         pressed(scene, "x", f" = {number}")
 
 
-def served(nvim: Path) -> Times:
+def served(nvim: Path) -> dict[str, float]:
     """Like `asking`, with the real server, which is silent in an empty document."""
     head = "a line above, as in any file\n"
     with (
@@ -97,7 +87,7 @@ def pressed(scene: EditorScene, key: str, ghost: str) -> None:
     scene.editor.until(lambda: scene.editor.lua("return #times") > count, "ghost text")
 
 
-def measured(nvim: Path, type_all: Callable[[EditorScene], None], setup: str = nvim_scene.SETUP) -> Times:
+def measured(nvim: Path, type_all: Callable[[EditorScene], None], setup: str = nvim_scene.SETUP) -> dict[str, float]:
     """Milliseconds of one way of typing."""
     texts = [LINE] if type_all is along else CONTINUATIONS
     with (
@@ -111,10 +101,9 @@ def measured(nvim: Path, type_all: Callable[[EditorScene], None], setup: str = n
         return summary(scene.editor.lua("return times"))
 
 
-def summary(times: list[float]) -> Times:
-    """The numbers that are reported."""
-    cuts = quantiles(times, n=100)
-    return {"keys": len(times), "p50": round(cuts[49], 2), "p95": round(cuts[94], 2), "max": round(max(times), 2)}
+def summary(times: list[float]) -> dict[str, float]:
+    """Return the numbers that are reported."""
+    return {"keys": len(times), **spread(times)}
 
 
 def main() -> int:

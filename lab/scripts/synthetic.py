@@ -35,6 +35,7 @@ QWEN3_8B = DecoderConfig(
 QWEN3_4B = replace(QWEN3_8B, hidden_size=2560, num_attention_heads=32, intermediate_size=9728, tie_word_embeddings=True)
 QWEN3_1_7B = replace(QWEN3_4B, hidden_size=2048, num_hidden_layers=28, num_attention_heads=16, intermediate_size=6144)
 QWEN3_0_6B = replace(QWEN3_1_7B, hidden_size=1024, intermediate_size=3072)
+SHAPES = {"0.6B": QWEN3_0_6B, "1.7B": QWEN3_1_7B, "4B": QWEN3_4B}
 TAPS = {QWEN3_0_6B: (1, 7, 13, 19, 25), QWEN3_1_7B: (1, 7, 13, 19, 25), QWEN3_4B: (1, 9, 17, 25, 33)}
 QWEN3_8B_DRAFTER = DFlashConfig(replace(QWEN3_8B, num_hidden_layers=5), 16, 151_669, (1, 9, 17, 25, 33))
 TINY = replace(

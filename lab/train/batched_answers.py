@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter
 from localdflash.lab.train.parallel_target import Parallel
+from localdflash.lab.train.questions import Question
 from localdflash.lab.train.reporter import Reporter
-from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS, TrainingPrompt
+from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS
 from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
 from localdflash.text.fim_formats import FimFormat, stop_ids
 from localdflash.text.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ LONGEST_PERIOD, LEAST_REPEATED = 40, 48  # ids
 class _Going:
     """Conversation in progress."""
 
-    prompt: TrainingPrompt
+    prompt: Question
     asked: int  # ids of the prompt
     ids: list[int]
     taps: list[NDArray[np.float16]]  # [rows, width] each
@@ -75,7 +76,7 @@ class PromptEncoder:
         if not self.template and not fim:
             raise TrainingError(f"{path} has no chat template: answers to chat prompts need one")
 
-    def encode(self, prompt: TrainingPrompt) -> list[int]:
+    def encode(self, prompt: Question) -> list[int]:
         """Return the ids of a question with its earlier turns, or of a completion."""
         if prompt.ids:
             return list(prompt.ids)
@@ -112,7 +113,7 @@ class Progress:
 def answer_prompts(
     target: Parallel,
     asker: PromptEncoder,
-    prompts: Sequence[TrainingPrompt],
+    prompts: Sequence[Question],
     writer: AnswerWriter,
     tokens: int,
     reporter: Reporter,
@@ -149,8 +150,8 @@ def answer_prompts(
 
 
 def _encoded(
-    asker: PromptEncoder, prompts: Iterator[TrainingPrompt], progress: Progress
-) -> Iterator[tuple[TrainingPrompt, list[int]]]:
+    asker: PromptEncoder, prompts: Iterator[Question], progress: Progress
+) -> Iterator[tuple[Question, list[int]]]:
     for prompt in prompts:
         ids = asker.encode(prompt)
         if len(ids) <= asker.longest:
@@ -159,7 +160,7 @@ def _encoded(
             progress.too_long += 1
 
 
-def _fill(target: Parallel, waiting: Iterator[tuple[TrainingPrompt, list[int]]], going: dict[int, _Going]) -> bool:
+def _fill(target: Parallel, waiting: Iterator[tuple[Question, list[int]]], going: dict[int, _Going]) -> bool:
     """Give every free slot a prompt; return whether any slot is in use."""
     for slot in range(target.sequences):
         if slot in going:

@@ -8,7 +8,6 @@ import ast
 import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice, zip_longest
-from typing import NamedTuple
 
 from localdflash.lab.train.examples import (
     SourceFunction,
@@ -22,39 +21,33 @@ from localdflash.lab.train.examples import (
     remove_line,
     rename,
 )
+from localdflash.lab.train.questions import Question
 
 MOST_CHARACTERS = 700  # of a function in a question: reading costs as much as answering
 MOST_OF_A_FILE = 3  # functions, so that no file sets the tone
 SHARES = {"function": 0.32, "explain": 0.22, "edit": 0.16, "types": 0.14, "tests": 0.16}
 
 
-class CodeQuestion(NamedTuple):
-    """Question and its kind, one of `SHARES`."""
-
-    kind: str
-    text: str
-
-
-def of_packages(packages: Iterable[list[str]], seed: int) -> Iterator[CodeQuestion]:
+def of_packages(packages: Iterable[list[str]], seed: int) -> Iterator[Question]:
     """Yield questions about the sources of several packages, interleaved: one file of each, then the next."""
     streams = [_of_sources(sources, f"{seed}/{number}") for number, sources in enumerate(packages)]
     return (asked for asked in chain.from_iterable(zip_longest(*streams)) if asked is not None)
 
 
-def _of_sources(sources: list[str], seed: str) -> Iterator[CodeQuestion]:
+def _of_sources(sources: list[str], seed: str) -> Iterator[Question]:
     rng = random.Random(seed)
     for source in rng.sample(sources, len(sources)):
         yield from islice(of_source(source, rng), MOST_OF_A_FILE)
 
 
-def of_source(source: str, rng: random.Random) -> Iterator[CodeQuestion]:
+def of_source(source: str, rng: random.Random) -> Iterator[Question]:
     """Yield one question about each suitable function of a source file, in random order."""
     found = [function for function in functions(source) if len(function.text) <= MOST_CHARACTERS]
     for function in rng.sample(found, len(found)):
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
         text = MAKERS[kind](function, rng)
         if text:
-            yield CodeQuestion(kind, text)
+            yield Question(kind, text, False)
 
 
 def _function(function: SourceFunction, rng: random.Random) -> str | None:

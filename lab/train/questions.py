@@ -17,13 +17,14 @@ HELD_OUT_SHARE = 16  # one subject in so many is never trained on
 
 
 class Question(NamedTuple):
-    """One question to a target, its kind, one of `prompts.KINDS`, and whether it may only measure."""
+    """Prompt for a target, with its kind, one of `training_prompts.KINDS`; held-out ones are never trained on."""
 
     kind: str
     text: str
     held_out: bool
     before: tuple[str, ...] = ()  # earlier turns of its conversation, the user's and the answers in turn
     ids: tuple[int, ...] = ()  # of a completion, which has no text: its whole prompt
+    number: int = 0  # in its prompt file
 
 
 def questions(rng: random.Random, path: Path = QUESTION_LIST) -> Iterator[Question]:

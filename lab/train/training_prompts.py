@@ -8,7 +8,6 @@ the ids of its prompt instead.
 import json
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -21,18 +20,6 @@ COMPLETIONS = ("rest", "line", "node", "span", "open", "block")  # see `adapter_
 KINDS = (*QUESTIONS, *COMPLETIONS)
 TALK_SHARE = 0.3  # of the prompts, as long as there are questions left
 HELD_OUT_EVERY = 25
-
-
-@dataclass(frozen=True)
-class TrainingPrompt:
-    """One question; `held_out` ones measure and are never trained on."""
-
-    number: int
-    kind: str
-    held_out: bool
-    text: str
-    before: tuple[str, ...] = ()  # the user's turns and the answers, alternating, the user's first
-    ids: tuple[int, ...] = ()
 
 
 def of_corpus(wheels: Path, seed: int) -> Iterator[Question]:
@@ -67,7 +54,7 @@ def _with_talk(packages: list[list[str]], held_out: bool, seed: int) -> Iterator
     rng = random.Random(f"{seed}/{held_out}")
     talk = iter([q for q in questions(random.Random(seed)) if q.held_out == held_out])
     for asked in code_prompts.of_packages(packages, seed):
-        yield Question(asked.kind, asked.text, held_out)
+        yield asked._replace(held_out=held_out)
         if rng.random() < TALK_SHARE / (1 - TALK_SHARE):
             yield from islice(talk, 1)
 
@@ -79,22 +66,22 @@ def write(path: Path, found: Iterable[Question]) -> int:
     count = 0
     with part.open("w", encoding="utf-8") as file:
         for count, question in enumerate(found, 1):
-            file.write(json.dumps({"number": count - 1, **question._asdict()}) + "\n")
+            file.write(json.dumps(question._replace(number=count - 1)._asdict()) + "\n")
     part.replace(path)
     return count
 
 
-def read(path: Path) -> list[TrainingPrompt]:
+def read(path: Path) -> list[Question]:
     """The prompts of a file; TrainingError names the first line that is none."""
-    prompts: list[TrainingPrompt] = []
+    prompts: list[Question] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             found = json.loads(line)
             lists = {name: tuple(found.get(name, ())) for name in ("before", "ids")}
-            prompt = TrainingPrompt(**found | lists)
+            prompt = Question(**found | lists)
             fine = all(map(str.strip, prompt.before)) and all(isinstance(token, int) for token in prompt.ids)
             fine = fine and (bool(prompt.ids) if prompt.kind in COMPLETIONS else bool(prompt.text.strip()))
-            fine = fine and prompt.kind in KINDS
+            fine = fine and prompt.kind in KINDS and "number" in found
         except (ValueError, TypeError, AttributeError):
             fine = False
         if not fine:

@@ -1,9 +1,13 @@
 """The daemon as seen from outside: start one, wait for it, ask it."""
 
+import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from localdflash.base.errors import EngineGone
 from localdflash.base.files import paths
@@ -27,6 +31,21 @@ def is_ready() -> bool:
 def client() -> Iterator[Client]:
     """A client of the daemon, whether it answers or not."""
     yield Client(Address(paths.engine_socket()))
+
+
+@contextmanager
+def running(*command: str) -> Iterator[Path]:
+    """Run an engine with a new LOCALDFLASH_HOME, which is in the environment until the engine is killed at the end."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home,
+        patch.dict(os.environ, LOCALDFLASH_HOME=home),
+        subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process,
+    ):
+        try:
+            until(is_ready)
+            yield Path(home)
+        finally:
+            process.kill()
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:

@@ -13,7 +13,7 @@ from localdflash.lab.train.batched_answers import answer_prompts
 from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWriter, KeptAnswers
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
-from localdflash.lab.train.training_prompts import TrainingPrompt
+from localdflash.lab.train.questions import Question
 from tests.support.llama_ways import WIDE
 from tests.support.reports import RecordedReport
 
@@ -60,12 +60,12 @@ class Reader:
     longest = batched_answers.LONGEST_PROMPT
 
     @staticmethod
-    def encode(prompt: TrainingPrompt) -> list[int]:
+    def encode(prompt: Question) -> list[int]:
         return [1, 2, int(prompt.text)]
 
 
 def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None = None) -> list[str]:
-    prompts = [TrainingPrompt(i, "talk", i % 4 == 3, text) for i, text in enumerate(texts)]
+    prompts = [Question("talk", text, i % 4 == 3, number=i) for i, text in enumerate(texts)]
     said = RecordedReport()
     reader: Any = Reader()
     with AnswerWriter(folder, ABOUT) as writer:

@@ -11,7 +11,6 @@ from localdflash.chat.store import ChatStore
 from localdflash.lab.train import corpus, training_prompts
 from localdflash.lab.train.own_prompts import held_out_file, of_chats, of_file, of_repository
 from localdflash.lab.train.questions import Question, questions
-from localdflash.lab.train.training_prompts import TrainingPrompt
 
 
 @pytest.mark.parametrize("line", ["What?", '{"text": 3}', '" "', "[" * 100_000])
@@ -130,9 +129,9 @@ def test_a_prompt_file_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "new" / "prompts.jsonl"
     assert training_prompts.write(path, wanted) == 3
     assert training_prompts.read(path) == [
-        TrainingPrompt(0, "talk", False, "What is\na hash?"),
-        TrainingPrompt(1, "chat", True, "Größe „x“", ("Hello", "Hi!")),
-        TrainingPrompt(2, "rest", False, "", (), (5, 0, 49151)),
+        Question("talk", "What is\na hash?", False, number=0),
+        Question("chat", "Größe „x“", True, ("Hello", "Hi!"), number=1),
+        Question("rest", "", False, (), (5, 0, 49151), number=2),
     ]
     assert list(path.parent.iterdir()) == [path]
 
