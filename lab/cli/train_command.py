@@ -4,11 +4,11 @@ stopped.
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from localdflash.base.errors import UsageError
+from localdflash.cli.output import say
 from localdflash.lab.cli.train_adapter import adapter
 from localdflash.lab.cli.train_drafter import drafter
 from localdflash.lab.cli.training import (
@@ -16,7 +16,6 @@ from localdflash.lab.cli.training import (
     folder_argument,
     minutes_option,
     prepare,
-    report,
     seed_option,
     target_of,
     threads_option,
@@ -51,7 +50,7 @@ def corpus(folder: Path, vocab_size: int, seed: int) -> int:
     """Download the pinned packages and write the token files. The only step that needs a network."""
     from localdflash.lab.train.dataset import build
 
-    build(folder / "corpus", folder / "wheels", vocab_size, seed, report)
+    build(folder / "corpus", folder / "wheels", vocab_size, seed, say)
     return 0
 
 
@@ -100,12 +99,13 @@ def target(
     _check_sizes(hidden, mlp, batch_tokens, micro_tokens)
     chosen = prepare(device, threads)
     from localdflash.lab.train import target_training as training
-    from localdflash.lab.train.dataset import Dataset
+    from localdflash.lab.train.dataset import SPECIALS, Dataset
     from localdflash.lab.train.loop import TrainingBudget
     from localdflash.models.shapes.decoder_config import DecoderConfig
 
     tokenizer, data = tokenizer_of(folder), Dataset.load(folder / "corpus" / "train")
-    shape = DecoderConfig(_vocabulary(tokenizer), hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
+    vocab_size = tokenizer.get_vocab_size() + len(SPECIALS)
+    shape = DecoderConfig(vocab_size, hidden, layers, hidden // 64, max(1, hidden // 128), 64, mlp)
     run = training.TargetRun(shape, TrainingBudget(minutes, learning_rate, seed), batch_tokens, micro_tokens)
     model = training.train(run, data, folder / "target", chosen)
     loss = training.held_out_loss(model, Dataset.load(folder / "corpus" / "held_out"))
@@ -154,7 +154,7 @@ def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
     short = count_answers(folder / "answers", vocab_size, size, Tokenizer.load(path).ends)
     for file in drafters:
         shorten.shorten(file, header, short.ids.tolist())
-    report(f"{size:,} of {vocab_size:,} tokens cover {short.coverage:.2%} of {short.counted:,} in the answers")
+    say(f"{size:,} of {vocab_size:,} tokens cover {short.coverage:.2%} of {short.counted:,} in the answers")
     return 0
 
 
@@ -166,9 +166,3 @@ def _check_sizes(hidden: int, mlp: int, batch_tokens: int, micro_tokens: int) ->
         raise UsageError(f"--mlp {mlp}: expected a multiple of 32, the block of the quantization")
     if batch_tokens % micro_tokens:
         raise UsageError(f"--batch-tokens {batch_tokens}: expected a multiple of --micro-tokens {micro_tokens}")
-
-
-def _vocabulary(tokenizer: Any) -> int:
-    from localdflash.lab.train.dataset import SPECIALS
-
-    return int(tokenizer.get_vocab_size()) + len(SPECIALS)

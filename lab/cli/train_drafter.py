@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from localdflash.base.errors import UsageError
+from localdflash.cli.output import say
 from localdflash.lab.cli.progress_line import ProgressLine
 from localdflash.lab.cli.training import (
     block_numbers,
@@ -15,7 +16,6 @@ from localdflash.lab.cli.training import (
     folder_argument,
     minutes_option,
     prepare,
-    report,
     seed_option,
     target_of,
     threads_option,
@@ -247,11 +247,11 @@ def _for_folder(folder: Path, options: dict[str, Any]) -> None:
     check_fit(config, shape.hidden_size, shape.vocab_size, model.config.num_hidden_layers, "--taps")
     answers, seed = folder / "answers", options["seed"]
     if (answers / "examples.npy").exists():
-        report(f"going on with {answers} and {folder / 'drafter'}: move them away if {path.name} has changed since")
+        say(f"going on with {answers} and {folder / 'drafter'}: move them away if {path.name} has changed since")
     else:
         ends = Tokenizer.load(path).ends
         data = Dataset.load(folder / "corpus" / "train")
-        regenerate(model.to(chosen), data, answers, options["tokens"], ends, seed, report)
+        regenerate(model.to(chosen), data, answers, options["tokens"], ends, seed, say)
     budget = TrainingBudget(options["minutes"], options["learning_rate"] or RATE, seed)
     run = training.DrafterRun(config, budget, batch_tokens=options["batch_tokens"])
     trained = training.train(run, model, Dataset.load(answers), folder / "drafter", chosen)

@@ -1,7 +1,6 @@
 """What the commands of `localdflash train` share."""
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,6 @@ def block_numbers(taps: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", taps):
         raise UsageError(f"--taps {taps!r}: expected block numbers with commas, for example 1,3,4")
     return tuple(int(tap) for tap in taps.split(","))
-
-
-def report(line: str) -> None:
-    """Write a line to stderr."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def prepare(device: str | None, threads: int) -> str:

@@ -23,6 +23,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.lab import result_file
 from localdflash.lab.scripts.editors import fetch, nvim_scene
+from localdflash.lab.scripts.nvim_picture import BODY, TYPED
 from localdflash.lab.scripts.support.bench_daemon import ROOT
 from localdflash.lab.scripts.support.terminal import READY, Terminal
 
@@ -31,8 +32,6 @@ QUESTIONS = (
     "Write a Python function that returns the factorial of a number.",
     "How do I read a file line by line in Python?",
 )
-TYPED = "def cheapest(items: list[Item]) -> Item:"
-BODY = "    return sum(item.price for item in items)\n"
 PATIENCE = 300.0  # seconds
 GROWING = 2.0  # seconds in which a suggestion that is shown may grow
 MB = 1_000_000

@@ -13,9 +13,9 @@ import random
 import re
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
+from localdflash.lab import result_file
 from localdflash.lab.bench.spread import spread
 from localdflash.lab.scripts.editors.fetch_vscode import ROOT, tools
 from localdflash.lab.scripts.editors.vscode import GHOST, VscodeWindow, studio, until
@@ -55,15 +55,12 @@ def main() -> None:
             times = measure(window, code[1:])
     result = {
         "editor": "VS Code (code-server 4.139.1, headless Chromium)",
-        "date": datetime.now(UTC).date().isoformat(),
         "load": round(load, 1),
         "keys": 2 * given.lines,
         "key_to_ghost_ms": {kind: spread(some) for kind, some in times.items()},
     }
-    text = json.dumps(result, indent=2) + "\n"
-    print(text, end="")
-    if given.json:
-        given.json.write_text(text)
+    print(json.dumps(result, indent=2))
+    result_file.write(given.json, result)
 
 
 def measure(window: VscodeWindow, code: list[str]) -> dict[str, list[float]]:

@@ -29,13 +29,6 @@ Texts = Mapping[str, str]
 Drawn = TypeVar("Drawn")
 
 
-def fill_examples(
-    packages: list[Archive], encoder: Encoder, form: FimFormat, count: int, seed: int, reporter: Reporter
-) -> Iterator[FillExample]:
-    """Yield about `count` FIM examples, package after package."""
-    return draw_from(packages, encoder, form, count, seed, reporter, FillExamples.draw)
-
-
 def draw_from(
     packages: list[Archive],
     encoder: Encoder,

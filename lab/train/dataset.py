@@ -8,6 +8,7 @@ travel to a GPU machine.
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,8 @@ def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
     rows: list[tuple[int, int, int, int]] = []
     total = 0
     with (folder / "tokens.bin").open("wb") as file:
-        for batch in _batches(found, 512):
+        stream = iter(found)
+        while batch := list(islice(stream, 512)):
             encoded = iter(
                 tokenizer.encode_batch([p for e in batch for p in (*e.prompt, *e.answer) if isinstance(p, str)])
             )
@@ -123,14 +125,3 @@ def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
                 total += length
     np.save(folder / "examples.npy", np.array(rows, EXAMPLE_DTYPE))
     return total
-
-
-def _batches(found: Iterable[Example], size: int) -> Iterator[list[Example]]:
-    batch: list[Example] = []
-    for example in found:
-        batch.append(example)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -17,6 +17,7 @@ from localdflash.code.fim.encoder import Encoder
 from localdflash.lab.train import adapter_corpus, adapter_data, adapter_mixture
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_data import FillData
+from localdflash.lab.train.adapter_examples import FillExamples
 from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, read_into, write_adapter
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.lab.train.kept_training import product_type
@@ -71,8 +72,8 @@ def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter)
         count = HELD_OUT if held_out else tokens // EXAMPLE_TOKENS
         chats = HELD_OUT_CHATS if held_out else round(tokens * adapter_mixture.CHAT)
         mixed = adapter_mixture.chat_examples(work.answers, held_out, chats, seed) if work.answers else ()
-        found = chain(adapter_mixture.fill_examples(own, encoder, form, count, seed, reporter), mixed)
-        written = adapter_data.write(folder / name, found)
+        drawn = adapter_mixture.draw_from(own, encoder, form, count, seed, reporter, FillExamples.draw)
+        written = adapter_data.write(folder / name, chain(drawn, mixed))
         reporter.say(f"{name}: {written:,} tokens of examples")
 
 

@@ -4,7 +4,6 @@ Everything lies in one folder: `prompts.jsonl`, `answers/`, `training/` with the
 end, `drafter.gguf` and `drafter.safetensors` beside the target.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from localdflash.models.registry.download import link_or_copy
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.low_rank import sha256_of
 from localdflash.text.fim_formats import FimFormat
 
 PROMPTS, SOURCES = "prompts.jsonl", "sources.json"
@@ -97,7 +97,7 @@ def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
     if not (answers / "target.json").exists():
         return
     about = read_about(answers)
-    if (about.get("sha256"), about["taps"]) != (_sha256(work.target), list(taps)):
+    if (about.get("sha256"), about["taps"]) != (sha256_of(work.target), list(taps)):
         raise TrainingError(f"{answers} holds answers of another target or with other taps: take another folder")
 
 
@@ -116,7 +116,7 @@ def answer(work: Work, sequences: int, reporter: Reporter) -> None:
     """Generate the target's answers to the prompts."""
     asker, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
     try:
-        about = {"sha256": _sha256(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
+        about = {"sha256": sha256_of(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
         with AnswerWriter(work.folder / "answers", about) as writer:
             found = training_prompts.read(work.folder / PROMPTS)
             batched_answers.answer_prompts(engine, asker, found, writer, work.tokens, reporter)
@@ -160,11 +160,6 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
     export_drafter(run, into, work.target, work.folder, blocks)
     if not os.path.lexists(work.folder / "target.gguf"):  # beside its drafter, so that one name finds both
         link_or_copy(work.target, work.folder / "target.gguf")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _make_private(folder: Path) -> None:

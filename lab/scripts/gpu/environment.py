@@ -10,7 +10,6 @@ import torch
 
 from localdflash.backends.cuda.device import Features
 from localdflash.base.machine.hardware import device, gpu, gpu_bandwidth
-from localdflash.lab.scripts.gpu.gpu_timing import event
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.limit,temperature.gpu"
@@ -51,7 +50,7 @@ def _copy_bandwidth() -> float:
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target, times = torch.empty_like(source), []
     for _ in range(8):
-        began, ended = event(), event()
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()
         target.copy_(source)
         ended.record()

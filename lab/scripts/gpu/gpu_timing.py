@@ -48,18 +48,13 @@ def _on_gpu(call: Call, prepare: Call | None, rounds: int) -> float:
     for _ in range(rounds):  # without waiting: the GPU never waits for Python
         if prepare:
             prepare()
-        began_at, ended_at = (event() for _ in range(2))
+        began_at, ended_at = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began_at.record()
         call()
         ended_at.record()
         pairs.append((began_at, ended_at))
     torch.cuda.synchronize()
     return float(median(began_at.elapsed_time(ended_at) for began_at, ended_at in pairs))
-
-
-def event() -> torch.cuda.Event:
-    """A moment on the GPU."""
-    return torch.cuda.Event(enable_timing=True)
 
 
 def _on_cpu(call: Call, prepare: Call | None) -> float:

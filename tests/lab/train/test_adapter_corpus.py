@@ -16,7 +16,7 @@ from localdflash.code.fim.encoder import Encoder
 from localdflash.lab.train import adapter_mixture
 from localdflash.lab.train.adapter_corpus import Archive, ScriptPackage, fetch, read_list, sources
 from localdflash.lab.train.adapter_examples import FillExamples
-from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, fill_examples
+from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, draw_from
 from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
@@ -83,7 +83,8 @@ def test_languages_have_their_shares_and_packages_the_root_of_their_sizes(
     monkeypatch.setattr(FillExamples, "draw", lambda _, name, rng: drawn.update([name]))
     tokenizer = Tokenizer.load(root / "localdflash" / "models" / "embedded" / "target.gguf")
     packages = [Archive(Path(name), False) for name in PACKAGES]
-    list(fill_examples(packages, Encoder(tokenizer), detect(tokenizer), 3000, 0, RecordedReport()))
+    given = packages, Encoder(tokenizer), detect(tokenizer), 3000, 0, RecordedReport()
+    list(draw_from(*given, FillExamples.draw))
     whole = SHARES["python"] + SHARES["javascript"]
     assert drawn["a.py"] == pytest.approx(3000 * SHARES["python"] / whole * 2 / 3, abs=1)
     assert drawn["b.py"] == pytest.approx(3000 * SHARES["python"] / whole / 3, abs=1)
