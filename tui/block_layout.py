@@ -52,7 +52,7 @@ class Paragraph(Block):
         return wrap(inline(self.content, f"heading{self.level}" if self.level else ""), width)
 
 
-class Rule(Block):
+class HorizontalRule(Block):
     """A horizontal rule."""
 
     def _layout(self, width: int) -> Sequence[Line]:

@@ -16,7 +16,7 @@ from markdown_it.rules_block import table as table_rule
 from markdown_it.token import Token
 
 from localdflash.text.thoughts import CLOSING, OPENING
-from localdflash.tui.block_layout import Block, Item, Paragraph, Quote, Rule, Thoughts, Verbatim
+from localdflash.tui.block_layout import Block, HorizontalRule, Item, Paragraph, Quote, Thoughts, Verbatim
 from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.inline import Markdown
 from localdflash.tui.tables import Table
@@ -148,7 +148,7 @@ class _Builder:
         if token.type in {"fence", "code_block"}:
             return PlacedBlock(self._code(token), start, end)
         if token.type == "hr":
-            return PlacedBlock(Rule(), start, end)
+            return PlacedBlock(HorizontalRule(), start, end)
         content = self._next().content
         self._at += 1
         return PlacedBlock(Paragraph(content, int(token.tag[1:]) if token.type == "heading_open" else 0), start, end)

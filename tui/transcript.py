@@ -49,20 +49,20 @@ class Transcript(Scroller, can_focus=True):
     ]
 
     @dataclass
-    class CopyRequested(Event):
+    class CopyRequest(Event):
         """Posted to copy `text` to the clipboard; `what` describes it, such as "message 3"."""
 
         text: str
         what: str
 
     @dataclass
-    class LinkClicked(Event):
+    class LinkClick(Event):
         """Posted when an http, https or mailto link is clicked."""
 
         url: str
 
     @dataclass
-    class ActionRequested(Event):
+    class ActionRequest(Event):
         """Posted when the key of "edit", "retry" or "fork" is pressed on the message at `index`, from 0."""
 
         index: int
@@ -247,21 +247,21 @@ class Transcript(Scroller, can_focus=True):
         """Post the highlighted message's text, as received, for copying."""
         if (entry := self._current_message()) and entry.message:
             text = entry.text if entry.growing else entry.message.text
-            self.post_message(self.CopyRequested(text, f"message {entry.number}"))
+            self.post_message(self.CopyRequest(text, f"message {entry.number}"))
 
     def action_copy_block(self, number: int) -> None:
         """Post a code block of the highlighted message for copying."""
         if entry := self._current_message():
             blocks = entry.code_blocks()
             if number <= len(blocks):
-                self.post_message(self.CopyRequested(blocks[number - 1], f"code block {number}"))
+                self.post_message(self.CopyRequest(blocks[number - 1], f"code block {number}"))
                 return
         self.app.bell()
 
     def action_act(self, action: str) -> None:
         """Post an action on the highlighted message."""
         if (entry := self._current_message()) and entry.number:
-            self.post_message(self.ActionRequested(entry.number - 1, action))
+            self.post_message(self.ActionRequest(entry.number - 1, action))
 
     def action_thoughts_of_one(self) -> None:
         """Unfold or fold the thinking of the highlighted message."""
@@ -274,7 +274,7 @@ class Transcript(Scroller, can_focus=True):
         """Post a clicked link; select a word on a double click, a line on a triple click."""
         url = event.style.meta.get(LINK) if event.style else None
         if event.chain == 1 and url:
-            self.post_message(self.LinkClicked(url))
+            self.post_message(self.LinkClick(url))
         elif event.chain in (2, 3):
             event.stop()  # Textual would select the whole transcript
             self._select_around(event.screen_x, event.screen_y, _WORD if event.chain == 2 else _LINE)

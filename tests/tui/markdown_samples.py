@@ -58,12 +58,12 @@ def document(text: str, *, plain: bool = False) -> MarkdownDocument:
 
 
 def rows(text: str, width: int = 60) -> list[str]:
-    """What one sees of it."""
+    """Return the rows of a text."""
     return [line.text for line in document(text).lines(width)]
 
 
 def copied(lines: Sequence[Line]) -> str:
-    """What copying the lines gives."""
+    """Return the text that copying the lines gives."""
     parts = []
     for line in lines:
         parts += [run.text for run in line.runs[line.decoration :]]

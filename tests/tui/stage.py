@@ -48,7 +48,7 @@ async def wait_until(pilot: Pilot[Any], true: Callable[[], bool], seconds: float
 
 
 def shown(app: App[Any]) -> str:
-    """What is on the screen, as text: row by row."""
+    """Return the text on the screen, row by row."""
     width = app.size.width
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip)[:width] for strip in strips)

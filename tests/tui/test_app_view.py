@@ -157,9 +157,9 @@ async def test_a_clicked_link_opens_outside_the_terminal(monkeypatch: pytest.Mon
     monkeypatch.setattr(browser, "open", open_url)
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
     async with chat() as (pilot, app, _answerer):
-        app.transcript.post_message(Transcript.LinkClicked("https://x.org/a"))
+        app.transcript.post_message(Transcript.LinkClick("https://x.org/a"))
         await wait_until(pilot, lambda: opened == ["https://x.org/a"])
         browser.name = "lynx"
-        app.transcript.post_message(Transcript.LinkClicked("https://x.org/b"))
+        app.transcript.post_message(Transcript.LinkClick("https://x.org/b"))
         await wait_until(pilot, lambda: "no browser found to open https://x.org/b" in shown(app))
     assert opened == ["https://x.org/a"]

@@ -1,4 +1,4 @@
-"""What is typed on a terminal reaches the app at once, whatever the bytes."""
+"""Driver of terminals: keys, pastes and any bytes reach the app at once."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What was sent before: its order, its file, and what happens when that is broken, full or shared."""
+"""History of sent messages: its order, its file, and a file that is broken, full or shared."""
 
 import json
 import os

@@ -32,7 +32,7 @@ def test_no_text_is_lost(text: str) -> None:
 
 
 def _content(text: str) -> str:
-    """What markdown-it itself sees as content."""
+    """Return the content that markdown-it itself finds."""
     reference = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
     found = ""
     for token in reference.parse(text):

@@ -1,4 +1,4 @@
-"""What is pasted: into the text, beside it, or refused; sanitised where it is shown."""
+"""Pastes: into the text, attached, or refused; one event whatever pieces they come in, and never keys."""
 
 import time
 from collections.abc import Iterable

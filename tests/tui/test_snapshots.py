@@ -1,4 +1,4 @@
-"""How each screen looks at 80x24, and three of them at 40x15. To take the pictures anew: --snapshot-update.
+"""Snapshots of each screen at 80x24, and of three at 40x15. To update them: --snapshot-update.
 
 Nothing shown has a time, a cursor that blinks or anything that moves.
 """

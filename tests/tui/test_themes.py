@@ -53,7 +53,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def in_256_colours(value: str) -> str:
-    """What a terminal of 256 colours makes of it."""
+    """Return the colour that a terminal of 256 colours shows."""
     found = RichColor.from_rgb(*Color.parse(value).rgb).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
     return f"#{found.red:02x}{found.green:02x}{found.blue:02x}"
 

@@ -29,18 +29,18 @@ class TranscriptStage(Stage):
         self.transcript.show(self.messages)
         self.transcript.focus()
 
-    def on_transcript_copy_requested(self, event: Transcript.CopyRequested) -> None:
+    def on_transcript_copy_request(self, event: Transcript.CopyRequest) -> None:
         self.posted.append((event.text, event.what))
 
-    def on_transcript_action_requested(self, event: Transcript.ActionRequested) -> None:
+    def on_transcript_action_request(self, event: Transcript.ActionRequest) -> None:
         self.posted.append((event.index, event.action))
 
-    def on_transcript_link_clicked(self, event: Transcript.LinkClicked) -> None:
+    def on_transcript_link_click(self, event: Transcript.LinkClick) -> None:
         self.posted.append(event.url)
 
     @property
     def rows(self) -> list[str]:
-        """What is on the screen, as it was drawn: rows that nobody said had changed are as they were."""
+        """Return the rows on the screen as they were drawn."""
         width = self.transcript.scrollable_content_region.width
         return [strip.crop(0, width).text.rstrip() for strip in self.screen._compositor.render_strips()]
 

@@ -153,7 +153,7 @@ class AnswerActions(ChatAppBase):
     async def _offer_to_drop_messages(self, error: ContextOverflow, goes_on: bool) -> None:
         """Ask the user whether to drop or summarise the oldest messages, because the context is full."""
         from localdflash.chat.context_fitting import plan_fit
-        from localdflash.tui.screens.questions import Option, Question
+        from localdflash.tui.screens.questions import Option, QuestionDialog
 
         talk, about = self.talk, self.talk.answerer.about
         sent = talk.messages[talk.left_out :]
@@ -179,7 +179,7 @@ class AnswerActions(ChatAppBase):
             "They stay in this chat and on the screen. A summary by the model can be sent instead of them.",
         ]
         options = Option("y", "Leave them out"), Option("s", "Summarise them"), Option("n", "Cancel")
-        match await self.push_screen_wait(Question("The context is full", lines, *options)):
+        match await self.push_screen_wait(QuestionDialog("The context is full", lines, *options)):
             case "y":
                 talk.left_out += fit.dropped
                 talk.used = fit.tokens

@@ -141,8 +141,8 @@ class ChatActions(ChatAppBase):
         if shown:
             self.show_chat()
 
-    @on(Transcript.ActionRequested)
-    def _run_requested(self, event: Transcript.ActionRequested) -> None:
+    @on(Transcript.ActionRequest)
+    def _run_requested(self, event: Transcript.ActionRequest) -> None:
         """Run the action of a key pressed on a message."""
         match event.action:
             case "fork":

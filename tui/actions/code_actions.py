@@ -115,8 +115,8 @@ class CodeActions(ChatAppBase):
         chosen = _number(number, len(blocks), "code block") if number else len(blocks)
         await self.copy_text(blocks[chosen - 1], f"code block {chosen}")
 
-    @on(Transcript.CopyRequested)
-    async def _copied(self, event: Transcript.CopyRequested) -> None:
+    @on(Transcript.CopyRequest)
+    async def _copied(self, event: Transcript.CopyRequest) -> None:
         await self.copy_text(event.text, event.what)
 
     async def copy_text(self, text: str, what: str) -> None:

@@ -44,12 +44,12 @@ class ModelActions(ChatAppBase):
 
     async def ask_when_busy(self, pair: str, busy: ModelBusy) -> Others:
         """See `Answerer.when_busy`."""
-        from localdflash.tui.screens.questions import Option, Question
+        from localdflash.tui.screens.questions import Option, QuestionDialog
 
         model = model_name(pair)
         lines = [f"{model} does not fit into memory beside it."]
         options = Option("w", "Wait"), Option("s", "Switch now, end that answer"), Option("n", "Cancel")
-        match await self.push_screen_wait(Question(f"{busy}", lines, *options)):
+        match await self.push_screen_wait(QuestionDialog(f"{busy}", lines, *options)):
             case "w":
                 self.say(f"{model} is loaded when that answer is done; Esc ends the waiting")
                 return "wait"

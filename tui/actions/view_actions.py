@@ -76,9 +76,9 @@ class ViewActions(AnswerActions):
         except LocaldflashError as error:
             self.show_error(str(error))
 
-    @on(Transcript.LinkClicked)
+    @on(Transcript.LinkClick)
     @work
-    async def _open_link(self, event: Transcript.LinkClicked) -> None:
+    async def _open_link(self, event: Transcript.LinkClick) -> None:
         """Open a clicked link in the user's browser, if one runs outside this terminal."""
         try:
             browser = await asyncio.to_thread(webbrowser.get)

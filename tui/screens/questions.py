@@ -21,7 +21,7 @@ class Option(NamedTuple):
     label: str
 
 
-class Question(Dialog[str]):
+class QuestionDialog(Dialog[str]):
     """Question with a button per answer. The result is the answer's key, "" for the last one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -31,7 +31,7 @@ class Question(Dialog[str]):
         Binding("down", "scroll(1)", show=False),
     ]
     DEFAULT_CSS = """
-    Question {
+    QuestionDialog {
         #box { max-width: 64; }
         #title, &.-low #title { display: block; height: auto; max-height: 2; }
         #lines { height: auto; max-height: 1fr; margin: 1 0; }
@@ -82,7 +82,7 @@ class Question(Dialog[str]):
         self.query_one("#lines").scroll_relative(y=rows, animate=False)
 
 
-class Confirm(Question):
+class Confirm(QuestionDialog):
     """Yes-or-no question: the result is "y" for `yes`, else ""."""
 
     def __init__(self, title: str, lines: Sequence[str], yes: str, no: str) -> None:
