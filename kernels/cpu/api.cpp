@@ -1,4 +1,4 @@
-// What Python calls, by name.
+// Functions that Python calls by name.
 #include <string.h>
 
 #include "cpus.h"
@@ -12,12 +12,12 @@ namespace {
 
 using ldf::Kernels;
 
-// Those that were compiled (see sources.py), from the best to the one that runs anywhere.
+// Compiled instruction sets (see sources.py), from the best to the portable one.
 const Kernels* const TABLES[] = {LDF_TABLES};
 
 }  // namespace
 
-// The functions for an instruction set; null where it is unknown or this processor has it not.
+// Returns the functions of an instruction set; null if it is unknown or this processor lacks it.
 LDF_API const Kernels* ldf_kernels(const char* name) {
   for (const Kernels* table : TABLES) {
     if (!strcmp(table->name, name)) return ldf::cpu_has(name) ? table : nullptr;
@@ -25,7 +25,7 @@ LDF_API const Kernels* ldf_kernels(const char* name) {
   return nullptr;
 }
 
-// The n-th best instruction set of this processor; null after the last.
+// Returns the n-th best instruction set of this processor; null after the last.
 LDF_API const char* ldf_instruction_set(int n) {
   for (const Kernels* table : TABLES) {
     if (ldf::cpu_has(table->name) && n-- == 0) return table->name;
@@ -33,7 +33,7 @@ LDF_API const char* ldf_instruction_set(int n) {
   return nullptr;
 }
 
-// Sizes of the structs that are handed over, to tell a library that was built from other sources.
+// Returns the size of a shared struct, to detect a library that was built from other sources.
 LDF_API size_t ldf_layout(int which) {
   const size_t sizes[] = {sizeof(ldf::Matrix), sizeof(ldf::Rows), sizeof(ldf::Layer),   sizeof(ldf::Model),
                           sizeof(ldf::Pass),   sizeof(ldf::Kernels), sizeof(ldf::DeltaNet)};

@@ -1,8 +1,8 @@
 // Attention of rows that share keys and values: pairs of a token and a query head of one key-value head.
 //
-// Keys are walked in blocks at fixed positions with a running softmax. Per block, a tile of rows takes its scores, then
-// its exponentials, then its sums of values, loading keys and values once for all of the tile. Every number comes from
-// the same chain of operations whatever the tile. So a row's result depends on nothing but the row and its keys.
+// Keys are processed in blocks at fixed positions with a running softmax. Per block, a tile of rows computes its
+// scores, then its exponentials, then its sums of values, and loads keys and values once for the whole tile. Every
+// number comes from the same chain of operations for any tile, so a row's result depends only on the row and its keys.
 #pragma once
 #include <float.h>
 #include <string.h>
@@ -23,21 +23,21 @@ struct Tile {
   ptrdiff_t out_stride;
 };
 
-// The highest score of the keys `begin` up to `end` of the block, or `peak` if that is higher; scales the scores, and
-// gives keys that are not seen the lowest.
+// Scales the scores of a block, and sets those of keys outside `begin` up to `end` to -infinity. Returns the highest
+// score, or `peak` if that is higher.
 inline float scale_scores(int begin, int end, float scale, float peak, float* scores) {
   Lanes highest = splat(peak);
   for (int at = begin / 16 * 16; at < end; at += 16) {
     Lanes scaled = mul(load(scores + at), splat(scale));
     if (at < begin || at + 16 > end) scaled = inside(scaled, begin - at, end - at, splat(-__builtin_inff()));
     store(scores + at, scaled);
-    highest = max(scaled, highest);  // of NaN and the highest, the highest: NaN shows up in the exponential
+    highest = max(scaled, highest);  // ignores NaN, which shows up in the exponential
   }
   return maximum(highest);
 }
 
-// Scores become exponentials relative to `peak`, 0 where a key is not seen; returns their sum.
-inline float soften(int begin, int end, float peak, float* weights) {
+// Turns scores into exponentials relative to `peak`, 0 for keys that are not seen. Returns their sum.
+inline float exponentiate(int begin, int end, float peak, float* weights) {
   Lanes total = splat(0.0f);
   for (int at = begin / 16 * 16; at < end; at += 16) {
     const Lanes weight = exponential(sub(load(weights + at), splat(peak)));
@@ -47,7 +47,7 @@ inline float soften(int begin, int end, float peak, float* weights) {
   return sum(total);
 }
 
-// What row r has so far becomes relative to a higher peak.
+// Rescales the sums of row r to a higher peak.
 inline void raise_peak(const Tile& tile, int r, int32_t head_dim, float peak) {
   const float shrink = exponential(tile.peak[r] - peak);
   float* out = tile.out + r * tile.out_stride;
@@ -56,7 +56,7 @@ inline void raise_peak(const Tile& tile, int r, int32_t head_dim, float peak) {
   tile.peak[r] = peak;
 }
 
-// One block of keys for ROWS rows.
+// Processes one block of keys for ROWS rows.
 template <class Form, int ROWS>
 void attend_tile(const Tile& tile, const typename Form::Queries& queries, const Heads& heads, int32_t block) {
   int begin[ROWS], end[ROWS];  // the keys of the block that each row sees
@@ -77,7 +77,7 @@ void attend_tile(const Tile& tile, const typename Form::Queries& queries, const 
   }
   for (int r = 0; r < ROWS; r++) {
     if (peak[r] > tile.peak[r]) raise_peak(tile, r, heads.head_dim, peak[r]);
-    tile.total[r] += soften(begin[r], end[r], peak[r], weights[r]);
+    tile.total[r] += exponentiate(begin[r], end[r], peak[r], weights[r]);
   }
   Form::template gather<ROWS>(begin, end, heads, block, weights, tile.out, tile.out_stride);
 }
@@ -88,7 +88,7 @@ void attend_tile_of(const Tile& tile, const typename Form::Queries& queries, con
   if constexpr (ROWS > 1) attend_tile_of<Form, ROWS - 1>(tile, queries, heads, block);
 }
 
-// At most BAND rows.
+// Attends with at most BAND rows.
 template <class Form>
 void attend_band(const Heads& heads, const typename Form::Queries& queries, const int32_t* begin, const int32_t* end,
                  int rows, float* out, ptrdiff_t out_stride, const float* sinks) {
@@ -126,7 +126,7 @@ void attend_as(const Heads& heads, const float* q, ptrdiff_t q_stride, const int
   }
 }
 
-// sinks[i] is one more score of row i, of a key without a value; null: none.
+// sinks[i] is an additional score of row i without a value; null if there are none.
 inline void attend(const Cache* cache, const float* q, ptrdiff_t q_stride, const int32_t* begin, const int32_t* end,
                    int32_t rows, int32_t head_dim, float scale, float* out, ptrdiff_t out_stride, const float* sinks) {
   const auto form = cache->key_scales ? attend_as<Int8> : attend_as<F16>;
@@ -146,7 +146,7 @@ inline void put_value(const Cache* cache, int32_t head_dim, int32_t position, co
   (cache->key_scales ? Int8::put_value : F16::put_value)(*cache, head_dim, position, value);
 }
 
-// Of all key-value heads, one after the other, those of one.
+// Returns the cache of one key-value head, from that of all heads in sequence.
 inline Cache cache_of(const Cache& all, int32_t capacity, int32_t head_dim, int32_t kv_head) {
   const ptrdiff_t first = static_cast<ptrdiff_t>(kv_head) * capacity, bytes = first * head_dim * (all.key_scales ? 1 : 2);
   uint8_t *keys = static_cast<uint8_t*>(all.keys) + bytes, *values = static_cast<uint8_t*>(all.values) + bytes;

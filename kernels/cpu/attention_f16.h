@@ -1,4 +1,4 @@
-// Keys and values in float16. A score adds up over the head's dimensions in order, an output over the keys in order.
+// KV cache in float16. Scores are summed over the head's dimensions in order, outputs over the keys in order.
 #pragma once
 #include "attention_block.h"
 
@@ -24,7 +24,7 @@ class F16 {
   template <int ROWS>
   static void score(const Queries& queries, int r, const Heads& heads, int32_t block, int first, int last,
                     Weights& scores) {
-    constexpr int STEP = at_once(ROWS);
+    constexpr int STEP = unroll_count(ROWS);
     const uint16_t* keys = keys_of(heads.cache) + static_cast<ptrdiff_t>(block) * heads.head_dim;
     const ptrdiff_t strip = static_cast<ptrdiff_t>(heads.head_dim) * STRIP;
     for (; first + STEP <= last; first += STEP) {
@@ -35,7 +35,7 @@ class F16 {
     }
   }
 
-  // Keys that only some of the rows see are gathered row by row.
+  // Keys that only some rows see are gathered row by row.
   template <int ROWS>
   static void gather(const int* begin, const int* end, const Heads& heads, int32_t block, Weights& weights,
                      float* out, ptrdiff_t stride) {
@@ -71,7 +71,7 @@ class F16 {
   static uint16_t* keys_of(const Cache& cache) { return static_cast<uint16_t*>(cache.keys); }
   static uint16_t* values_of(const Cache& cache) { return static_cast<uint16_t*>(cache.values); }
 
-  // Of ROWS rows with STEP strips of keys: q k, not scaled. Flat loops, unrolled, so that the sums are registers.
+  // Computes q k of ROWS rows and STEP strips of keys, not scaled. Flat unrolled loops keep the sums in registers.
   template <int ROWS, int STEP>
   static void score_strips(const Queries& queries, int r, const uint16_t* keys, int32_t head_dim, Weights& scores,
                            int strip) {
@@ -84,7 +84,7 @@ class F16 {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
         const uint16_t* from = keys + (static_cast<ptrdiff_t>(s) * head_dim + d) * STRIP;
-        ask_for_next<ROWS>(from, next, d);
+        prefetch_next_block<ROWS>(from, next, d);
         key[s] = load_half(from);
       }
 #pragma GCC unroll 16
@@ -94,12 +94,12 @@ class F16 {
     for (int i = 0; i < ROWS * STEP; i++) store(scores[i / STEP] + (strip + i % STEP) * STRIP, sums[i]);
   }
 
-  // Keys `from` up to `to` of the block, for ROWS rows.
+  // Gathers keys `from` up to `to` of the block, for ROWS rows.
   template <int ROWS>
   static void gather_rows(const float (*weights)[BLOCK], const Heads& heads, int32_t block, int from, int to,
                           float* out, ptrdiff_t stride) {
     if (from >= to) return;
-    constexpr int STEP = at_once(ROWS);
+    constexpr int STEP = unroll_count(ROWS);
     const uint16_t* values = values_of(heads.cache) + static_cast<ptrdiff_t>(block) * heads.head_dim;
     int32_t d = 0;
     for (; d + 16 * STEP <= heads.head_dim; d += 16 * STEP) {
@@ -110,7 +110,7 @@ class F16 {
     }
   }
 
-  // STEP * 16 dimensions of them.
+  // Gathers STEP * 16 dimensions.
   template <int ROWS, int STEP>
   static void gather_dimensions(const float (*weights)[BLOCK], const uint16_t* values, int32_t head_dim, int from,
                                 int to, float* out, ptrdiff_t stride) {
@@ -122,7 +122,7 @@ class F16 {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
         const uint16_t* from = values + static_cast<ptrdiff_t>(key) * head_dim + 16 * s;
-        ask_for_next<ROWS>(from, next, s);
+        prefetch_next_block<ROWS>(from, next, s);
         value[s] = load_half(from);
       }
 #pragma GCC unroll 16

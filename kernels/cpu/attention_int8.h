@@ -1,10 +1,10 @@
-// Keys and values as codes of 8 bits: a key has a scale for every 32 dimensions, a value has one. Queries, and the
-// weights of a block's values, become codes of 16 bits, each row by itself; what that loses is far below what 8 bits do.
+// KV cache in 8-bit codes: a key has a scale for every 32 dimensions, a value has one. Queries, and the weights of a
+// block's values, become 16-bit codes row by row, with an error far below that of 8 bits.
 //
 //   score  = total * query_scale, total = fma(dot, key_scale, total) over groups of 32 dimensions in order
 //   output = fma(weight_scale, dot, output) over blocks in order; a weight is an exponential times the value's scale
 //
-// Dot products are integers: exact, and the same in any order. Where a scale is NaN something was not finite.
+// Dot products are integers: exact in any order. A scale is NaN if a number was not finite.
 #pragma once
 #include <float.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-// Codes of x [size], up to `most`; returns their scale: x = code * scale.
+// Encodes x [size] in codes up to `most`; returns their scale: x = code * scale.
 template <class Code>
 inline float encode(const float* x, int32_t size, float most, Code* codes) {
   Sums largest = zero_sums();
@@ -28,7 +28,7 @@ inline float encode(const float* x, int32_t size, float most, Code* codes) {
     for (int32_t i = 0; i < size; i += 16) narrow(codes + i, to_int(mul(load(x + i), splat(inverse))));
     return amax / most;
   }
-  memset(codes, 0, static_cast<size_t>(size) * sizeof(Code));  // nothing, or too little for a float to tell
+  memset(codes, 0, static_cast<size_t>(size) * sizeof(Code));  // all zero, or too small for a float scale
   return finite ? 0.0f : __builtin_nanf("");
 }
 
@@ -54,7 +54,7 @@ class Int8 {
   template <int ROWS>
   static void score(const Queries& queries, int r, const Heads& heads, int32_t block, int first, int last,
                     Weights& scores) {
-    constexpr int STEP = at_once(ROWS);
+    constexpr int STEP = unroll_count(ROWS);
     for (; first + STEP <= last; first += STEP) score_strips<ROWS, STEP>(queries.row(r), heads, block, first, scores);
     for (; first < last; first++) score_strips<ROWS, 1>(queries.row(r), heads, block, first, scores);
   }
@@ -62,8 +62,8 @@ class Int8 {
   template <int ROWS>
   static void gather(const int* begin, const int* end, const Heads& heads, int32_t block, Weights& weights,
                      float* out, ptrdiff_t stride) {
-    constexpr int STEP = at_once(ROWS);
-    Coded<ROWS> coded;
+    constexpr int STEP = unroll_count(ROWS);
+    WeightCodes<ROWS> coded;
     coded.first = BLOCK, coded.last = 0;
     for (int r = 0; r < ROWS; r++) {
       coded.scales[r] = encode_weights(begin[r], end[r], heads.cache.value_scales + block, weights[r], coded.codes[r]);
@@ -98,9 +98,9 @@ class Int8 {
  private:
   static constexpr float COARSE = 127.0f, FINEST = 32767.0f;
 
-  // Weights of the values of a block: 0 for keys that a row does not see, and none for keys that no row sees.
+  // Weights of a block's values: 0 for keys that a row does not see; keys that no row sees are left out.
   template <int ROWS>
-  struct Coded {
+  struct WeightCodes {
     int16_t codes[ROWS][BLOCK];
     float scales[ROWS];
     int first, last;
@@ -125,7 +125,7 @@ class Int8 {
 #pragma GCC unroll 16
         for (int s = 0; s < STEP; s++) {
           const int8_t* from = keys + (s * head_dim + d) * STRIP;
-          ask_for_next<ROWS>(from, BLOCK * head_dim, d / 2);
+          prefetch_next_block<ROWS>(from, BLOCK * head_dim, d / 2);
           pairs[s] = load_pairs(from);
         }
 #pragma GCC unroll 16
@@ -140,11 +140,11 @@ class Int8 {
     for (int i = 0; i < ROWS * STEP; i++) store(scores[i / STEP] + (strip + i % STEP) * STRIP, total[i]);
   }
 
-  // A row's weights times the values' scales; 0 for keys that it does not see. Returns the scale of the codes.
+  // Encodes a row's weights times the values' scales, 0 for keys that it does not see. Returns the scale of the codes.
   static float encode_weights(int begin, int end, const float* scales, float* weights, int16_t* codes) {
     if (begin >= end) {
       memset(codes, 0, BLOCK * sizeof *codes);
-      return -0.0f;  // times 0 it adds nothing, not even to the sign of a zero
+      return -0.0f;  // -0 * 0 leaves every sum unchanged, even the sign of a zero
     }
     for (int at = 0; at < BLOCK; at += 16) {
       if (at + 16 <= begin || at >= end) {
@@ -157,10 +157,10 @@ class Int8 {
     return encode(weights, BLOCK, FINEST, codes);
   }
 
-  // STEP * 16 dimensions of ROWS rows.
+  // Gathers STEP * 16 dimensions of ROWS rows.
   template <int ROWS, int STEP>
-  static void gather_dimensions(const Coded<ROWS>& weights, const Heads& heads, int32_t block, int32_t d, float* out,
-                                ptrdiff_t stride) {
+  static void gather_dimensions(const WeightCodes<ROWS>& weights, const Heads& heads, int32_t block, int32_t d,
+                                float* out, ptrdiff_t stride) {
     const ptrdiff_t pair = 2 * static_cast<ptrdiff_t>(heads.head_dim);
     const int8_t* values = codes_of(heads.cache.values) + (block + weights.first) / 2 * pair + 2 * d;
     Sums dots[ROWS * STEP];
@@ -170,7 +170,7 @@ class Int8 {
     for (int key = weights.first; key < weights.last; key += 2, values += pair) {
 #pragma GCC unroll 16
       for (int s = 0; s < STEP; s++) {
-        ask_for_next<ROWS>(values + 32 * s, BLOCK / 2 * pair, s);
+        prefetch_next_block<ROWS>(values + 32 * s, BLOCK / 2 * pair, s);
         pairs[s] = load_pairs(values + 32 * s);
       }
 #pragma GCC unroll 16

@@ -1,9 +1,9 @@
-// The convolutions of DFlash 2 over the rows of a block, of what goes into a sublayer and of what comes out of it:
+// The convolutions of DFlash 2 over the rows of a block, at the input and the output of a sublayer:
 //
 //   out[row][c] = sum over i < kernel of (base[side][i][c] + change[row][side][i][c / group]) * x[row - i][c]
 //
-// where the changes are a product with the sublayer's normed rows. Before a block there is nothing. A group is a multiple
-// of 16 channels.
+// where the changes are a product with the sublayer's normed rows. Zeros precede a block. A group is a multiple of 16
+// channels.
 #pragma once
 #include "stages.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 enum Side { INTO, OUT_OF };
 
-// 16 channels of a row after the convolution; `x` are those of the row, of rows before it they lie `stride` apart.
+// Returns 16 channels of a row after the convolution. `x` are the row's channels; earlier rows precede at `stride`.
 Lanes convolve(const Stage& s, const Convolution& conv, Side side, int row, int channel, const float* x,
                ptrdiff_t stride) {
   const Model& m = s.model;
@@ -28,7 +28,7 @@ Lanes convolve(const Stage& s, const Convolution& conv, Side side, int row, int 
   return total;
 }
 
-// The stage before a sublayer: its normed rows, and what they change.
+// The stage before a sublayer: norms its rows and computes their changes.
 bool find_changes(const Stage& s, const Convolution& conv, const float* weight) {
   const Model& m = s.model;
   if (!m.conv.kernel) return true;
@@ -46,7 +46,7 @@ bool find_changes(const Stage& s, const Convolution& conv, const float* weight) 
   });
 }
 
-// What a sublayer reads, quantized, in this thread's own rows.
+// Quantizes the input of a sublayer into this thread's rows.
 void prepare(const Stage& s, const Convolution& conv, const float* weight) {
   const int hidden = s.model.hidden;
   if (!s.model.conv.kernel) return normed(s, weight);
@@ -57,7 +57,7 @@ void prepare(const Stage& s, const Convolution& conv, const float* weight) {
   }
 }
 
-// x += matrix * rows + bias, as a sublayer gives it; a chunk of the channels.
+// Adds a sublayer's output, matrix * rows + bias, to x; a chunk of the channels.
 void add_sublayer(const Stage& s, int chunk, const Convolution& conv, const Matrix& matrix, const Rows& rows,
                   const float* bias) {
   if (!s.model.conv.kernel) return add_product(s, chunk, matrix, rows, bias);

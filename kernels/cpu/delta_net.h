@@ -1,11 +1,11 @@
-// Layers of gated delta net: instead of keys and values a head has a state, a matrix [k_dim][v_dim] that every row
+// GatedMatrices delta-net layers: instead of keys and values a head has a state, a matrix [k_dim][v_dim] that every row
 // decays, corrects and reads:
 //
 //   state *= decay;  state += key (value - state^T key)^T * beta;  out = state^T query
 //
-// where query, key and value are sums of the newest `kernel` projections, channel by channel. The state that is kept is
-// that before the last pass, beside what its rows were made of: the next pass begins where so many of them were kept,
-// and repeats these first, by the same operations in the same order. So any prefix of a verify can be kept, to the bit.
+// where query, key and value are sums of the newest `kernel` projections, channel by channel. The stored state is the
+// one before the last pass, with the inputs of that pass's rows. The next pass first repeats the rows that were kept,
+// with the same operations in the same order. So any prefix of a verify batch can be kept, bit for bit.
 #pragma once
 #include "stages.h"
 
@@ -13,7 +13,7 @@ namespace ldf {
 namespace LDF_ISA {
 namespace {
 
-// The sizes of these layers, as a pass needs them.
+// Derived sizes of these layers.
 struct Sizing {
   const DeltaShape& d;
   int keys() const { return d.k_heads * d.k_dim; }
@@ -25,14 +25,14 @@ struct Sizing {
 
 // ln(1 + e^x).
 inline Lanes softplus(Lanes x) {
-  const Lanes small = exponential(min(x, sub(splat(0.0f), x)));  // NaN stays
+  const Lanes small = exponential(min(x, sub(splat(0.0f), x)));  // keeps NaN
   const Lanes s = div(small, add(splat(2.0f), small)), square = mul(s, s);  // ln(1 + t) = 2 artanh(t / (2 + t))
   Lanes series = splat(1.0f / 17);
   for (int n = 15; n > 0; n -= 2) series = fma(series, square, splat(1.0f / n));
   return fma(splat(2.0f), mul(s, series), max(splat(0.0f), x));
 }
 
-// Some channels of a row after the convolution: `history` is that of the row's oldest input.
+// Convolves some channels of a row; `history` points to the row's oldest input.
 inline void convolve(const DeltaNet& net, const Sizing& z, const float* history, int channel, int size, float* out) {
   const ptrdiff_t mixed = z.mixed();
   for (int c = channel; c < channel + size; c += 16) {
@@ -52,7 +52,7 @@ inline void unit(float* x, int size, float scale) {
   for (int i = 0; i < size; i += 16) store(x + i, mul(load(x + i), factor));
 }
 
-// A row's change of 16 columns of a state [k_dim][16], and what it reads of them afterwards.
+// Applies a row to 16 columns of a state [k_dim][16]; returns what the row then reads of them.
 template <bool reads>
 inline Lanes advance(float* state, const float* key, const float* query, Lanes value, float decay, float beta,
                      int k_dim) {
@@ -78,7 +78,7 @@ inline Lanes advance(float* state, const float* key, const float* query, Lanes v
   return add(add(sums[0], sums[1]), add(sums[2], sums[3]));
 }
 
-// Keys and values of a head, and its queries if it is to read, of rows whose inputs begin at `history`.
+// Keys and values of a head's rows, and queries if they are to read.
 struct HeadRows {
   float *queries, *keys, *values;  // [rows][k_dim], ..., [rows][v_dim]
 };
@@ -100,8 +100,8 @@ inline void convolve_head(const Stage& s, const DeltaNet& net, const float* hist
   }
 }
 
-// Rows by which a head's state goes on, 16 columns after 16; what is read replaces the values. `keeps`: the state, too,
-// moves on; else a copy does.
+// Advances a head's state by rows, 16 columns at a time; what is read replaces the values. Without `keeps` a copy of
+// the state advances instead.
 inline void run_head(const Stage& s, const DeltaNet& net, int head, int rows, const HeadRows& x, bool reads,
                      bool keeps) {
   const DeltaShape& d = s.model.delta;
@@ -128,11 +128,11 @@ HeadRows head_rows(const Stage& s) {
   return {s.mine.delta, s.mine.delta + (size_t)MAX_ROWS * d.k_dim, s.mine.delta + (size_t)2 * MAX_ROWS * d.k_dim};
 }
 
-// How many rows of the last pass were kept; none count where a sequence begins.
+// Returns how many rows of the last pass were kept; 0 at the start of a sequence.
 int kept_of(const Stage& s) { return s.start ? s.start - s.model.progress->base : 0; }
 
-// All states go on by the first rows of the last pass that were kept; at the start of a sequence they are zero.
-void catch_up(const Stage& s, int chunk) {
+// Advances all states by the kept rows of the last pass; at the start of a sequence it zeroes them.
+void advance_states(const Stage& s, int chunk) {
   const DeltaShape& d = s.model.delta;
   const int kept = kept_of(s);
   if (!d.v_heads || (s.start && !kept)) return;
@@ -152,7 +152,7 @@ void catch_up(const Stage& s, int chunk) {
   }
 }
 
-// The history goes on by some rows, so that the inputs before the next one are at its front: channels first up to last.
+// Shifts the history by some rows, so that the inputs before the next row are at its front; channels first up to last.
 void shift_history(const Stage& s, const DeltaNet& net, int rows, int first, int last) {
   const Sizing z{s.model.delta};
   const size_t mixed = z.mixed(), bytes = sizeof(float) * (last - first);
@@ -162,7 +162,7 @@ void shift_history(const Stage& s, const DeltaNet& net, int rows, int first, int
   }
 }
 
-// The same for all layers, at the end of a pass whose states went on.
+// Shifts the history of all layers, at the end of a pass that advanced the states.
 void shift_histories(const Stage& s, int chunk, int rows) {
   const Share blocks = share(s.model.blocks, chunk, s);
   for (int b = blocks.begin; b < blocks.end; b++) {
@@ -171,7 +171,7 @@ void shift_histories(const Stage& s, int chunk, int rows) {
   }
 }
 
-// How much each head forgets and learns by each row, in the rows' [v_heads].
+// Computes the decay and the learning rate of each head for each row [v_heads].
 void project_gates(const Stage& s, const DeltaNet& net) {
   const int heads = s.model.delta.v_heads, panels = panels_of(net.alpha), across = panels * PANEL;
   float *alpha = s.mine.narrow, *beta = alpha + (size_t)MAX_ROWS * across;
@@ -192,7 +192,7 @@ void project_gates(const Stage& s, const DeltaNet& net) {
   }
 }
 
-// What the convolution mixes, into the history; the gates of the output; what each head forgets and learns.
+// Projects the convolution's inputs into the history, the output gates, and each head's decay and learning rate.
 void project_delta(const Stage& s, int chunk, const DeltaNet& net) {
   const Sizing z{s.model.delta};
   const int mixing = z.mixed() / PANEL, all = mixing + z.values() / PANEL;
@@ -214,8 +214,8 @@ void project_delta(const Stage& s, int chunk, const DeltaNet& net) {
   if (chunk == s.turn->threads - 1) project_gates(s, net);
 }
 
-// The heads' rows: what they read, normed, gated and quantized.
-void recur(const Stage& s, int chunk, const DeltaNet& net, bool keeps) {
+// Computes the heads' outputs, normed, gated and quantized.
+void run_delta_heads(const Stage& s, int chunk, const DeltaNet& net, bool keeps) {
   const Sizing z{s.model.delta};
   const DeltaShape& d = z.d;
   const Share heads = share(d.v_heads, chunk, s);

@@ -1,32 +1,33 @@
-// What an instruction set does by itself: the integer dot products of one group for a tile of rows and 16 channels.
+// The part that is specific to an instruction set: integer dot products of one group for a tile of rows and 16
+// channels.
 //
 // Each dots_*.h defines, in namespace ldf::LDF_ISA,
 //
 //   struct Dots {
-//     // Rows of a register tile; any number from 1 up to it is asked for.
+//     // Rows of a register tile; callers request 1 up to this number.
 //     template <class Codes> static constexpr int tile = ...;
-//     // Before the groups of one tile: for whole-tile instructions. Often empty.
+//     // Called before the groups of a tile, for tile instructions. Often empty.
 //     template <int rows, class Codes> static void begin();
 //     // out[r] = sum over a part's inputs i of (code[i][channel] - zero) * activation[r][i], exact, r < rows.
 //     template <int rows, class Codes, int part> static void dot(const uint8_t* codes, const Inputs& x, Sums* out);
-//     // After the last tile of a product.
+//     // Called after the last tile of a product.
 //     static void end();
-//     // Rows of a tile of two panels, 0 if there is none, from how many rows on it pays, and its dots: of the second
-//     // panel, `apart` bytes behind the first, out[rows + r]. See OnePanel.
+//     // Rows of a tile of two panels (0: none), the fewest rows for which it pays, and its dot products: out[rows + r]
+//     // for the second panel, `apart` bytes after the first. See OnePanel.
 //     template <class Codes> static constexpr int wide_tile = ...;
 //     static constexpr int FEWEST_WIDE = ...;
 //     template <int rows, class Codes> static void wide_dot(const uint8_t* codes, ptrdiff_t apart, const Inputs& x,
 //                                                           Sums* out);
 //   };
 //
-// `codes` and `x` are of a group; a part is the group, or a half of it where each half has a scale. Codes may lie
-// anywhere; packed weights are aligned to 64 bytes. `dot` reads no rows, inputs or codes but the group's. Nothing here
-// rounds: what is done with floats is in scales.h and products.h, once for all instruction sets.
+// `codes` and `x` belong to a group; a part is the group, or half of it if each half has a scale. Codes need no
+// alignment; packed weights are aligned to 64 bytes. `dot` reads only the group's rows, inputs and codes. Nothing here
+// rounds: float arithmetic is in scales.h and products.h, once for all instruction sets.
 #pragma once
 #include "formats.h"
 #include "simd.h"
 
-// By force, or the compiler makes one function for all formats with the same codes, whose sums then lie in memory.
+// Forced, since otherwise the compiler shares one function between formats and keeps its sums in memory.
 #define LDF_INLINE __attribute__((always_inline))
 
 namespace ldf {
@@ -37,8 +38,8 @@ template <int low_bits, int high_bits, int zero_point, int part_count = 1>
 struct Planes {
   static constexpr int low = low_bits, high = high_bits, zero = zero_point, parts = part_count;
   static constexpr int bytes = 64 * (low + high), quads = 8 / parts;
-  static constexpr int largest = (1 << (low + high)) - 1;  // of the codes that are multiplied
-  static constexpr const uint8_t* table = nullptr;         // what codes are, by what is stored; null if that itself
+  static constexpr int largest = (1 << (low + high)) - 1;  // largest code that is multiplied
+  static constexpr const uint8_t* table = nullptr;         // codes by stored value; null if they are equal
 };
 
 struct EightBits : Planes<8, 0, 128> {};
@@ -57,7 +58,7 @@ struct MicroFloats : Planes<4, 0, 12> {
   static constexpr const uint8_t* table = E2M1_CODES;
 };
 
-// Where a quad lies in a plane of so many bits: its 64 bytes, and its lowest bit in each of them.
+// Position of a quad in a plane of `bits` bits: the offset of its 64 bytes, and its lowest bit in each.
 template <int bits>
 constexpr int place_of(int quad) {
   return quad * bits / 8 * 64;
@@ -68,7 +69,7 @@ constexpr int shift_of(int quad) {
   return quad * bits % 8;
 }
 
-// One code; `at` is 4 * channel + input.
+// Returns one code; `at` is 4 * channel + input.
 template <class Codes>
 inline int code_of(const uint8_t* codes, int quad, int at) {
   int code = codes[place_of<Codes::low>(quad) + at] >> shift_of<Codes::low>(quad) & ((1 << Codes::low) - 1);
@@ -80,7 +81,7 @@ inline int code_of(const uint8_t* codes, int quad, int at) {
   return code;
 }
 
-// The activations of a tile's rows that meet the codes of a group. Those of a row lie k apart.
+// Activations of a tile's rows for one group; rows are k apart.
 struct Inputs {
   const int8_t* codes;  // row r: codes + r * k, -127 to 127
   const int32_t* sums;  // row r: sums + r * (k / 16); one for each 16 inputs
@@ -88,7 +89,7 @@ struct Inputs {
 
   const int8_t* row(int r) const { return codes + r * k; }
 
-  // The sum of all activations of a part: what `zero` is multiplied with.
+  // Returns the sum of all activations of a part, the factor of `zero`.
   template <class Codes, int part>
   int32_t sum(int r) const {
     const int32_t* of_row = sums + r * (k / 16);
@@ -96,7 +97,7 @@ struct Inputs {
   }
 };
 
-// What an instruction set says that has no tiles of two panels.
+// Base of instruction sets without tiles of two panels.
 struct OnePanel {
   template <class Codes>
   static constexpr int wide_tile = 0;

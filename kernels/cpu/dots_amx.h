@@ -1,14 +1,15 @@
 // Integer dot products with AMX: one instruction multiplies a group of all rows with 16 channels; see dots.h.
 //
-// A group's sums must leave their tile to be scaled, so tiles save less than their peak. In cycles of Sapphire Rapids
-// for a group of r rows, where two vector products, two loads and one store can start:
+// A group's sums leave their tile to be scaled, so tiles save less than their peak suggests. Cycles on Sapphire Rapids
+// for a group of r rows, with two vector products, two loads and one store per cycle:
 //   AVX512-VNNI   8 r products: 4 r
 //   tiles         8 for the codes, r each to load activations, to multiply and to store sums: 3 r + 8 one by one
-// From eight rows on that is no more, and some of it runs side by side. Groups of two parts have two sets of sums: never.
+// From eight rows on tiles are at least as fast, and partly overlap. Groups of two parts have two sets of sums: no
+// tiles.
 #pragma once
 #include "dots_avx512vnni.h"
 
-// Numbers of tiles. The intrinsics want what the preprocessor sees.
+// Tile numbers: the intrinsics need preprocessor constants.
 #define LDF_SUMS 0
 #define LDF_INPUTS 1
 #define LDF_CODES 2
@@ -61,7 +62,7 @@ struct Dots : OnePanel {
   }
 
  private:
-  // GCC does not know that tile instructions read memory: what they read is written before this.
+  // GCC does not know that tile instructions read memory; this completes earlier writes.
   static void tiles_read() { __asm__ volatile("" ::: "memory"); }
 
   struct Shapes {
@@ -75,7 +76,7 @@ struct Dots : OnePanel {
     }
   };
 
-  // The codes less their zero point, which fits into signed bytes.
+  // Unpacks codes minus their zero point, which fits into signed bytes.
   template <class Codes>
   static void unpack(const uint8_t* codes, int8_t* weights) {
     const __m512i zero = _mm512_set1_epi8(static_cast<char>(Codes::zero));

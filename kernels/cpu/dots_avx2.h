@@ -1,8 +1,8 @@
 // Integer dot products without VNNI; see dots.h.
 //
 // vpmaddubsw multiplies unsigned with signed bytes and adds neighbours into 16 bits, where 255 * 127 * 2 does not fit.
-// So codes of 8 bits go in as |code - 128| times x with the sign of code - 128, and vpmaddwd makes 32 bits of each
-// product. Smaller codes go in as they are, and 16 bits hold the sum of a run of quads: eight where codes are below 16,
+// So 8-bit codes are multiplied as |code - 128| times x with the sign of code - 128, and vpmaddwd widens each product
+// to 32 bits. Smaller codes are used unmodified, and 16 bits hold the sum of a run of quads: eight for codes below 16,
 // four below 32, two below 64.
 #pragma once
 #include "unpack_avx2.h"
@@ -24,7 +24,7 @@ struct Dots : OnePanel {
   LDF_INLINE static void dot(const uint8_t* codes, const Inputs& x, Sums* out) {
     constexpr int first = part * Codes::quads;
     if constexpr (run<Codes> == 0) {
-      static_assert(Codes::zero == 128, "what flips the sign bit");
+      static_assert(Codes::zero == 128, "flipping the sign bit subtracts 128");
       for (int r = 0; r < rows; r++) out[r] = zero_sums();
       signed_quads<rows, Codes, first>(codes, x, out);
     } else {
@@ -35,7 +35,7 @@ struct Dots : OnePanel {
   }
 
  private:
-  // Quads whose products with the largest activations 16 bits hold.
+  // Returns the number of quads whose products with the largest activations fit into 16 bits.
   static constexpr int run_of(int largest) {
     const int most = 32767 / (2 * 127 * largest);
     return most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : most;
@@ -44,7 +44,7 @@ struct Dots : OnePanel {
   template <class Codes>
   static constexpr int run = run_of(Codes::largest) < Codes::quads ? run_of(Codes::largest) : Codes::quads;
 
-  // In each quad, a are the first eight channels, and b the others.
+  // In each quad, a is the first eight channels and b the other eight.
   template <int rows, class Codes, int quad>
   LDF_INLINE static void signed_quads(const uint8_t* codes, const Inputs& x, Sums* out) {
     const __m256i zero = _mm256_set1_epi8(-128);
@@ -86,7 +86,7 @@ struct Dots : OnePanel {
 
   static __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
-  // The empty assembly keeps the compiler from making a tree of a sum, whose branches the registers cannot hold.
+  // The empty assembly keeps the compiler from summing in a tree, which would need too many registers.
   static void add32(__m256i* sum, __m256i x) {
     *sum = _mm256_add_epi32(*sum, x);
     asm("" : "+x"(*sum));

@@ -1,7 +1,7 @@
 // Integer dot products with AVX512-VNNI: one instruction multiplies four inputs of a row with 16 channels; see dots.h.
 //
-// vpdpbusd takes unsigned codes and signed activations. The zero point is taken off by what a sum starts from. Quad by
-// quad, all rows of a tile meet the codes: sums that wait for themselves would fill the processor's queues.
+// vpdpbusd takes unsigned codes and signed activations. The start value of a sum subtracts the zero point. All rows of
+// a tile are processed quad by quad: sums with long dependency chains would fill the processor's queues.
 #pragma once
 #include <immintrin.h>
 
@@ -15,7 +15,7 @@ struct VectorDots {
   template <class Codes>
   static constexpr int tile = 8;
 
-  // Of two panels each input is loaded once for both: loads, not products, are the limit of one panel.
+  // Two panels share each load of an input: with one panel, loads are the bottleneck.
   template <class Codes>
   static constexpr int wide_tile = Codes::parts == 1 ? 4 : 0;
   static constexpr int FEWEST_WIDE = 3;  // fewer wait for memory
@@ -64,7 +64,7 @@ struct VectorDots {
   }
 
   // The products of four inputs with the channels' codes, for all quads from `quad` to the end of its part. GCC does
-  // not fold the broadcast of _mm512_dpbusd_epi32 into the instruction, which makes two of each.
+  // not fold the broadcast of _mm512_dpbusd_epi32 into the instruction, which makes two instructions of each.
   template <int rows, class Codes, int quad>
   LDF_INLINE static void add_quads(const uint8_t* codes, const Inputs& x, __m512i* sums) {
     const __m512i code = unpacked<Codes, quad>(codes);
@@ -87,7 +87,7 @@ struct VectorDots {
     if constexpr ((quad + 1) % Codes::quads) add_quads_of_two<rows, Codes, quad + 1>(codes, apart, x, sums);
   }
 
-  // GCC takes what it has computed for a broadcast through memory: one more load of many.
+  // GCC would broadcast through memory, at the cost of another load.
   template <class Codes, int part>
   static __m512i start(const Inputs& x, int r) {
     if constexpr (Codes::zero == 0) return _mm512_setzero_si512();

@@ -1,6 +1,6 @@
 // Integer dot products with AVX-VNNI: one instruction multiplies four inputs of a row with eight channels; see dots.h.
 //
-// vpdpbusd takes unsigned codes and signed activations. The zero point is taken off by what a sum starts from.
+// vpdpbusd takes unsigned codes and signed activations. The start value of a sum subtracts the zero point.
 #pragma once
 #include "unpack_avx2.h"
 

@@ -1,6 +1,6 @@
 // Integer dot products with NEON: one instruction multiplies four inputs of a row with four channels; see dots.h.
 //
-// sdot takes signed numbers: the zero point is taken off the codes, once for all rows of a tile.
+// sdot takes signed numbers: the zero point is subtracted from the codes, once for all rows of a tile.
 #pragma once
 #include <arm_neon.h>
 

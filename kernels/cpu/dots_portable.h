@@ -1,4 +1,4 @@
-// Integer dot products in plain C++. What every instruction set promises is written in dots.h.
+// Integer dot products in portable C++; see dots.h.
 #pragma once
 #include "dots.h"
 

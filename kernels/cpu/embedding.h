@@ -1,4 +1,4 @@
-// One row of a packed matrix as floats: the embedding of a token.
+// Reads one row of a packed matrix as floats: the embedding of a token.
 #pragma once
 #include "scales.h"
 

@@ -1,7 +1,7 @@
-// A mixture of experts: the router gives every row the few that it is for.
+// Mixture of experts: the router chooses a few experts for every row.
 //
-// Rows are sorted by expert into slots, an expert's matrices run over its slots, and a row adds up what its experts
-// gave in the order of their numbers.
+// Rows are sorted by expert into slots, an expert's matrices run over its slots, and a row sums its experts' outputs in
+// the order of their numbers.
 #pragma once
 #include "stages.h"
 
@@ -11,9 +11,9 @@ namespace {
 
 constexpr int MAX_EXPERTS = 512, MAX_CHOSEN = 32;
 
-// Which expert each slot is of: slots of one expert lie together, in the order of the rows.
+// Assignment of slots to experts: the slots of an expert are consecutive, in the order of the rows.
 struct Routing {
-  int first[MAX_EXPERTS + 1];            // slots first[e] up to first[e + 1] are of expert e
+  int first[MAX_EXPERTS + 1];            // expert e has the slots first[e] up to first[e + 1]
   int row[MAX_ROWS * MAX_CHOSEN];        // of each slot
   float weight[MAX_ROWS * MAX_CHOSEN];  // of each slot
 };
@@ -30,7 +30,7 @@ Matrix expert_of(const Matrix& all, int expert) {
 
 const float* bias_of(const float* all, int expert, int size) { return all ? all + (size_t)expert * size : nullptr; }
 
-// Router logits of all rows, a chunk of the experts.
+// Computes the router logits of all rows for a chunk of the experts.
 void route(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
   const Share experts = share(m.experts, chunk, s);
@@ -46,7 +46,7 @@ void route(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
-// The likeliest experts of one row, of equals the lowest, ascending by number; their softmax weights.
+// Chooses the likeliest experts of a row, ascending by number, and their softmax weights; ties go to the lowest.
 void choose(const Model& m, const float* logits, int* chosen, float* weights) {
   float largest = logits[0];
   for (int e = 1; e < m.experts; e++) largest = logits[e] > largest ? logits[e] : largest;
@@ -73,7 +73,7 @@ void choose(const Model& m, const float* logits, int* chosen, float* weights) {
     total += exponentials[e];
     weights[count++] = exponentials[e];
   }
-  total += 0 * all;  // NaN if any logit is
+  total += 0 * all;  // NaN if any logit is NaN
   for (int c = 0; c < m.chosen; c++) weights[c] /= m.normalise ? total : all;
 }
 
@@ -96,7 +96,7 @@ void sort_by_expert(const Stage& s, Routing& routing) {
   }
 }
 
-// The quantized rows of one expert, side by side.
+// Gathers the quantized rows of one expert.
 void gather(const Stage& s, const int* rows, int count) {
   const int k = s.model.hidden;
   for (int i = 0; i < count; i++) {
@@ -108,14 +108,14 @@ void gather(const Stage& s, const int* rows, int count) {
   }
 }
 
-// Gate and up of all chosen experts: units of 32 channels, counted through the experts that any row chose.
-void raise(const Stage& s, int chunk, const Layer& layer, const Routing& routing) {
+// Computes gate and up of all chosen experts, in units of 32 channels numbered through the active experts.
+void compute_gate_up(const Stage& s, int chunk, const Layer& layer, const Routing& routing) {
   const Model& m = s.model;
   const int per_expert = m.inner / GROUP;
   int active = 0;
   for (int e = 0; e < m.experts; e++) active += routing.first[e + 1] > routing.first[e];
   const Share units = share(active * per_expert, chunk, s);
-  int unit = 0;  // of the expert's first
+  int unit = 0;  // number of the expert's first unit
   for (int e = 0; e < m.experts && unit < units.end; e++) {
     const int count = routing.first[e + 1] - routing.first[e];
     if (!count) continue;
@@ -124,14 +124,14 @@ void raise(const Stage& s, int chunk, const Layer& layer, const Routing& routing
     unit += per_expert;
     if (begin >= end) continue;
     gather(s, routing.row + routing.first[e], count);
-    const Gated of = {expert_of(layer.gate, e), expert_of(layer.up, e), bias_of(layer.gate_bias, e, m.inner),
+    const GatedMatrices of = {expert_of(layer.gate, e), expert_of(layer.up, e), bias_of(layer.gate_bias, e, m.inner),
                       bias_of(layer.up_bias, e, m.inner), m.inner};
     gate_and_up(s, of, s.mine.gathered, count, row_from(s.w.inner, routing.first[e], m.inner), begin, end);
   }
 }
 
-// x += weight * (down(inner) + bias), a chunk of the channels, expert after expert.
-void lower(const Stage& s, int chunk, const Layer& layer, const Routing& routing) {
+// Computes x += weight * (down(inner) + bias) for a chunk of the channels, expert by expert.
+void add_down(const Stage& s, int chunk, const Layer& layer, const Routing& routing) {
   const Model& m = s.model;
   const Share panels = share(panels_of(layer.down), chunk, s);
   for (int e = 0; e < m.experts; e++) {
@@ -154,22 +154,22 @@ void lower(const Stage& s, int chunk, const Layer& layer, const Routing& routing
   }
 }
 
-// The three stages of a mixture, in which the expert that every row has comes last.
+// Runs the three stages of a mixture; the shared expert comes last.
 bool mixture(const Stage& s, const Layer& layer) {
   Once sorted, ready;
   Routing routing;
   return together(s.turn, [&](int chunk) { route(s, chunk, layer); }) && together(s.turn, [&](int chunk) {
     if (ready.first()) normed(s, layer.mlp_norm);
     if (sorted.first()) sort_by_expert(s, routing);
-    raise(s, chunk, layer, routing);
+    compute_gate_up(s, chunk, layer, routing);
     if (s.model.shared) {
       const Share units = share(s.model.shared / GROUP, chunk, s);
-      const Gated of = {layer.shared_gate, layer.shared_up, nullptr, nullptr, s.model.shared};
+      const GatedMatrices of = {layer.shared_gate, layer.shared_up, nullptr, nullptr, s.model.shared};
       gate_and_up(s, of, s.mine.rows, s.rows, s.w.shared, units.begin, units.end);
     }
   }) && together(s.turn, [&](int chunk) {
     if (sorted.first()) sort_by_expert(s, routing);
-    lower(s, chunk, layer, routing);
+    add_down(s, chunk, layer, routing);
     if (s.model.shared) add_product(s, chunk, layer.shared_down, s.w.shared, nullptr, s.w.shares);
   });
 }

@@ -1,15 +1,15 @@
-// What the kernels work on: packed weights, quantized activations, keys and values. Plain structs, no code.
+// Data of the kernels: packed weights, quantized activations, KV cache. Plain structs, no code.
 //
-// Weights lie in panels of 16 output channels and groups of 32 inputs. A quad is four inputs of all channels, which is
-// what the integer dot products of every processor here read at once. The codes of a group are unsigned and lie in one
-// plane or two, the second one with the bits above those of the first. A plane of b bits is b times 64 bytes
-// [16 channels][4 inputs]; a byte has the codes of 8 / b quads, the lowest bits those of the first:
+// Weights are stored in panels of 16 output channels and groups of 32 inputs. A quad is four inputs of all channels,
+// the unit that the integer dot products of all processors read. The codes of a group are unsigned and stored in one or
+// two planes; the second has the bits above those of the first. A plane of b bits is b times 64 bytes [16 channels][4
+// inputs]; a byte has the codes of 8 / b quads, the lowest bits those of the first:
 //   8 bits           512 bytes  each quad by itself
 //   4 bits           256 bytes  the low nibble is of the even quad
 //   4 bits and 1     320 bytes  then [16 channels][4 inputs], of which bit q is the fifth of quad q
 //   2 bits and 1     192 bytes  [2 fours of quads][16 channels][4 inputs], then bits as above
 //   2 bits           128 bytes
-// The numbers of a file are kept exactly, whatever the format.
+// Every format keeps the numbers of the file exactly.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -57,29 +57,29 @@ struct Matrix {
   int32_t kind, n, k;
   const uint8_t* codes;   // [panels][groups][bytes of a group]
   const uint8_t* scales;  // [panels][groups] of the above
-  // float16. Q4_1, Q5_1: m [panels][groups][16]. Q4_K, Q5_K, Q2_K: [panels][k / 256][2: d, dmin][16]. IQ4_XS, Q6_K, Q3_K:
-  // d [panels][k / 256][16]. Null if there are none.
+  // float16. Q4_1, Q5_1: m [panels][groups][16]. Q4_K, Q5_K, Q2_K: [panels][k / 256][2: d, dmin][16]. IQ4_XS, Q6_K,
+  // Q3_K: d [panels][k / 256][16]. Null if there are none.
   const uint16_t* supers;
 };
 
-// Codes by nibble, of types whose values are no even steps. Their zero points are 128 and 12.
+// Codes by nibble for types with unevenly spaced values. Their zero points are 128 and 12.
 constexpr uint8_t IQ4_CODES[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 constexpr uint8_t E2M1_CODES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 // Activations quantized row by row, group by group: x = code * scale.
 struct Rows {
   int8_t* codes;   // [rows][k], -127 to 127
-  float* scales;   // [rows][k / 32]; NaN where the group was not finite
+  float* scales;   // [rows][k / 32]; NaN if the group was not finite
   int32_t* sums;   // [rows][k / 16]: of 16 codes
   float* totals;   // [rows][k / 32]: of 32 codes, times their scale
 };
 
-// Keys and values of one layer and one key-value head: float16 or, where there are scales, int8 codes. Two dimensions of
-// a key, and two values, lie side by side there.
+// KV cache of one layer and one key-value head: float16, or int8 codes if there are scales. In int8, two dimensions of
+// a key, and two values, are adjacent.
 struct Cache {
   void* keys;           // float16 [capacity / 16][head_dim][16 keys], or int8 [capacity / 16][head_dim / 2][16 keys][2]
   void* values;         // float16 [capacity][head_dim], or int8 [capacity / 2][head_dim][2 values]
-  float* key_scales;    // [capacity / 16][head_dim / 32][16 keys]; null: float16. NaN where a key was not finite
+  float* key_scales;    // [capacity / 16][head_dim / 32][16 keys]; null: float16. NaN if a key was not finite
   float* value_scales;  // [capacity]
 };
 

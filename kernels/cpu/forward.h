@@ -1,7 +1,7 @@
-// One pass of a decoder, stage by stage. What is cheap (norms, quantizing) every thread does for itself: that costs less
-// than one more stage.
+// One pass of a decoder, stage by stage. Every thread repeats cheap work (norms, quantization) for itself, which costs
+// less than another stage.
 //
-// A row's numbers depend on that row and what is cached, never on its neighbours or the number of threads.
+// A row's numbers depend on that row and the cache, never on the rest of the batch or the number of threads.
 #pragma once
 #include "convolution.h"
 #include "delta_net.h"
@@ -18,7 +18,7 @@ struct Decoding {
 };
 static_assert(sizeof(Decoding) <= MAX_ARGUMENT, "the pool copies it");
 
-// A chunk of the rows of the residual stream after a block, where that is asked for.
+// Copies a chunk of the rows of the residual stream after a block, if requested.
 void copy_taps(const Stage& s, int chunk, const Pass& pass, int block) {
   const Model& m = s.model;
   if (!pass.taps) return;
@@ -37,7 +37,7 @@ bool dense_mlp(const Stage& s, const Layer& layer) {
   return find_changes(s, layer.mlp_conv, layer.mlp_norm) && together(s.turn, [&](int chunk) {
     if (ready.first()) prepare(s, layer.mlp_conv, layer.mlp_norm);
     const Share units = share(s.model.inner / GROUP, chunk, s);
-    const Gated of = {layer.gate, layer.up, nullptr, nullptr, s.model.inner};
+    const GatedMatrices of = {layer.gate, layer.up, nullptr, nullptr, s.model.inner};
     gate_and_up(s, of, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
   }) && together(s.turn, [&](int chunk) {
     add_sublayer(s, chunk, layer.mlp_conv, layer.down, s.w.inner, nullptr);
@@ -57,26 +57,26 @@ bool project_block(const Stage& s, const Layer& layer, const Pass& pass, int blo
   });
 }
 
-bool attend_or_recur(const Stage& s, const Layer& layer, const Pass& pass) {
+bool run_heads(const Stage& s, const Layer& layer, const Pass& pass) {
   return together(s.turn, [&](int chunk) {
     if (layer.delta) {
-      recur(s, chunk, *layer.delta, pass.keeps);
+      run_delta_heads(s, chunk, *layer.delta, pass.keeps);
     } else {
       attention(s, chunk, layer);
     }
   });
 }
 
-// All blocks; false where this thread has nothing more to do.
+// Runs all blocks; false if this thread has nothing more to do.
 bool run_blocks(const Stage& s, const Pass& pass) {
   const Model& m = s.model;
   const bool reads_head = pass.logits || pass.best;
   for (int b = 0; b < m.blocks; b++) {
     const Layer& layer = m.layers[b];
     if (!project_block(s, layer, pass, b)) return false;
-    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // what comes after keys and values, or a state
+    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // the rest after keys and values, or after a state
     if (feeds_head_alone && !layer.delta) return true;
-    if (!attend_or_recur(s, layer, pass)) return false;
+    if (!run_heads(s, layer, pass)) return false;
     if (feeds_head_alone) return true;
     const bool added = together(s.turn, [&](int chunk) {
       add_sublayer(s, chunk, layer.attention_conv, layer.output, s.w.heads, layer.output_bias);
@@ -94,7 +94,7 @@ void decode(const void* argument, Turn* turn) {
   const Stage s{m, w, w.mine, turn, d.pass.rows, d.pass.start};
   const bool starts = together(turn, [&](int chunk) {
     embed(s, chunk, d.pass.ids);
-    if (m.progress) catch_up(s, chunk);
+    if (m.progress) advance_states(s, chunk);
   });
   if (!starts || (s.rows && !run_blocks(s, d.pass))) return;
   if (m.progress && d.pass.keeps) {
@@ -104,7 +104,7 @@ void decode(const void* argument, Turn* turn) {
   Once ready;
   together(turn, [&](int chunk) {
     if (ready.first()) normed(s, m.norm);
-    look_through_head(s, chunk, d.pass);
+    scan_head(s, chunk, d.pass);
     project_selectors(s, chunk);
   });
 }
@@ -153,8 +153,8 @@ void forward(const Model* model, const Pass* pass, Pool* pool) {
     *model->progress = pass->keeps ? Progress{pass->start + pass->rows, 0} : Progress{pass->start, pass->rows};
   }
   if (model->slots.candidates) return select(*model, *pass, pool_size(pool));
-  conclude(*model, *pass, pool_size(pool));
-  if (model->slots.markov_w2.n) correct(*model, *pass, pool);
+  write_best(*model, *pass, pool_size(pool));
+  if (model->slots.markov_w2.n) correct_slots_repeatedly(*model, *pass, pool);
 }
 
 void inject(const Model* model, const float* taps, int32_t rows, int32_t start, Pool* pool) {

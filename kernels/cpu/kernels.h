@@ -1,18 +1,18 @@
-// What the outside may call: one table of functions for each instruction set, and the structs of a whole model.
+// Public interface: one table of functions for each instruction set, and the structs of a model.
 #pragma once
 #include "formats.h"
 #include "threads.h"
 
 namespace ldf {
 
-// The heads of gated delta nets, the same in all layers; v_heads is 0 in a model that has none. Value head h goes with
-// key head h % k_heads.
+// Heads of gated delta nets, the same in all layers; v_heads is 0 in a model without them. Value head h uses key head
+// h % k_heads.
 struct DeltaShape {
   int32_t k_heads, v_heads, k_dim, v_dim, kernel;  // kernel: inputs of the convolution
 };
 
 // A layer of gated delta net (see delta_net.h), with keys = k_heads * k_dim, values = v_heads * v_dim and
-// mixed = 2 * keys + values. What is kept of a sequence is here, too.
+// mixed = 2 * keys + values, including the states of a sequence.
 struct DeltaNet {
   Matrix mixed, gate, alpha, beta;  // [mixed, hidden], [values, hidden], [v_heads, hidden], likewise
   const float* conv;                // [kernel][mixed]
@@ -23,63 +23,63 @@ struct DeltaNet {
   float *decays, *betas;            // [MAX_ROWS][v_heads] of the rows after it
 };
 
-// The convolutions of DFlash 2 around a sublayer: of what goes into it, and of what comes out of it (see convolution.h).
+// The convolutions of DFlash 2 at the input and the output of a sublayer (see convolution.h).
 struct Convolution {
   Matrix changes;     // [2 * kernel * hidden / group, hidden]
   const float* base;  // [2][kernel][hidden]
 };
 
-// Their size; kernel is 0 in a model that has none.
+// Size of the convolutions; kernel is 0 in a model without them.
 struct ConvolutionShape {
-  int32_t kernel, group;  // rows that meet, the newest included; channels that share a change
+  int32_t kernel, group;  // rows of a convolution, the newest included; channels that share a change
 };
 
-// What makes the slots of a drafter depend on the token before them, by the Markov head of DSpark or the selector of
-// DFlash 2 (see slots.h). What is not there is null, and its matrices have no rows.
+// Heads that make a drafter's slots depend on the token before them: the Markov head of DSpark or the selector of
+// DFlash 2 (see slots.h). Missing parts are null, and their matrices have no rows.
 struct SlotHeads {
   Matrix markov_w1, markov_w2;  // [vocabulary, rank], [rows of the head, rank]
-  const float* confidence;      // [hidden + rank]: how sure a slot is; null: its softmax says
+  const float* confidence;      // [hidden + rank]; null: the softmax probability is the confidence
   float confidence_bias;
   Matrix predecessor, successor, selector;  // [vocabulary, rank], likewise, [rank, hidden]
   int32_t candidates;                       // of a slot, for the selector
-  int32_t first;                            // slot that proposes
-  const int32_t* tokens;                    // of the head's rows; null: row by row
+  int32_t first;                            // first slot that proposes
+  const int32_t* tokens;                    // of the head's rows; null: row i is token i
 };
 
-// How far the states have come: they are those before token `base`, and can go on by any of the `rows` that followed.
+// Progress of the states: they are those before token `base`, and can advance by any of the `rows` that followed.
 struct Progress {
   int32_t base, rows;
 };
 
-// One block of a decoder. A mixture of experts has its matrices one after the other, each padded to whole panels.
+// One block of a decoder. The matrices of a mixture of experts are in sequence, each padded to whole panels.
 struct Layer {
   const float *attention_norm, *query_norm, *key_norm, *mlp_norm;  // query_norm and key_norm: null where there is none
   Matrix query, key, value, output, gate, up, down;                // of one expert, the first
   const float* router;                                             // [experts][hidden]; null in a dense block
   const float *query_bias, *key_bias, *value_bias, *output_bias;   // these, and what follows, null where there is none
   const float *router_bias, *gate_bias, *up_bias, *down_bias;      // [experts][...]
-  const float* sinks;  // [heads] a score of each head that no value belongs to
-  Matrix shared_gate, shared_up, shared_down;  // of an expert that every row has
+  const float* sinks;  // [heads] score of each head without a value
+  Matrix shared_gate, shared_up, shared_down;  // of the shared expert
   const float* shared_router;                  // [hidden]
-  const DeltaNet* delta;                       // instead of attention, which then has `output` alone
+  const DeltaNet* delta;                       // instead of attention, of which only `output` is used
   Convolution attention_conv, mlp_conv;
   Cache cache;     // of all key-value heads, one after the other
   int32_t causal;  // whether a row sees no later row
   int32_t window;  // a row sees keys nearer than this; 0: all
 };
 
-// A decoder, or a drafter, which borrows its target's embedding and head. It must outlive the threads that run it.
+// A decoder, or a drafter that uses its target's embedding and head. It must outlive the threads that run it.
 struct Model {
   int32_t blocks, hidden, heads, kv_heads, head_dim, inner;  // inner: of the MLP, or of one expert
   int32_t experts, chosen, normalise;                        // 0, 0, 0 where dense
-  int32_t shared;                                            // inner of the expert that every row has; 0: none
-  int32_t rotary;                                            // channels of a head that RoPE turns, the first ones
+  int32_t shared;                                            // inner of the shared expert; 0: none
+  int32_t rotary;                                            // leading channels of a head that RoPE rotates
   int32_t gated;  // whether a head's query is followed by a gate of its output, [heads][2][head_dim]
-  int32_t vocabulary, capacity;                              // capacity: positions that keys and values have room for
+  int32_t vocabulary, capacity;                              // capacity: positions of the KV cache
   float eps;
   float swiglu_limit;  // of the gate and up of `swiglu_clamped`; 0: `swiglu`
-  float embedding_scale, logit_scale;                        // what embeddings and logits are multiplied with
-  float softcap;                                             // logits become softcap * tanh(logit / softcap); 0: they stay
+  float embedding_scale, logit_scale;                        // factors of embeddings and logits
+  float softcap;                                             // logits become softcap * tanh(logit / softcap); 0: no cap
   const float *cosines, *sines;                              // [capacity][rotary / 2]
   Matrix embedding, head;
   const float* norm;
@@ -95,24 +95,25 @@ struct Model {
   SlotHeads slots;
 };
 
-// One pass of `rows` tokens at positions start, start + 1, ...; what is null is not computed. With delta nets `start` is
-// 0 or within reach of `Progress`, and 0 rows only let the states go on to it.
+// One pass of `rows` tokens at positions start, start + 1, ...; outputs that are null are not computed. With delta nets
+// `start` is 0 or reachable from `Progress`, and 0 rows only advance the states to it.
 struct Pass {
   const int32_t* ids;
   int32_t rows, start;
   float* taps;        // [rows][tap_count * hidden]
-  float* logits;      // [rows][vocabulary]; with a Markov head those before it, which it needs
-  int32_t* best;      // [rows] likeliest token, of equals the lowest
-  float* confidence;  // [rows] its softmax probability, or what slot heads say; these need it, and best
-  int32_t* numbers;   // [rows] whether all logits are numbers below infinity; with best, and without confidence
-  int32_t keeps;      // whether all rows are kept, so that the states of delta nets may go on at once
+  float* logits;      // [rows][vocabulary]; required by a Markov head, before its correction
+  int32_t* best;      // [rows] likeliest token; ties go to the lowest
+  float* confidence;  // [rows] its softmax probability, or the output of slot heads, which require it and best
+  int32_t* numbers;   // [rows] whether all logits are finite or -infinity; with best, without confidence
+  int32_t keeps;      // whether all rows are kept, so that the states of delta nets advance at once
 };
 
 struct Kernels {
   const char* name;
-  // Rows x [rows][k] quantized.
+  // Quantizes rows x [rows][k].
   void (*quantize)(const float* x, int32_t rows, int32_t k, Rows* out);
-  // out[r][c], c counting from channel 16 * first_panel, of whole panels first_panel up to last_panel; stride in floats.
+  // out[r][c], c counting from channel 16 * first_panel, of whole panels first_panel up to last_panel; stride in
+  // floats.
   void (*product)(const Matrix* weights, const Rows* x, int32_t rows, int32_t first_panel, int32_t last_panel,
                   float* out, ptrdiff_t stride);
   // out[i] = softmax(q[i] keys^T * scale) values over keys begin[i] up to end[i]; strides in floats.
@@ -124,11 +125,11 @@ struct Kernels {
   void (*rotate)(float* x, const float* cosines, const float* sines, int32_t head_dim);
   void (*swiglu)(const float* gate, const float* up, int32_t size, float* out);
   void (*swiglu_clamped)(const float* gate, const float* up, float limit, int32_t size, float* out);
-  // The target's pass over rows; keys and values are written at their positions.
+  // Runs a pass over rows, and writes keys and values at their positions.
   void (*forward)(const Model* model, const Pass* pass, Pool* pool);
-  // A drafter's context: keys and values at positions start, ... of the target's taps [rows][tap_count * hidden].
+  // Writes a drafter's keys and values at positions start, ... from the target's features [rows][tap_count * hidden].
   void (*inject)(const Model* model, const float* taps, int32_t rows, int32_t start, Pool* pool);
-  // Products of `count` groups of 32 inputs with 16 channels, from the nearest cache: the processor's integer peak.
+  // Multiplies `count` groups of 32 inputs with 16 channels in the nearest cache, to measure the integer peak.
   int32_t (*peak)(int64_t count);
 };
 

@@ -1,19 +1,19 @@
-// Quantized rows times a packed matrix. The result has the same bits on every instruction set, and for a row whatever
-// its neighbours: for each channel, from its first group to its last,
+// Quantized rows times a packed matrix. A row's result has the same bits on every instruction set and in any batch: for
+// each channel, from its first group to its last,
 //
 //   Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL   total = fma(dot, scale * x_scale, total)
 //   MXFP4                                  total = fma(dot, 2^(e - 128) * x_scale, total)
 //   Q4_K, Q5_K, IQ4_XS                     total = fma(dot, (d * scale) * x_scale, total)
 //   Q6_K, Q3_K, Q2_K                       total = fma(s0 * dot0 + s1 * dot1, d * x_scale, total)
 //
-// where dot = sum of (code - zero) * x is exact, in integers and as a float: it is below 2^24 in all formats, and so is
-// s0 * dot0 + s1 * dot1. Some have
+// where dot = sum of (code - zero) * x is exact, as an integer and as a float: it is below 2^24 in all formats, and so
+// is s0 * dot0 + s1 * dot1. Some formats add
 //
 //   Q4_1, Q5_1   shifted = fma(x_total, m, shifted)
 //   Q4_K, Q5_K   shifted = fma(x_total, -(dmin * minimum), shifted)
-//   Q2_K         the same for each half of the group, one after the other
+//   Q2_K         likewise for each half of the group in sequence
 //
-// beside it, where x_total = (sum of x) * x_scale, and their result is total + shifted.
+// where x_total = (sum of x) * x_scale, and their result is total + shifted.
 #pragma once
 #include "scales.h"
 
@@ -22,18 +22,18 @@ namespace LDF_ISA {
 
 constexpr int FEW_ROWS = 2;
 
-// The panels that come next, and which of the tiles this is that meet the same panels.
-struct Coming {
+// The next panels to prefetch, and the index of this tile among those that use the current panels.
+struct NextPanels {
   Panel next;
   int tile, tiles;
 };
 
-// Asks for the panels that come next while a tile computes, so that memory and multipliers work at the same time. All
-// tiles that meet the same panels share what comes next; each spreads its part of the codes over its groups.
+// Prefetches the next panels while a tile computes. The tiles that use the same panels share this work; each spreads
+// its part over its groups.
 template <class Format, int panels>
-class Ahead {
+class SharedPrefetch {
  public:
-  Ahead(const Coming& coming, int groups)
+  SharedPrefetch(const NextPanels& coming, int groups)
       : share_(panels * Format::Codes::bytes / coming.tiles),
         at_(coming.next.codes + share_ * groups * coming.tile),
         to_(at_) {
@@ -43,27 +43,29 @@ class Ahead {
 
   LDF_INLINE void fetch() {
     to_ += share_;
-    for (; at_ < to_; at_ += LINE) __builtin_prefetch(at_, 0, NEAR);
+    for (; at_ < to_; at_ += LINE) __builtin_prefetch(at_, 0, SECOND_CACHE);
   }
 
  private:
-  static constexpr int LINE = 64, NEAR = 2;  // not into the nearest cache, which the rows need
+  static constexpr int LINE = 64, SECOND_CACHE = 2;  // not the nearest cache, which the rows need
 
-  static void fetch_part(const Coming& coming, const void* all, ptrdiff_t bytes) {
+  static void fetch_part(const NextPanels& coming, const void* all, ptrdiff_t bytes) {
     const auto* from = static_cast<const uint8_t*>(all);
     const ptrdiff_t end = bytes * (coming.tile + 1) / coming.tiles;
-    for (ptrdiff_t i = bytes * coming.tile / coming.tiles; i < end; i += LINE) __builtin_prefetch(from + i, 0, NEAR);
+    for (ptrdiff_t i = bytes * coming.tile / coming.tiles; i < end; i += LINE) {
+      __builtin_prefetch(from + i, 0, SECOND_CACHE);
+    }
   }
 
   ptrdiff_t share_;  // bytes of codes for each group
   const uint8_t *at_, *to_;
 };
 
-// One or two rows wait for memory themselves: they ask for what they meet next.
+// Prefetches the codes that follow, for one or two rows, which are limited by memory.
 template <class Format>
-class Near {
+class OwnPrefetch {
  public:
-  explicit Near(const Panel& at) : at_(at.codes + DISTANCE) {}
+  explicit OwnPrefetch(const Panel& at) : at_(at.codes + DISTANCE) {}
 
   LDF_INLINE void fetch() {
     for (int line = 0; line < Format::Codes::bytes; line += 64) __builtin_prefetch(at_ + line);
@@ -76,10 +78,10 @@ class Near {
   const uint8_t* at_;
 };
 
-// `rows` rows times panels side by side, one or two.
+// Multiplies `rows` rows with one or two adjacent panels.
 template <class Format, int rows, int panels>
 void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, float* out, ptrdiff_t stride,
-          const Coming& coming) {
+          const NextPanels& coming) {
   using Codes = typename Format::Codes;
   using Scales = typename Format::Scales;
   constexpr int sums = panels * rows;  // of panel p and row r: p * rows + r
@@ -94,9 +96,9 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
   Dots::begin<rows, Codes>();
   auto ahead = [&] {
     if constexpr (rows <= FEW_ROWS) {
-      return Near<Format>(at);
+      return OwnPrefetch<Format>(at);
     } else {
-      return Ahead<Format, panels>(coming, groups);
+      return SharedPrefetch<Format, panels>(coming, groups);
     }
   }();
   for (int group = 0; group < groups; group++) {
@@ -122,15 +124,15 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
   }
 }
 
-// The same for a number of rows known when it runs, up to `most`.
+// Dispatches on the number of rows, up to `most`.
 template <class Format, int most, int panels>
 void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, const float* x_totals, float* out,
-             ptrdiff_t stride, const Coming& coming) {
+             ptrdiff_t stride, const NextPanels& coming) {
   if (rows == most) return tile<Format, most, panels>(at, x, x_scales, x_totals, out, stride, coming);
   if constexpr (most > 1) tile_of<Format, most - 1, panels>(rows, at, x, x_scales, x_totals, out, stride, coming);
 }
 
-// All rows times `panels` panels, in tiles of at most `most` rows that are as equal as can be.
+// Multiplies all rows with `panels` panels, in tiles of nearly equal size, at most `most` rows each.
 template <class Format, int most, int panels>
 void side_by_side(const Matrix& weights, const Rows& x, int rows, int panel, float* out, ptrdiff_t stride) {
   const ptrdiff_t k = weights.k;
@@ -168,7 +170,7 @@ inline void product(const Matrix* weights, const Rows* x, int32_t rows, int32_t 
   });
 }
 
-// The integer products of `count` groups of 32 inputs, 16 channels and a row, 8-bit codes, all in the nearest cache.
+// Multiplies `count` groups of 32 inputs, 16 channels and a row, 8-bit codes, all in the nearest cache.
 inline int32_t peak(int64_t count) {
   constexpr int rows = Dots::tile<EightBits>, groups = 4;
   alignas(64) uint8_t codes[groups * PANEL * GROUP];

@@ -1,5 +1,5 @@
-// What is done to single rows of activations; see formats.h for how they are quantized. Sizes are multiples of 16,
-// of 32 where rows are quantized.
+// Functions of single rows of activations; formats.h describes their quantization. Sizes are multiples of 16, or of 32
+// for quantization.
 #pragma once
 #include <float.h>
 #include <string.h>
@@ -12,7 +12,7 @@ namespace LDF_ISA {
 
 // e^x within 2 units in the last place; 0 below -104, inf above 89, NaN for NaN.
 inline Lanes exponential(Lanes x) {
-  const Lanes clamped = max(splat(-104.0f), min(splat(89.0f), x));  // NaN stays, being second
+  const Lanes clamped = max(splat(-104.0f), min(splat(89.0f), x));  // keeps NaN, the second operand
   const Sums n = to_int(mul(clamped, splat(0x1.715476p0f)));        // log2(e)
   const Lanes whole = to_float(n);
   const Lanes r = fma(whole, splat(0x1.05c61p-29f), fma(whole, splat(-0x1.62e43p-1f), clamped));  // ln(2) in two parts
@@ -22,7 +22,7 @@ inline Lanes exponential(Lanes x) {
   p = fma(p, r, splat(0x1.555492p-3f));
   p = fma(p, r, splat(0x1.fffffcp-2f));
   p = add(fma(mul(r, r), p, r), splat(1.0f));
-  const Sums half = to_int(mul(whole, splat(0.5f)));  // 2^n alone may be no normal number
+  const Sums half = to_int(mul(whole, splat(0.5f)));  // 2^n alone may be subnormal
   return mul(mul(p, power_of_two(half)), power_of_two(sub(n, half)));
 }
 
@@ -32,7 +32,7 @@ inline float exponential(float x) {
   return lanes[0];
 }
 
-// One row x [k].
+// Quantizes one row x [k].
 inline void quantize(const float* x, int32_t k, const Rows& out) {
   for (int32_t at = 0; at < k; at += GROUP) {
     const Lanes low = load(x + at), high = load(x + at + 16);
@@ -41,7 +41,7 @@ inline void quantize(const float* x, int32_t k, const Rows& out) {
     memcpy(&amax, &bits, 4);
     const bool finite = amax <= FLT_MAX;
     const float inverse = 127.0f / amax;
-    const bool some = finite && inverse <= FLT_MAX;  // else there is nothing, or too little for a float to tell
+    const bool some = finite && inverse <= FLT_MAX;  // otherwise all zero, or too small for a float scale
     const Lanes steps = splat(inverse);
     const Sums first = some ? to_int(mul(low, steps)) : zero_sums();
     const Sums second = some ? to_int(mul(high, steps)) : zero_sums();
@@ -56,7 +56,7 @@ inline void quantize(const float* x, int32_t k, const Rows& out) {
   }
 }
 
-// Rows x [rows][k].
+// Quantizes rows x [rows][k].
 inline void quantize_rows(const float* x, int32_t rows, int32_t k, Rows* out) {
   for (ptrdiff_t row = 0; row < rows; row++) {
     const ptrdiff_t at = row * k;
@@ -79,7 +79,7 @@ inline void norm(const float* x, const float* weight, float eps, int32_t size, f
 // Pairs (i, i + head_dim / 2) of x [head_dim] turned by angles given as cosines and sines [head_dim / 2].
 inline void rotate(float* x, const float* cosines, const float* sines, int32_t head_dim) {
   const int32_t half = head_dim / 2;
-  for (int32_t i = 0; i < half; i++) {  // no sum here is fused, so that any order of lanes gives the same bits
+  for (int32_t i = 0; i < half; i++) {  // nothing is fused, so that any order of lanes gives the same bits
     const float first = x[i], second = x[i + half];
     x[i] = first * cosines[i] - second * sines[i];
     x[i + half] = second * cosines[i] + first * sines[i];
@@ -88,7 +88,7 @@ inline void rotate(float* x, const float* cosines, const float* sines, int32_t h
 
 inline Lanes sigmoid(Lanes x) { return div(splat(1.0f), add(splat(1.0f), exponential(sub(splat(0.0f), x)))); }
 
-// out = gate / (1 + e^-gate) * up; may be either of them.
+// out = gate / (1 + e^-gate) * up; out may be gate or up.
 inline void swiglu(const float* gate, const float* up, int32_t size, float* out) {
   for (int32_t i = 0; i < size; i += 16) {
     const Lanes g = load(gate + i);
@@ -97,11 +97,11 @@ inline void swiglu(const float* gate, const float* up, int32_t size, float* out)
   }
 }
 
-// out = gate / (1 + e^(-1.702 gate)) * (up + 1) of a gate up to `limit`, and an up from -limit to limit.
+// out = gate / (1 + e^(-1.702 gate)) * (up + 1), with gate clamped to `limit` and up to -limit..limit.
 inline void swiglu_clamped(const float* gate, const float* up, float limit, int32_t size, float* out) {
   const Lanes most = splat(limit), least = splat(-limit), one = splat(1.0f);
   for (int32_t i = 0; i < size; i += 16) {
-    const Lanes g = min(most, load(gate + i)), u = max(least, min(most, load(up + i)));  // NaN stays, being second
+    const Lanes g = min(most, load(gate + i)), u = max(least, min(most, load(up + i)));  // keeps NaN
     store(out + i, mul(div(g, add(one, exponential(mul(g, splat(-1.702f))))), add(u, one)));
   }
 }
@@ -111,7 +111,7 @@ inline void multiply(float* x, float factor, int32_t size) {
   for (int32_t i = 0; i < size; i += 16) store(x + i, mul(load(x + i), splat(factor)));
 }
 
-// x *= factor, and x = cap * tanh(x / cap) of that where there is a cap.
+// x *= factor; then x = cap * tanh(x / cap) if there is a cap.
 inline void scale_and_cap(float* x, float factor, float cap, int32_t size) {
   multiply(x, factor, size);
   const Lanes one = splat(1.0f), two = splat(2.0f);
@@ -132,13 +132,13 @@ inline void add_bias(float* x, const float* bias, int32_t size) {
   for (int32_t i = 0; i < size; i += 16) store(x + i, add(load(x + i), load(bias + i)));
 }
 
-// The likeliest token of some, of equals the lowest, and the sum of e^(logit of each - its own): NaN if any is NaN.
+// The likeliest of some tokens, ties to the lowest, and the sum of e^(logit - its logit): NaN if any logit is NaN.
 struct Best {
   int32_t token;
   float logit, total;
 };
 
-// The lanes of logits [count] from `at`, filled up with -inf.
+// Loads lanes of logits [count] from `at`, padded with -inf.
 inline Lanes load_logits(const float* logits, int32_t at, int32_t count) {
   if (at + 16 <= count) return load(logits + at);
   float lanes[16];
@@ -147,9 +147,9 @@ inline Lanes load_logits(const float* logits, int32_t at, int32_t count) {
   return load(lanes);
 }
 
-// Of the tokens first, first + 1, ... with logits [count]; the sum's last bits depend on where a split into parts is.
+// Returns the best of the tokens first, first + 1, ... with logits [count]. The sum's last bits depend on the split.
 inline Best best_of(const float* logits, int32_t first, int32_t count) {
-  Lanes best = splat(-FLT_MAX);  // of NaN and the best, the best; -inf is to count as nothing, even alone
+  Lanes best = splat(-FLT_MAX);  // ignores NaN; -inf counts as nothing, even alone
   for (int32_t i = 0; i < count; i += 16) best = max(load_logits(logits, i, count), best);
   const float logit = maximum(best);
   Lanes total = splat(0.0f);
@@ -161,7 +161,7 @@ inline Best best_of(const float* logits, int32_t first, int32_t count) {
   return {first + (index < count ? index : 0), logit, sum(total)};
 }
 
-// The same without the sum, which is 0, or NaN where a logit is NaN or infinity.
+// Returns the best token without the sum: `total` is 0, or NaN if a logit is NaN or infinity.
 inline Best likeliest_of(const float* logits, int32_t first, int32_t count) {
   const Lanes lowest = splat(-FLT_MAX);
   Lanes best = lowest;
@@ -169,7 +169,7 @@ inline Best likeliest_of(const float* logits, int32_t first, int32_t count) {
   for (int32_t i = 0; i < count; i += 16) {
     const Lanes lanes = load_logits(logits, i, count);
     best = max(lanes, best);
-    largest = max(largest, magnitude(max(lowest, lanes)));  // NaN stays, being second
+    largest = max(largest, magnitude(max(lowest, lanes)));  // keeps NaN, the second operand
   }
   const float logit = maximum(best);
   int32_t index = 0;
@@ -180,7 +180,7 @@ inline Best likeliest_of(const float* logits, int32_t first, int32_t count) {
   return {first + (index < count ? index : 0), logit, amax <= FLT_MAX ? 0.0f : __builtin_nanf("")};
 }
 
-// Of both parts.
+// Merges two parts.
 inline Best better(Best a, Best b) {
   if (b.logit > a.logit || (b.logit == a.logit && b.token < a.token)) return better(b, a);
   return {a.token, a.logit, a.total + b.total * exponential(b.logit - a.logit)};

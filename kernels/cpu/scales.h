@@ -1,38 +1,37 @@
-// What the integer products of a group become in floats, by format; products.h has the formulas.
+// Conversion of a group's integer products to floats, by format; products.h has the formulas.
 //
-// Scales, made of a panel at a group, are what the weights of its channels are scaled with:
+// Scales are constructed from a panel at a group, and scale the weights of its channels:
 //
 //   dots<rows, panels, Codes>(codes, apart, x, out)
 //                                      the integer products of a tile's rows, as floats
 //   add(dot, x_scale, total)           a row's product, scaled and added to its total
-//   of(half)                           what a code of inputs 0-15 or 16-31 less its zero point is multiplied with
-//   BYTES, SUPERS                      what they take: bytes for each group, float16 numbers for each eight groups
+//   of(half)                           the factor of a code of inputs 0-15 or 16-31, minus its zero point
+//   BYTES, SUPERS                      their size: bytes per group, float16 numbers per eight groups
 //
-// A shift is what is added to every weight of a group beside that, if there is such a thing: `at(panel, group, half)`.
-// `add_to` adds up what the shifts of a panel make of rows, in a sum of its own, because beside the products the
-// registers cannot hold it.
+// A shift is added to every weight of a group, in formats that have one: `at(panel, group, half)`. `add_to` sums the
+// contribution of a panel's shifts to rows separately, since the registers cannot hold it next to the products.
 #pragma once
 #include "dots.h"
 
 namespace ldf {
 namespace LDF_ISA {
 
-constexpr int GROUPS = SUPER / GROUP;  // that share supers
+constexpr int GROUPS = SUPER / GROUP;  // groups that share supers
 
-// What a panel takes: bytes of codes and of scales for each group, supers (numbers) for each eight groups; or in all.
+// Size of a panel: bytes of codes and scales per group, supers (numbers) per eight groups; or the totals.
 struct Sizes {
   int codes, scales, supers;
 
   constexpr Sizes of(int groups) const { return {groups * codes, groups * scales, groups * supers / GROUPS}; }
 };
 
-// Sixteen channels of a matrix, from one group on.
+// Sixteen channels of a matrix, starting at a group.
 struct Panel {
   const uint8_t* codes;
   const uint8_t* scales;
   const uint16_t* supers;
 
-  // The same groups of the next panel, where panels lie so far apart.
+  // Returns the same groups of the next panel, at this distance.
   Panel beside(const Sizes& apart) const { return {codes + apart.codes, scales + apart.scales, supers + apart.supers}; }
 };
 
@@ -147,8 +146,8 @@ struct Offsets : ByGroup<Offsets> {  // Q4_1, Q5_1
   static Lanes at(const Panel& panel, int group, int) { return load_half(panel.supers + group * PANEL); }
 };
 
-// What takes dmin * minimum off, whose dmin is beside the scales' supers.
-inline Lanes taken_off(const Panel& panel, int group, Sums minimum) {
+// Returns the shift -dmin * minimum; dmin follows the scales' supers.
+inline Lanes minimum_shift(const Panel& panel, int group, Sums minimum) {
   const Lanes dmin = load_half(panel.supers + (group / GROUPS * 2 + 1) * PANEL);
   return mul(mul(splat(-1.0f), dmin), to_float(minimum));
 }
@@ -157,7 +156,7 @@ struct Minimums : ByGroup<Minimums> {  // Q4_K, Q5_K
   static constexpr int BYTES = PANEL, SUPERS = PANEL;
 
   static Lanes at(const Panel& panel, int group, int) {
-    return taken_off(panel, group, widen(panel.scales + (2 * group + 1) * PANEL));
+    return minimum_shift(panel, group, widen(panel.scales + (2 * group + 1) * PANEL));
   }
 };
 
@@ -165,7 +164,7 @@ struct HalfMinimums {  // Q2_K: in the bytes of the scales
   static constexpr int BYTES = 0, SUPERS = PANEL;
 
   static Lanes at(const Panel& panel, int group, int half) {
-    return taken_off(panel, group, high_nibbles(widen(panel.scales + (2 * group + half) * PANEL)));
+    return minimum_shift(panel, group, high_nibbles(widen(panel.scales + (2 * group + half) * PANEL)));
   }
 
   template <int rows, int panels>
@@ -198,7 +197,7 @@ struct Format {
   static constexpr bool shifts = Shift::BYTES + Shift::SUPERS > 0;
 };
 
-// use(format of a kind)
+// Calls use(format) with the format of a kind.
 template <class Use>
 inline auto with_format(int32_t kind, Use use) {
   switch (kind) {
@@ -222,7 +221,7 @@ inline Sizes sizes_of(int32_t kind) {
   return with_format(kind, [](auto format) { return decltype(format)::sizes; });
 }
 
-// From the first group of a panel on.
+// Returns a panel at its first group.
 inline Panel panel_of(const Matrix& weights, size_t panel, const Sizes& sizes) {
   const size_t group = panel * (weights.k / GROUP);
   return {weights.codes + group * sizes.codes, weights.scales + group * sizes.scales,

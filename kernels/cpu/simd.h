@@ -1,13 +1,13 @@
 // Sixteen floats (`Lanes`) and sixteen 32-bit integers (`Sums`), with the same results on every instruction set, bit by
-// bit: what computes in floats is written once over these. Only the bits of a NaN may differ.
+// bit: all float code is written once with them. Only the bits of a NaN may differ.
 //
 //   fma(a, b, c)          a * b + c, rounded once
-//   max(a, b), min(a, b)  a > b ? a : b, a < b ? a : b; so b wherever either is NaN
+//   max(a, b), min(a, b)  a > b ? a : b, a < b ? a : b; so b if either is NaN
 //   sum(x), maximum(x)    of all lanes, always as a tree: lane i and lane i + 8, then + 4, + 2, + 1
 //   inside(x, f, l, y)    lanes f up to l of x, the others of y
 //   load_half, store_half float16, rounded to nearest even
-//   to_int(x)             rounded to nearest even; |x| < 2^22, else anything
-//   power_of_two(n)       2^n; -126 <= n <= 127; 0 for -127, else anything
+//   to_int(x)             rounded to nearest even; |x| < 2^22, otherwise undefined
+//   power_of_two(n)       2^n; -126 <= n <= 127; 0 for -127, otherwise undefined
 //   magnitude(x)          the bits of |x|, whose order as integers is that of the floats, inf and NaN last
 //   narrow(to, x)         stores sixteen int8 or int16, which x is within
 //   widen(from)           loads sixteen int8 or uint8

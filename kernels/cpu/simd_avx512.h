@@ -15,7 +15,7 @@
 namespace ldf {
 namespace LDF_ISA {
 
-constexpr int TILE = 12;  // rows whose sums of one Lanes each the registers hold, beside what they multiply
+constexpr int TILE = 12;  // rows whose sums (one Lanes each) fit into registers with their operands
 
 struct Lanes {
   __m512 v;

@@ -1,12 +1,12 @@
-// Drafters whose slots depend on the token before them; the anchor stands before the first one.
+// Drafters whose slots depend on the token before them; the anchor precedes the first slot.
 //
-// DSpark: to a slot's logits is added markov_w2 markov_w1[token before]. That reads as much memory as a head, so slots are
-// not taken one after the other: all are corrected in one product, each behind the token that is likeliest before it so
-// far, and then those whose token before has become another. The first slot is right at once, and one more with each
-// product; as a row never sees its neighbours, the end is the same, to the bit.
+// DSpark: markov_w2 markov_w1[token before] is added to a slot's logits. This reads as much memory as a head, so slots
+// are not processed in sequence. One product corrects all slots, each given the currently best token before it; then
+// those whose token before has changed are corrected again. The first slot is right at once, and at least one more
+// after each product. As rows are independent, the result is bit-identical to that of a sequential walk.
 //
-// DFlash 2: of a slot's candidates each has a score beside its logit, successor[it] . (predecessor[token before] *
-// (selector state)). These are a few rows of a table, so the caller takes one slot after the other.
+// DFlash 2: each candidate of a slot has a score in addition to its logit, successor[candidate] . (predecessor[token
+// before] * (selector state)). These are a few rows of a table, so the caller processes slots in sequence.
 #pragma once
 #include "stages.h"
 
@@ -20,13 +20,13 @@ int32_t token_of(const SlotHeads& slots, int32_t row) { return slots.tokens ? sl
 
 struct Correction {
   const Model* model;
-  const float* logits;            // [rows][vocabulary] before it
+  const float* logits;            // [rows][vocabulary] before the correction
   const int32_t *slots, *before;  // [count], and the tokens before them
   int32_t count;
 };
 static_assert(sizeof(Correction) <= MAX_ARGUMENT, "the pool copies it");
 
-// What markov_w1 has for the tokens before, quantized, in this thread's own rows.
+// Quantizes the rows of markov_w1 of the tokens before into this thread's rows.
 void read_before(const Stage& s, const Correction& of) {
   const int rank = s.model.slots.markov_w2.k;
   for (int i = 0; i < of.count; i++) {
@@ -35,7 +35,7 @@ void read_before(const Stage& s, const Correction& of) {
   }
 }
 
-// The best of some slots behind their tokens, in the workspace.
+// Finds the best tokens of some slots, given the tokens before them, in the workspace.
 void correct_slots(const void* argument, Turn* turn) {
   const Correction& of = *static_cast<const Correction*>(argument);
   const Model& m = *of.model;
@@ -45,7 +45,7 @@ void correct_slots(const void* argument, Turn* turn) {
   together(turn, [&](int chunk) {
     if (ready.first()) read_before(s, of);
     Best* best = begin_best(s, chunk);
-    look_through(s, chunk, m.slots.markov_w2, m.vocabulary, [&](int i, float* bias, int first, int count) {
+    scan_logits(s, chunk, m.slots.markov_w2, m.vocabulary, [&](int i, float* bias, int first, int count) {
       const float* logits = of.logits + (size_t)of.slots[i] * m.vocabulary + first;
       for (int c = 0; c < count; c += 16) store(bias + c, add(load_logits(logits, c, count), load(bias + c)));
       best[i] = better(best[i], best_of(bias, first, count));
@@ -53,8 +53,8 @@ void correct_slots(const void* argument, Turn* turn) {
   });
 }
 
-// How likely it is that the target agrees with a slot.
-float judge(const Model& m, const Workspace& w, int slot, int32_t before) {
+// Returns the probability that the target accepts a slot.
+float estimate_confidence(const Model& m, const Workspace& w, int slot, int32_t before) {
   float *x = w.mine.wide, probability[16];
   norm(w.x + (size_t)slot * m.hidden, m.norm, m.eps, m.hidden, x);
   float logit = dot(x, m.slots.confidence, m.hidden) + m.slots.confidence_bias;
@@ -64,8 +64,8 @@ float judge(const Model& m, const Workspace& w, int slot, int32_t before) {
   return probability[0];
 }
 
-// The pass's best tokens, corrected.
-void correct(const Model& m, const Pass& pass, Pool* pool) {
+// Corrects the pass's best tokens.
+void correct_slots_repeatedly(const Model& m, const Pass& pass, Pool* pool) {
   const SlotHeads& heads = m.slots;
   const int threads = pool_size(pool);
   const Workspace w = cut_workspace(m, 0, threads, m.workspace);
@@ -92,13 +92,13 @@ void correct(const Model& m, const Pass& pass, Pool* pool) {
     }
   }
   for (int slot = heads.first; heads.confidence && slot < pass.rows; slot++) {
-    pass.confidence[slot] = judge(m, w, slot, assumed[slot]);
+    pass.confidence[slot] = estimate_confidence(m, w, slot, assumed[slot]);
   }
 }
 
 // DFlash 2
 
-// What the selector makes of this thread's normed rows, a chunk of it.
+// Projects this thread's normed rows with a chunk of the selector.
 void project_selectors(const Stage& s, int chunk) {
   const Matrix& selector = s.model.slots.selector;
   const Share panels = share(panels_of(selector), chunk, s);
@@ -106,7 +106,7 @@ void project_selectors(const Stage& s, int chunk) {
   product(&selector, &s.mine.rows, s.rows, panels.begin, panels.end, out, selector_width(s.model));
 }
 
-// The best candidate of a slot, and its softmax probability among them.
+// Returns the best candidate of a slot, and the sum for its softmax probability among the candidates.
 Best select_one(const Model& m, const Workspace& w, const Candidate* candidates, int slot, int32_t before) {
   const SlotHeads& heads = m.slots;
   const int rank = heads.selector.n;
@@ -122,7 +122,7 @@ Best select_one(const Model& m, const Workspace& w, const Candidate* candidates,
   return {candidates[best.token].row, best.logit, best.total};
 }
 
-// The pass's best tokens, by the selector.
+// Selects the pass's best tokens.
 void select(const Model& m, const Pass& pass, int chunks) {
   const Workspace w = cut_workspace(m, 0, chunks, m.workspace);
   int32_t before = pass.ids[0];

@@ -1,4 +1,4 @@
-// The stages of a block; see forward.h for their order. Each does one chunk of its work.
+// The stages of a block; see forward.h for their order. Each function does one chunk of a stage.
 #pragma once
 #include "attention.h"
 #include "candidates.h"
@@ -11,7 +11,7 @@ namespace ldf {
 namespace LDF_ISA {
 namespace {
 
-// What a thread knows in a pass.
+// Context of a thread in a pass.
 struct Stage {
   const Model& model;
   const Workspace& w;
@@ -20,7 +20,7 @@ struct Stage {
   int rows, start;
 };
 
-// All chunks of a stage, each by some thread; false where the pass has ended without this one.
+// Runs the chunks of a stage, each on some thread; false if the pass has ended without this thread.
 template <class Work>
 bool together(Turn* turn, Work work) {
   for (int chunk; (chunk = pool_take(turn)) >= 0;) {
@@ -30,7 +30,7 @@ bool together(Turn* turn, Work work) {
   return pool_next(turn);
 }
 
-// What a thread prepares for itself before its first chunk of a stage.
+// Flag for work that a thread does before its first chunk of a stage.
 class Once {
  public:
   bool first() {
@@ -63,7 +63,7 @@ void embed(const Stage& s, int chunk, const int32_t* ids) {
   }
 }
 
-// The residual stream, normed and quantized, in this thread's own rows.
+// Norms and quantizes the residual stream into this thread's rows.
 void normed(const Stage& s, const float* weight) {
   const int hidden = s.model.hidden;
   for (int r = 0; r < s.rows; r++) {
@@ -72,7 +72,7 @@ void normed(const Stage& s, const float* weight) {
   }
 }
 
-// One head's part of a projection, [rows][head_dim] in `narrow`; in place normed and turned where it has a norm.
+// Projects one head, [rows][head_dim].
 void project_head(const Stage& s, const Matrix& matrix, const float* bias, int head, float* out) {
   const int size = s.model.head_dim, panels = size / PANEL;
   product(&matrix, &s.mine.rows, s.rows, head * panels, (head + 1) * panels, out, size);
@@ -125,7 +125,7 @@ void project_value(const Stage& s, const Layer& layer, int kv_head) {
   }
 }
 
-// Queries, keys and values of this thread's normed rows, head by head; keys and values into the cache.
+// Projects queries, keys and values of this thread's normed rows, head by head; keys and values go into the cache.
 void project(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
   const Share heads = share(m.heads + 2 * m.kv_heads, chunk, s);
@@ -140,8 +140,8 @@ void project(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
-// What queries first..last of a group see, and their heads' sinks, as `Scratch` has them.
-void visible(const Stage& s, const Layer& layer, int kv_head, int begin, int end) {
+// Sets the ranges of keys that queries begin up to end see, and their heads' sinks, in `Scratch`.
+void set_key_ranges(const Stage& s, const Layer& layer, int kv_head, int begin, int end) {
   const int group = s.model.heads / s.model.kv_heads;
   const int after = s.start + s.rows;
   for (int i = begin; i < end; i++) {
@@ -154,8 +154,8 @@ void visible(const Stage& s, const Layer& layer, int kv_head, int begin, int end
   }
 }
 
-// In how many slices the queries of a key-value head are cut. Slices that give all threads as much read some keys twice:
-// only where each fills a tile is that the smaller loss.
+// Returns the number of slices of a key-value head's queries. Slices that balance the threads read some keys twice,
+// which pays only if each slice fills a tile.
 int slices_of(int threads, int kv_heads, int queries) {
   for (int slices = 1; slices <= threads && slices * TILE <= queries; slices++) {
     if (kv_heads * slices % threads == 0) return slices;
@@ -165,11 +165,11 @@ int slices_of(int threads, int kv_heads, int queries) {
 }
 
 // x *= sigmoid(gate).
-void open(const float* gate, int size, float* x) {
+void apply_gate(const float* gate, int size, float* x) {
   for (int i = 0; i < size; i += 16) store(x + i, mul(load(x + i), sigmoid(load(gate + i))));
 }
 
-// Attention, quantized for the next product. A unit is a slice of a key-value head's queries.
+// Computes attention, quantized for the next product. A unit is a slice of a key-value head's queries.
 void attention(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
   const int group = m.heads / m.kv_heads, queries = s.rows * group, across = m.heads * m.head_dim;
@@ -181,19 +181,20 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
     const int begin = queries * slice / slices, end = queries * (slice + 1) / slices;
     const size_t at = ((size_t)kv_head * queries + begin) * m.head_dim;
     const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
-    visible(s, layer, kv_head, begin, end);
+    set_key_ranges(s, layer, kv_head, begin, end);
     attend(&cache, s.w.queries + at, m.head_dim, s.mine.first + begin, s.mine.last + begin, end - begin, m.head_dim,
            scale, s.w.attended + at, m.head_dim, layer.sinks ? s.mine.sinks + begin : nullptr);
     for (int i = begin; i < end; i++) {
       const int head = kv_head * group + i % group;
       float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
-      if (m.gated) open(s.w.gates + ((size_t)(i / group) * m.heads + head) * m.head_dim, m.head_dim, attended);
+      if (m.gated) apply_gate(s.w.gates + ((size_t)(i / group) * m.heads + head) * m.head_dim, m.head_dim, attended);
       quantize(attended, m.head_dim, row_from(s.w.heads, i / group, across, (size_t)head * m.head_dim));
     }
   }
 }
 
-// A chunk of the channels of a product, some at a time: `use(channel, size)` of those in `narrow` [rows][CHUNK].
+// Computes a chunk of the channels of a product piece by piece, and calls `use(channel, size)` for each piece in
+// `narrow` [rows][CHUNK].
 template <class Use>
 void in_parts(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, Use use) {
   const Share panels = share(panels_of(matrix), chunk, s);
@@ -204,7 +205,7 @@ void in_parts(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows,
   }
 }
 
-// x += (matrix * rows) * weights + bias, a chunk of the channels; weights [rows], 1 where null.
+// x += (matrix * rows) * weights + bias for a chunk of the channels; weights [rows] are 1 if null.
 void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, const float* bias = nullptr,
                  const float* weights = nullptr) {
   in_parts(s, chunk, matrix, rows, [&](int channel, int size) {
@@ -220,14 +221,15 @@ void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& ro
 }
 
 // The first half of an MLP, or of an expert.
-struct Gated {
+struct GatedMatrices {
   Matrix gate, up;
   const float *gate_bias, *up_bias;
   int inner;
 };
 
-// SwiGLU of `count` rows, quantized, over units of 32 channels.
-void gate_and_up(const Stage& s, const Gated& of, const Rows& rows, int count, const Rows& out, int begin, int end) {
+// Computes SwiGLU of `count` rows, quantized, for units of 32 channels.
+void gate_and_up(const Stage& s, const GatedMatrices& of, const Rows& rows, int count, const Rows& out, int begin,
+                 int end) {
   const float limit = s.model.swiglu_limit;
   float *gated = s.mine.narrow, *raised = gated + (size_t)MAX_ROWS * GROUP;
   for (int u = begin; u < end; u++) {
@@ -247,9 +249,9 @@ void gate_and_up(const Stage& s, const Gated& of, const Rows& rows, int count, c
   }
 }
 
-// Logits of this thread's normed rows, a chunk of the channels: `use(row, logits, first, count)` of some tokens of a row.
+// Computes logits of this thread's normed rows for a chunk of the tokens, and calls `use(row, logits, first, count)`.
 template <class Use>
-void look_through(const Stage& s, int chunk, const Matrix& head, int vocabulary, Use use) {
+void scan_logits(const Stage& s, int chunk, const Matrix& head, int vocabulary, Use use) {
   const Share panels = share(panels_of(head), chunk, s);
   for (int p = panels.begin; p < panels.end; p += HEAD_CHUNK / PANEL) {
     const int end = p + HEAD_CHUNK / PANEL < panels.end ? p + HEAD_CHUNK / PANEL : panels.end;
@@ -259,20 +261,20 @@ void look_through(const Stage& s, int chunk, const Matrix& head, int vocabulary,
   }
 }
 
-// Where a chunk keeps the best of each row, none of which has been seen.
+// Initialises and returns a chunk's best tokens of each row.
 Best* begin_best(const Stage& s, int chunk) {
   Best* best = reinterpret_cast<Best*>(s.w.best) + (size_t)chunk * MAX_ROWS;
-  for (int r = 0; r < s.rows; r++) best[r] = {0, -FLT_MAX, 0.0f};  // as of no tokens
+  for (int r = 0; r < s.rows; r++) best[r] = {0, -FLT_MAX, 0.0f};  // no token yet
   return best;
 }
 
-// Logits, and the best of them for each row, or its candidates.
-void look_through_head(const Stage& s, int chunk, const Pass& pass) {
+// Computes logits, and the best token or the candidates of each row.
+void scan_head(const Stage& s, int chunk, const Pass& pass) {
   const Model& m = s.model;
   const bool scaled = m.logit_scale != 1.0f || m.softcap > 0;
   Best* best = begin_best(s, chunk);
   for (int r = 0; r < s.rows; r++) begin_candidates(m, candidates_of(s.w, m, chunk, r));
-  look_through(s, chunk, m.head, m.vocabulary, [&](int r, float* logits, int first, int count) {
+  scan_logits(s, chunk, m.head, m.vocabulary, [&](int r, float* logits, int first, int count) {
     if (scaled) scale_and_cap(logits, m.logit_scale, m.softcap, (count + 15) / 16 * 16);
     if (pass.logits) memcpy(pass.logits + (size_t)r * m.vocabulary + first, logits, sizeof(float) * count);
     if (!pass.best) return;
@@ -286,7 +288,7 @@ void look_through_head(const Stage& s, int chunk, const Pass& pass) {
   });
 }
 
-// The best of a row of all chunks.
+// Returns the best token of a row over all chunks.
 Best best_of_chunks(const Workspace& w, int chunks, int row) {
   const Best* parts = reinterpret_cast<const Best*>(w.best);
   Best best = parts[row];
@@ -294,8 +296,8 @@ Best best_of_chunks(const Workspace& w, int chunks, int row) {
   return best;
 }
 
-// What a pass is to find of each row.
-void conclude(const Model& m, const Pass& pass, int chunks) {
+// Writes the pass's results for each row.
+void write_best(const Model& m, const Pass& pass, int chunks) {
   if (!pass.best) return;
   const Workspace w = cut_workspace(m, 0, chunks, m.workspace);
   for (int r = 0; r < pass.rows; r++) {

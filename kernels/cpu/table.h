@@ -1,4 +1,4 @@
-// The table of this instruction set; see kernels.h.
+// Function table of this instruction set; see kernels.h.
 #pragma once
 
 #define LDF_JOIN_(a, b) a##b

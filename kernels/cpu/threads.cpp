@@ -20,9 +20,9 @@ namespace ldf {
 
 namespace {
 
-constexpr int PATIENCE = 4096;   // pauses before a waiting thread lets others run: some 0.1 ms
-// After a pass the next one often comes as soon as its tokens are accepted: a thread that sleeps before is late for it.
-constexpr auto AFTERGLOW = std::chrono::microseconds(300);
+constexpr int MAX_SPINS = 4096;  // pauses before a waiting thread yields: about 0.1 ms
+// The next pass often starts as soon as tokens are accepted; a sleeping thread would join it late.
+constexpr auto SPIN_AFTER_PASS = std::chrono::microseconds(300);
 constexpr int WORDS = MAX_ARGUMENT / 8;
 
 void pause() {
@@ -41,7 +41,7 @@ void run_on(const std::vector<int32_t>& cpus) {
   for (int32_t cpu : cpus) {
     if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
   }
-  sched_setaffinity(0, sizeof set, &set);  // where that is refused, the thread runs where it may
+  sched_setaffinity(0, sizeof set, &set);  // on failure the thread runs on any CPU
 #else
   (void)cpus;
 #endif
@@ -49,8 +49,8 @@ void run_on(const std::vector<int32_t>& cpus) {
 
 bool before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
 
-// The pass that last took each stage's chunk of one thread.
-struct alignas(64) Taken {
+// For one chunk, the pass that last took it in each stage.
+struct alignas(64) ChunkClaims {
   std::atomic<uint32_t> by[MAX_STAGES]{};
 };
 
@@ -60,13 +60,13 @@ struct Pool {
   int threads = 1;
   std::vector<int32_t> cpus;
   std::vector<std::thread> workers;
-  std::unique_ptr<Taken[]> taken;  // [threads]
+  std::unique_ptr<ChunkClaims[]> taken;  // [threads]
 
-  // Even while a pass may be joined, odd while the next is written.
+  // Even while a pass may be joined, odd while the next is being written.
   alignas(64) std::atomic<uint32_t> pass{0};
   std::atomic<Work> work{nullptr};
   std::atomic<uint64_t> argument[WORDS]{};
-  int stages = 0;  // that the last pass came to
+  int stages = 0;  // of the last pass
   alignas(64) std::atomic<int32_t> done[MAX_STAGES]{};
 
   std::mutex lock;
@@ -79,7 +79,7 @@ struct Pool {
     for (uint32_t seen = 0;;) {
       wait_for_pass(seen);
       seen = pass.load(std::memory_order_acquire);
-      if (ending) return;  // only now: what was just loaded may be the last pass, which has no work
+      if (ending) return;  // checked here: the pass just loaded may be the last one, which has no work
       if (seen % 2) {
         pause();
         seen--;
@@ -89,7 +89,7 @@ struct Pool {
     }
   }
 
-  // The argument may be written anew while it is copied: then this pass is over.
+  // If the argument is overwritten while it is copied, this pass is over.
   void join(int thread, uint32_t seen) {
     uint64_t copy[WORDS];
     for (int i = 0; i < WORDS; i++) copy[i] = argument[i].load(std::memory_order_relaxed);
@@ -101,7 +101,7 @@ struct Pool {
   }
 
   void wait_for_pass(uint32_t seen) {
-    const auto end = std::chrono::steady_clock::now() + AFTERGLOW;
+    const auto end = std::chrono::steady_clock::now() + SPIN_AFTER_PASS;
     while (std::chrono::steady_clock::now() < end) {
       if (pass.load(std::memory_order_acquire) != seen) return;
       pause();
@@ -139,7 +139,7 @@ Pool* pool_new(int threads, const int32_t* cpus, int count) {
   pool->threads = threads;
   try {
     pool->cpus.assign(cpus, cpus + count);
-    pool->taken.reset(new Taken[threads]);
+    pool->taken.reset(new ChunkClaims[threads]);
     for (int i = 1; i < threads; i++) pool->workers.emplace_back(&Pool::serve, pool, i);
   } catch (const std::exception&) {
     pool_delete(pool);
@@ -171,7 +171,7 @@ int pool_take(Turn* turn) {
     const int chunk = (turn->thread + i) % turn->threads;
     std::atomic<uint32_t>& taken = pool->taken[chunk].by[turn->stage];
     uint32_t last = taken.load(std::memory_order_relaxed);
-    if (!before(last, turn->pass)) continue;  // taken, or this pass is long over
+    if (!before(last, turn->pass)) continue;  // taken, or this pass has ended
     if (taken.compare_exchange_strong(last, turn->pass, std::memory_order_acq_rel)) return chunk;
   }
   return -1;
@@ -183,10 +183,10 @@ bool pool_next(Turn* turn) {
   Pool* pool = turn->pool;
   for (int i = 0; pool->done[turn->stage].load(std::memory_order_acquire) < turn->threads; i++) {
     if (pool->pass.load(std::memory_order_relaxed) != turn->pass) return false;
-    if (i < PATIENCE) {
+    if (i < MAX_SPINS) {
       pause();
     } else {
-      std::this_thread::yield();  // more threads than free cores: whoever is missing must run
+      std::this_thread::yield();  // more threads than free cores: let the missing thread run
     }
   }
   turn->stage++;

@@ -1,8 +1,8 @@
-// Threads that compute a pass together, stage by stage, on processors that others use too.
+// A thread pool that computes a pass stage by stage, on processors that other programs use too.
 //
-// A stage is cut into as many chunks as there are threads. Each thread takes its own chunk first and then whichever
-// nobody has begun; a stage is over when all chunks are done. So a thread that the system has put aside, or that is
-// still waking up, holds nobody up unless it is in the middle of a chunk. Threads spin within a pass and sleep outside.
+// A stage has as many chunks as there are threads. Each thread takes its own chunk first, then any chunk that has not
+// been started; a stage ends when all chunks are done. So a thread that is preempted or still waking up delays the
+// others only if it is in the middle of a chunk. Threads spin within a pass and sleep outside.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -14,8 +14,8 @@ constexpr int MAX_ARGUMENT = 128;  // bytes
 
 struct Pool;
 
-// A thread's place in a pass. A thread may come late, even after the end: it must touch nothing but this, and its copy
-// of the argument, before it has taken a chunk.
+// Position of a thread in a pass. A thread may join late, even after the end: before it has taken a chunk, it must use
+// only this and its copy of the argument.
 struct Turn {
   Pool* pool;
   uint32_t pass;
@@ -24,18 +24,19 @@ struct Turn {
 
 using Work = void (*)(const void* argument, Turn* turn);
 
-// `cpus`: the logical CPUs that the pool's own threads may run on, none: any. Null where no thread could be made.
+// Starts a pool whose threads may run on the logical CPUs `cpus` (none: any). Returns null if a thread cannot be
+// started.
 Pool* pool_new(int threads, const int32_t* cpus, int count);
 void pool_delete(Pool* pool);
 int pool_size(const Pool* pool);
 
-// Run `work` on a copy of the argument; returns when the caller, which takes part, returns from it.
+// Runs `work` on a copy of the argument; returns when the calling thread, which takes part, has finished.
 void pool_run(Pool* pool, Work work, const void* argument, size_t size);
 
-// Within `work`: a chunk of the stage to compute now, or -1 when all are taken. `pool_done` after each.
+// Within `work`: takes a chunk of the stage, or -1 if all are taken. Call `pool_done` after each chunk.
 int pool_take(Turn* turn);
 void pool_done(Turn* turn);
-// Wait until all chunks of the stage are done and go to the next; false where the pass has ended without this thread.
+// Waits until all chunks of the stage are done, and moves on; false if the pass has ended without this thread.
 bool pool_next(Turn* turn);
 
 }  // namespace ldf

@@ -19,7 +19,7 @@ inline __m256i field(const uint8_t* plane) {
   return _mm256_and_si256(packed, _mm256_set1_epi8(((1 << bits) - 1) << to));
 }
 
-// The codes of the first eight channels of a quad; those of the others for codes + 32.
+// Unpacks the codes of the first eight channels of a quad; pass codes + 32 for the others.
 template <class Codes, int quad>
 inline __m256i eight_channels(const uint8_t* codes) {
   __m256i code = field<Codes::low, quad, 0>(codes);

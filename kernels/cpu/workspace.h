@@ -1,10 +1,10 @@
-// Where a pass keeps what it computes: one block of memory per model, cut up here and nowhere else.
+// Memory of a pass: one block per model, divided only here.
 #pragma once
 #include "kernels.h"
 
 namespace ldf {
 
-constexpr int CHUNK = 64;  // channels of a product that are added to the residual stream, or looked through, at a time
+constexpr int CHUNK = 64;  // channels of a product that are added to the residual stream at a time
 constexpr int HEAD_CHUNK = 512;
 
 struct Scratch {  // of one thread
@@ -13,7 +13,7 @@ struct Scratch {  // of one thread
   Rows rows;      // [MAX_ROWS][hidden, or tap_count * hidden or the rank of slots]
   Rows gathered;  // [MAX_ROWS][hidden]: the rows of one expert
   float *delta, *state;   // of delta nets: [MAX_ROWS][2 * k_dim + v_dim], [k_dim][16]
-  int32_t *first, *last;  // [MAX_ROWS * heads / kv_heads] what a query sees
+  int32_t *first, *last;  // [MAX_ROWS * heads / kv_heads] range of keys that a query sees
   float* sinks;           // likewise
 };
 
@@ -27,23 +27,23 @@ struct Workspace {
   float* queries;   // [kv_heads][rows][heads / kv_heads][head_dim]
   float* attended;  // likewise
   Rows heads;       // [MAX_ROWS][heads * head_dim, or values of delta nets]
-  float* gates;     // [MAX_ROWS][likewise] of what heads give
+  float* gates;     // [MAX_ROWS][likewise] of the heads' outputs
   Rows inner;       // [MAX_ROWS * max(chosen, 1)][inner]
   float* router;    // [MAX_ROWS][experts]
   Rows shared;      // [MAX_ROWS][shared]
-  float* shares;    // [MAX_ROWS] the weight of the expert that every row has
+  float* shares;    // [MAX_ROWS] weight of the shared expert
   float* best;      // [threads][MAX_ROWS][3]
-  float* normed;    // [MAX_ROWS][hidden] what a convolution meets
+  float* normed;    // [MAX_ROWS][hidden] input of a convolution
   float* changes;   // [MAX_ROWS][changes_of] of its coefficients
   Candidate* candidates;  // [threads][MAX_ROWS][candidates]
-  float* selectors;       // [MAX_ROWS][selector_width] what the selector makes of a row
+  float* selectors;       // [MAX_ROWS][selector_width] projections by the selector
   Scratch mine;
   size_t bytes;
 };
 
-namespace {  // each file's own: compiled with its flags
+namespace {  // local to each file, which has its own compiler flags
 
-// Cuts memory from `base` on; with base null it only counts.
+// Allocates memory from `base`; with base null it only counts.
 class Cutter {
  public:
   explicit Cutter(uint8_t* base) : base_(base) {}
@@ -73,7 +73,7 @@ class Cutter {
 
 }  // namespace
 
-// The products of a convolution for a row: of both sides and all rows that meet, by groups of channels; in whole panels.
+// Returns the number of a convolution's products for a row, in whole panels.
 static inline size_t changes_of(const Model& m) {
   const size_t changes = m.conv.kernel ? (size_t)2 * m.conv.kernel * (m.hidden / m.conv.group) : 0;
   return (changes + PANEL - 1) / PANEL * PANEL;
@@ -100,7 +100,7 @@ static inline Scratch cut_scratch(const Model& m, Cutter& cutter) {
   return s;
 }
 
-// As thread `thread` of `threads` sees it; with `base` null it is only measured.
+// Divides the memory as thread `thread` of `threads` sees it; with `base` null it only measures the size.
 static inline Workspace cut_workspace(const Model& m, int thread, int threads, uint8_t* base) {
   Cutter cutter(base);
   const size_t across = (size_t)m.heads * m.head_dim;
@@ -128,7 +128,7 @@ static inline Workspace cut_workspace(const Model& m, int thread, int threads, u
   return w;
 }
 
-// The rows from `row` on, and from an input that is a multiple of GROUP.
+// Returns the rows from `row` on, starting at an input that is a multiple of GROUP.
 static inline Rows row_from(const Rows& rows, size_t row, size_t k, size_t input = 0) {
   const size_t at = row * k + input;
   return {rows.codes + at, rows.scales + at / GROUP, rows.sums + at / 16, rows.totals + at / GROUP};
