@@ -46,6 +46,10 @@ class Cache:
             return Cache(self.k[index], self.v[index])
         return Cache(self.k[index], self.v[index], self.k_scale[index], self.v_scale[index])
 
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors of the cache."""
+        return [tensor for tensor in (self.k, self.v, self.k_scale, self.v_scale) if tensor is not None]
+
     def write(self, slots: Tensor, k: Tensor | None, v: Tensor | None, heads: slice = slice(None)) -> None:
         """Round and store rows [T, heads, D] of keys, values or both of one layer at `slots` (integer [T])."""
         for rows, codes, scales in ((k, self.k, self.k_scale), (v, self.v, self.v_scale)):

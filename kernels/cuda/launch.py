@@ -4,7 +4,7 @@ Programmatic dependent launch (PDL) lets a kernel start while its predecessor dr
 `wait` before it touches anything that a predecessor wrote, and every kernel of a chain must wait.
 
 Triton compiles a kernel anew for other compile-time arguments, types, divisibility by 16, an integer of one, and launch
-options: a `Launch` names its variant. `withheld` collects launches, so that what will run can be compiled before it is.
+options: a `KernelLaunch` names its variant. `withheld` collects launches, so that they can be compiled before they run.
 """
 
 import functools
@@ -24,7 +24,7 @@ from torch import Tensor
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ASM = not INTERPRETED  # constexpr switch: inline assembly or plain Triton
 
-_withheld: ContextVar["list[Launch] | None"] = ContextVar("withheld", default=None)
+_withheld: ContextVar["list[KernelLaunch] | None"] = ContextVar("withheld", default=None)
 
 
 class Kernel:
@@ -44,11 +44,11 @@ class Kernel:
         if launches is None:
             self.function[grid](*arguments, **options)
         else:
-            launches.append(Launch(self, grid, arguments, options))
+            launches.append(KernelLaunch(self, grid, arguments, options))
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A launch with everything that it was given."""
 
     kernel: Kernel
@@ -96,9 +96,9 @@ def _kind(value: object, specialized: bool) -> object:
 
 
 @contextmanager
-def withheld() -> Iterator[list[Launch]]:
+def withheld() -> Iterator[list[KernelLaunch]]:
     """Inside, this thread's launches go into the list and nothing runs."""
-    launches: list[Launch] = []
+    launches: list[KernelLaunch] = []
     token = _withheld.set(launches)
     try:
         yield launches

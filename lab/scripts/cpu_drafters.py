@@ -18,16 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from localdflash.backends.cpu.binding import PackedDrafter, open_drafter, open_target
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed_file import PackedModel
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.hardware import bandwidth
 from localdflash.lab import result_file
 from localdflash.lab.scripts import synthetic
 from localdflash.lab.scripts.cpu_shapes import CACHED, CONTEXT, draft_ms
 from localdflash.lab.scripts.synthetic import SHAPES
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType
 
 ALONE = 1000  # times the bias, so that the logits count for nothing
@@ -35,7 +37,7 @@ ALONE = 1000  # times the bias, so that the logits count for nothing
 
 def drafters_of(folder: Path, shape: str, target: CpuTarget) -> dict[str, CpuDFlashDrafter]:
     """One of each kind, in Q8_0."""
-    published, packed = synthetic.published_drafter(SHAPES[shape], 0), dict[str, PackedDrafter]()
+    published, packed = synthetic.published_drafter(SHAPES[shape], 0), dict[str, PackedModel[DFlashConfig]]()
     for name, fields in synthetic.KINDS.items():
         path, config = folder / f"{name}.gguf", replace(published, **fields)
         synthetic.write_drafter(path, config, GGMLType.Q8_0, f"random {name} of {shape}")
@@ -51,11 +53,10 @@ def drafters_of(folder: Path, shape: str, target: CpuTarget) -> dict[str, CpuDFl
     return {name: CpuDFlashDrafter(one, target) for name, one in made.items()}
 
 
-def _unsettled(packed: PackedDrafter) -> PackedDrafter:
-    before = packed.heads.markov_w1
-    assert before
+def _unsettled(packed: PackedModel[DFlashConfig]) -> PackedModel[DFlashConfig]:
+    before = packed.parts["markov_w1"]
     louder = replace(before, scales=before.scales * np.float16(ALONE))
-    return replace(packed, heads=replace(packed.heads, markov_w1=louder))
+    return replace(packed, parts={**packed.parts, "markov_w1": louder})
 
 
 def main() -> None:

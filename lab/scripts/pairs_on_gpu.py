@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localdflash.backends.llamacpp.devices import find_gpu
+from localdflash.backends.llamacpp.llama_library import find_gpu
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats

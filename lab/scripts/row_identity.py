@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.certified import choose_mode, measure
 from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, ON_GPU, ON_PROCESSOR, DecodeMode
-from localdflash.backends.llamacpp.devices import find_gpu
+from localdflash.backends.llamacpp.llama_library import find_gpu
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
 from localdflash.engine.draft import EMPTY_DRAFT, Draft

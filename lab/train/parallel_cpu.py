@@ -81,7 +81,7 @@ class ParallelCpuTarget:
         self.lengths = [0] * sequences  # of what each slot has decoded
         width = len(taps) * c.hidden_size
         self._known: list[tuple[list[int], Floats]] = [([], np.zeros((0, width), np.float32))] * sequences
-        self._packed, self._team = packed, ThreadPool(1)
+        self._packed, self._layers, self._team = packed, packed.layers(), ThreadPool(1)
         self._embedding = gguf.TensorRows(gguf.read_header(path), "token_embd.weight")
         self._bind_caches()
         self._bind_kernels()
@@ -111,12 +111,12 @@ class ParallelCpuTarget:
         """The whole model over one slot's cache: it reads prompts."""
         c, packed = self.config, self._packed
         cache: Any = _SlotCache(self._keys[slot], self._values[slot])
-        layers = bind_layers(packed.layers, cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
+        layers = bind_layers(self._layers, cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
         model = bind_model(c, c.num_hidden_layers)
         model.capacity = self._capacity
         model.cosines, model.sines = map(address, self._rope)
-        model.embedding, model.head = bind_matrix(packed.embedding), bind_matrix(packed.head)
-        model.norm = address(packed.norm)
+        model.embedding, model.head = bind_matrix(packed.parts["embedding"]), bind_matrix(packed.head)
+        model.norm = address(packed.parts["norm"])
         model.layers = layers
         model.taps, model.tap_count = address(self._tap_ids), len(self.taps)
         self._team.keep(model, layers)
@@ -194,22 +194,22 @@ class ParallelCpuTarget:
         taps = np.empty((count, len(self.taps), self.hidden_size), np.float32)
         self._x[:count] = self._embedding[torch.tensor(tokens)].numpy()
         turn = self._rope[0][positions, None], self._rope[1][positions, None]
-        for block, layer in enumerate(self._packed.layers):
-            self._read_normed(layer.attention_norm, count)
-            self._multiply(layer.query, self._q, count)
-            self._multiply(layer.key, self._k, count)
-            self._multiply(layer.value, self._v, count)
+        for block, layer in enumerate(self._layers):
+            self._read_normed(layer["attention_norm"], count)
+            self._multiply(layer["query"], self._q, count)
+            self._multiply(layer["key"], self._k, count)
+            self._multiply(layer["value"], self._v, count)
             self._attention(block, layer, where, positions, turn)
-            self._add(layer.output, self._heads, count)
-            self._read_normed(layer.mlp_norm, count)
-            self._multiply(layer.gate, self._gate, count)
-            self._multiply(layer.up, self._up, count)
+            self._add(layer["output"], self._heads, count)
+            self._read_normed(layer["mlp_norm"], count)
+            self._multiply(layer["gate"], self._gate, count)
+            self._multiply(layer["up"], self._up, count)
             inner = address(self._gate)
             self._swiglu(inner, address(self._up), count * c.intermediate_size, inner)
-            self._add(layer.down, self._gate, count)
+            self._add(layer["down"], self._gate, count)
             if block in self.taps:
                 taps[:, self.taps.index(block)] = self._x[:count]
-        self._read_normed(self._packed.norm, count)
+        self._read_normed(self._packed.parts["norm"], count)
         self._multiply(self._packed.head, self._logits, count)
         for slot in slots:
             self.lengths[slot] += 1
@@ -244,7 +244,7 @@ class ParallelCpuTarget:
         size, kv_heads = c.head_dim, c.num_key_value_heads
         q = self._q[:count].reshape(count, -1, size)
         k, v = (x[:count].reshape(count, kv_heads, size) for x in (self._k, self._v))
-        for x, weight in ((q, layer.query_norm), (k, layer.key_norm)):
+        for x, weight in ((q, layer.get("query_norm")), (k, layer.get("key_norm"))):
             if weight is not None:
                 self._norm_heads(x, weight)
             _rotate(x, *turn)

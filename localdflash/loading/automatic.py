@@ -64,7 +64,7 @@ def gpu_is_there() -> bool:
     """Return whether llama.cpp sees a GPU; a build without GPU backends is not loaded for this."""
     if not gpu_backends():
         return False
-    from localdflash.backends.llamacpp.devices import devices
+    from localdflash.backends.llamacpp.llama_library import devices
 
     return bool(devices())
 

@@ -158,8 +158,8 @@ def _is_environment(error: Exception, at: str) -> bool:
 def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
     """Load and check the pair; return the child's last report."""
     from localdflash.backends.cuda.cuda_pair import CudaPair
+    from localdflash.backends.cuda.proof.operations import Unsound
     from localdflash.backends.cuda.proof.stages import stages
-    from localdflash.backends.cuda.proof.tolerance import Unsound
 
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
     loading = True

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.proof.calls import Arguments
-from localdflash.backends.cuda.proof.tolerance import difference, same_bits
+from localdflash.backends.cuda.proof.operations import difference, same_bits
 from localdflash.kernels.cuda.norm import Norm
 from tests.gpu import gemm_cases, token_cases
 from tests.gpu.case import CPU, ROW_AXES, Case

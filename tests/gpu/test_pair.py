@@ -14,7 +14,7 @@ import triton
 from safetensors.torch import save_file
 from torch import Tensor
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
@@ -24,6 +24,7 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.scripts import synthetic
+from localdflash.models.load_options import Options
 from localdflash.models.shapes.dflash_json import config_of_json
 from tests.support.cuda_pairs import CPU, answer
 
@@ -34,7 +35,7 @@ WAYS: tuple[Way, ...] = ("plain", "lookup", "draft", "block")
 
 def load(folder: Path, device: torch.device, drafter: str = "drafter.gguf", **settings: Any) -> CudaPair:
     ops = KERNELS if device.type == "cuda" else REFERENCES
-    return load_pair(folder / "target.gguf", folder / drafter, device, CudaSettings(**settings), ops)
+    return load_pair(folder / "target.gguf", folder / drafter, device, Options(**settings), ops)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def pair(device: torch.device) -> CudaPair:
 @pytest.fixture(scope="module")
 def exact() -> CudaPair:
     """The same in float32, by the references."""
-    return load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", CPU, CudaSettings(draft=False), REFERENCES)
+    return load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", CPU, Options(draft=False), REFERENCES)
 
 
 @pytest.fixture(scope="module")

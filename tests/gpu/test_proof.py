@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
 from localdflash.backends.cuda.proof import stages
 from localdflash.lab.scripts import synthetic
+from localdflash.models.load_options import Options
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
 STAGES = ("operations", "short prompt", "rows", "prompts", "texts", "sampled texts", "graphs")
@@ -23,7 +24,7 @@ CONTEXT = 1024
 def pair(device: torch.device) -> CudaPair:
     ops = KERNELS if device.type == "cuda" else REFERENCES
     files = EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf"
-    return load_pair(*files, device, CudaSettings(context=CONTEXT), ops)
+    return load_pair(*files, device, Options(context=CONTEXT), ops)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -38,5 +39,5 @@ def test_what_a_gpu_must_show(stage: str, pair: CudaPair, device: torch.device) 
 def test_contexts_beyond_the_first_graph(device: torch.device, tmp_path: Path) -> None:
     ops = KERNELS if device.type == "cuda" else REFERENCES
     synthetic.write_target(tmp_path / "target.gguf", synthetic.TINY, "tiny")
-    pair = load_pair(tmp_path / "target.gguf", None, device, CudaSettings(context=3000, draft=False), ops)
+    pair = load_pair(tmp_path / "target.gguf", None, device, Options(context=3000, draft=False), ops)
     dict(stages.stages(pair, list(range(40)), lambda _: None))["long context"]()

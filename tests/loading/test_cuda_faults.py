@@ -14,8 +14,8 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
+from localdflash.backends.cuda import cuda_sizes
 from localdflash.backends.cuda import device as devices
-from localdflash.backends.cuda import room
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, backends
@@ -34,7 +34,7 @@ STAGES = {
     "finding the GPU": "localdflash.backends.cuda.device.find_gpus",
     "reading the headers": "localdflash.backends.cuda.load_cuda.CudaSizes",
     "measuring memory": "localdflash.backends.cuda.load_cuda.budget_of",
-    "reading the files": "localdflash.backends.cuda.assembly._read_target",
+    "reading the files": "localdflash.backends.cuda.assembly.gguf.read_header",
     "repacking weights": "localdflash.backends.cuda.assembly.load_target",
     "the drafter's weights": "localdflash.backends.cuda.assembly.load_drafter",
     "buffers": "localdflash.backends.cuda.assembly.Stepper",
@@ -177,7 +177,7 @@ def test_a_gpu_that_is_lost_ends_the_process(
 
 def test_repeated_loads_and_failures_leak_no_memory(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     files, free = local_files(load_registry().resolve(options.pair, options.drafter)), list[int]()
-    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", room.budget_of)
+    monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", cuda_sizes.budget_of)
     monkeypatch.setattr(devices, "gc", gc)
     with in_this_machine(Card(4 << 30), 1 << 20):
         for _ in range(3):

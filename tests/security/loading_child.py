@@ -17,7 +17,7 @@ from typing import Any
 import llama_cpp.llama_cpp  # noqa: F401
 import torch
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.llamacpp import placing
@@ -43,7 +43,7 @@ def run(backend: str, target: Path, drafter: Path | None) -> None:
     files = LocalPair("it", target, drafter, None, None, None)
     if backend == "cuda":
         CudaSizes(target, drafter)
-        write(load_pair(target, drafter, torch.device("cpu"), CudaSettings(context=CONTEXT), REFERENCES))
+        write(load_pair(target, drafter, torch.device("cpu"), Options(context=CONTEXT), REFERENCES))
         return
     if backend == "llama.cpp":
         placing.plan_placement(target, drafter, Options(device="cpu"))

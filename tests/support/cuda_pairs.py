@@ -8,12 +8,13 @@ from unittest.mock import patch
 
 import torch
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES, Ops
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.models.load_options import Options
 
 CPU = torch.device("cpu")
 
@@ -28,7 +29,7 @@ def unmeasured() -> Iterator[None]:
 def load_on_cpu(target: Path, drafter: Path | None = None, ops: Ops = REFERENCES, **settings: Any) -> CudaPair:
     """Load a pair whose ways are not timed."""
     with unmeasured():
-        return load_pair(target, drafter, CPU, CudaSettings(**settings), ops)
+        return load_pair(target, drafter, CPU, Options(**settings), ops)
 
 
 def answer(

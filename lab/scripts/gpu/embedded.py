@@ -33,9 +33,10 @@ class EmbeddedRun:
 
 def run(setup: "Setup", report: "BenchReport") -> None:
     """Every category: tokens a second, tokens a step, and whether the ways agree token by token."""
-    from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+    from localdflash.backends.cuda.assembly import load_pair
+    from localdflash.models.load_options import Options
 
-    pair = load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", setup.device, CudaSettings(), setup.ops)
+    pair = load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", setup.device, Options(), setup.ops)
     pairs = {"plain": pair.only("plain"), "drafting": pair, "dflash alone": pair.only("draft")}
     prompts = json.loads(PROMPTS.read_text())
     categories = sorted({prompt["category"] for prompt in prompts})

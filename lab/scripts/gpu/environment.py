@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from localdflash.backends.cuda.device import Features
+from localdflash.backends.cuda.device import summarize_features
 from localdflash.base.machine.hardware import device, gpu, gpu_bandwidth
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
@@ -31,7 +31,7 @@ def run(setup: Setup, report: BenchReport) -> None:
         l2_bytes=properties.L2_cache_size,
         memory_bytes=properties.total_memory,
         shared_memory_per_multiprocessor=properties.shared_memory_per_multiprocessor,
-        path=Features(torch.cuda.get_device_capability(setup.device)).summary(),
+        path=summarize_features(torch.cuda.get_device_capability(setup.device)),
         read_bandwidth_gb_s=round(gpu_bandwidth(), 1),
         copy_bandwidth_gb_s=round(_copy_bandwidth(), 1),
         nvidia_smi=_nvidia_smi(),

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
-from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.cuda_sizes import file_bytes, predict_bytes
+from localdflash.backends.cuda.assembly import load_pair
+from localdflash.backends.cuda.cuda_pair import CudaPair, Ways
+from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.runner import Runner
-from localdflash.backends.cuda.step_choice import Ways
 from localdflash.backends.cuda.stepper import Stepper, Way
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
@@ -28,9 +27,8 @@ from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, FIELDS, STEP
 from localdflash.lab.scripts import synthetic
 from localdflash.lab.scripts.gpu.gpu_timing import milliseconds
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup, guarded
-from localdflash.models.shapes.dflash_gguf import config_of_gguf
-from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.models.weights import gguf
+from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import total
 from localdflash.models.weights.ggml_types import GGMLType
 
 ROWS = 16
@@ -68,7 +66,7 @@ def run(setup: Setup, report: BenchReport) -> None:
         save = partial(report.put, **{kind: found})
         base = _allocated(setup)
         began = time.perf_counter()
-        pair = load_pair(target, drafter, setup.device, CudaSettings(context=1024 if setup.tiny else 20480), setup.ops)
+        pair = load_pair(target, drafter, setup.device, Options(context=1024 if setup.tiny else 20480), setup.ops)
         found["load_seconds"] = round(time.perf_counter() - began, 1)
         found["weights"] = weight_bytes(pair.stepper)
         for context in (64, 512) if setup.tiny else (1024, 16384):
@@ -241,10 +239,8 @@ def _allocated(setup: Setup) -> int:
 
 def _memory(setup: Setup, pair: CudaPair, target: Path, drafter: Path, base: int) -> dict[str, Any]:
     """What the planner predicted, and the peak since before the load."""
-    header, drafting = gguf.read_header(target), gguf.read_header(drafter)
-    kv, config = pair.stepper.cache.k.dtype, decoder_config(header)
-    memory = predict_bytes(file_bytes(header), config, config_of_gguf(drafting), file_bytes(drafting), kv)
-    predicted = memory.total(pair.stepper.context)
+    sizes = CudaSizes(target, drafter)
+    predicted = total(sizes.parts(pair.stepper.context, sizes.drafters[0]))
     if setup.device.type != "cuda":
         return {"predicted": predicted}
     peak, held = torch.cuda.max_memory_allocated() - base, torch.cuda.memory_allocated() - base

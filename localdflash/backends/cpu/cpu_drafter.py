@@ -1,10 +1,7 @@
-"""DFlash drafting on the CPU engine: a block in one pass, with the target's embedding and head, or the rows of it that
-a short vocabulary names, or its own. What makes slots depend on the token before them is gone through there, too
-(kernels/cpu/slots.h): the Markov head of DSpark, the selector of DFlash 2.
+"""DFlash, DSpark and DFlash 2 drafters on the CPU engine: one pass a block (slots: kernels/cpu/slots.h).
 
-Features wait until a draft is asked for and become keys and values then, all at once: while the controller drafts by
-other means they cost a copy each. Only where they would fill memory are they injected before. Where every layer sees a
-window, those too far back for any later block are left out: a draft costs the same at any length of the context.
+Features wait until a draft is requested and are then injected in one go, earlier only if they would fill the memory. If
+every layer has a window, features that no later block sees are dropped.
 """
 
 import ctypes
@@ -14,7 +11,6 @@ import numpy as np
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import (
-    PackedDrafter,
     bind_drafter,
     bind_layers,
     bind_matrix,
@@ -24,6 +20,7 @@ from localdflash.backends.cpu.binding import (
 from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, allocate_aligned
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed_file import PackedModel
 from localdflash.backends.cpu.packing import GROUP, PANEL, Floats, select_rows
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
@@ -42,7 +39,7 @@ class CpuDFlashDrafter:
     name = "dflash"
     is_model, is_autoregressive, unread_tokens = True, False, 0
 
-    def __init__(self, packed: PackedDrafter, target: CpuTarget) -> None:
+    def __init__(self, packed: PackedModel[DFlashConfig], target: CpuTarget) -> None:
         self.config = packed.config
         if wrong := check_drafter(packed.config):
             raise ModelError(f"the CPU engine does not run drafters with {wrong}; use `--backend llama.cpp`")
@@ -53,14 +50,14 @@ class CpuDFlashDrafter:
         self.cache = KVCache(blocks, c, target.context + self.config.block_size)
         sliding = [self.config.is_sliding(i) for i in range(blocks)]
         self._layers = bind_layers(
-            packed.layers,
+            packed.layers(),
             self.cache,
             [self.config.is_causal(i) for i in range(blocks)],
             [(self.config.window or 0) if slides else 0 for slides in sliding],
         )
         self._tokens = np.array(packed.config.short, np.int32)  # of the head's rows; empty: row by row
         rows = select_rows(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
-        self.head = packed.head or rows
+        self.head = packed.parts.get("head") or rows
         self.model = self._bind()
         team = target.team
         self.workspace = allocate_aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
@@ -70,15 +67,10 @@ class CpuDFlashDrafter:
         self._best = np.zeros(self.config.block_size, np.int32)
         self._confidence = np.zeros(self.config.block_size, np.float32)
         self._logits = np.empty(logit_bytes(self.config) // FLOAT_BYTES, np.float32)
-        self._pass = cpu_library.PassStruct(
-            address(self._ids),
-            self.config.block_size,
-            0,
-            None,
-            address(self._logits) if len(self._logits) else None,
-            address(self._best),
-            address(self._confidence),
-        )
+        best, confidence = address(self._best), address(self._confidence)
+        rows = self.config.block_size
+        self._pass = cpu_library.PassStruct(address(self._ids), rows, best=best, confidence=confidence)
+        self._pass.logits = address(self._logits) if len(self._logits) else None
         self._reach = count_kept_features(self.config)
         self._injected = 0
         self._waiting: list[Floats] = []
@@ -92,23 +84,23 @@ class CpuDFlashDrafter:
     @property
     def weight_bytes(self) -> int:
         """Return the bytes of its weights, those of a short head included."""
-        head = self.head.nbytes if len(self._tokens) and not self.packed.head else 0
+        head = self.head.nbytes if len(self._tokens) and "head" not in self.packed.parts else 0
         return self.packed.nbytes + head + self._tokens.nbytes
 
     def _bind(self) -> cpu_library.ModelStruct:
-        packed, heads, model = self.packed, self.packed.heads, bind_drafter(self.config)
+        parts, model = self.packed.parts, bind_drafter(self.config)
         model.capacity = self.cache.capacity
         self.rope = rope_tables(self.config.decoder, self.cache.capacity)
         model.cosines, model.sines = map(address, self.rope)
-        model.embedding = bind_matrix(packed.embedding) if packed.embedding else self.target.model.embedding
+        model.embedding = bind_matrix(parts["embedding"]) if "embedding" in parts else self.target.model.embedding
         model.head = bind_matrix(self.head)
         model.vocabulary = self.head.n
-        model.norm, model.layers = address(packed.norm), self._layers
-        model.fuse, model.fuse_norm = bind_matrix(packed.fuse), address(packed.fuse_norm)
+        model.norm, model.layers = address(parts["norm"]), self._layers
+        model.fuse, model.fuse_norm = bind_matrix(parts["fuse"]), address(parts["fuse_norm"])
         for name in ("markov_w1", "markov_w2", "predecessor", "successor", "selector"):
-            setattr(model.slots, name, bind_matrix(getattr(heads, name)))
-        model.slots.confidence = address(heads.confidence)
-        model.slots.confidence_bias = 0.0 if heads.confidence_bias is None else float(heads.confidence_bias[0])
+            setattr(model.slots, name, bind_matrix(parts.get(name)))
+        model.slots.confidence = address(parts.get("confidence"))
+        model.slots.confidence_bias = float(parts.get("confidence_bias", [0.0])[0])
         model.slots.tokens = address(self._tokens) if len(self._tokens) else None
         return model
 
@@ -125,9 +117,7 @@ class CpuDFlashDrafter:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
-        DFlash 2, or what DSpark's confidence head says.
-        """
+        """See `Drafter`; confidence is the best token's softmax probability, or a confidence head's output."""
         if limit < 1:
             return EMPTY_DRAFT
         self._inject()
@@ -172,7 +162,6 @@ class CpuDFlashDrafter:
             self._injected += len(chunk)
 
     def _skip(self) -> None:
-        """Leave out waiting features that no block will see."""
         unseen = self.length - self._injected - self._reach
         if unseen > 0:
             self._waiting = [np.concatenate(self._waiting)[unseen:].copy()]

@@ -61,10 +61,7 @@ def cache_bytes(config: DecoderConfig, positions: int, kv: str = "f16") -> int:
 
 
 class KVCache:
-    """The cache of a stack of blocks: room for at least `capacity` positions.
-
-    `arrays` [blocks, heads, rows, ...] are in the order of `CacheStruct`.
-    """
+    """KV cache of a stack of blocks; `arrays` [blocks, heads, rows, ...] are in the order of `CacheStruct`."""
 
     def __init__(self, blocks: int, config: DecoderConfig, capacity: int, kv: str = "f16") -> None:
         self.capacity = pad_positions(capacity)
@@ -106,5 +103,4 @@ class KVCache:
             raise ValueError(f"{len(state)} bytes of KV cache (expected {at})")
 
     def _first(self, length: int) -> list[NDArray[Any]]:
-        """Return the rows of each array that so many positions take."""
         return [array[:, :, : form.rows(length)] for array, form in zip(self.arrays, self._forms, strict=True)]

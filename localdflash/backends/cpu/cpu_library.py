@@ -1,7 +1,4 @@
-"""The C++ library of the CPU engine, bound by ctypes: structs as in kernels/cpu/formats.h and kernels.h, and its calls.
-
-The library is built with the package if there is a C++ compiler. `available` says why it is missing.
-"""
+"""C++ library of the CPU engine, through ctypes: structs as in kernels/cpu/formats.h and kernels.h, and its calls."""
 
 import ctypes
 import mmap
@@ -29,12 +26,8 @@ class MatrixStruct(ctypes.Structure):
     """See formats.h."""
 
     _fields_ = [
-        ("kind", c_int32),
-        ("n", c_int32),
-        ("k", c_int32),
-        ("codes", c_void_p),
-        ("scales", c_void_p),
-        ("supers", c_void_p),
+        *((name, c_int32) for name in ("kind", "n", "k")),
+        *((name, c_void_p) for name in ("codes", "scales", "supers")),
     ]
 
 
@@ -149,55 +142,38 @@ class PassStruct(ctypes.Structure):
     ]
 
 
+_MATRIX, _ROWS, _CACHE = POINTER(MatrixStruct), POINTER(RowsStruct), POINTER(CacheStruct)
+_PLACE = (c_void_p, c_ssize_t)  # floats, and the stride of their rows
+
+
+def _function(*arguments: Any, result: Any = None) -> Any:
+    return ctypes.CFUNCTYPE(result, *arguments)
+
+
 class KernelsStruct(ctypes.Structure):
     """See kernels.h."""
 
     _fields_ = [
         ("name", c_char_p),
-        ("quantize", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, POINTER(RowsStruct))),
-        (
-            "product",
-            ctypes.CFUNCTYPE(
-                None, POINTER(MatrixStruct), POINTER(RowsStruct), c_int32, c_int32, c_int32, c_void_p, c_ssize_t
-            ),
-        ),
+        ("quantize", _function(c_void_p, c_int32, c_int32, _ROWS)),
+        ("product", _function(_MATRIX, _ROWS, c_int32, c_int32, c_int32, *_PLACE)),
         (
             "attend",
-            ctypes.CFUNCTYPE(
-                None,
-                POINTER(CacheStruct),
-                c_void_p,
-                c_ssize_t,
-                c_void_p,
-                c_void_p,
-                c_int32,
-                c_int32,
-                c_float,
-                c_void_p,
-                c_ssize_t,
-            ),
+            _function(_CACHE, *_PLACE, c_void_p, c_void_p, c_int32, c_int32, c_float, *_PLACE),
         ),
-        ("put_key", ctypes.CFUNCTYPE(None, POINTER(CacheStruct), c_int32, c_int32, c_void_p)),
-        ("put_value", ctypes.CFUNCTYPE(None, POINTER(CacheStruct), c_int32, c_int32, c_void_p)),
-        ("norm", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
-        ("rotate", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_int32)),
-        ("swiglu", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_void_p)),
-        ("swiglu_clamped", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_float, c_int32, c_void_p)),
-        ("forward", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), POINTER(PassStruct), c_void_p)),
-        ("inject", ctypes.CFUNCTYPE(None, POINTER(ModelStruct), c_void_p, c_int32, c_int32, c_void_p)),
-        ("peak", ctypes.CFUNCTYPE(c_int32, c_int64)),
+        ("put_key", _function(_CACHE, c_int32, c_int32, c_void_p)),
+        ("put_value", _function(_CACHE, c_int32, c_int32, c_void_p)),
+        ("norm", _function(c_void_p, c_void_p, c_float, c_int32, c_void_p)),
+        ("rotate", _function(c_void_p, c_void_p, c_void_p, c_int32)),
+        ("swiglu", _function(c_void_p, c_void_p, c_int32, c_void_p)),
+        ("swiglu_clamped", _function(c_void_p, c_void_p, c_float, c_int32, c_void_p)),
+        ("forward", _function(POINTER(ModelStruct), POINTER(PassStruct), c_void_p)),
+        ("inject", _function(POINTER(ModelStruct), c_void_p, c_int32, c_int32, c_void_p)),
+        ("peak", _function(c_int64, result=c_int32)),
     ]
 
 
-STRUCTS: tuple[type[ctypes.Structure], ...] = (
-    MatrixStruct,
-    RowsStruct,
-    LayerStruct,
-    ModelStruct,
-    PassStruct,
-    KernelsStruct,
-    DeltaNetStruct,
-)
+STRUCTS = (MatrixStruct, RowsStruct, LayerStruct, ModelStruct, PassStruct, KernelsStruct, DeltaNetStruct)
 
 
 class Library:
@@ -317,10 +293,7 @@ def load() -> Library:
 
 
 class ThreadPool:
-    """Thread pool of the CPU engine, shared by a pair's target and drafter. Close it after their last pass.
-
-    `forward` runs a forward pass of a model: see kernels.h.
-    """
+    """Thread pool of the CPU engine, shared by a pair's target and drafter. Close it after their last pass."""
 
     def __init__(self, threads: int, cpus: Sequence[int] = (), instruction_set: str = "") -> None:
         self.library = load()

@@ -1,7 +1,4 @@
-"""The memory of a pair on our CPU engine, part by part, from the files' headers.
-
-Packed weights are mapped from the cache folder: they count as used, though the system may drop and read them again.
-"""
+"""Memory of a pair on the CPU engine, from the files' headers; mapped weights count as used."""
 
 from dataclasses import replace
 from math import prod
@@ -13,6 +10,7 @@ from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import bind_drafter, bind_model, check_shape
 from localdflash.backends.cpu.cpu_drafter import check_drafter, logit_bytes, waiting_bytes
 from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, pad_positions
+from localdflash.backends.cpu.cpu_target import state_bytes
 from localdflash.backends.cpu.model_source import (
     USE_LLAMA_CPP,
     check_drafter_file,
@@ -21,7 +19,6 @@ from localdflash.backends.cpu.model_source import (
     list_drafter_shapes,
 )
 from localdflash.backends.cpu.packing import GROUP, Kind, MatrixShape
-from localdflash.backends.cpu.states import state_bytes
 from localdflash.base.errors import ModelError
 from localdflash.base.machine.cores import clamp
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
@@ -50,12 +47,17 @@ class CpuSizes:
         if wrong := check_shape(self._config):
             raise ModelError(f"{target}: the CPU engine does not run {wrong}: {USE_LLAMA_CPP}")
         self._target = sum(part.packed_bytes for part in source.parts)
-        self._drafter = _checked(drafter, self._config) if drafter else None
+        self._drafter = config_of_file(drafter) if drafter else None
         self._drafter_bytes = 0
-        if drafter and self._drafter:
+        if drafter and (config := self._drafter):
+            c, rows = self._config, len(config.short)
+            check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
+            if wrong := check_drafter(config):
+                raise ModelError(f"{drafter}: the CPU engine does not run drafters with {wrong}: {USE_LLAMA_CPP}")
             head = next(part for part in reversed(source.parts) if part.name in ("head", "embedding")).matrix
-            own = _drafter_bytes(drafter, self._drafter, drafter_bits)
-            self._drafter_bytes = own + _short_bytes(self._drafter, head)
+            self._drafter_bytes = _drafter_bytes(drafter, config, drafter_bits) + rows * np.dtype(np.int32).itemsize
+            if head and rows and not config.own_head:
+                self._drafter_bytes += replace(head, n=rows).nbytes
         self.trained = self._config.context_length
         self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
@@ -76,15 +78,6 @@ class CpuSizes:
         return parts | {SCRATCH: scratch}
 
 
-def _checked(path: Path, target: DecoderConfig) -> DFlashConfig:
-    """Return a drafter's configuration, checked to run with this target."""
-    config = config_of_file(path)
-    check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(path))
-    if wrong := check_drafter(config):
-        raise ModelError(f"{path}: the CPU engine does not run drafters with {wrong}: {USE_LLAMA_CPP}")
-    return config
-
-
 def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     if path.suffix == ".gguf":
         return sum(part.packed_bytes for part in check_drafter_file(path, bits).parts)
@@ -96,15 +89,7 @@ def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     return sum(MatrixShape(kind, n, k).nbytes for n, k in matrices) + sum(map(prod, vectors)) * FLOAT_BYTES
 
 
-def _short_bytes(config: DFlashConfig, head: MatrixShape | None) -> int:
-    """Bytes of the ids of a short vocabulary, and of their rows of the target's head where it has none of its own."""
-    rows = len(config.short)
-    ids = rows * np.dtype(np.int32).itemsize
-    return ids + replace(head, n=rows).nbytes if head and rows and not config.own_head else ids
-
-
 def _kv_bytes(config: DecoderConfig, context: int, kv: str = "f16") -> int:
-    """Return the bytes of the KV cache of so many tokens, and of recurrent states."""
     c = config
     states = state_bytes(c.delta, c.recurrent_layers) if c.delta else 0
     return states + (c.num_hidden_layers - c.recurrent_layers) * cache_bytes(c, context, kv)

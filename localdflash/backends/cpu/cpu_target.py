@@ -1,7 +1,7 @@
-"""A target on the CPU engine: integer products, a KV cache in float16 or 8 bits.
+"""Target on the CPU engine: integer products, a KV cache in float16 or int8, states of delta nets.
 
-A row is computed the same way, to the bit, whatever stands beside it and however many threads there are. Greedy output
-is therefore identical for any draft, any chunking of the prompt and any reuse of the cache.
+A row's bits depend neither on the rows of its batch nor on the number of threads. So greedy output is identical for any
+draft, any chunking of the prompt and any reuse of the cache.
 """
 
 import ctypes
@@ -11,7 +11,6 @@ import numpy as np
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import (
-    PackedDecoder,
     bind_layers,
     bind_matrix,
     bind_model,
@@ -20,22 +19,110 @@ from localdflash.backends.cpu.binding import (
 )
 from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
-from localdflash.backends.cpu.states import DeltaStates
+from localdflash.backends.cpu.packed_file import Layer, PackedModel
+from localdflash.backends.cpu.packing import Floats
 from localdflash.base.errors import LocaldflashError, ModelError, UsageError
+from localdflash.engine.checkpoints import MAX_CHECKPOINTS, Checkpoints
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures, Verification
 from localdflash.engine.sampling import NOT_NUMBERS
+from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
+
+
+class DeltaStates:
+    """The states of a decoder's delta nets, bound to their layers."""
+
+    def __init__(self, config: DecoderConfig, layers: Sequence[Layer]) -> None:
+        assert config.delta is not None
+        d, nets = config.delta, [layer for layer in layers if "mixed" in layer]
+        self.progress = cpu_library.ProgressStruct(0, 0)
+        self._before = d.kernel - 1
+        self._state: Floats = allocate_aligned((len(nets), d.v_heads, d.v_dim // 16, d.k_dim, 16), np.float32)
+        self._history: Floats = allocate_aligned((len(nets), self._before + MAX_ROWS, d.mixed), np.float32)
+        self._gates: Floats = allocate_aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
+        self._conv = [np.ascontiguousarray(net["conv"].T) for net in nets]
+        self.nets = [self._bind(i, net) for i, net in enumerate(nets)]
+        self._checkpoints = Checkpoints[tuple[Floats, Floats]]()
+
+    def _bind(self, index: int, net: Layer) -> cpu_library.DeltaNetStruct:
+        bound = cpu_library.DeltaNetStruct()
+        bound.mixed, bound.gate = bind_matrix(net["mixed"]), bind_matrix(net["mixed_gate"])
+        bound.alpha, bound.beta = bind_matrix(net["alpha"]), bind_matrix(net["beta"])
+        bound.conv, bound.norm = address(self._conv[index]), address(net["delta_norm"])
+        bound.rate, bound.shift = address(net["rate"]), address(net["shift"])
+        bound.state, bound.history = address(self._state[index]), address(self._history[index])
+        bound.decays, bound.betas = address(self._gates[0, index]), address(self._gates[1, index])
+        return bound
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes held."""
+        held = (self._state, self._history, self._gates, *self._conv)
+        copies = sum(array.nbytes for state in self._checkpoints.states for array in state)
+        return sum(array.nbytes for array in held) + copies
+
+    def checkpoint(self, prompt_ended: bool) -> None:
+        """Keep a copy of the states as they are, where a prompt ended or far enough from the last one."""
+        length = self.progress.base
+        if self._checkpoints.should_add(length, prompt_ended):
+            self._checkpoints.add(length, (self._state.copy(), self._history[:, : self._before].copy()))
+
+    def roll_back(self, length: int) -> int:
+        """Drop what is after `length`; the greatest length up to it from which the states can go on."""
+        self._checkpoints.drop_after(length)
+        if length == 0 or 0 <= length - self.progress.base <= self.progress.rows:
+            return length
+        if (newest := self._checkpoints.newest()) is None:
+            return 0
+        at, state = newest
+        self._put(*state, at)
+        return at
+
+    def assume(self, length: int) -> None:
+        """Count the states as those of so many tokens."""
+        self.progress.base, self.progress.rows = length, 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """Return the bytes of what `save` returns."""
+        return self._state.nbytes + self._history[:, : self._before].nbytes
+
+    def save(self) -> bytes:
+        """Return the states, which are settled."""
+        return self._state.tobytes() + self._history[:, : self._before].tobytes()
+
+    def load(self, saved: bytes, length: int) -> None:
+        """Restore saved ones; ValueError if they are not of this shape."""
+        numbers, size = np.frombuffer(saved, np.float32), self._state.size
+        before = self._history[:, : self._before].shape
+        self._checkpoints = Checkpoints()
+        self._put(numbers[:size].reshape(self._state.shape), numbers[size:].reshape(before), length)
+
+    def _put(self, state: Floats, before: Floats, length: int) -> None:
+        self._state[...], self._history[:, : self._before] = state, before
+        self.assume(length)
+
+
+def state_bytes(delta: DeltaShape, layers: int) -> int:
+    """Return the bytes of the states of so many layers, with their checkpoints."""
+    state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
+    before = (delta.kernel - 1) * row
+    kept = state + before + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
+    return layers * (kept + MAX_CHECKPOINTS * (state + before)) * np.dtype(np.float32).itemsize
 
 
 class CpuTarget:
-    """See `Target`. `taps` are ids of blocks whose output is kept (0-based, the last block excluded); `kv` says what
-    the KV cache is kept in, one of `KV_FORMATS`.
-    """
+    """See `Target`. `taps` are 0-based ids of blocks whose output is kept; `kv` is one of `KV_FORMATS`."""
 
     max_width = MAX_ROWS
 
     def __init__(
-        self, packed: PackedDecoder, team: ThreadPool, context: int = 0, taps: Sequence[int] = (), kv: str = "f16"
+        self,
+        packed: PackedModel[DecoderConfig],
+        team: ThreadPool,
+        context: int = 0,
+        taps: Sequence[int] = (),
+        kv: str = "f16",
     ) -> None:
         c = packed.config
         if wrong := check_shape(c):
@@ -43,20 +130,17 @@ class CpuTarget:
         self.context = context or c.context_length
         if not 8 <= self.context <= c.context_length:
             raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
-        for tap in taps:
-            if not 0 <= tap < c.num_hidden_layers - 1:
-                raise ModelError(f"tap {tap}: the target has blocks 0 to {c.num_hidden_layers - 2} to tap")
-        self.packed, self.team = packed, team
+        self.packed, self.team, layers = packed, team, packed.layers()
         self.vocab_size = c.vocab_size
         self.length = 0
         self.cache = KVCache(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
-        self.states = DeltaStates(c, packed.layers) if c.delta else None
+        self.states = DeltaStates(c, layers) if c.delta else None
         self.is_recurrent = self.states is not None
         self.rope = rope_tables(c, self.cache.capacity)
         self._taps = np.array(taps, np.int32)
         windows = c.windows or [0] * c.num_hidden_layers
         nets = self.states.nets if self.states else ()
-        self._layers = bind_layers(packed.layers, self.cache, [True] * c.num_hidden_layers, windows, nets)
+        self._layers = bind_layers(layers, self.cache, [True] * c.num_hidden_layers, windows, nets)
         self.model = self._bind()
         self.workspace = allocate_aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
         self.model.workspace = address(self.workspace)
@@ -80,8 +164,8 @@ class CpuTarget:
         model = bind_model(c, c.num_hidden_layers)
         model.capacity = self.cache.capacity
         model.cosines, model.sines = map(address, self.rope)
-        model.embedding, model.head = bind_matrix(self.packed.embedding), bind_matrix(self.packed.head)
-        model.norm = address(self.packed.norm)
+        model.embedding, model.head = bind_matrix(self.packed.parts["embedding"]), bind_matrix(self.packed.head)
+        model.norm = address(self.packed.parts["norm"])
         model.layers = self._layers
         model.taps, model.tap_count = address(self._taps), len(self._taps)
         if self.states:

@@ -61,7 +61,6 @@ def load(files: LocalPair, options: Options) -> Running:
 
 
 def _measured(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
-    """Return the bytes of every array that they hold."""
     kept = target.cache.nbytes + (target.states.nbytes if target.states else 0)
     parts = {TARGET: target.packed.nbytes, TARGET_KV: kept, SCRATCH: target.scratch_bytes}
     if drafter:

@@ -1,8 +1,4 @@
-"""Contents of a model file for the CPU engine: every tensor under our name, checked before any of its data is read.
-
-`check_target_file` and `check_drafter_file` raise a ModelError if a tensor is missing or unknown, or if the kernels do
-not support its shape or type. This module imports no torch.
-"""
+"""Contents of a model file for the CPU engine: tensors under our names, checked before data is read; no torch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -111,7 +107,7 @@ OPTIONAL_PART = "confidence_bias"  # zero in files that leave it out
 
 @dataclass(frozen=True)
 class FileTensor:
-    """Tensor of the file. `name` is ours: "layers.0.query" is the field `query` of the first `PackedLayer`."""
+    """Tensor of the file. `name` is ours: "layers.0.query" is the matrix `query` of the first block."""
 
     name: str
     tensor: TensorInfo
@@ -226,7 +222,6 @@ def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
 
 
 def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
-    """Return a drafter's tensors under z-lab's names, and the offset of the first tensor's data."""
     tensors, header = {}, safetensors.read_header(path)
     for name, info in header.tensors.items():
         if plain_name(name) in UNUSED:
@@ -270,14 +265,14 @@ def is_vector(ours: str) -> bool:
     return ours.rpartition(".")[2] in FLOAT_PARTS
 
 
-def _as_ggml(shape: Shape) -> Shape:
+def strip_ones(shape: Shape) -> Shape:
     """Strip leading ones from a shape, which files may leave out."""
-    return _as_ggml(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
+    return strip_ones(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
 
 
 def _check_part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int, bits: int) -> FileTensor:
     its_type, where = info.ggml_type, f"{path}: tensor {info.name}"
-    if _as_ggml(info.shape) != _as_ggml(shape):
+    if strip_ones(info.shape) != strip_ones(shape):
         raise ModelError(f"{where} has shape {list(info.shape)}, not {list(shape)}; convert the model again")
     if its_type not in (FLOATS if is_vector(ours) else KINDS):
         raise ModelError(f"{where} is {its_type.name}, which the CPU engine cannot read: {USE_LLAMA_CPP}")

@@ -1,13 +1,10 @@
 """Packed files: a model's packed weights, written once to the cache folder and mapped into memory from then on.
 
 An image is a prefix (magic, version, length and digest of the header), the header as JSON, and each entry's arrays,
-each at a multiple of 64 bytes. Array offsets follow from the header and are not stored, so none can point outside the
-image.
-
-A packed file is an image and a seal: the SHA-256 of the image, and the file's inode and modification time. A file with
-the inode and time of its seal is trusted; any other (copied, restored, written to) is read again in full. If a file is
-damaged, of another version or older than its source, the source is packed again. If the disk takes no file, the packed
-weights stay in memory and a notice says so.
+aligned to 64 bytes. Array offsets follow from the header, so none can point outside the image. After the image comes a
+seal: the image's SHA-256, and the file's inode and modification time. A file with other times or another inode is read
+again in full. A file that is damaged, of another version or older than its source is packed again. If the disk takes no
+file, the packed weights stay in memory.
 """
 
 import errno
@@ -18,20 +15,21 @@ import secrets
 import shutil
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Generic
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.model_source import CheckedFile, Config, RowChunk, iterate_chunks, read_floats, read_rows
-from localdflash.backends.cpu.packing import PANEL, Array, Floats, MatrixShape, PackedMatrix, pack_rows
+from localdflash.backends.cpu.model_source import CheckedFile, Config, iterate_chunks, read_floats, read_rows
+from localdflash.backends.cpu.packing import PANEL, Array, MatrixShape, PackedMatrix, pack_rows
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files import paths
 from localdflash.base.files.regular import open_model
@@ -48,7 +46,7 @@ SECOND = 1_000_000_000
 CHUNK_BYTES = 1 << 20
 SPARE_BYTES = 1 << 28  # left free on the disk
 
-Part = PackedMatrix | Floats
+Layer = dict[str, Any]  # packed matrices and float32 arrays by name
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 Write = Callable[[int, Any], None]  # an offset, and the bytes to write there
 
@@ -94,26 +92,44 @@ class ImageHeader(msgspec.Struct, frozen=True):
         return PREFIX.pack(MAGIC, VERSION, len(text), _header_digest(text)) + text
 
 
-class ArrayOffset(NamedTuple):
-    """Array of an entry, and its offset in the image."""
+def place_arrays(header: ImageHeader) -> tuple[dict[str, list[tuple[Array, int]]], int]:
+    """Return the arrays of every entry with their offsets in the image, and the image's size in bytes."""
+    places: dict[str, list[tuple[Array, int]]] = {}
+    size = len(header.encoded())
+    for entry in header.entries:
+        for array in entry.arrays:
+            offset = -(-size // ALIGNMENT) * ALIGNMENT
+            places.setdefault(entry.name, []).append((array, offset))
+            size = offset + array.nbytes
+    return places, size
 
-    array: Array
-    offset: int
 
+@dataclass(frozen=True)
+class PackedModel(Generic[Config]):
+    """Packed weights of a model by name ("embedding", "layers.0.query"), and a notice for the user or ""."""
 
-class ImageLayout:
-    """Offset of every array in an image with this header, and the image's size in bytes."""
+    config: Config
+    parts: Mapping[str, Any]
+    notice: str = ""
 
-    def __init__(self, header: ImageHeader) -> None:
-        self.places: dict[str, tuple[ArrayOffset, ...]] = {}
-        self.size = len(header.encoded())
-        for entry in header.entries:
-            self.places[entry.name] = tuple(self._place(array) for array in entry.arrays)
+    def layers(self) -> list[Layer]:
+        """Return the parts of each block by their names in `LayerStruct`; absent parts are left out."""
+        layers: dict[int, Layer] = {}
+        for name, part in self.parts.items():
+            if name.startswith("layers."):
+                _, number, own = name.split(".")
+                layers.setdefault(int(number), {})[own] = part
+        return [layers[number] for number in sorted(layers)]
 
-    def _place(self, array: Array) -> ArrayOffset:
-        place = ArrayOffset(array, -(-self.size // ALIGNMENT) * ALIGNMENT)
-        self.size = place.offset + array.nbytes
-        return place
+    @property
+    def head(self) -> Any:
+        """Head matrix; the embedding if they are tied."""
+        return self.parts.get("head", self.parts.get("embedding"))
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return sum(part.nbytes for part in self.parts.values())
 
 
 def open_packed(
@@ -122,36 +138,29 @@ def open_packed(
     read_source: Callable[[Path], CheckedFile[Config]],
     progress: Progress | None = None,
     bits: int = 8,
-) -> tuple[Config, dict[str, Any], str]:
-    """Return the configuration, parts by name and notice of a model, packing it first if no packed file is valid."""
+) -> PackedModel[Config]:
+    """Open the packed file of a model, packing the model first if no packed file is valid."""
     path = Path(os.path.abspath(path))
     with open_model(path):
-        file = _packed_path(path, bits)
-    packed: tuple[Config, dict[str, Part]] | None = _map_packed(file, path, kind)
-    if packed:
-        return packed[0], packed[1], ""
+        name = hashlib.blake2b(_real_path(path), digest_size=16).hexdigest()
+    file = paths.cache_folder() / "cpu" / f"{name}{'-4' if bits == 4 else ''}{SUFFIX}"
+    if packed := _map_packed(file, path, kind):
+        return packed
     source = read_source(path)
     entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
     config = msgspec.Raw(msgspec.json.encode(source.config))
     header = ImageHeader(_read_stamp(path, kind, source.data_offset), config, entries)
     try:
         _write_packed(file, source, header, progress)
-        packed = _map_packed(file, path, kind)
-        if packed:
-            return packed[0], packed[1], ""
+        if packed := _map_packed(file, path, kind):
+            return packed
         reason = "another process replaced it"
     except ModelError:
         raise
     except (CannotCache, LocaldflashError, OSError) as error:
         reason = str(getattr(error, "strerror", error))
     notice = f"{file.parent}: the packed weights of {path.name} cannot be kept ({reason}): every start packs them again"
-    return source.config, _view_parts(header, _pack_in_memory(source, header, progress)), notice
-
-
-def _packed_path(path: Path, bits: int) -> Path:
-    """Return the path of a source's packed file, which differs for matrices in four bits."""
-    name = hashlib.blake2b(_real_path(path), digest_size=16).hexdigest()
-    return paths.cache_folder() / "cpu" / f"{name}{'-4' if bits == 4 else ''}{SUFFIX}"
+    return PackedModel(source.config, _view_parts(header, _pack_in_memory(source, header, progress)), notice)
 
 
 def _real_path(path: Path) -> bytes:
@@ -177,50 +186,37 @@ def _read_stamp(path: Path, kind: type[Config], header_bytes: int) -> SourceStam
 
 
 def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progress: Progress | None = None) -> None:
-    """Write the image of a source, without the gaps between arrays.
-
-    Raise a ModelError if a tensor cannot be packed, or if the file changes meanwhile.
-    """
-    places, done = ImageLayout(header).places, 0
-    total = sum(place.array.nbytes for entry in places.values() for place in entry)
+    """Write the image of a source; raise ModelError if a tensor cannot be packed or the file changes meanwhile."""
+    places, done = place_arrays(header)[0], 0
+    total = sum(array.nbytes for entry in places.values() for array, _ in entry)
     write(0, header.encoded())
     with ExitStack() as opened:
         files = [opened.enter_context(open_model(file))[0].fileno() for file in split.files_of(source.path)]
         for chunk in iterate_chunks(source):
             info = chunk.part.tensor
             try:
-                arrays = _pack_chunk(files[info.part], chunk)
+                if chunk.part.matrix is None:
+                    arrays: tuple[NDArray[Any], ...] = (read_floats(files[info.part], chunk.part),)
+                else:
+                    arrays = pack_rows(read_rows(files[info.part], chunk), info.ggml_type, chunk.part.matrix.kind)
             except ModelError as error:
                 problem = f"{source.path}: tensor {info.name}: {error}; download or convert the model again"
                 raise ModelError(problem) from None
-            for place, array in zip(places[chunk.part.name], arrays, strict=True):
-                write(_chunk_offset(place, chunk), array.data)
-                done += array.nbytes
+            for (array, offset), packed in zip(places[chunk.part.name], arrays, strict=True):
+                panel = chunk.expert * array.shape[1] + chunk.first // PANEL if chunk.part.matrix else 0
+                write(offset + panel * Array(array.dtype, array.shape[2:]).nbytes, packed.data)
+                done += packed.nbytes
             if progress:
                 progress(done, total)
     if _read_stamp(source.path, type(source.config), source.data_offset) != header.stamp:
         raise ModelError(f"{source.path}: changed while it was read; try again")
 
 
-def _pack_chunk(descriptor: int, chunk: RowChunk) -> tuple[NDArray[Any], ...]:
-    if (matrix := chunk.part.matrix) is None:
-        return (read_floats(descriptor, chunk.part),)
-    return pack_rows(read_rows(descriptor, chunk), chunk.part.tensor.ggml_type, matrix.kind)
-
-
-def _chunk_offset(place: ArrayOffset, chunk: RowChunk) -> int:
-    """Return the offset of a chunk's first row in an array [experts, panels, ...]."""
-    if chunk.part.matrix is None:
-        return place.offset
-    _, panels, *rest = place.array.shape
-    return place.offset + (chunk.expert * panels + chunk.first // PANEL) * Array(place.array.dtype, tuple(rest)).nbytes
-
-
 def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> mmap.mmap:
     """Return the image of a source; raise OutOfMemory if it does not fit."""
     import psutil
 
-    size, free = ImageLayout(header).size, psutil.virtual_memory().available
+    size, free = place_arrays(header)[1], psutil.virtual_memory().available
     buffer = None
     if size <= free:
         with suppress(OSError):
@@ -241,7 +237,7 @@ def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: 
 
 def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> None:
     """Pack a source into a file; raise CannotCache, OSError or LocaldflashError if the disk does not take it."""
-    needed = ImageLayout(header).size + SEAL.size + SPARE_BYTES
+    needed = place_arrays(header)[1] + SEAL.size + SPARE_BYTES
     paths.create_private(file.parent)
     clean(file.parent)
     if shutil.disk_usage(file.parent).free < needed:
@@ -273,7 +269,6 @@ def _write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
 
 
 def _digest(stream: BinaryIO, size: int) -> bytes:
-    """Return the SHA-256 of the first `size` bytes of a file."""
     digest = hashlib.sha256()
     stream.seek(0)
     while size and (read := stream.read(min(size, CHUNK_BYTES))):
@@ -293,12 +288,12 @@ def _write_seal(stream: BinaryIO, size: int, digest: bytes) -> None:
 # Mapping a packed file.
 
 
-def _map_packed(file: Path, path: Path, kind: type[Config]) -> tuple[Config, dict[str, Part]] | None:
+def _map_packed(file: Path, path: Path, kind: type[Config]) -> PackedModel[Config] | None:
     """Return the content of a packed file; None if it is missing, damaged, of another kind or older than its source."""
     if (buffer := _map_file(file)) is None or (header := read_header(buffer)) is None:
         return None
     if (
-        ImageLayout(header).size + SEAL.size != len(buffer)
+        place_arrays(header)[1] + SEAL.size != len(buffer)
         or header.stamp != _read_stamp(path, kind, header.stamp.header_bytes)
         or not is_intact(file)
     ):
@@ -306,16 +301,13 @@ def _map_packed(file: Path, path: Path, kind: type[Config]) -> tuple[Config, dic
     if not cpu_library.available():
         cpu_library.load().guard(file, buffer)
     try:
-        return msgspec.json.decode(header.config, type=kind), _view_parts(header, buffer)
+        return PackedModel(msgspec.json.decode(header.config, type=kind), _view_parts(header, buffer))
     except msgspec.ValidationError:  # a target where a drafter is requested, or the reverse
         return None
 
 
 def _map_file(path: Path) -> mmap.mmap | None:
-    """Map a file read-only, in huge pages if the system can; None if it does not exist or is empty.
-
-    With small pages, cores wait for address translation.
-    """
+    """Map a file read-only, in huge pages if the system can; None if it does not exist or is empty."""
     try:
         with path.open("rb") as stream:
             buffer = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -364,18 +356,17 @@ def is_intact(path: Path) -> bool:
     return True
 
 
-def _view_parts(header: ImageHeader, buffer: mmap.mmap) -> dict[str, Part]:
+def _view_parts(header: ImageHeader, buffer: mmap.mmap) -> dict[str, Any]:
     """Return the entries of an image by name, as views that keep the buffer alive; its size has been checked."""
-    places, parts = ImageLayout(header).places, dict[str, Part]()
+    places, parts = place_arrays(header)[0], dict[str, Any]()
     for entry in header.entries:
-        m, views = entry.matrix, [_view(buffer, place) for place in places[entry.name]]
+        m, views = entry.matrix, [_view(buffer, *place) for place in places[entry.name]]
         parts[entry.name] = PackedMatrix(m.kind, m.n, m.k, m.experts, *views) if m else views[0]
     return parts
 
 
-def _view(buffer: mmap.mmap, place: ArrayOffset) -> NDArray[Any]:
-    dtype, shape = place.array
-    view = np.frombuffer(buffer, dtype, int(np.prod(shape, dtype=np.int64)), place.offset).reshape(shape)
+def _view(buffer: mmap.mmap, array: Array, offset: int) -> NDArray[Any]:
+    view = np.frombuffer(buffer, array.dtype, prod(array.shape), offset).reshape(array.shape)
     view.flags.writeable = False
     return view
 
@@ -385,14 +376,10 @@ def clean(folder: Path) -> None:
     for path in folder.iterdir():
         process = path.suffix.removeprefix(".").partition("-")[0]
         is_abandoned = process.isdecimal() and not is_there(int(process))
-        if is_abandoned or (path.suffix == SUFFIX and _is_orphan(path)):
+        buffer = _map_file(path) if path.suffix == SUFFIX else None
+        header = read_header(buffer) if buffer else None
+        if is_abandoned or (path.suffix == SUFFIX and not (header and os.path.exists(header.stamp.path))):
             remove(path)
-
-
-def _is_orphan(path: Path) -> bool:
-    buffer = _map_file(path)
-    header = read_header(buffer) if buffer else None
-    return header is None or not os.path.exists(header.stamp.path)
 
 
 def remove(path: Path) -> None:

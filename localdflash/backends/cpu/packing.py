@@ -1,7 +1,7 @@
 """Packed weights: matrices as the CPU kernels read them, made from ggml blocks. Layouts: kernels/cpu/formats.h.
 
-Quantized types keep the numbers of the file exactly. Float matrices (F32, F16, BF16) are rounded to Q8_0 as ggml does.
-A drafter's float and Q8_0 matrices become Q4_0 if 4 bits are requested.
+Quantized types keep the file's numbers. Float matrices are rounded to Q8_0 as ggml does, or to Q4_0 for a 4-bit
+drafter.
 """
 
 from collections.abc import Callable
@@ -55,11 +55,6 @@ class Layout(NamedTuple):
     scales: tuple[DTypeLike, tuple[int, ...]]
     supers: tuple[int, tuple[int, ...]] | None = None
 
-    @property
-    def code_bytes(self) -> int:
-        """Return the bytes of the codes of one group of a panel."""
-        return 4 * PANEL * sum(self.planes)
-
 
 LAYOUTS = {
     Kind.Q8_0: Layout((8,), (np.float16, ())),
@@ -104,7 +99,7 @@ class MatrixShape:
         """Codes, scales and, if the format has any, supers of all experts, in the order of `pack_rows`."""
         layout, lead = LAYOUTS[self.kind], (self.experts, -(-self.n // PANEL))
         groups, (dtype, parts) = (*lead, self.k // GROUP), layout.scales
-        arrays = Array(np.uint8, (*groups, layout.code_bytes)), Array(dtype, (*groups, *parts, PANEL))
+        arrays = Array(np.uint8, (*groups, 4 * PANEL * sum(layout.planes))), Array(dtype, (*groups, *parts, PANEL))
         if layout.supers is None:
             return arrays
         inputs, parts = layout.supers
@@ -202,10 +197,7 @@ def _mxfp4(blocks: Bytes) -> Unpacked:
 
 
 def _iq4_xs(blocks: Bytes) -> Unpacked:
-    """Return a super-scale, eight scales of 6 bits less 32, nibbles as Q4_0 for each 32 weights.
-
-    Two bytes hold the high 2 bits of the scales, lowest first; four bytes then the low nibbles, two to a byte.
-    """
+    """Two bytes hold the high 2 bits of eight scales, four their low nibbles (scales less 32); then nibbles as Q4_0."""
     high = _words(blocks[..., :4])[..., 0:1] >> np.arange(16, 32, 2, dtype=np.uint32)
     low = np.stack((blocks[..., 4:8] & 15, blocks[..., 4:8] >> 4), -1).reshape(*blocks.shape[:-1], 8)
     scales = (low | (high.astype(np.uint8) & 3) << 4).view(np.int8) - np.int8(32)
@@ -215,8 +207,8 @@ def _iq4_xs(blocks: Bytes) -> Unpacked:
 def _k_scales(blocks: Bytes) -> tuple[Bytes, NDArray[np.float16]]:
     """Of Q4_K and Q5_K: scale and minimum [panels, 16, groups, 2], and d and dmin [panels, 16, blocks, 2].
 
-    Eight pairs of 6 bits in 12 bytes: pairs 0-3 in the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7
-    have their low 4 bits in bytes 8-11 and their high 2 bits on top of bytes 0-7.
+    Pairs 0-3 are the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7 have their low 4 bits in bytes 8-11
+    and their high 2 bits on top of bytes 0-7.
     """
     scales, minimums, rest = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
     scale = np.concatenate((scales & 63, (rest & 15) | (scales >> 6 << 4)), -1)
@@ -237,11 +229,7 @@ def _q5_k(blocks: Bytes) -> Unpacked:
 
 
 def _q6_k(blocks: Bytes) -> Unpacked:
-    """128 bytes of nibbles, 64 of bit pairs, 16 signed scales and a super-scale.
-
-    Each half of 128 weights has 64 nibble bytes (first all low, then all high nibbles) and 32 bytes of bit pairs, whose
-    four fields top up the four groups of 32 weights.
-    """
+    """Of 128 weights 64 nibble bytes (low, then high nibbles) and 32 bytes of bit pairs; 16 scales, a super-scale."""
     scales = blocks[..., 192:208].view(np.int8).reshape(*blocks.shape[:2], -1, 2)
     codes = _nibbles(blocks[..., :128], 0, 64) | _pairs(blocks[..., 128:192]) << np.uint32(4)
     return codes, scales, _half(blocks, 208)
@@ -256,8 +244,8 @@ def _pairs(blocks: Bytes) -> Words:
 def _q3_k(blocks: Bytes) -> Unpacked:
     """32 bytes of third bits, 64 of bit pairs, 12 of scales of 6 bits less 32, and a super-scale.
 
-    Bit g of byte i is the third bit of weight i of group g. The low nibbles of scales 0-7 and 8-15 share 8 bytes; four
-    more have the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
+    Bit g of byte i is the third bit of weight i of group g. Low nibbles of scales 0-7 and 8-15 share 8 bytes; four more
+    have the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
     """
     third = _by_group(_fields(_words(blocks[..., :32]), BIT, range(8)))
     codes = _pairs(blocks[..., 32:96]) | third << np.uint32(2)
@@ -294,8 +282,7 @@ READERS: dict[GGMLType, Callable[[Bytes], Unpacked]] = {
 def pack_rows(blocks: Bytes, ggml_type: GGMLType, kind: Kind | None = None) -> tuple[NDArray[Any], ...]:
     """Pack rows of a matrix, bytes [rows, row], into codes [panels, ...], scales and, if the format has any, supers.
 
-    Rows are padded to whole panels with zero weights. `kind` is that of `KINDS`, or Q4_0 for a type in `SHRINKING`.
-    Raise ModelError if a scale is not finite.
+    Rows are padded with zeros to whole panels. Raise ModelError if a scale is not finite.
     """
     blocks = np.pad(blocks, ((0, -len(blocks) % PANEL), (0, 0)))
     if ggml_type in SHRINKING and kind == Kind.Q4_0:
@@ -341,15 +328,11 @@ def _q8_0_floats(blocks: Bytes) -> Floats:
     return (parted[..., 2:].view(np.int8) * scale).reshape(len(blocks), -1)
 
 
-def _bfloat16(raw: Bytes) -> Floats:
-    return (np.ascontiguousarray(raw).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-
-
 # Readers of float types: bytes [..., row] -> float32.
 FLOATS: dict[GGMLType, Callable[[Bytes], Floats]] = {
     GGMLType.F32: lambda raw: np.ascontiguousarray(raw).view(np.float32),
     GGMLType.F16: lambda raw: np.ascontiguousarray(raw).view(np.float16).astype(np.float32),
-    GGMLType.BF16: _bfloat16,
+    GGMLType.BF16: lambda raw: (np.ascontiguousarray(raw).view(np.uint16).astype(np.uint32) << 16).view(np.float32),
 }
 SHRINKING = FLOATS | {GGMLType.Q8_0: _q8_0_floats}  # types that can be rounded to Q4_0
 KINDS = {ggml_type: Kind[ggml_type.name] for ggml_type in READERS} | dict.fromkeys(FLOATS, Kind.Q8_0)
@@ -379,11 +362,7 @@ def _by_channel(numbers: NDArray[Any]) -> NDArray[Any]:
 
 
 def select_rows(head: PackedMatrix, ids: NDArray[np.int32]) -> PackedMatrix:
-    """Copy rows `ids` of a packed matrix, in that order, code by code; the last row pads the last panel.
-
-    A drafter with a short vocabulary reads these rows of its target's head. They depend on both files and take a few
-    milliseconds to copy, so they are not kept on disk.
-    """
+    """Copy rows `ids` of a packed matrix, for a drafter with a short vocabulary; the last row pads the last panel."""
     padded = np.pad(ids, (0, -len(ids) % PANEL), mode="edge")
     arrays = [array for array in (head.codes.view(np.uint32), head.scales, head.supers) if array is not None]
     codes, *rest = (_select_channels(array, padded) for array in arrays)

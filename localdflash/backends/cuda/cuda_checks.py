@@ -1,10 +1,6 @@
-"""Refusals of models that the kernels cannot run, by the headers of their files.
+"""Checks of model files that the CUDA engine runs: its kernels trust the shapes in the configuration."""
 
-Kernels believe the configuration: a tensor of a target has the shape that its configuration gives it, or is refused.
-"""
-
-from collections.abc import Mapping
-
+from localdflash.backends.cpu.model_source import list_block_shapes, map_target_names
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.qkv import HEAD_DIMS
@@ -14,7 +10,6 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader
 
-Shape = tuple[int, ...]
 # Bits of a weight in planes, scales and minimums included, and R, a quarter of the block that k is padded to.
 PLANES = {
     GGMLType.Q4_0: (4.5, 32),
@@ -58,47 +53,21 @@ def check_drafter(config: DFlashConfig, where: str) -> None:
 
 
 def check_target(header: GGUFHeader, config: DecoderConfig) -> None:
-    """ModelError for a tensor of a target that is missing or has another shape."""
-    table = (config.vocab_size, config.hidden_size)
-    top = {"token_embd.weight": table, "output_norm.weight": (config.hidden_size,)}
-    _check(header, config, top if config.tie_word_embeddings else top | {"output.weight": table})
-
-
-def _check(header: GGUFHeader, config: DecoderConfig, top: Mapping[str, Shape]) -> None:
-    blocks = range(config.num_hidden_layers)
-    inner = {f"blk.{i}.{name}": shape for i in blocks for name, shape in _block(config).items()}
-    for name, shape in {**top, **inner}.items():
-        info = header.tensors.get(name)
-        if info is None and not name.endswith(".bias"):
+    """Raise ModelError for a tensor of a target that is missing or has another shape; biases may be left out."""
+    shapes = list_block_shapes(config) | {"norm": (config.hidden_size,)}
+    shapes |= dict.fromkeys(("embedding", "head"), (config.vocab_size, config.hidden_size))
+    names = map_target_names(header.architecture, config)
+    if config.tie_word_embeddings:
+        del names["output.weight"]
+    wanted = {theirs: shapes[ours] for theirs, ours in names.items() if ours in shapes}
+    for name in header.tensors:
+        if name.endswith(".bias") and (weight := wanted.get(f"{name.removesuffix('bias')}weight")):
+            wanted[name] = weight[:1]
+    for name, shape in wanted.items():
+        if (info := header.tensors.get(name)) is None:
             raise ModelError(f"{header.path}: tensor {name} is missing; download or convert the model again")
-        if info and info.shape != shape:
-            found, wanted = list(info.shape), list(shape)
-            raise ModelError(f"{header.path}: tensor {name} has shape {found}, not {wanted}; convert the model again")
-
-
-def _block(c: DecoderConfig) -> Mapping[str, Shape]:
-    """Return a block's tensors; biases may be left out."""
-    h, d, i = c.hidden_size, c.head_dim, c.intermediate_size
-    q, kv = c.num_attention_heads * d, c.num_key_value_heads * d
-    shapes: dict[str, Shape] = {
-        "attn_norm.weight": (h,),
-        "attn_q.weight": (q, h),
-        "attn_k.weight": (kv, h),
-        "attn_v.weight": (kv, h),
-        "attn_q.bias": (q,),
-        "attn_k.bias": (kv,),
-        "attn_v.bias": (kv,),
-        "attn_output.weight": (h, q),
-        "ffn_norm.weight": (h,),
-    }
-    if c.qk_norm:
-        shapes |= {"attn_q_norm.weight": (d,), "attn_k_norm.weight": (d,)}
-    if not c.num_experts:
-        return shapes | {"ffn_gate.weight": (i, h), "ffn_up.weight": (i, h), "ffn_down.weight": (h, i)}
-    e, i = c.num_experts, c.moe_intermediate_size
-    return shapes | {
-        "ffn_gate_inp.weight": (e, h),
-        "ffn_gate_exps.weight": (e, i, h),
-        "ffn_up_exps.weight": (e, i, h),
-        "ffn_down_exps.weight": (e, h, i),
-    }
+        if info.shape != shape:
+            found = list(info.shape)
+            raise ModelError(
+                f"{header.path}: tensor {name} has shape {found}, not {list(shape)}; convert the model again"
+            )

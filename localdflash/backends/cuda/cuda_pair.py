@@ -1,29 +1,23 @@
 """CudaPair: the `Pair` whose steps run on the device, read one step late.
 
-While the host looks at what a step committed, the next one is already on its way, so that the GPU never waits for
-Python. What runs too far (an end token, the limit, a cancellation) is forgotten: the host's `ids` are the truth, and
-the device is set back to them before anything else is started.
-
-A request that needs the logits on the host (a grammar, log probabilities, bias, penalties of presence and frequency)
-goes step by step: the device drafts and verifies as it does for requests that sample, and what it chose is put right
-from its logits by the acceptance of every other backend, before the next step.
+While the host reads a step, the next one runs. Steps past the end of a request are discarded: the device is set back to
+the host's `ids`. A request that needs logits on the host (grammar, log probabilities, bias, presence penalty) runs one
+step at a time: the host replaces the device's choice by its own before the next step.
 """
 
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from localdflash.backends.cuda.leaving import Leaving
-from localdflash.backends.cuda.runner import Arrival, Runner, device_errors
+from localdflash.backends.cuda.runner import Runner, device_errors
 from localdflash.backends.cuda.stack import ROWS
-from localdflash.backends.cuda.step_choice import Ways
 from localdflash.backends.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
 from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
 from localdflash.engine.accept import accept
@@ -36,6 +30,50 @@ from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, STEP
 from localdflash.kernels.cuda.split_k import MOST_TILES
 
+MEMORY = 0.9  # weight of what was seen before, for tokens a step
+SLOW = 0.98  # the same for milliseconds, which hardly change
+HOPE = 4.0  # tokens a step that a way is given credit for before it was tried
+SHARE = 0.02  # of the time may go into trying the way that looks worse
+
+
+@dataclass
+class WayRecord:
+    """The running means of one way."""
+
+    ms: float
+    tokens: float = HOPE
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond."""
+        return self.tokens / self.ms
+
+
+class Ways:
+    """Chooses among the ways that a pair has; `step_ms` are the times measured at load."""
+
+    def __init__(self, step_ms: dict[Way, float]) -> None:
+        self.records = {way: WayRecord(ms) for way, ms in step_ms.items()}
+        self._saved = 0.0  # milliseconds that may be spent on a try
+
+    def choose(self) -> Way:
+        """Return the way that promises most tokens per millisecond, or now and then the other one."""
+        best = max(self.records, key=lambda way: self.records[way].rate)
+        for way, record in self.records.items():
+            loss = record.ms - record.tokens / self.records[best].rate  # time that the other way would not have taken
+            if way != best and loss <= self._saved:
+                self._saved -= loss
+                return way
+        return best
+
+    def learn(self, way: Way, tokens: int, ms: float) -> None:
+        """Count a step."""
+        record = self.records[way]
+        record.tokens += (1 - MEMORY) * (tokens - record.tokens)
+        record.ms += (1 - SLOW) * (min(ms, 3 * record.ms) - record.ms)
+        self._saved = min(self._saved + SHARE * ms, 10 * record.ms)
+
+
 MOST = 2**31 - 1
 DRAFTERS = ("none", "lookup", "dflash")  # by their number in a record
 PATIENCE = 8 * ROWS  # prompt tokens that may be on their way
@@ -45,11 +83,9 @@ UNTOUCHED = (0.0, 1.0, 0.0, 1.0), (0, 0, 0, 0)  # parameters of sampling that le
 
 @dataclass(frozen=True, slots=True)
 class _Flying:
-    """A step that was started but not read yet."""
-
     way: Way
     number: int
-    arrival: Arrival
+    arrival: torch.cuda.Event | None
 
 
 class CudaPair:
@@ -93,6 +129,10 @@ class CudaPair:
     def _caches(self) -> list[Cache]:
         block = self.stepper.block
         return [self.stepper.cache, *([block.cache] if block else [])]
+
+    def _layers(self) -> list[list[torch.Tensor]]:
+        """Return the contiguous layers of the caches' tensors, each [slots, ...]."""
+        return [[layer for tensor in cache.tensors() for layer in tensor] for cache in self._caches]
 
     @property
     def room(self) -> int:
@@ -256,7 +296,7 @@ class CudaPair:
         self._set_back(self._computed)
         while self.stepper.block and self._seen < self._computed:
             self._catch_up()
-        leaving = self.runner.put_aside([list(_layers(cache)) for cache in self._caches], self._computed)
+        leaving = self.runner.put_aside(self._layers(), self._computed)
         target, *drafters = leaving.saved
         return SavedSequence(tuple(self.cached), target, tuple(drafters), wait=partial(_arrived, leaving))
 
@@ -266,19 +306,12 @@ class CudaPair:
         self.forget()
         length = len(state.ids)
         self.stepper.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)
-        groups = [list(_layers(cache)) for cache in self._caches]
+        groups = self._layers()
         self.runner.bring_back(groups, (state.target, *state.drafters), length)
         if self.stepper.block:
             self._seen = length
         self.ids = list(state.ids)
         self._set_back(length)
-
-
-def _layers(cache: Cache) -> Iterator[Tensor]:
-    """Every layer of every tensor of a cache, each [slots, ...] and contiguous: nothing is copied on the device."""
-    for tensor in (cache.k, cache.v, cache.k_scale, cache.v_scale):
-        if tensor is not None:
-            yield from tensor
 
 
 def _arrived(leaving: Leaving) -> None:

@@ -1,24 +1,21 @@
-"""How much device memory a pair takes, before it is loaded; and the largest context that fits.
+"""Memory of a pair on a GPU, planned before it is loaded. `RESERVE` is kept free for what the plan cannot see."""
 
-Weights by the planes' own sizes, the KV cache by token, and what is the same for every context. What rounds tensors
-up, the kernels themselves and their graphs are not in it: `RESERVE` is kept free for them.
-"""
-
-from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 import torch
 
 from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_kinds
+from localdflash.backends.cuda.repack.ggml_blocks import padded
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.base.errors import OutOfMemory
 from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
 from localdflash.kernels.cuda.planes import COLUMNS
 from localdflash.kernels.cuda.split_k import MOST_TILES
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, Fit, MemoryBudget, Sizes, fit
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -35,50 +32,6 @@ GATHERED = ("markov_w1.weight", "selector_predecessor.weight", "selector_success
 BITS = {"8 bits": 8, "4 bits": 4}
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of each part of a pair."""
-
-    target: int
-    drafter: int
-    fixed: int
-    per_token: int
-
-    def total(self, context: int) -> int:
-        """Return the sum for a context of so many tokens."""
-        return self.target + self.drafter + self.fixed + self.per_token * (context + SLACK)
-
-    def largest_context(self, free: int, margin: int = RESERVE) -> int:
-        """Tokens of context that fit into so much free memory, of which a margin stays; may be negative."""
-        left = free - margin - self.target - self.drafter - self.fixed
-        return min(left // self.per_token - SLACK, LONGEST)
-
-
-def choose_context(memory: Memory, trained: int, free: int, margin: int = RESERVE) -> int:
-    """As much of the trained context as fits; OutOfMemory if that is too little to be of use."""
-    largest, least = memory.largest_context(free, margin), min(trained, 512)
-    if largest < least:
-        needed = memory.total(least) + margin
-        raise OutOfMemory(
-            f"{needed / 1e9:.1f} GB of GPU memory are needed, {free / 1e9:.1f} GB are free: choose a smaller pair"
-        )
-    return min(trained, largest)
-
-
-def predict_bytes(
-    target_bytes: int, config: DecoderConfig, drafter: DFlashConfig | None, drafter_bytes: int, kv: torch.dtype
-) -> Memory:
-    """Return what a target, whose weights take `target_bytes`, and its drafter will need."""
-    per_token = kv_bytes(config, kv) + config.head_dim * 4 + 4 + _scratch_bytes(config)
-    fixed = MOST_TILES * _activation_bytes(config) + _sampling_bytes(config.vocab_size) + DOCUMENTS * 4
-    if drafter:
-        per_token += kv_bytes(drafter.decoder, torch.float16) + drafter.decoder.head_dim * 4
-        width = len(drafter.taps) * config.hidden_size
-        fixed += _activation_bytes(drafter.decoder) + (TAP_SLOTS + ROWS) * width * 2
-        fixed += ROWS * config.hidden_size * 6 + _slot_bytes(drafter)
-    return Memory(target_bytes, drafter_bytes, fixed, per_token)
-
-
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
     """Return the bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
     once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
@@ -91,7 +44,7 @@ def gguf_drafter_bytes(header: GGUFHeader) -> int:
 
 def short_head_bytes(head_nbytes: int, vocab_size: int, rows: int) -> int:
     """Return the bytes of so many rows of the target's head, a short draft vocabulary, and of their ids."""
-    return head_nbytes * _up(rows, COLUMNS) // _up(vocab_size, COLUMNS) + rows * 4
+    return head_nbytes * padded(rows, COLUMNS) // padded(vocab_size, COLUMNS) + rows * 4
 
 
 def file_bytes(header: GGUFHeader) -> int:
@@ -122,7 +75,7 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
 
 def table_bytes(name: str, tokens: int, rank: int) -> int:
     """Bytes of a table whose rows are gathered; DSpark's are as wide as the planes that they are multiplied by."""
-    return tokens * (_up(rank, 128) if name.startswith("markov") else rank) * 2
+    return tokens * (padded(rank, 128) if name.startswith("markov") else rank) * 2
 
 
 def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
@@ -135,33 +88,13 @@ def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
 
 def matrix_bytes(bits: float, rows: int, n: int, k: int) -> int:
     """Return the bytes on the device of planes [n, k], of so many bits a weight and padded to blocks of 4 * `rows`."""
-    return int(_up(n, COLUMNS) * _up(k, 4 * rows) * bits / 8)
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
+    return int(padded(n, COLUMNS) * padded(k, 4 * rows) * bits / 8)
 
 
 def kv_bytes(config: DecoderConfig, kv: torch.dtype) -> int:
     """Return the bytes of one token's KV cache in all layers."""
     scales = 4 if kv.itemsize == 1 else 0
     return config.num_hidden_layers * 2 * config.num_key_value_heads * (config.head_dim * kv.itemsize + scales)
-
-
-def _scratch_bytes(config: DecoderConfig) -> int:
-    """Return the bytes of attention's scratch per token: a row's sums for every chunk."""
-    return ROWS * config.num_attention_heads * (config.head_dim + 2) * 4 // CHUNK
-
-
-def _slot_bytes(drafter: DFlashConfig) -> int:
-    """Bytes of what stands between the drafter's layers and its tokens: logits where slots follow one another."""
-    logits = ROWS * drafter.proposed * 4 if drafter.kind != "dflash" else 0
-    return logits + (ROWS * drafter.decoder.hidden_size * 6 if drafter.conv_kernel else 0)
-
-
-def _sampling_bytes(vocab_size: int) -> int:
-    """Return the bytes of the logits of all rows, and of what a draw leaves beside every 32 of them."""
-    return ROWS * vocab_size * 4 * 35 // 32
 
 
 def _activation_bytes(config: DecoderConfig) -> int:
@@ -185,25 +118,25 @@ class CudaSizes:
             check_drafter(self._drafter, str(drafter))
             check_fit(self._drafter, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
         self.trained = min(self._config.context_length, LONGEST)
-        self.drafters = self._drafters(bits)
-
-    def _drafters(self, bits: int) -> tuple[str, ...]:
-        if self._path is None:
-            return (NO_DRAFTER,)
-        if self._path.suffix == ".gguf":
-            return AS_IT_IS, NO_DRAFTER
-        return *(name for name, size in BITS.items() if size <= bits), NO_DRAFTER
+        forms = [AS_IT_IS] if drafter and drafter.suffix == ".gguf" else [name for name in BITS if BITS[name] <= bits]
+        self.drafters = (*forms, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
     def parts(self, context: int, drafter: str) -> Parts:
         """See `Sizes`."""
-        drafting = self._drafter if drafter != NO_DRAFTER else None
-        weights = self._drafter_bytes(drafting, drafter) if drafting else 0
-        memory = predict_bytes(self._target, self._config, drafting, weights, self._kv)
-        parts = {TARGET: memory.target, TARGET_KV: kv_bytes(self._config, self._kv) * (context + SLACK)}
-        if drafting:
-            cache = kv_bytes(drafting.decoder, KV_TYPES["f16"]) * (context + SLACK)
-            parts |= {DRAFTER: weights, DRAFTER_KV: cache}
-        return parts | {SCRATCH: memory.total(context) - sum(parts.values())}
+        c, slots = self._config, context + SLACK
+        parts = {TARGET: self._target, TARGET_KV: kv_bytes(c, self._kv) * slots}
+        scratch = MOST_TILES * _activation_bytes(c) + DOCUMENTS * 4
+        scratch += ROWS * c.vocab_size * 4 * 35 // 32  # logits of all rows, and a draw's scratch for every 32
+        sums = ROWS * c.num_attention_heads * (c.head_dim + 2) * 4 // CHUNK  # attention's, for every chunk
+        scratch += slots * (c.head_dim * 4 + 4 + sums)
+        if drafter != NO_DRAFTER and (drafting := self._drafter):
+            d, width = drafting.decoder, len(drafting.taps) * c.hidden_size
+            cache = kv_bytes(d, torch.float16) * slots
+            parts |= {DRAFTER: self._drafter_bytes(drafting, drafter), DRAFTER_KV: cache}
+            scratch += slots * d.head_dim * 4 + _activation_bytes(d) + (TAP_SLOTS + ROWS) * width * 2
+            scratch += ROWS * c.hidden_size * 6 + (ROWS * d.hidden_size * 6 if drafting.conv_kernel else 0)
+            scratch += ROWS * drafting.proposed * 4 if drafting.kind != "dflash" else 0  # logits
+        return parts | {SCRATCH: scratch}
 
     def _drafter_bytes(self, config: DFlashConfig, drafter: str) -> int:
         assert self._path is not None
@@ -214,3 +147,58 @@ class CudaSizes:
         rows, tied = len(config.short), self._config.tie_word_embeddings
         head = self.header.tensors["token_embd.weight" if tied else "output.weight"]
         return size + short_head_bytes(tensor_bytes(head.ggml_type, head.shape), self._config.vocab_size, rows)
+
+
+DESKTOP, OTHERS = 512 << 20, 128 << 20  # bytes for windows, where some are shown, and for whatever else runs
+SPARE = 8  # the part of what is free that a context which nobody asked for leaves free
+TRIES = 4
+
+
+def budget_of(device: torch.device) -> MemoryBudget:
+    """Return what is free on a GPU now: measured once for each plan, for it changes while one looks."""
+    free = torch.cuda.mem_get_info(device)[0]
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    margin = RESERVE + (DESKTOP if is_shown_on(device) else OTHERS)
+    return MemoryBudget(free, margin, "GPU memory", spare=free // SPARE)
+
+
+def is_shown_on(device: torch.device) -> bool:
+    """Return whether a display is active on a GPU; False if NVIDIA's management library (NVML) does not tell."""
+    try:
+        import pynvml  # type: ignore[import-untyped]
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        return bool(pynvml.nvmlDeviceGetDisplayActive(handle))
+    except Exception:  # no library, an old one, an old torch, no CUDA: a GPU without a desktop
+        return False
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether a GPU was full: Triton and graphs say so in words of the driver."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+
+
+def smaller(sizes: Sizes, planned: Fit, wanted: int, there: MemoryBudget, times: int) -> Fit:
+    """Return the next smaller plan for a pair that did not fit; raise OutOfMemory if there is none."""
+    less = total(planned.parts) >> (TRIES + 1 - times)  # a 16th, an 8th, a quarter
+    there = replace(there, free=min(there.free, there.needed(planned.parts) - less), spare=0)
+    if wanted:
+        try:
+            return fit(sizes, there, wanted)
+        except OutOfMemory:
+            pass
+    return fit(_Within(sizes, planned.context), there, 0)
+
+
+def told(planned: Fit, tried: Fit, said: str) -> str:
+    """Return a line for the user about what is loaded instead of what was planned."""
+    now = [f"{planned.context} tokens of context"]
+    if planned.drafter != tried.drafter:
+        now.append("no drafter" if planned.drafter == NO_DRAFTER else f"a drafter of {planned.drafter}")
+    return f"{said}: loaded with {' and '.join(now)} instead of {tried.context} tokens"
+
+
+class _Within:
+    def __init__(self, sizes: Sizes, longest: int) -> None:
+        self.trained, self.drafters, self.parts = longest, sizes.drafters, sizes.parts

@@ -1,8 +1,4 @@
-"""GPU detection: whether the engine runs on it, and which features of the chip it uses.
-
-`driver_present` costs microseconds and imports nothing, so that a machine without an NVIDIA driver never waits for
-torch. Everything else asks torch.
-"""
+"""Detection of GPUs and their features. `driver_present` imports nothing: without a driver no torch is loaded."""
 
 import ctypes
 import gc
@@ -12,7 +8,6 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,45 +31,21 @@ def driver_present() -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Features:
-    """What the engine uses of a chip, by compute capability."""
-
-    capability: tuple[int, int]
-
-    @property
-    def dependent_launch(self) -> bool:
-        """Return whether a kernel may start while the one before it drains."""
-        return self.capability >= (9, 0)
-
-    @property
-    def fp8_cache(self) -> bool:
-        """Return whether the KV cache may be e4m3."""
-        return self.capability >= (8, 9)
-
-    @property
-    def native_fp4(self) -> bool:
-        """Return whether there are FP4 matrix instructions that Triton reaches: Blackwell RTX."""
-        return self.capability[0] == 12
-
-    def summary(self) -> str:
-        """Return a line for `doctor`: which path was chosen and why."""
-        major, minor = self.capability
-        parts = [
-            f"sm_{major}{minor}",
-            "mma.sync kernels",
-            "dependent launches" if self.dependent_launch else "no dependent launches before sm_90",
-            "FP8 K/V" if self.fp8_cache else "int8 K/V, FP8 from sm_89 on",
-            "native FP4 as an option" if self.native_fp4 else "FP4 weights unpacked, native from sm_120 on",
-        ]
-        return ", ".join(parts)
+def has_native_fp4(capability: tuple[int, int]) -> bool:
+    """Return whether there are FP4 matrix instructions that Triton reaches: Blackwell RTX."""
+    return capability[0] == 12
 
 
-def features(device: "torch.device") -> Features:
-    """Return the features of a CUDA device."""
-    import torch
-
-    return Features(torch.cuda.get_device_capability(device))
+def summarize_features(capability: tuple[int, int]) -> str:
+    """Return which features of a chip the engine uses, for `doctor`."""
+    parts = [
+        f"sm_{capability[0]}{capability[1]}",
+        "mma.sync kernels",
+        "dependent launches" if capability >= (9, 0) else "no dependent launches before sm_90",
+        "FP8 K/V" if capability >= (8, 9) else "int8 K/V, FP8 from sm_89 on",
+        "native FP4 as an option" if has_native_fp4(capability) else "FP4 weights unpacked, native from sm_120 on",
+    ]
+    return ", ".join(parts)
 
 
 def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
@@ -159,6 +130,6 @@ def give_back() -> None:
 def gpu_budget(name: str = "auto") -> MemoryBudget:
     """Memory of the GPU that the engine would use; NoDevice says why there is none."""
     device = find_device(name)
-    from localdflash.backends.cuda.room import budget_of
+    from localdflash.backends.cuda.cuda_sizes import budget_of
 
     return budget_of(device)

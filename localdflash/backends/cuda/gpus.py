@@ -1,8 +1,4 @@
-"""The GPUs that CUDA sees here, and which of them is meant: by number, name or UUID, else the first with room.
-
-Numbers are CUDA's, the fastest first unless CUDA_DEVICE_ORDER says otherwise; `nvidia-smi -L` counts by slot and tells
-the UUIDs, which mean the same everywhere.
-"""
+"""GPUs that CUDA sees, numbered as CUDA does; selection by number, name or UUID, else the first with room."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,10 +129,9 @@ def place(
     *,
     roomy: bool = False,
 ) -> Place:
-    """Return the first GPU that holds the pair with the drafter asked for, else the first that holds it at all.
+    """Return the first GPU that holds the pair with its drafter, else the first that holds it at all.
 
-    A GPU is measured only if the ones before it have no room. OutOfMemory is that of the one with the most.
-    `roomy`: see `fit`.
+    A GPU is measured only if the ones before it have no room. OutOfMemory is that of the GPU with the most memory.
     """
     others, full = list[Place](), list[tuple[int, OutOfMemory]]()
     for gpu in gpus:

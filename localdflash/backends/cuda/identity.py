@@ -4,10 +4,9 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from localdflash.backends.cuda.cuda_sizes import CudaSizes
+from localdflash.backends.cuda.cuda_sizes import CudaSizes, budget_of
 from localdflash.backends.cuda.device import driver_version, find_gpus
 from localdflash.backends.cuda.gpus import Gpu, place
-from localdflash.backends.cuda.room import budget_of
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -17,10 +16,7 @@ Identity = tuple[str, ...]
 
 
 def machines(device: str = "auto") -> list[Identity]:
-    """Return the GPUs that `device` may mean, each by what it is and not by which, and what its code comes from.
-
-    NoDevice says why there is none.
-    """
+    """Return the identities of the GPUs that `device` may mean; raise NoDevice if there is none."""
     return [_machine(gpu) for gpu in find_gpus(device)]
 
 
@@ -33,11 +29,7 @@ def _machine(gpu: Gpu) -> Identity:
 
 
 def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
-    """Return the GPU that would run a pair, and which kernels it takes there: the types and shapes of its matrices, its
-    drafter, its cache.
-
-    ModelError if the engine cannot run it at all, OutOfMemory where it has no room.
-    """
+    """Return the identity of the GPU that would run a pair, and the types and shapes that select its kernels there."""
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
     there = place(find_gpus(options.device), sizes, options.context, budget_of)

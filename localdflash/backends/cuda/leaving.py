@@ -1,9 +1,7 @@
-"""Sequences on their way off the device: through pinned memory into ordinary one, on a thread and stream of their own.
-And back through pinned memory, at once.
+"""Copies of sequences that leave the device through pinned memory, on a thread and a stream, and come back at once.
 
-Whoever puts one aside goes on at once. Slots leave in blocks, the first ones first, and who writes over a slot waits
-for no more than that slot: a short completion after a long chat waits for a block, not for the chat. Blocks are small,
-so that waiting for the whole device does not take long either.
+Slots leave in small blocks, the first ones first. A step waits only for the slots that it overwrites: a short
+completion after a long chat waits for one block.
 """
 
 import threading
@@ -32,8 +30,8 @@ class Leaving:
         self.slots = slots
         self.saved: list[bytearray] = []  # a group's tensors one behind the other
         self._rows: list[tuple[Tensor, Tensor]] = []  # from and to, uint8 [slots, bytes of a row]
-        self._left, self._done = 0, False
-        self._error: BaseException | None = None
+        self._left = 0
+        self.arrived: Callable[[], None] = lambda: None  # waits until `saved` holds everything, or raises why not
         self._changed = threading.Condition()
         for group in groups if slots else [()] * len(groups):
             self._add([part[:slots].flatten(1).view(torch.uint8) for part in group])
@@ -64,44 +62,32 @@ class Leaving:
                 to[block] = piece.view(part[block].shape)
 
     def move(self, stage: Tensor) -> None:
-        """Move everything; this is the other thread."""
+        """Move everything; this runs on the other thread."""
         for left in self.blocks(stage):
-            self._tell(left)
-        self.end()
+            self._free_slots(left)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Nothing leaves any more; an error is raised by `arrived`."""
-        self._error = error
+    def end(self) -> None:
+        """Stop: nothing leaves any more, complete or not."""
         self._rows.clear()
-        self._tell(self.slots, done=True)
+        self._free_slots(self.slots)
 
-    def _tell(self, left: int, done: bool = False) -> None:
+    def _free_slots(self, left: int) -> None:
         with self._changed:
-            self._left, self._done = left, done
+            self._left = left
             self._changed.notify_all()
 
     def wait_for(self, slots: int) -> None:
-        """Wait until the first so many slots may be written over."""
-        self._wait(lambda: self._left >= min(slots, self.slots))
-
-    def arrived(self) -> None:
-        """Wait until `saved` holds everything, or raise what went wrong with it."""
-        self._wait(lambda: self._done)
-        if self._error:
-            raise self._error
-
-    def _wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until the first `slots` slots may be written over."""
         with self._changed:
-            self._changed.wait_for(condition)
+            self._changed.wait_for(lambda: self._left >= min(slots, self.slots))
 
 
 def bring_back(
     groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int, stage: Tensor
 ) -> None:
-    """What `Leaving` saved of groups of contiguous tensors becomes their first `slots` rows again.
+    """Copy what `Leaving` saved back into the first `slots` rows of the tensors, through the halves of `stage`.
 
-    Through the halves of `stage`, uint8, in turn: one is filled while the other is on its way. Whoever writes over
-    `stage` or `saved` afterwards must wait for the stream.
+    Before `stage` or `saved` is overwritten, wait for the stream.
     """
     if not slots:
         return
@@ -140,7 +126,7 @@ class Outbox:
     def send(self, groups: Sequence[Sequence[Tensor]], slots: int) -> Leaving:
         """Let the first `slots` rows of each group of tensors leave; what wrote them must be over."""
         leaving = Leaving(groups, slots)
-        self._thread.submit(self._move, leaving)
+        leaving.arrived = self._thread.submit(self._move, leaving).result
         return leaving
 
     def close(self) -> None:
@@ -149,11 +135,11 @@ class Outbox:
         self._stage = None
 
     def _move(self, leaving: Leaving) -> None:
+        on_gpu = self._device.type == "cuda"
         try:
-            on_gpu = self._device.type == "cuda"
             with on(self._device), torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext():
                 if self._stage is None:
                     self._stage = new_stage(on_gpu)
                 leaving.move(self._stage)
-        except BaseException as error:  # of another thread: whoever waits must hear of it
-            leaving.end(error)
+        finally:
+            leaving.end()

@@ -1,11 +1,8 @@
-"""A pair on the CUDA engine: a GPU found, memory planned before it is taken, both models put on the device.
-
-What is free is measured once for a plan. Where less turns out to be there, the next smaller plan is loaded.
-"""
+"""Load a pair on the CUDA engine: choose a GPU, plan the memory, and load a smaller plan if the GPU is fuller."""
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,36 +10,32 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda import device as devices
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.cuda_sizes import BITS, CudaSizes
+from localdflash.backends.cuda.cuda_sizes import BITS, TRIES, CudaSizes, budget_of, smaller, told
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.gpus import Place, place
 from localdflash.backends.cuda.ops import KERNELS, Ops
-from localdflash.backends.cuda.room import TRIES, budget_of, smaller, told
 from localdflash.backends.cuda.runner import device_errors
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.base.errors import DeviceFailed, OutOfMemory
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import NO_DRAFTER, Fit
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, gigabytes, total
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running
 from localdflash.models.shapes.fingerprint import mismatch
 
 
 def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
-    """The pair as `options` say, stepping with `ops`. NoDevice says why there is no GPU; OutOfMemory, ModelError and
-    UsageError.
-    """
+    """Load a pair that steps with `ops`; raise NoDevice, OutOfMemory, ModelError or UsageError."""
     able = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
     found = place(able, sizes, options.context, budget_of, roomy=options.roomy)
-    loaded = _load(files.target, drafter, sizes, found, options, ops)
-    pair, planned = loaded.pair, loaded.planned
-    stepper, notices = pair.stepper, [loaded.notice]
+    pair, planned, notice = _load(files.target, drafter, sizes, found, options, ops)
+    stepper, notices = pair.stepper, [notice]
     if stepper.block:
         assert drafter is not None
         notices.append(mismatch(drafter, stepper.block.weights.config.trained_for, sizes.header))
@@ -61,27 +54,20 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
     )
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """A pair with the plan that it fits."""
-
-    pair: CudaPair
-    planned: Fit
-    notice: str
-
-
-def _load(target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, options: Options, ops: Ops) -> _Loaded:
-    """Return the pair by the plan, or by a smaller one where the GPU was full; OutOfMemory if none is left."""
+def _load(
+    target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, options: Options, ops: Ops
+) -> tuple[CudaPair, Fit, str]:
+    """Load the pair by the plan, or by a smaller one if the GPU is full; return it, the plan and a notice."""
     device, planned, notice, said = place.gpu.device, place.planned, place.planned.notice, ""
     for tried in range(1, TRIES + 1):
         bits = BITS.get(planned.drafter, options.drafter_bits)
-        settings = CudaSettings(planned.context, options.kv, options.draft, bits, options.native_fp4)
+        settings = replace(options, context=planned.context, drafter_bits=bits)
         drafting = drafter if planned.drafter != NO_DRAFTER else None
         try:
-            pair = load_pair(target, drafting, device, settings, ops, options.progress, options.compiling)
-            return _Loaded(pair, planned, notice)
+            pair = load_pair(target, drafting, device, settings, ops)
+            return pair, planned, notice
         except OutOfMemory as error:
-            said = str(error)
+            said = f"{error}, {gigabytes(total(planned.parts))} were planned"
         give_back()  # nothing holds what the failure had taken any more
         if options.roomy:
             break
@@ -117,7 +103,6 @@ def _bytes_of(weights: object, seen: set[int]) -> int:
 
 
 def _tensors(part: object) -> Iterator[Tensor]:
-    """Yield the tensors of a tree of dataclasses and tuples."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, tuple):

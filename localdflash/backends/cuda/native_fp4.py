@@ -1,8 +1,6 @@
-"""The opt-in FP4 mode of Blackwell RTX: matrices of FP4 weights are multiplied by its native instructions.
+"""Opt-in FP4 mode of Blackwell RTX: FP4 weights times activations rounded to FP4, which changes the text.
 
-Their activations are rounded to FP4 too, which changes the model: the text is another one than with weight-only FP4,
-though still the same with and without drafts. An FP4 GEMM leaves its product, and the fused kernels, which otherwise
-multiply themselves, take over from there: two launches more for each matrix.
+A native GEMM writes its product, which the fused kernels read: two more launches for each matrix.
 """
 
 from collections.abc import Callable
@@ -22,8 +20,6 @@ from localdflash.kernels.cuda.split_k import MOST_TILES, ROWS, SplitPlan, SplitW
 
 @dataclass(frozen=True)
 class _Native:
-    """A matrix, the rows that it is multiplied by, and the planes of its product."""
-
     planes: Planes
     matrix: Fp4Matrix
     rows: Fp4Rows

@@ -1,8 +1,4 @@
-"""The operations that a step is made of, in two sets: Triton kernels, and the torch references that define them.
-
-The decoder is written once, against a set. On a GPU it gets the kernels; on a CPU the references make it the oracle of
-the whole pair; under Triton's interpreter the kernels run on a CPU too.
-"""
+"""Operations of a step, in two sets: Triton kernels, and the torch references that define them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,59 +56,15 @@ class Ops:
     accept: Op
 
 
-KERNELS = Ops(
-    set_back=split_k.set_back,
-    embed=embed.embed,
-    qkv=qkv.qkv,
-    attention=attention.attention,
-    residual=residual.residual,
-    swiglu=swiglu.swiglu,
-    route=moe.route,
-    experts_gate_up=moe.experts_gate_up,
-    experts_down=moe.experts_down,
-    combine=moe.combine,
-    matmul=matmul.matmul,
-    convolve_in=convolve.convolve_in,
-    convolve_out=convolve.convolve_out,
-    head=head.head,
-    markov_anchor=markov.markov_anchor,
-    markov_slot=markov.markov_slot,
-    top_k=selector.top_k,
-    select=selector.select,
-    sample=sample.sample,
-    gather_taps=residual.gather_taps,
-    begin=rounds.begin,
-    next_tokens=rounds.next_tokens,
-    propose=rounds.propose,
-    caught_up=rounds.caught_up,
-    lookup=lookup_kernel.lookup,
-    accept=rounds.accept,
-)
-REFERENCES = Ops(
-    set_back=split_k.set_back_reference,
-    embed=embed.embed_reference,
-    qkv=qkv.qkv_reference,
-    attention=attention.attention_reference,
-    residual=residual.residual_reference,
-    swiglu=swiglu.swiglu_reference,
-    route=moe.route_reference,
-    experts_gate_up=moe.experts_gate_up_reference,
-    experts_down=moe.experts_down_reference,
-    combine=moe.combine_reference,
-    matmul=matmul.matmul_reference,
-    convolve_in=convolve.convolve_in_reference,
-    convolve_out=convolve.convolve_out_reference,
-    head=head.head_reference,
-    markov_anchor=markov.markov_anchor_reference,
-    markov_slot=markov.markov_slot_reference,
-    top_k=selector.top_k_reference,
-    select=selector.select_reference,
-    sample=sample.sample_reference,
-    gather_taps=residual.gather_taps_reference,
-    begin=rounds.begin_reference,
-    next_tokens=rounds.next_tokens_reference,
-    propose=rounds.propose_reference,
-    caught_up=rounds.caught_up_reference,
-    lookup=lookup_kernel.lookup_reference,
-    accept=rounds.accept_reference,
-)
+MODULES = {
+    **dict.fromkeys(("begin", "next_tokens", "propose", "caught_up", "accept"), rounds),
+    **dict.fromkeys(("route", "experts_gate_up", "experts_down", "combine"), moe),
+    **dict.fromkeys(("convolve_in", "convolve_out"), convolve),
+    **dict.fromkeys(("markov_anchor", "markov_slot"), markov),
+    **dict.fromkeys(("top_k", "select"), selector),
+    **dict.fromkeys(("residual", "gather_taps"), residual),
+    **{"embed": embed, "qkv": qkv, "attention": attention, "swiglu": swiglu, "matmul": matmul, "head": head},
+    **{"sample": sample, "lookup": lookup_kernel, "set_back": split_k},
+}
+KERNELS = Ops(**{name: getattr(module, name) for name, module in MODULES.items()})
+REFERENCES = Ops(**{name: getattr(module, f"{name}_reference") for name, module in MODULES.items()})

@@ -1,40 +1,54 @@
-"""Runs the sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
+"""Runner of the sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
 
-Every sequence is captured once for each number of attention chunks, of which there are four; lengths inside them are
-read on the device. After a step its record is copied to pinned memory and an event is set, so that the host can wait
-for that step alone. A CUDA error that sticks to the process becomes `DeviceFailed`.
-
-`prepare` compiles and captures all of them, so that no answer waits for a compiler or asks for more memory.
+A graph is captured for each number of attention chunks. A step's record is copied to pinned memory, with an event to
+wait for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceFailed`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from localdflash.backends.cuda.compiling import compile_all
 from localdflash.backends.cuda.device import on
 from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back, new_stage
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import Stepper, Way
-from localdflash.base.errors import DeviceFailed
+from localdflash.base.errors import DeviceFailed, LocaldflashError
 from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
-from localdflash.kernels.cuda.launch import Launch, withheld
+from localdflash.kernels.cuda.launch import KernelLaunch, withheld
 from localdflash.kernels.cuda.split_k import MOST_TILES
 from localdflash.models.load_options import Compiling
 
+FOLDER = "TRITON_CACHE_DIR"  # the variable by which Triton is told
+
+
+def compile_all(launches: Iterable[KernelLaunch], compiling: Compiling | None = None) -> None:
+    """Compile each variant among the launches once; `compiling` is told before the first and after each."""
+    keep_compiled()
+    distinct = {launch.variant: launch for launch in launches}
+    for done, launch in enumerate(distinct.values()):
+        if compiling:
+            compiling(done, len(distinct))
+        launch.compile()
+    if compiling:
+        compiling(len(distinct), len(distinct))
+
+
+def keep_compiled() -> None:
+    """Let this process's Triton keep what it compiles in our folder, unless the user has named another."""
+    if FOLDER in os.environ:
+        return
+    with suppress(LocaldflashError, ImportError):  # without a folder of ours Triton has one of its own
+        from localdflash.base.files.paths import cache_folder, create_private  # needs more than the GPU's tests do
+
+        os.environ[FOLDER] = str(create_private(cache_folder() / "triton"))
+
+
 Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A step that was started; `event` is None on a CPU, where it has already happened."""
-
-    event: torch.cuda.Event | None
 
 
 class Runner:
@@ -61,7 +75,7 @@ class Runner:
             for key, sequence in self._sequences(ways):
                 self._graphs[key] = self._capture(sequence)
 
-    def launches(self, ways: Sequence[Way]) -> list[Launch]:
+    def launches(self, ways: Sequence[Way]) -> list[KernelLaunch]:
         """Everything that these ways may launch, at any length."""
         with withheld() as launches:
             for _, sequence in self._sequences(ways):
@@ -79,16 +93,16 @@ class Runner:
         if self.stepper.block:
             yield self._catching_up()
 
-    def step(self, way: Way, greedy: bool, length: int) -> Arrival:
-        """Start a step at a context of at most `length` tokens."""
+    def step(self, way: Way, greedy: bool, length: int) -> torch.cuda.Event | None:
+        """Start a step at a context of at most `length` tokens; return its event, None on a CPU, where it is over."""
         self.make_room(length + ROWS)
         with self._on_gpu():
             self._run(*self._stepping(way, greedy, chunks(length, self._slots)))
             if not self._graphed:
-                return Arrival(None)
+                return None
             event = torch.cuda.Event()
             event.record()
-            return Arrival(event)
+            return event
 
     def _stepping(self, way: Way, greedy: bool, splits: int) -> tuple[Key, Callable[[], None]]:
         def recorded() -> None:
@@ -97,19 +111,16 @@ class Runner:
 
         return (f"{way} {'greedy' if greedy else 'sampled'}", splits), recorded
 
-    def record(self, arrival: Arrival, number: int) -> list[int]:
+    def record(self, arrival: torch.cuda.Event | None, number: int) -> list[int]:
         """Wait for a step, the `number`-th of the stepper; return its record."""
         with device_errors():
-            if arrival.event:
-                arrival.event.synchronize()
+            if arrival:
+                arrival.synchronize()
         fields: list[int] = self._records[number % len(self._records)].tolist()
         return fields
 
     def draft_and_logits(self, drafted: int) -> tuple[list[int], NDArray[np.float32]]:
-        """The tokens that the newest step drafted, and the target's logits [drafted + 1, V]: valid until the next call.
-
-        It must have arrived, not be greedy, and nothing may have been started since.
-        """
+        """Return the drafted tokens and logits [drafted + 1, V] of the newest step, which must be over."""
         there, rows = self.stepper.sampling.logits, drafted + 1
         with device_errors():
             if self._logits is None:

@@ -1,23 +1,19 @@
-"""A stack of decoder layers over 16 rows: what target and drafter have in common, in five launches a layer; in eleven
-where DFlash 2's convolutions stand before and behind each sublayer.
+"""Stack of decoder layers over 16 rows, for target and drafter: five launches a layer, eleven with convolutions.
 
-A prompt goes through in two tiles of 16 rows. Its products serve both at once; embedding, attention and mixtures of
-experts are launched for each.
-
-Norms are not launches of their own. Whoever writes the residual stream also writes it times the next norm's gain and
-its sums of squares; whoever reads that divides by the root. To stay inside float16, rows are scaled by the norm before
-(see localdflash.kernels.cuda.norm), so the stack hands on two arrays of squares.
+Norms are not launches: the writer of the residual stream also writes it times the next gain, and its sums of squares;
+the reader divides by the root. Rows are scaled by the norm before, to stay inside float16 (kernels/cuda/norm.py).
 """
 
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.ops import Ops
-from localdflash.backends.cuda.weights import Convolution, LayerWeights, Mixture
+from localdflash.backends.cuda.weights import Convolution, DrafterWeights, Heads, Mixture, TargetWeights
 from localdflash.kernels.cuda import attention
 from localdflash.kernels.cuda.convolve import Changes
 from localdflash.kernels.cuda.head import HeadScratch
@@ -26,7 +22,6 @@ from localdflash.kernels.cuda.moe import Routing
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.residual import Tap
-from localdflash.kernels.cuda.rope import Rope
 from localdflash.kernels.cuda.split_k import SplitWorkspace
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
@@ -87,11 +82,7 @@ class ConvolutionBuffers:
 
 
 class Buffers:
-    """Static activations of one stack, for so many tiles of 16 rows: graphs replay over them.
-
-    Every tensor is [tiles, ...]; those of `one` tile, in the same memory, lack that axis. What a tile needs for itself
-    alone, in mixtures and convolutions, is there once.
-    """
+    """Static activations [tiles, ...] of one stack, for CUDA graphs; mixtures and convolutions have one tile."""
 
     def __init__(
         self,
@@ -136,27 +127,23 @@ def activations(size: int, device: torch.device, dtype: torch.dtype, *tiles: int
 
 
 class Stack:
-    """Layers with their caches, run by `forward`; the result is `buffers.hidden` with `final_norm`.
-
-    `buffers` are those of the first tile, and all that there are in a stack without prompts.
-    """
+    """Layers with their caches, run by `forward`; the result is `buffers.hidden` with `final_norm`."""
 
     def __init__(
         self,
         ops: Ops,
         config: DecoderConfig,
-        layers: Sequence[LayerWeights],
-        final_gain: Tensor,
-        rope: Rope,
-        caches: Sequence[Cache],
+        weights: TargetWeights | DrafterWeights,
+        cache: Cache,
         shared: SharedBuffers,
         live: Tensor,
         dtype: torch.dtype,
         tiles: int = 1,
     ) -> None:
         self.live = live  # int32 [1], rows whose experts are read
-        self.ops, self.config, self.layers, self.rope, self.caches = ops, config, layers, rope, caches
-        self.shared = shared
+        self.ops, self.config, self.layers, self.rope = ops, config, weights.layers, weights.rope
+        self.caches = [cache.layer(i) for i in range(config.num_hidden_layers)]
+        self.shared, layers, final_gain = shared, weights.layers, weights.final_gain
         self._all = Buffers(config, layers[0].attention_conv, final_gain.device, dtype, tiles)
         self._each = [self._all.one(tile) for tile in range(tiles)]
         self.buffers = self._each[0]
@@ -181,10 +168,7 @@ class Stack:
     def forward(
         self, starts: Sequence[Tensor], masks: Sequence[Mask], splits: int, taps: TapRing | None = None
     ) -> None:
-        """All layers over the embedded rows of as many tiles as `starts`, int32 [1], each 16 behind the one before.
-
-        Row m of a tile is at position start + m, below `splits` chunks.
-        """
+        """Run all layers over the embedded tiles; row m of a tile is at position start + m, below `splits` chunks."""
         b = self.buffers if len(starts) == 1 else self._all
         for index, mask in enumerate(masks):
             self._attend(b, index, starts, mask, splits)
@@ -195,22 +179,7 @@ class Stack:
         norm = self._norm(b, 2 * index)
         a, sums, left = self._enter(b, layer.attention_conv, norm)
         for heads in layer.qkv:
-            ops.qkv(
-                a,
-                sums,
-                heads.planes,
-                left,
-                heads.part,
-                layer.q_gain,
-                layer.k_gain,
-                self.rope,
-                starts[0],
-                b.q,
-                cache,
-                shared.workspace,
-                bias=heads.bias,
-                eps=self.config.rms_norm_eps,
-            )
+            self.project(a, sums, heads, left, (layer.q_gain, layer.k_gain), starts[0], b.q, cache)
         for start, own in zip(starts, self._each, strict=False):
             ops.attention(
                 own.q,
@@ -226,6 +195,26 @@ class Stack:
             )
         out, gain = (b.heads, b.heads_sums, layer.output), layer.mlp_gain
         self._leave(b, *out, layer.attention_conv, gain, norm, b.squares[2 * index + 1], bias=layer.output_bias)
+
+    def project(
+        self,
+        a: Tensor,
+        sums: Tensor,
+        heads: Heads,
+        norm: Norm | None,
+        gains: tuple[Tensor | None, Tensor | None],
+        start: Tensor,
+        q: Tensor | None,
+        cache: Cache,
+    ) -> None:
+        """Compute queries, keys and values; `gains` are those of the norms of q and k."""
+        given = (heads.planes, norm, heads.part, *gains, self.rope, start, q, cache, self.shared.workspace)
+        self.ops.qkv(a, sums, *given, bias=heads.bias, eps=self.config.rms_norm_eps)
+
+    def head(self, planes: Planes, choice: Tensor, logits: Tensor | None, **options: Any) -> None:
+        """Choose the likeliest token of each row of the first tile, by a head."""
+        b, scratch = self.buffers, self.shared.head_scratch
+        self.ops.head(b.hidden, b.hidden_sums, planes, self.final_norm, choice, scratch, logits=logits, **options)
 
     def _enter(self, b: Buffers, convolution: Convolution | None, norm: Norm) -> tuple[Tensor, Tensor, Norm | None]:
         """What a sublayer reads, its sums, and the norm that it has to finish."""

@@ -1,32 +1,83 @@
-"""Everything of a pair that lives on the device, and the ways it can take a step.
+"""Device memory of a pair, and its steps: fixed sequences of launches over static buffers, for CUDA graphs.
 
-A step is a fixed sequence of launches over static buffers, so that a CUDA graph can replay it: lengths, tokens and
-decisions are in device memory and nothing is read back inside. The ways to step:
+* `plain`   verifies the anchor alone
+* `lookup`  verifies a prompt-lookup draft
+* `block`   verifies the drafter's block, or a long lookup match
+* `draft`   verifies the drafter's block alone, to measure it
 
-* `plain`   the anchor alone is verified
-* `lookup`  what followed the last time that the text ended like this is verified
-* `block`   the drafter fills a block; where lookup has a long match, its draft is verified instead
-* `draft`   the drafter's block alone, to measure what it is worth
-
-All of them verify with the same 16 rows, so that a token's bits never depend on the way it was reached. A prompt goes
-through in two tiles of 16 rows, each with the bits of a step's rows.
+All of them verify 16 rows, so a token's bits do not depend on the way it was reached.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.ops import Ops
-from localdflash.backends.cuda.slot_drafters import Slots, chooser_of
 from localdflash.backends.cuda.stack import ROWS, Mask, SharedBuffers, Stack, TapRing, activations
-from localdflash.backends.cuda.weights import TAP_SCALE, DrafterWeights, TargetWeights
+from localdflash.backends.cuda.weights import TAP_SCALE, DrafterWeights, Markov, Selector, TargetWeights
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, FIELDS, LIVE, SECOND
 from localdflash.kernels.cuda.sample import SampleScratch
+from localdflash.kernels.cuda.selector import TopKScratch
 from localdflash.kernels.cuda.split_k import MOST_TILES
+
+
+@dataclass(frozen=True)
+class Slots:
+    """What the drafter's head left of a block, and where its tokens go."""
+
+    logits: Tensor | None  # float32 [16, rows of the head]; None: its choice is final
+    ids: Tensor | None  # int32 [rows of a short head]
+    draft: Tensor  # int32 [16], the anchor first
+    choice: Tensor  # int32 [16], by slot
+    first: int  # slot that proposes
+    count: int
+
+
+class MarkovChain:
+    """DSpark: see localdflash.kernels.cuda.markov."""
+
+    counters: Tensor | None = None  # its launches share the head's
+
+    def __init__(self, weights: Markov, stack: Stack, dtype: torch.dtype) -> None:
+        self._weights, self._stack = weights, stack
+        width, device = weights.table.shape[1], weights.table.device
+        self._a = torch.zeros(ROWS, width, device=device, dtype=dtype)
+        self._sums = torch.zeros(width // 32, ROWS, device=device)
+
+    def choose(self, slots: Slots) -> None:
+        """Choose the tokens of the slots again, each after the token before it, into their `choice`."""
+        ops, weights, row = self._stack.ops, self._weights, (self._a, self._sums)
+        ops.markov_anchor(weights.table, slots.draft, *row)
+        for slot in range(slots.first, slots.first + slots.count):
+            end = (slots.choice, self._stack.shared.head_scratch, slots.ids)
+            ops.markov_slot(*row, weights.bias, weights.table, slots.logits, slot, *end)
+
+
+class Selection:
+    """DFlash 2: see localdflash.kernels.cuda.selector."""
+
+    def __init__(self, weights: Selector, stack: Stack, rows: int, candidates: int) -> None:
+        device = weights.predecessors.device
+        self._weights, self._stack = weights, stack
+        self._wanted = torch.zeros(ROWS, weights.projection.n, device=device)
+        self._values = torch.zeros(ROWS, candidates, device=device)
+        self._tokens = torch.zeros(ROWS, candidates, dtype=torch.int32, device=device)
+        self._scratch = TopKScratch(device, rows)
+        self.counters = self._scratch.counters
+
+    def choose(self, slots: Slots) -> None:
+        """Choose the tokens of the slots again, each after the token before it, into their `choice`."""
+        ops, b, weights, norm = self._stack.ops, self._stack.buffers, self._weights, self._stack.final_norm
+        ops.top_k(slots.logits, self._values, self._tokens, self._scratch, slots.ids)
+        ops.matmul(b.hidden, b.hidden_sums, weights.projection, self._wanted, self._stack.shared.workspace, norm)
+        found = (self._values, self._tokens, self._wanted, weights.predecessors, weights.successors)
+        ops.select(*found, slots.draft, slots.choice, slots.first, slots.count)
+
 
 Way = Literal["plain", "lookup", "block", "draft"]
 
@@ -59,18 +110,7 @@ class DrafterBlock:
         kv_dtype = torch.float32 if dtype == torch.float32 else torch.float16
         self.weights = weights
         self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, device)
-        caches = [self.cache.layer(i) for i in range(c.num_hidden_layers)]
-        self.stack = Stack(
-            stepper.ops,
-            c,
-            weights.layers,
-            weights.final_gain,
-            weights.rope,
-            caches,
-            stepper.shared,
-            stepper.field(LIVE),
-            dtype,
-        )
+        self.stack = Stack(stepper.ops, c, weights, self.cache, stepper.shared, stepper.field(LIVE), dtype)
         self.masks = [
             Mask(
                 "chain" if config.is_causal(i) else "block",
@@ -88,7 +128,11 @@ class DrafterBlock:
             config.first_slot,
             min(config.drafts, ROWS - 1),
         )
-        self.chooser = chooser_of(weights, self.stack, dtype)
+        self.chooser: MarkovChain | Selection | None = None
+        if isinstance(weights.chooser, Markov):
+            self.chooser = MarkovChain(weights.chooser, self.stack, dtype)
+        elif isinstance(weights.chooser, Selector):
+            self.chooser = Selection(weights.chooser, self.stack, config.proposed, config.selector_top_k)
         width = len(config.taps) * c.hidden_size
         self.ring = TapRing(torch.zeros(TAP_SLOTS, width, device=device, dtype=dtype), config.taps)
         self.taps, self.taps_sums = activations(width, device, dtype)
@@ -117,12 +161,9 @@ class Stepper:
         self.device = target.final_gain.device
         c, slots = target.config, context + SLACK
         self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, self.device)
-        caches = [self.cache.layer(i) for i in range(c.num_hidden_layers)]
         self.masks = [Mask()] * c.num_hidden_layers
         self.state, self.tokens = self._int32(FIELDS), self._int32(slots)
-        live = self.field(LIVE)
-        layers, gain, rope = target.layers, target.final_gain, target.rope
-        self.stack = Stack(ops, c, layers, gain, rope, caches, shared, live, dtype, MOST_TILES)
+        self.stack = Stack(ops, c, target, self.cache, shared, self.field(LIVE), dtype, MOST_TILES)
         self.draft, self.choice, self.prompt = self._int32(ROWS), self._int32(ROWS), self._int32(MOST_TILES, ROWS)
         self.documents, self.documents_length = self._int32(DOCUMENTS), self._int32(1)
         self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
@@ -178,16 +219,8 @@ class Stepper:
     def verify(self, greedy: bool, splits: int) -> None:
         """The target's token after each of the 16 rows of `draft`, in `choice`."""
         self.forward(splits)
-        b, start, sampling = self.stack.buffers, self.field(CONTEXT), self.sampling
-        self.ops.head(
-            b.hidden,
-            b.hidden_sums,
-            self.target.head,
-            self.stack.final_norm,
-            self.choice,
-            self.shared.head_scratch,
-            logits=None if greedy else sampling.logits,
-        )
+        start, sampling = self.field(CONTEXT), self.sampling
+        self.stack.head(self.target.head, self.choice, None if greedy else sampling.logits)
         if not greedy:
             s = sampling
             self.ops.sample(s.logits, s.floats, s.whole, self.tokens, self.draft, start, self.choice, s.scratch)
@@ -222,21 +255,8 @@ class Stepper:
             add=False,
         )
         for heads in weights.context:
-            ops.qkv(
-                b.fused,
-                b.fused_sums,
-                heads.planes,
-                b.norm,
-                heads.part,
-                None,
-                weights.context_gain,
-                weights.rope,
-                start,
-                None,
-                b.cache,
-                self.shared.workspace,
-                bias=heads.bias,
-                eps=weights.config.decoder.rms_norm_eps,
+            block.stack.project(
+                b.fused, b.fused_sums, heads, b.norm, (None, weights.context_gain), start, None, b.cache
             )
         ops.caught_up(self.state)
 
@@ -248,18 +268,8 @@ class Stepper:
         self.ops.begin(self.tokens, self.state, self.draft, config.mask_token_id)
         stack.embed((self.draft,), block.weights.embedding, config.embedding_scale)
         stack.forward((self.field(CONTEXT),), block.masks, splits)
-        self.ops.head(
-            stack.buffers.hidden,
-            stack.buffers.hidden_sums,
-            block.weights.head,
-            stack.final_norm,
-            slots.choice,
-            self.shared.head_scratch,
-            logits=slots.logits,
-            scale=config.logit_scale,
-            softcap=config.softcap,
-            ids=slots.ids,
-        )
+        options = {"scale": config.logit_scale, "softcap": config.softcap, "ids": slots.ids}
+        stack.head(block.weights.head, slots.choice, slots.logits, **options)
         if block.chooser:
             block.chooser.choose(slots)
         self.ops.propose(slots.choice, self.state, slots.draft, slots.first, slots.count)

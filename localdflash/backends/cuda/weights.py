@@ -1,7 +1,7 @@
-"""The weights of a target or a drafter on the device, as planes in the shapes that the kernels want.
+"""Weights of a target or a drafter on the device, as planes in the shapes that the kernels need.
 
-q, k and v of a layer are one matrix where their types agree (Q4_K_M keeps v in Q6_K in half of the layers), gate and up
-rows alternate, and down is multiplied by 16 because SwiGLU hands over a sixteenth: powers of two, nothing is rounded.
+q, k and v of a layer are one matrix if their types agree, gate and up rows alternate, and down is multiplied by 16,
+since SwiGLU writes sixteenths.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from localdflash.backends.cuda.repack.ggml_blocks import quantize
 from localdflash.backends.cuda.repack.gguf_planes import load_planes, rows_of, scaled
-from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import rotate_half_order
 from localdflash.base.errors import ModelError
@@ -220,6 +220,11 @@ def load_drafter(
     c, device = config.decoder, target.final_gain.device
     layers = tuple(_convolved(source, config, index, layer) for index, layer in enumerate(_layers(source, c, False)))
     keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
+    short = torch.tensor(config.short, dtype=torch.int32, device=device) if config.short else None
+    if config.own_head:
+        head = source.planes(["output.weight"])
+    else:
+        head = target.head if short is None else rows_of(target.head, short)
     return DrafterWeights(
         config=config,
         fuse=source.planes(["fc.weight"]),
@@ -230,23 +235,14 @@ def load_drafter(
         final_gain=_needed(source, "output_norm.weight"),
         rope=_rope(c, positions, device),
         embedding=source.planes(["token_embd.weight"]) if config.own_embedding else target.embedding,
-        head=_drafter_head(source, config, target),
-        head_ids=torch.tensor(config.short, dtype=torch.int32, device=device) if config.short else None,
+        head=head,
+        head_ids=short,
         chooser=_chooser(source, config, dtype),
     )
 
 
-def _drafter_head(source: TensorSource, config: DFlashConfig, target: TargetWeights) -> Planes:
-    """Return the drafter's own head, or the rows of the target's that it proposes from."""
-    if config.own_head:
-        return source.planes(["output.weight"])
-    return rows_of(target.head, torch.tensor(config.short)) if config.short else target.head
-
-
 def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> Markov | Selector | None:
-    """What chooses the tokens of a block behind one another. DSpark's confidence head is left where it is: 16 rows
-    are verified however many are drafted.
-    """
+    """Return the weights that choose a block's tokens one after another; DSpark's confidence head is not needed."""
     if config.markov_rank:
         bias, table = source.planes(["markov_w2.weight"]), _needed(source, "markov_w1.weight").to(dtype)
         return Markov(F.pad(table, (0, bias.padded_k - bias.k)), bias)
@@ -259,7 +255,6 @@ def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> 
 
 
 def _convolved(source: TensorSource, config: DFlashConfig, index: int, layer: LayerWeights) -> LayerWeights:
-    """Return the layer with DFlash 2's convolutions, if the drafter has them."""
     if not config.conv_kernel:
         return layer
 

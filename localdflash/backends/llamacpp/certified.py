@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import llama_cpp.llama_cpp as api
+import msgspec
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.classes import BASE_WIDTHS, WIDTHS, LlamaDecoder, find_classes
@@ -37,7 +39,7 @@ from localdflash.base.machine.measurements import machine
 from localdflash.models.backend_names import RowsMode
 from localdflash.models.weights.split import stats_of
 
-METHOD_VERSION = 4  # records of another version are measured again
+METHOD_VERSION = 5  # records of another version are measured again
 # Relative cost of a step without drafting above which `auto` is not exact: with a drafter, and without.
 MAX_PRICE, MAX_PRICE_ALONE = 1.15, 1.03
 MAY_DIFFER = "drafted text may differ from decoding without drafts"
@@ -75,12 +77,19 @@ class FileMeasurement:
     """Measurements of a file: the milliseconds of an unmodified single-token step, and the exact modes."""
 
     raw_ms: float
-    modes: Sequence[MeasuredMode]
+    modes: tuple[MeasuredMode, ...]
     max_width: int = MAX_WIDTH  # rows of a decode that can be taken back to its first one; see `most_rows`
 
     def price(self, certified: MeasuredMode) -> float:
         """Return the cost of a step without drafting, relative to unmodified llama.cpp."""
         return certified.ms[certified.mode.widths[0]] / self.raw_ms
+
+
+class Record(msgspec.Struct):
+    """Measurement in the cache folder, with what it depends on."""
+
+    key: str
+    measurement: FileMeasurement
 
 
 @dataclass(frozen=True)
@@ -138,10 +147,7 @@ def skip_measuring(path: Path) -> FileMeasurement:
 
 
 def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel) -> FileMeasurement:
-    """Return the measurement of a file, from the cache folder if possible.
-
-    `device` is "cpu", or names a GPU and the placement on it.
-    """
+    """Return the measurement of a file, cached by file, machine and `device` ("cpu", or a GPU and placement)."""
     candidates = ON_PROCESSOR if device == "cpu" else ON_GPU
     tiled = os.environ.get(llama_library.TILED, "")
     file = tuple(fact for part, size, changed in stats_of(path) for fact in (part.name, size, changed))
@@ -149,31 +155,43 @@ def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel
     file_path = cache_folder() / "rows" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if known := _read(file_path, key):
         return known
-    record = measure(open_model, candidates, threads, device != "cpu")
-    _write(file_path, key, record)
-    return record
+    found = measure(open_model, candidates, threads, device != "cpu")
+    with suppress(OSError, LocaldflashError):  # then the file is measured at every load
+        write_json(file_path, msgspec.to_builtins(Record(key, found), str_keys=True))
+    return found
 
 
 def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False) -> FileMeasurement:
     """Find a file's exact modes and time them.
 
-    The second candidate is tried if the first has no class that contains width 1. On a GPU every growth of the padded
-    cache counts as a border, since lengths beyond those measured may differ.
+    On a GPU every growth of the padded cache counts as a border, since lengths beyond those measured may differ.
     """
     with ExitStack() as stack:
-        decoders = _Decoders(open_model, threads, stack)
-        raw = decoders.model(RAW.repack)
-        most = max_revertible_width(raw)
+
+        @cache
+        def model(repack: bool) -> Any:
+            handle = open_model(repack)
+            stack.callback(api.llama_model_free, handle)
+            return handle
+
+        @cache
+        def decoder_of(flags: Flags) -> LlamaDecoder:
+            return stack.enter_context(closing(LlamaDecoder(model(flags.repack), flags, threads)))
+
+        most = max_revertible_width(model(RAW.repack))
         if most == 1:
             return FileMeasurement(1.0, (), most)
-        single = decoders(RAW), 1
+        single = decoder_of(RAW), 1
         few = most < MAX_WIDTH or _time_interleaved([single])[single] >= SLOW_STEP_MS
         widths, base = (FEW_WIDTHS, FEW_BASE_WIDTHS) if few else (WIDTHS, BASE_WIDTHS)
         found = list[Candidate]()
         for base_widths in (base[:1], base[1:]):  # other base widths only if width 1 is in no class
             for flags in candidates:
                 if not any(mode.widths[0] == 1 for mode, _ in found):
-                    found += _find_modes(decoders, flags, base_widths, widths, on_gpu)
+                    with suppress(ModelError):  # llama.cpp cannot run the measurement
+                        classes = find_classes(decoder_of(flags), base_widths, widths)
+                        modes = [DecodeMode(flags, known.widths, known.borders or on_gpu) for known in classes]
+                        found += [(mode, decoder_of(flags)) for mode in modes]
             if found:
                 break
         steps = [(decoder, mode.widths[0]) for mode, decoder in found]
@@ -186,42 +204,7 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
         return FileMeasurement(ms[single], tuple(MeasuredMode(mode, by_width) for mode, by_width in timed), most)
 
 
-def _find_modes(
-    decoders: "_Decoders", flags: Flags, base_widths: Sequence[int], widths: Sequence[int], on_gpu: bool
-) -> list[Candidate]:
-    """Return the modes of one set of flags; none if llama.cpp cannot run the measurement."""
-    try:
-        decoder = decoders(flags)
-        found = find_classes(decoder, base_widths, widths)
-    except ModelError:
-        return []
-    return [(DecodeMode(flags, known.widths, known.borders or on_gpu), decoder) for known in found]
-
-
-class _Decoders:
-    """Models and contexts of a file, opened on first use: mostly only one weight order is needed."""
-
-    def __init__(self, open_model: OpenModel, threads: int, stack: ExitStack) -> None:
-        self._open, self._threads, self._stack = open_model, threads, stack
-        self._models: dict[bool, Any] = {}
-        self._known: dict[Flags, LlamaDecoder] = {}
-
-    def model(self, repack: bool) -> Any:
-        if repack not in self._models:
-            self._models[repack] = self._open(repack)
-            self._stack.callback(api.llama_model_free, self._models[repack])
-        return self._models[repack]
-
-    def __call__(self, flags: Flags) -> LlamaDecoder:
-        """Return a context with these flags; raise ModelError if llama.cpp has none."""
-        if flags not in self._known:
-            made = LlamaDecoder(self.model(flags.repack), flags, self._threads)
-            self._known[flags] = self._stack.enter_context(closing(made))
-        return self._known[flags]
-
-
 def _draft_widths(mode: DecodeMode) -> Sequence[int]:
-    """Return the draft widths to time."""
     return sorted({mode.width_for(rows) for rows in (4, 8) if rows <= mode.widths[-1]})
 
 
@@ -238,32 +221,8 @@ def _time_interleaved(decodes: Sequence[Batch]) -> dict[Batch, float]:
 
 
 def _read(path: Path, key: str) -> FileMeasurement | None:
-    found = read_json(path, MAX_RECORD_BYTES)
     try:
-        if found["key"] != key:
-            return None
-        ways = [
-            MeasuredMode(
-                DecodeMode(Flags(**known["flags"]), tuple(map(int, known["widths"])), bool(known["borders"])),
-                {int(width): float(ms) for width, ms in known["ms"].items()},
-            )
-            for known in found["ways"]
-        ]
-        return FileMeasurement(float(found["raw_ms"]), tuple(ways), int(found["most"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
+        record = msgspec.convert(read_json(path, MAX_RECORD_BYTES), Record, str_keys=True)
+    except msgspec.ValidationError:
         return None
-
-
-def _write(path: Path, key: str, record: FileMeasurement) -> None:
-    """Keep a record; if that fails, the file is measured at every load."""
-    ways = [
-        {
-            "flags": asdict(known.mode.flags),
-            "widths": list(known.mode.widths),
-            "borders": known.mode.borders,
-            "ms": dict(known.ms),
-        }
-        for known in record.modes
-    ]
-    with suppress(OSError, LocaldflashError):
-        write_json(path, {"key": key, "raw_ms": record.raw_ms, "most": record.max_width, "ways": ways})
+    return record.measurement if record.key == key else None

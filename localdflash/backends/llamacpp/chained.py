@@ -1,13 +1,10 @@
 """Autoregressive draft heads on the target's hidden states, through llama.cpp: multi-token prediction and EAGLE-3.
 
-Both read pairs of a token and the hidden state of the token before it. For committed tokens this is the target's state;
-within a draft it is the head's own. So the cache entries of a draft are always dropped, and written again with the
-target's states. Pairs wait until a draft is requested, and are then read in one batch.
-
-The state before the first token, or before the position to which a cache was cut back, is unknown and taken as zero.
+Both read pairs of a token and the hidden state before it: the target's for committed tokens, the head's own in a draft.
+So the cache entries of a draft are dropped, and written again with the target's states when the next draft is
+requested. An unknown state is zero.
 """
 
-import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.draft_model import MAX_DRAFTED, pick_best
+from localdflash.backends.llamacpp.llama_kv_cache import read_state, write_state
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.base.machine.cores import physical_cores
@@ -133,18 +131,13 @@ class ChainedDrafter(ABC):
     def save(self) -> bytes:
         """See `Drafter`."""
         self._read_waiting()
-        size = api.llama_state_seq_get_size(self.handle, 0)
-        buffer = (ctypes.c_uint8 * size)()
-        written = api.llama_state_seq_get_data(self.handle, buffer, size, 0)
-        return self._before.tobytes() + bytes(memoryview(buffer)[:written])
+        return self._before.tobytes() + read_state(self.handle)
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """See `Drafter`."""
         before, cache = state[: self._before.nbytes], state[self._before.nbytes :]
         api.llama_memory_clear(self._memory, True)
-        buffer = (ctypes.c_uint8 * len(cache)).from_buffer_copy(cache)
-        if not api.llama_state_seq_set_data(self.handle, buffer, len(cache), 0):
-            raise LocaldflashError("llama.cpp rejected a drafter's saved state")
+        write_state(self.handle, cache)
         self._before = np.frombuffer(before, np.float32).reshape(1, -1)
         self.length = self._read = len(ids)
         self._waiting, self._taps = [], []
@@ -176,23 +169,11 @@ class ChainedDrafter(ABC):
     def _decode(self, ids: Sequence[int], before: States, first: int, wanted: bool) -> None:
         """Append pairs of tokens from position `first` on, with logits if `wanted`."""
         api.llama_batch_ext_clear(self._batch)
-        for token, state in zip(ids, np.ascontiguousarray(before), strict=True):
-            index = api.llama_batch_ext_add_token(self._batch, 0, token)
-            position = ctypes.byref(api.llama_pos(first + index - self.position_offset))
-            pointer = ctypes.cast(state.ctypes.data, ctypes.POINTER(ctypes.c_float))
-            embedding = api.llama_embd(pointer, 1, self._hidden)
-            if index < 0 or not api.llama_batch_ext_set_embd_token(self._batch, index, embedding):
+        for position, (token, state) in enumerate(zip(ids, np.ascontiguousarray(before), strict=True), first):
+            index = llama_library.add_to_batch(self._batch, token, position - self.position_offset, output=wanted)
+            if not api.llama_batch_ext_set_embd_token(self._batch, index, llama_library.embedding_of(state)):
                 raise LocaldflashError(f"llama.cpp rejected a drafter's batch: {llama_library.last_message()}")
-            api.llama_batch_ext_set_pos(self._batch, index, position)
-            api.llama_batch_ext_set_output_logits(self._batch, index, wanted)
-        self.process(api.LLAMA_PROCESS_TYPE_DECODE)
-
-    def process(self, kind: int) -> None:
-        """Run the batch."""
-        with self._watch:
-            status = api.llama_process(self.handle, kind, self._batch)
-        if status:
-            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {llama_library.last_message()}")
+        llama_library.run_batch(self.handle, self._batch, self._watch)
 
     def _row(self, reader: Any, columns: int) -> NDArray[np.float32]:
         """Return the result row of the last decode; valid until the next one."""
@@ -202,7 +183,6 @@ class ChainedDrafter(ABC):
         return row
 
     def _drop_from(self, length: int) -> None:
-        """Drop the pairs of tokens from `length` on."""
         api.llama_memory_seq_rm(self._memory, 0, max(length - self.position_offset, 0), -1)
 
 
@@ -221,10 +201,7 @@ class LlamaCppMtpDrafter(ChainedDrafter):
 
 
 class LlamaCppEagle3Drafter(ChainedDrafter):
-    """EAGLE-3 drafter, whose encoder fuses the features of three blocks.
-
-    Logits of tokens outside a short vocabulary are -inf.
-    """
+    """EAGLE-3 drafter, whose encoder fuses three features; logits outside a short vocabulary are -inf."""
 
     name = "eagle3"
     position_offset = 1
@@ -239,14 +216,9 @@ class LlamaCppEagle3Drafter(ChainedDrafter):
         """See `ChainedDrafter`; at most `MAX_PAIRS` rows."""
         free = max(self._read - self.position_offset, 0)  # llama.cpp expects this position, though nothing is stored
         api.llama_batch_ext_clear(self._batch)
-        for row in (rows := np.ascontiguousarray(taps)):
-            pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
-            index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, rows.shape[1]))
-            if index < 0:
-                raise LocaldflashError(f"llama.cpp rejected a drafter's batch: {llama_library.last_message()}")
-            api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(free + index)))
-            api.llama_batch_ext_set_output_logits(self._batch, index, True)
-        self.process(api.LLAMA_PROCESS_TYPE_ENCODE)
+        for position, row in enumerate(np.ascontiguousarray(taps), free):
+            llama_library.add_to_batch(self._batch, row, position, output=True)
+        llama_library.run_batch(self.handle, self._batch, self._watch, api.LLAMA_PROCESS_TYPE_ENCODE)
         if not (address := self._states_address(self.handle)):
             raise LocaldflashError("llama.cpp returned nothing for a draft")
         found: States = llama_library.float_rows(address, len(taps), self._hidden).copy()

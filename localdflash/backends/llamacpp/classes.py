@@ -1,19 +1,14 @@
 """Classes of batch widths whose rows are bit-identical: measured, because they depend on device, file, build and flags.
 
-At each position (cached tokens, cells in use) every width decodes the same tokens once. For each base width, the same
-tokens are decoded one by one, padded with filler rows. A width belongs to the class if all of its rows equal those of
-the base width at every position. Hidden states are compared as well as logits: activations are rounded to 8 bits before
-each product, the head's included, which hides small differences.
-
-With recurrent layers a row depends on the states that earlier rows left. So the states after a batch must agree, too:
-half of its rows are rolled back and computed again from the remaining states, in a batch of the same width.
+At each position every width decodes the same tokens, which each base width decodes one by one, padded with fillers. A
+width belongs to the class if logits and hidden states of all rows agree. With recurrent layers the states must agree,
+too: half of the rows are rolled back and computed again.
 """
 
-import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import llama_cpp.llama_cpp as api
 import numpy as np
@@ -21,7 +16,7 @@ from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, MAX_WIDTH_WITH_STATES, Flags
-from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, has_states
+from localdflash.backends.llamacpp.llama_kv_cache import SequenceCache, has_states, read_state, write_state
 from localdflash.base.errors import ModelError
 
 WIDTHS = (*range(1, 18), 20, 24, 28, 32)
@@ -41,27 +36,8 @@ class WidthClass:
     borders: bool
 
 
-class MeasurableDecoder(Protocol):
-    """Context in which classes are measured."""
-
-    def go_to(self, position: int) -> None:
-        """Move to position 0, 1 or 2, in this order.
-
-        Without recurrent layers, positions 0 and 1 differ only in the cells in use.
-        """
-
-    def rows(self, width: int) -> Rows:
-        """Return hidden states and logits [width, H + V] of the next tokens; keep nothing."""
-
-    def again(self, width: int) -> Rows | None:
-        """Decode, drop the second half of the rows and return it computed again; None without recurrent layers."""
-
-    def one_by_one(self, width: int, count: int) -> Rows:
-        """Return the rows [count, H + V] of the same tokens, each in a batch padded to `width`; keep nothing."""
-
-
 def find_classes(
-    decoder: MeasurableDecoder, base_widths: Sequence[int] = BASE_WIDTHS, widths: Sequence[int] = WIDTHS
+    decoder: "LlamaDecoder", base_widths: Sequence[int] = BASE_WIDTHS, widths: Sequence[int] = WIDTHS
 ) -> list[WidthClass]:
     """Find the classes of the base widths, in their order, that are wide enough to read a prompt."""
     found: list[WidthClass] = []
@@ -73,7 +49,7 @@ def find_classes(
     return found
 
 
-def _find_class(decoder: MeasurableDecoder, base: int, widths: list[int]) -> WidthClass | None:
+def _find_class(decoder: "LlamaDecoder", base: int, widths: list[int]) -> WidthClass | None:
     seen = []
     for position in range(POSITIONS):
         decoder.go_to(position)
@@ -86,7 +62,7 @@ def _find_class(decoder: MeasurableDecoder, base: int, widths: list[int]) -> Wid
     return WidthClass(tuple(widths), borders)
 
 
-def _agrees(decoder: MeasurableDecoder, width: int, expected: Rows) -> bool:
+def _agrees(decoder: "LlamaDecoder", width: int, expected: Rows) -> bool:
     if not np.array_equal(decoder.rows(width), expected):
         return False
     again = decoder.again(width)
@@ -94,7 +70,7 @@ def _agrees(decoder: MeasurableDecoder, width: int, expected: Rows) -> bool:
 
 
 class LlamaDecoder:
-    """See `MeasurableDecoder`. The caller closes it and owns the model."""
+    """Context in which classes are measured. The caller closes it and owns the model."""
 
     def __init__(self, model: Any, flags: Flags, threads: int) -> None:
         params = api.llama_context_default_params()
@@ -117,9 +93,9 @@ class LlamaDecoder:
         self._length = 0
 
     def go_to(self, position: int) -> None:
-        """See `MeasurableDecoder`; at the last position the sequence's cells lie at both ends of those in use.
+        """Move to position 0, 1 or 2, in this order; at 2 the sequence's cells lie at both ends of those in use.
 
-        Each sequence has its own states, so a cache with states is filled by one long sequence.
+        Without recurrent layers, positions 0 and 1 differ only in the cells in use.
         """
         if position == 0:
             self._length = self._cache.crop(0)
@@ -132,7 +108,7 @@ class LlamaDecoder:
         self._cache.checkpoint(prompt_ended=True)
 
     def rows(self, width: int) -> Rows:
-        """See `MeasurableDecoder`."""
+        """Return hidden states and logits [width, H + V] of the next tokens; keep nothing."""
         found = self._decode(self._next(width), True)
         self._go_back(self._length)
         return found
@@ -147,7 +123,7 @@ class LlamaDecoder:
         return took * 1e3
 
     def again(self, width: int) -> Rows | None:
-        """See `MeasurableDecoder`."""
+        """Decode, drop the second half of the rows and return it computed again; None without recurrent layers."""
         start, kept = self._length, width // 2
         if not self._has_states or not kept:
             return None
@@ -158,7 +134,7 @@ class LlamaDecoder:
         return found[: width - kept]
 
     def one_by_one(self, width: int, count: int) -> Rows:
-        """See `MeasurableDecoder`."""
+        """Return the rows [count, H + V] of the same tokens, each in a batch padded to `width`; keep nothing."""
         start, found = self._length, []
         for token in self._next(count):
             found.append(self._decode([token] * width, True)[0])
@@ -176,15 +152,11 @@ class LlamaDecoder:
 
     def _fill_cache(self) -> None:
         """Add copies of the sequence, which its rows do not attend to."""
-        size = api.llama_state_seq_get_size(self.handle, 0)
-        state = (ctypes.c_uint8 * size)()
-        api.llama_state_seq_get_data(self.handle, state, size, 0)
+        state = read_state(self.handle)
         for other in range(1, COPIES + 1):
-            if not api.llama_state_seq_set_data(self.handle, state, size, other):
-                raise ModelError(f"llama.cpp cannot copy this model's cache: {llama_library.last_message()}")
+            write_state(self.handle, state, sequence=other)
 
     def _go_back(self, length: int) -> None:
-        """Drop the tokens after the first `length`."""
         self._length = self._cache.crop(length)
         if self._length != length:
             raise ModelError(f"llama.cpp rolled back to {self._length} tokens (expected {length}); cannot measure")

@@ -1,9 +1,7 @@
 """Decode modes: the flags of llama.cpp that decide a row's bits, and the batch widths of its decodes.
 
-In llama.cpp the logits of a token depend on the batch width: one token, groups of four, and eight or more tokens run
-different kernels. Widths whose logits are bit-identical form a class, and a loaded pair uses one class. A narrower
-batch is padded with filler rows, which are dropped at once. So greedy text equals decoding without drafting in the same
-class, for any draft, prompt chunking and cache reuse. Classes are measured (see `classes`).
+In llama.cpp one token, groups of four, and eight or more run different kernels. A pair uses one class of bit-identical
+widths (see `classes`) and pads narrower batches with filler rows, which are dropped at once.
 """
 
 from dataclasses import dataclass, replace
@@ -20,10 +18,9 @@ TYPES = {"f32": api.GGML_TYPE_F32, "f16": api.GGML_TYPE_F16, "bf16": 30}  # ggml
 
 @dataclass(frozen=True)
 class Flags:
-    """Settings of a model and its context. The defaults are llama.cpp's own on a processor.
+    """Settings of a model and its context; the defaults are llama.cpp's own on a processor.
 
-    With different types for K and V, flash attention on a CPU takes one path for all rows. With one type, a
-    single-token batch is split among threads from 512 tokens on, and wide batches are computed in tiles.
+    With different types for K and V, flash attention on a CPU takes one path for all batch widths.
     """
 
     repack: bool = True  # reorder weights for the processor's kernels
@@ -45,10 +42,7 @@ ON_PROCESSOR, ON_GPU = (ONE_PATH, NOT_REPACKED), (Flags(flash=False), RAW)  # tr
 
 @dataclass(frozen=True)
 class DecodeMode:
-    """Flags and ascending batch widths; the first is used without drafting.
-
-    With `borders`, logits change where the padded KV cache grows.
-    """
+    """Flags and ascending batch widths. With `borders`, bits change where the padded cache grows."""
 
     flags: Flags
     widths: tuple[int, ...]
@@ -59,10 +53,7 @@ class DecodeMode:
         return next(width for width in self.widths if width >= rows)
 
     def max_rows(self, length: int) -> int:
-        """Return how many tokens a batch may have after `length` tokens.
-
-        Each row must see the same padded length as in a step without drafting.
-        """
+        """Return how many tokens after `length` see the padded length of a step without drafts."""
         if not self.borders:
             return self.widths[-1]
         base = self.widths[0]
@@ -74,10 +65,6 @@ class DecodeMode:
     def max_filler(self) -> int:
         """Largest number of filler rows of a batch."""
         return max(self.width_for(rows) - rows for rows in range(1, self.widths[-1] + 1))
-
-    def count_rollback_rows(self, drafts: bool) -> int:
-        """Return how many rows of a batch may be dropped: all but the first of a draft, otherwise fillers."""
-        return self.widths[-1] - 1 if drafts else self.max_filler
 
     def limit_width(self, rows: int) -> "DecodeMode":
         """Return the mode without wider batches."""

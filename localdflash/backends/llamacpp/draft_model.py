@@ -1,9 +1,4 @@
-"""Draft model: a small model with the target's vocabulary, through llama.cpp; it drafts its greedy text token by token.
-
-Its own context reads the committed tokens when a draft is requested, and keeps the accepted tokens of its drafts.
-Recurrent layers cannot roll back past the last decode. For them the states are copied before each draft, and accepted
-tokens are read again with the next ones.
-"""
+"""Draft model: a small model with the target's vocabulary, through llama.cpp; it drafts greedily."""
 
 import struct
 from collections.abc import Sequence
@@ -80,12 +75,10 @@ class LlamaCppDraftModel:
         return rows
 
     def _drop_rejected(self) -> None:
-        """Drop cached tokens that were not committed."""
         self.model.crop(count_common_prefix(self._cached, self._ids))
         del self._cached[self.model.length :]
 
     def _decode(self, rows: list[int]) -> NDArray[np.float32]:
-        """Append tokens to the cache; return the logits [V] of the last one."""
         first, *others = self._replace_unknown(rows)
         logits = self.model.verify(first, Draft(self.name, others, ())).logits[-1]
         self.model.keep(len(rows))
@@ -93,7 +86,6 @@ class LlamaCppDraftModel:
         return logits
 
     def _replace_unknown(self, ids: Sequence[int]) -> list[int]:
-        """Replace ids that only the target has by 0."""
         return [token if token < self.model.vocab_size else 0 for token in ids]
 
     def rollback(self, length: int) -> None:

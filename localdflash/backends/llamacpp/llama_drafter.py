@@ -1,18 +1,11 @@
-"""DFlash, DSpark and DFlash 2 drafters through llama.cpp: a `dflash` GGUF next to a `LlamaCppTarget`, one decode per
-block.
+"""DFlash, DSpark and DFlash 2 drafters through llama.cpp: a `dflash` GGUF, one decode per block.
 
-The drafter is on the target's device, and shares its embedding and head through `ctx_other`. A drafter with a short
-vocabulary has its own rows of the head (`d2t`, `output.weight`): llama.cpp reads only these, and other logits are -inf.
-
-llama.cpp's graph walks along DSpark's slots itself, each after the best token of the slot before. Its logits include
-the Markov head's, and a row of extra outputs begins with the confidence. For a slot of DFlash 2 a row holds the k
-candidates and k × k scores: one set after each candidate of the slot before (after the anchor, k equal sets).
-
-Features wait until a draft is requested and are then injected in one go: while other drafters are used, they cost a
-copy each. They are injected earlier only if they would fill the memory.
+The drafter shares the target's device, embedding and head (`ctx_other`); with a short vocabulary it has its own head
+rows, and other logits are -inf. DSpark's logits include its Markov head's, and a row of extra outputs begins with the
+confidence. For a slot of DFlash 2 that row holds k candidates and k × k scores, one set after each candidate of the
+slot before. Features wait until a draft is requested, and are injected earlier only if they would fill the memory.
 """
 
-import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,10 +37,7 @@ def check_drafter(config: DFlashConfig, path: Path) -> None:
 
 
 def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
-    """Check the short head in a drafter's GGUF before llama.cpp reads it: an invalid id ends the process.
-
-    Raise ModelError if `d2t` holds other ids than the configuration, or its rows are not those of a head.
-    """
+    """Check the short head in a GGUF before llama.cpp reads it: an invalid id ends the process. Raise ModelError."""
     ids_name, rows_name = SHORT_HEAD
     if ids_name not in header.tensors:
         return
@@ -59,19 +49,6 @@ def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
         ids = np.frombuffer(stream.read(info.nbytes), "<i8")
     if not np.array_equal(ids, config.short):
         raise ModelError(f"{header.path}: {ids_name} is not its short vocabulary; {ANOTHER_LIST}")
-
-
-def _scale_logits(logits: NDArray[np.float32], config: DFlashConfig) -> NDArray[np.float32]:
-    """Apply the target's logit scale and softcap, which llama.cpp's DFlash graph leaves out."""
-    scaled = logits * np.float32(config.logit_scale)
-    return np.tanh(scaled / config.softcap) * config.softcap if config.softcap else scaled
-
-
-def _best_probability(logits: NDArray[np.float32], best: NDArray[np.intp]) -> NDArray[np.float32]:
-    """Return the softmax probability of each row's best column."""
-    top = logits[np.arange(len(best)), best]
-    sure: NDArray[np.float32] = 1.0 / np.exp(logits - top[:, None]).sum(1)
-    return sure
 
 
 def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
@@ -133,11 +110,7 @@ class LlamaCppDFlashDrafter:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`.
-
-        The confidence is the softmax probability of the slot's best token among all tokens, among the candidates of
-        DFlash 2, or the output of DSpark's confidence head.
-        """
+        """See `Drafter`; confidence is the best token's softmax probability, or a confidence head's output."""
         if limit < 1:
             return EMPTY_DRAFT
         self._decode_block(anchor)
@@ -151,12 +124,10 @@ class LlamaCppDFlashDrafter:
         api.llama_batch_ext_clear(self._batch)
         for slot in range(slots):
             token = self.config.mask_token_id if slot else anchor
-            self._place(api.llama_batch_ext_add_token(self._batch, 0, token), self.length + slot)
-            api.llama_batch_ext_set_output_logits(self._batch, slot, not self._selects)
+            llama_library.add_to_batch(self._batch, token, self.length + slot, output=not self._selects)
         self._decode(slots)
 
     def _likeliest(self, limit: int) -> Draft:
-        """Return the best tokens of the first slots of the decoded block."""
         logits = self._rows(self._logits_address, self._vocab_size)[:limit]
         if len(self._tokens):
             logits = logits[:, self._tokens]
@@ -164,7 +135,10 @@ class LlamaCppDFlashDrafter:
         if self.config.judges:
             confidence = self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit, 0]
         else:
-            confidence = _best_probability(_scale_logits(logits, self.config), best)
+            scaled = logits * np.float32(self.config.logit_scale)  # llama.cpp's DFlash graph leaves scale and cap out
+            if self.config.softcap:
+                scaled = np.tanh(scaled / self.config.softcap) * self.config.softcap
+            confidence = 1.0 / np.exp(scaled - scaled[np.arange(len(best)), best][:, None]).sum(1)
         tokens = self._tokens[best] if len(self._tokens) else best
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
@@ -218,24 +192,13 @@ class LlamaCppDFlashDrafter:
             return
         features = np.ascontiguousarray(np.concatenate(self._waiting))
         self._waiting = []
-        width = features.shape[1]
         for begin in range(0, len(features), INJECT_ROWS):
             chunk = features[begin : begin + INJECT_ROWS]
             api.llama_batch_ext_clear(self._batch)
-            for row in chunk:
-                pointer = ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float))
-                index = api.llama_batch_ext_add_embd(self._batch, 0, api.llama_embd(pointer, 1, width))
-                self._place(index, self._cache.length + index)
+            for index, row in enumerate(chunk):
+                llama_library.add_to_batch(self._batch, row, self._cache.length + index)
             self._decode(len(chunk))
 
-    def _place(self, index: int, position: int) -> None:
-        if index < 0:
-            raise LocaldflashError(f"llama.cpp rejected a drafter's batch (code {index})")
-        api.llama_batch_ext_set_pos(self._batch, index, ctypes.byref(api.llama_pos(position)))
-
     def _decode(self, rows: int) -> None:
-        with self._watch:
-            status = api.llama_process(self.handle, api.LLAMA_PROCESS_TYPE_DECODE, self._batch)
-        if status:
-            raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {llama_library.last_message()}")
+        llama_library.run_batch(self.handle, self._batch, self._watch)
         self._cache.decoded(rows)

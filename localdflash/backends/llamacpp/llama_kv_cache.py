@@ -1,14 +1,11 @@
-"""The cache of one sequence in llama.cpp: its length, how far it can be rolled back, and its saved states.
+"""KV cache of one sequence in llama.cpp: its length, how far it can be rolled back, and its saved states.
 
-Keys and values of rows are independent: any number of the last rows can be dropped. A recurrent layer has one state for
-all rows. llama.cpp keeps copies of the states after each row of the last decode (`n_rs_seq`), and `seq_rm` can restore
-one of them once. A request to go further, after a load or for all rows of the decode, reports success but restores a
-wrong state. So this module counts the rows that may be dropped, and never requests more. To go further back it uses
-checkpoints, which it copies out.
+A recurrent layer has one state. llama.cpp keeps copies of the states after each row of the last decode (`n_rs_seq`),
+and `seq_rm` restores one of them once. Further requests report success but restore a wrong state. So this module counts
+the rows that may be dropped, and goes further back by checkpoints that it copies out.
 
-A prefix of a sequence needs keys that a sliding window has passed. llama.cpp leaves these out of a saved sequence, so a
-cache without states is saved as a whole context. The first decode after a load would reuse their cells, so a second
-sequence holds them until then.
+llama.cpp leaves keys that a sliding window has passed out of a saved sequence, so a cache without states is saved as a
+whole context. The first decode after a load would reuse their cells, so a second sequence holds them until then.
 """
 
 import ctypes
@@ -70,13 +67,13 @@ class SequenceCache:
         if (newest := self._checkpoints.newest()) is None:
             return 0
         length, states = newest
-        self._write(states, WITHOUT_KEYS)
+        write_state(self._handle, states, WITHOUT_KEYS)
         return length
 
     def checkpoint(self, prompt_ended: bool) -> None:
         """Copy the states out if a checkpoint is due."""
         if self.has_states and self.length and self._checkpoints.should_add(self.length, prompt_ended):
-            self._checkpoints.add(self.length, self._read(WITHOUT_KEYS))
+            self._checkpoints.add(self.length, read_state(self._handle, WITHOUT_KEYS))
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -86,7 +83,7 @@ class SequenceCache:
     def save(self) -> bytes:
         """Return the whole cache, for `load`."""
         if self.has_states:
-            return self._read(0)
+            return read_state(self._handle)
         buffer = (ctypes.c_uint8 * api.llama_state_get_size(self._handle))()
         written = api.llama_state_get_data(self._handle, buffer, len(buffer))
         return bytes(memoryview(buffer)[:written])
@@ -95,27 +92,26 @@ class SequenceCache:
         """Replace the cache by a saved one of `length` tokens."""
         self.crop(0)
         if self.has_states:
-            self._write(saved, 0)
+            write_state(self._handle, saved)
         else:
-            _check_read(api.llama_state_set_data(self._handle, _make_buffer(saved), len(saved)))
+            buffer = (ctypes.c_uint8 * len(saved)).from_buffer_copy(saved)
+            _check_read(api.llama_state_set_data(self._handle, buffer, len(saved)))
             api.llama_memory_seq_cp(self._memory, OWN_SEQUENCE, HOLDING_SEQUENCE, -1, -1)
             self._held = True
         self.length, self._revertible_rows = length, 0
 
-    def _read(self, flags: int) -> bytes:
-        size = api.llama_state_seq_get_size_ext(self._handle, OWN_SEQUENCE, flags)
-        buffer = (ctypes.c_uint8 * size)()
-        written = api.llama_state_seq_get_data_ext(self._handle, buffer, size, OWN_SEQUENCE, flags)
-        return bytes(memoryview(buffer)[:written])
 
-    def _write(self, saved: bytes, flags: int) -> None:
-        _check_read(
-            api.llama_state_seq_set_data_ext(self._handle, _make_buffer(saved), len(saved), OWN_SEQUENCE, flags)
-        )
+def read_state(handle: Any, flags: int = 0) -> bytes:
+    """Return the saved state of a context's own sequence."""
+    buffer = (ctypes.c_uint8 * api.llama_state_seq_get_size_ext(handle, OWN_SEQUENCE, flags))()
+    written = api.llama_state_seq_get_data_ext(handle, buffer, len(buffer), OWN_SEQUENCE, flags)
+    return bytes(memoryview(buffer)[:written])
 
 
-def _make_buffer(saved: bytes) -> "ctypes.Array[ctypes.c_uint8]":
-    return (ctypes.c_uint8 * len(saved)).from_buffer_copy(saved)
+def write_state(handle: Any, saved: bytes, flags: int = 0, sequence: int = OWN_SEQUENCE) -> None:
+    """Restore a saved state of one sequence."""
+    buffer = (ctypes.c_uint8 * len(saved)).from_buffer_copy(saved)
+    _check_read(api.llama_state_seq_set_data_ext(handle, buffer, len(saved), sequence, flags))
 
 
 def _check_read(read: int) -> None:

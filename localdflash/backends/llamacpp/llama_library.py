@@ -1,8 +1,6 @@
-"""The shared library inside llama-cpp-python: logging, model loading, and C++ symbols that its Python bindings lack.
+"""Library of llama-cpp-python: logging, model loading, GPUs, and C++ symbols that its Python bindings lack.
 
-The library exports the hidden-state features (taps) without a stable ABI. They are bound only here, and a build without
-them is reported. `LOCALDFLASH_GGML_BACKEND` names an additional library of a ggml backend, compiled from the same
-sources, to load.
+Hidden-state features (taps) have no stable ABI: they are bound only here, and a build without them is reported.
 """
 
 import ctypes
@@ -10,9 +8,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp.builds import BACKEND
-from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
-from localdflash.base.errors import ModelError, NoDevice
+from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
+from localdflash.base.errors import LocaldflashError, ModelError, NoDevice
+from localdflash.base.machine.gpu_watch import Watch
 from localdflash.models.weights.gguf import check_header
 
 TILED = "GGML_CPU_TILED_MM"  # tiled products of 8 and more rows round differently from those of fewer rows
@@ -107,16 +107,11 @@ def new_context(model: Any, params: Any) -> Any:
 
 
 class _Override(ctypes.Structure):
-    """`llama_model_tensor_buft_override`."""
-
     _fields_: ClassVar = [("pattern", ctypes.c_char_p), ("buffers", ctypes.c_void_p)]
 
 
 def _set_placement(params: Any, placement: Placement) -> list[Any]:
-    """Set the placement of the weights; the caller keeps the returned objects alive while the model loads.
-
-    Without GPU layers the list of devices must be empty, too, or wide batches would be computed on a GPU.
-    """
+    """Set the placement of the weights; the caller keeps the returned objects alive while the model loads."""
     chosen = (ctypes.c_void_p * 2)(placement.device.handle if placement.device else None)
     params.devices = ctypes.cast(chosen, ctypes.c_void_p)
     params.n_gpu_layers = placement.layers
@@ -138,8 +133,8 @@ def load_model(
 ) -> Any:
     """Load a GGUF file after checking its header; return a `llama_model` pointer or raise ModelError.
 
-    `simulate` reads no weights and allocates nothing: contexts of such a model report the memory that they would take.
-    Without `repack` the weights keep the file's order. `mtp` includes the multi-token prediction blocks.
+    `simulate` allocates nothing: contexts of such a model report the memory that they would take. `mtp` includes the
+    multi-token prediction blocks.
     """
     check_header(path)
     quiet()
@@ -160,10 +155,7 @@ def load_model(
 
 
 def release_pages(path: Path) -> None:
-    """Unmap the pages of a mapped file from this process; later reads take them from the page cache.
-
-    Repacked weights have their own memory, so the file's pages would count twice.
-    """
+    """Unmap a mapped file's pages from this process: repacked weights have their own memory."""
     if sys.platform == "linux":
         name = os.fsencode(os.path.realpath(path))
         madvise = ctypes.CDLL(None).madvise
@@ -193,17 +185,11 @@ def _symbol(mangled: str, result: Any, *arguments: Any) -> Callable[..., Any]:
         function = getattr(api._lib, mangled)
     except AttributeError:
         raise ModelError(
-            f"llama-cpp-python {_version()}: {mangled} is not exported; drafting with DFlash needs 0.3.36 or another"
-            " build with layer-input taps, decoding without drafts does not"
+            f"llama-cpp-python {version('llama-cpp-python')}: {mangled} is not exported; drafting with DFlash needs"
+            " 0.3.36 or another build with layer-input taps, decoding without drafts does not"
         ) from None
     function.restype, function.argtypes = result, list(arguments)
     return function
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("llama-cpp-python")
 
 
 def set_tap(context: Any, layer: int, on: bool) -> None:
@@ -221,10 +207,7 @@ def tap_reader() -> Callable[[Any, int], int | None]:
 
 
 def set_heads(context: Any, all_rows: bool, on: bool = True) -> None:
-    """Keep the extra outputs of a context's graph, of all rows or of those with logits.
-
-    They are DSpark's confidence, the candidates of DFlash 2, or the hidden state that a draft head reads.
-    """
+    """Keep extra outputs of a context's graph (confidence, candidates, states), of all rows or those with logits."""
     _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)(
         context, on, not all_rows
     )
@@ -241,8 +224,67 @@ def float_rows(address: int, rows: int, columns: int) -> NDArray[np.float32]:
     return np.frombuffer(memoryview(memory), np.float32).reshape(rows, columns)
 
 
+def embedding_of(row: NDArray[np.float32]) -> Any:
+    """Return a contiguous row as a `llama_embd`; the caller keeps the row alive."""
+    return api.llama_embd(ctypes.cast(row.ctypes.data, ctypes.POINTER(ctypes.c_float)), 1, len(row))
+
+
+def add_to_batch(batch: Any, item: int | NDArray[np.float32], position: int, output: bool = False) -> int:
+    """Append a token, or a row of features, to a drafter's batch; return its index."""
+    add = api.llama_batch_ext_add_token if isinstance(item, int) else api.llama_batch_ext_add_embd
+    index: int = add(batch, 0, item if isinstance(item, int) else embedding_of(item))
+    if index < 0:
+        raise LocaldflashError(f"llama.cpp rejected a drafter's batch: {last_message()}")
+    api.llama_batch_ext_set_pos(batch, index, ctypes.byref(api.llama_pos(position)))
+    api.llama_batch_ext_set_output_logits(batch, index, output)
+    return index
+
+
+def run_batch(context: Any, batch: Any, watch: Watch, kind: int = api.LLAMA_PROCESS_TYPE_DECODE) -> None:
+    """Run a drafter's batch while `watch` is held."""
+    with watch:
+        status = api.llama_process(context, kind, batch)
+    if status:
+        raise LocaldflashError(f"llama.cpp failed to draft (status {status}): {last_message()}")
+
+
 def logits_reader() -> Callable[[Any], int | None]:
     """Return `llama_get_logits` with an integer result, so that a view is made once per buffer, not once per step."""
     function = ctypes.CDLL(api._lib._name)["llama_get_logits"]
     function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     return function
+
+
+GPU, INTEGRATED = 1, 2  # ggml_backend_dev_type
+
+
+def devices() -> Sequence[Device]:
+    """Return all GPUs, best first: dedicated before integrated memory, then by size."""
+    quiet()
+    found = [_device(index) for index in range(call_ggml("ggml_backend_dev_count", ctypes.c_size_t))]
+    return sorted(filter(None, found), key=lambda device: (device.integrated, -device.size))
+
+
+def find_gpu(name: str) -> Device:
+    """Return the GPU of this name, or the best one for "gpu"; raise NoDevice if there is none."""
+    found = devices()
+    for device in found:
+        if name in ("gpu", device.name):
+            return device
+    names = ", ".join(device.name for device in found)
+    known = f"expected one of {names}" if found else "it sees no GPU; `localdflash doctor` lists what it needs"
+    raise NoDevice(f"--device {name}: llama.cpp has no such GPU ({known})")
+
+
+def _device(index: int) -> Device | None:
+    handle = call_ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t(index))
+    kind = call_ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p(handle))
+    if kind not in (GPU, INTEGRATED):
+        return None
+    free, size = ctypes.c_size_t(), ctypes.c_size_t()
+    call_ggml("ggml_backend_dev_memory", None, ctypes.c_void_p(handle), ctypes.byref(free), ctypes.byref(size))
+    name, description = (
+        call_ggml(f"ggml_backend_dev_{what}", ctypes.c_char_p, ctypes.c_void_p(handle)).decode("utf-8", "replace")
+        for what in ("name", "description")
+    )
+    return Device(name, description, kind == INTEGRATED, free.value, size.value, handle)

@@ -1,8 +1,6 @@
-"""Memory of a pair in llama.cpp, on the processor or a GPU: weights from the files' headers, the rest from llama.cpp.
+"""Memory of a pair in llama.cpp: weights by the files' headers, the rest as llama.cpp plans it (`no_alloc`).
 
-llama.cpp can plan its buffers without allocating them (`no_alloc`), so the sizes of caches and compute buffers are its
-own numbers. It does not report how a cache is divided between a GPU and the processor: that follows the layers, as the
-weights do. A file may be a stand-in with only a header (loading/plan/stand_in.py): no weights are read.
+Files may be stand-ins with only a header (loading/plan/stand_in.py).
 """
 
 import re
@@ -10,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import llama_cpp.llama_cpp as api
 
@@ -51,11 +48,7 @@ WEIGHTS, CACHES, WORK = ("model",), ("KV", "RS"), ("output", "compute")  # kinds
 
 @dataclass(frozen=True)
 class ReportedSizes:
-    """Sizes that llama.cpp reported for one context, in bytes: its caches, and its compute and output buffers.
-
-    `buffers` has every buffer by device name and kind; a plan has neither weights nor caches. `checkpoints` is the size
-    of the largest number of checkpoints of recurrent states.
-    """
+    """Sizes in bytes that llama.cpp reported for one context; a plan has neither weights nor caches in `buffers`."""
 
     cache: int
     scratch: int
@@ -116,13 +109,14 @@ def cache_share(header: GGUFHeader, placement: Placement) -> float:
     return sum(weights[max(blocks + 1 - placement.layers, 0) :]) / max(sum(weights), 1.0) if placement.layers else 0.0
 
 
-class LlamaCppSizes:
-    """See `Sizes`. A context manager, which holds the files' vocabularies but no weights."""
+class LlamaCppSizes(ExitStack):
+    """See `Sizes`. A context manager that holds the files' vocabularies but no weights."""
 
     def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
-        self._closing, self._header, self._placement = ExitStack(), read_header(target), placement
+        super().__init__()
+        self._header, self._placement = read_header(target), placement
         with ExitStack() as undo:
-            undo.callback(self._closing.close)
+            undo.callback(self.close)
             self._target = self._model(target, placement)
             self.trained: int = api.llama_model_n_ctx_train(self._target)
             self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._target))
@@ -140,7 +134,7 @@ class LlamaCppSizes:
 
     def _model(self, path: Path, placement: Placement, mtp: bool = False) -> Any:
         model = llama_library.load_model(path, simulate=True, placement=placement, mtp=mtp)
-        self._closing.callback(api.llama_model_free, model)
+        self.callback(api.llama_model_free, model)
         return model
 
     def parts(self, context: int, drafter: str) -> Parts:
@@ -161,7 +155,8 @@ class LlamaCppSizes:
     def _of_drafter(self, context: int, target: Any, freeing: ExitStack) -> Parts:
         """Return the drafter's parts; `target` is a planned context of the target."""
         if self._config and (self._drafter is None or self._drafter_header is None):
-            added = torch_drafter(self._config, context, self._vocab, self._hidden, self._is_tied())
+            tied = "output.weight" not in self._header.tensors
+            added = torch_drafter(self._config, context, self._vocab, self._hidden, tied)
             added[SCRATCH] += self._taps(len(self._config.taps))
             beside = IN_MEMORY if self._placement.layers else ""
             return {name + beside: size for name, size in added.items()}
@@ -204,22 +199,6 @@ class LlamaCppSizes:
             raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {why}")
         freeing.callback(api.llama_free, handle)
         return handle, parse_size_lines(lines)
-
-    def _is_tied(self) -> bool:
-        """Return whether the embedding table is also the head."""
-        return "output.weight" not in self._header.tensors
-
-    def close(self) -> None:
-        """Free the vocabularies."""
-        self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _parts(

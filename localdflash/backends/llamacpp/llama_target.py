@@ -1,9 +1,7 @@
 """Any GGUF model as a target, through llama.cpp's C API.
 
-A target runs in one `DecodeMode`: its batches have the mode's widths, padded with rows that are dropped at once, and
-end where the padded cache grows. If the mode was certified for this file, device and build (`certified`), greedy output
-equals decoding without drafts in the same mode, for any draft, prompt chunking and cache reuse. Other modes have no
-such guarantee. Pointers are resolved once; a step costs a few microseconds of Python.
+A target runs in one `DecodeMode`: its batches have the mode's widths, padded with filler rows. If the mode was
+certified for this file, device and build, greedy output equals decoding without drafts in the same mode.
 """
 
 from collections.abc import Sequence
@@ -40,7 +38,7 @@ def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, d
     params.n_ctx = context + max(mode.max_filler, 1)  # fillers may follow the last token
     params.n_batch = params.n_ubatch = MAX_WIDTH
     params.n_seq_max = 1
-    params.n_rs_seq = mode.count_rollback_rows(drafts)  # earlier states of recurrent layers that are kept
+    params.n_rs_seq = mode.widths[-1] - 1 if drafts else mode.max_filler  # states that are kept: rows to drop
     params.swa_full = True  # a ring buffer would lose the keys that a dropped row overwrites
     mode.flags.apply(params)
     params.op_offload = False  # a GPU would compute wide batches of weights in memory, with other bits
@@ -73,11 +71,9 @@ def check_context(path: Path, context: int, trained: int) -> None:
 
 
 class LlamaCppTarget:
-    """See `Target`.
+    """See `Target`. `taps` are 0-based ids of blocks whose output is kept; `watch` is held while llama.cpp computes.
 
-    `taps` are 0-based ids of blocks whose output is kept as features. The last block's features are the input of a
-    draft head, which some architectures norm and others do not. `watch` is held while llama.cpp computes. Without
-    `drafts` only filler rows are rolled back. `mtp` loads the multi-token prediction blocks.
+    Without `drafts` only filler rows are rolled back. `mtp` loads the multi-token prediction blocks.
     """
 
     def __init__(
@@ -224,9 +220,7 @@ class LlamaCppTarget:
         self._cache.decoded(len(ids))
 
     def _pad(self, ids: Sequence[int]) -> Sequence[int]:
-        """Pad tokens with fillers to a width of the mode; fillers get logits, too, so that the head's product is as
-        wide.
-        """
+        """Pad tokens with fillers to a width of the mode; fillers get logits, too: the head's product is as wide."""
         return (*ids, *(ids[-1],) * (self.mode.width_for(len(ids)) - len(ids)))
 
     def _read_taps(self, rows: int) -> TargetFeatures | None:

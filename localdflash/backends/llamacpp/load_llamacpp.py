@@ -1,5 +1,6 @@
 """Load a pair on llama.cpp: plan its memory, then load the target and its drafter."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
@@ -10,30 +11,113 @@ import llama_cpp.llama_cpp as api
 
 from localdflash.backends.llamacpp import certified, llama_library, llama_sizes, placing
 from localdflash.backends.llamacpp.certified import ModeChoice
+from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
+from localdflash.backends.llamacpp.draft_model import LlamaCppDraftModel
+from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_kv_cache import STATE_FORMAT
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.open_drafter import DrafterSetup, Measure, check_readable, open_drafter
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget, check_last_tap, check_taps
 from localdflash.backends.llamacpp.placement import Placement
 from localdflash.backends.llamacpp.placing import PlacementPlan
+from localdflash.base import extras
+from localdflash.base.errors import ModelError
 from localdflash.base.machine import gpu_watch
 from localdflash.base.machine.cores import physical_cores
 from localdflash.base.machine.gpu_watch import Watch
+from localdflash.engine.pair import Drafter
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
-from localdflash.models.memory.fit import NO_DRAFTER, Fit
-from localdflash.models.memory.parts import IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
+from localdflash.models.memory.fit import NO_DRAFTER
+from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running, compose
-from localdflash.models.shapes.drafter_kind import drafter_of, head_bytes, kind_of
+from localdflash.models.shapes.dflash_config import check_fit
+from localdflash.models.shapes.drafter_kind import (
+    block_count,
+    blocks_ahead,
+    check_drafter,
+    drafter_of,
+    head_bytes,
+    kind_of,
+)
+from localdflash.models.shapes.eagle3 import taps_of
+from localdflash.models.shapes.fingerprint import mismatch
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import files_of
 
+Measure = Callable[[], Parts]
+
+
+def check_readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
+    """Return the drafter if llama.cpp can run it, else None and the reason; raise ModelError if it does not fit."""
+    if not drafter:
+        return None, ""
+    check_drafter(target, drafter)
+    kind, header = kind_of(target, drafter), read_header(target)
+    try:
+        if kind != "draft-model":
+            check_taps(header.architecture)
+        if kind in ("eagle3", "mtp"):
+            llama_library.heads_reader()  # not every build exports it
+        if kind == "eagle3":
+            layers = block_count(header) - blocks_ahead(header)
+            check_last_tap(header.architecture, layers, taps_of(read_header(drafter)))
+    except ModelError as error:
+        return None, f"{drafter}: {error}"
+    return drafter, ""
+
+
+def open_drafter(
+    path: Path, target_file: Path, target: LlamaCppTarget, threads: int, stack: ExitStack
+) -> tuple[Drafter, Measure, str]:
+    """Open a drafter that passed `check_readable`, to be freed by `stack`, and set the target's taps for it.
+
+    Return it, a function that measures its memory, and a notice for the user or "".
+    """
+    if path.suffix != ".gguf":
+        return _open_in_torch(path, target_file, target)
+    drafter: LlamaCppDFlashDrafter | ChainedDrafter | LlamaCppDraftModel
+    kind, header, notice, taps = kind_of(target_file, path), read_header(target_file), "", tuple[int, ...]()
+    with llama_library.collect_size_lines() as lines:
+        if kind == "draft-model":
+            drafter = LlamaCppDraftModel(path, target, threads)
+            model = drafter.model.model
+        elif kind == "dflash":
+            drafter = LlamaCppDFlashDrafter(path, target, threads)
+            model, taps = drafter.model, drafter.config.taps
+            notice = mismatch(path, drafter.config.trained_for, header)
+        else:
+            drafter = (
+                LlamaCppMtpDrafter(target, threads) if kind == "mtp" else LlamaCppEagle3Drafter(path, target, threads)
+            )
+            model, taps = drafter.model, drafter.taps
+        stack.callback(drafter.close)
+        target.set_taps(taps)
+    weights = head_bytes(header) if kind == "mtp" else api.llama_model_size(model)
+    placement = target.placement.all_layers()
+    return drafter, lambda: llama_sizes.measured((DRAFTER, DRAFTER_KV), weights, lines, placement), notice
+
+
+def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Drafter, Measure, str]:
+    extras.require("torch", f"{path}: a safetensors drafter beside llama.cpp")
+    from localdflash.backends.reference.dflash_files import load as load_dflash
+    from localdflash.backends.reference.reference_drafter import DFlashDrafter
+    from localdflash.models.weights.gguf import load_tensor
+
+    model, header = load_dflash(path), read_header(target_file)
+    check_fit(model.config, target.hidden_size, target.vocab_size, target.layers, str(path))
+    target.set_taps(model.config.taps)
+    embedding = load_tensor(header, "token_embd.weight")
+    head = load_tensor(header, "output.weight") if "output.weight" in header.tensors else embedding
+    drafter, beside = DFlashDrafter(model, embedding, head), IN_MEMORY if target.placement.layers else ""
+
+    def measure() -> Parts:
+        return {DRAFTER + beside: drafter.weight_bytes, DRAFTER_KV + beside: drafter.context.nbytes}
+
+    return drafter, measure, mismatch(path, model.config.trained_for, header)
+
 
 def load(files: LocalPair, options: Options) -> Running:
-    """Load a pair.
-
-    Raise NoDevice if the GPU is missing, OutOfMemory if the pair does not fit, ModelError or UsageError.
-    """
+    """Load a pair; raise NoDevice, OutOfMemory, ModelError or UsageError."""
     drafter = drafter_of(files.target, files.drafter_gguf or files.drafter_safetensors)
     placed = placing.plan_placement(files.target, drafter if options.draft else None, options)
     with ExitStack() as stack:
@@ -52,7 +136,8 @@ def _load(
         path, refused = None, ""
     if planned and planned.drafter == NO_DRAFTER:
         path = None
-    predicted = _predicted(planned, path)
+    torch_drafts = path is not None and path.suffix != ".gguf"
+    predicted = {**planned.parts, PROGRAM: free.program_bytes(torch_drafts)} if planned else {}
     with llama_library.collect_size_lines() as lines:
         context = planned.context if planned else options.context
         drafts = chosen.drafts and options.draft
@@ -62,16 +147,16 @@ def _load(
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
             llama_library.release_pages(file)
-    opened: list[DrafterSetup] = []
     notices = [placed.notice, planned.notice if planned else "", refused]
-    if _is_news(chosen, options, drafter is not None):
+    # A user expects drafts, and text identical to decoding without them.
+    expected = chosen.kind == "exact" or options.rows == "fast" if chosen.drafts else not (options.draft and drafter)
+    if not expected:
         notices.append(chosen.message)
-    if path:
-        opened.append(open_drafter(path, files.target, target, options.threads, stack))
-    notices += [one.notice for one in opened]
+    opened = [open_drafter(path, files.target, target, options.threads, stack)] if path else []
+    notices += [notice for _, _, notice in opened]
     ahead = head_bytes(read_header(files.target))
-    measures = [_measure_target(target, lines, ahead), *(one.measure for one in opened)]
-    pair = compose(target, [one.drafter for one in opened], replace(options, draft=drafts))
+    measures = [_measure_target(target, lines, ahead), *(measure for _, measure, _ in opened)]
+    pair = compose(target, [drafter for drafter, _, _ in opened], replace(options, draft=drafts))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
         pair=pair,
@@ -102,20 +187,6 @@ def choose_mode_for(target: Path, options: Options, placement: Placement, with_d
     return certified.choose_mode(
         certified.load_or_measure(target, device, threads, open_model), options.rows, with_drafter
     )
-
-
-def _is_news(chosen: ModeChoice, options: Options, with_drafter: bool) -> bool:
-    """Return whether the mode differs from what a user expects: identical text, and drafts."""
-    if chosen.drafts:
-        return chosen.kind != "exact" and options.rows != "fast"
-    return options.draft and with_drafter
-
-
-def _predicted(planned: Fit | None, drafter: Path | None) -> Parts:
-    if planned is None:
-        return {}
-    torch_drafts = drafter is not None and drafter.suffix != ".gguf"
-    return {**planned.parts, PROGRAM: free.program_bytes(torch_drafts)}
 
 
 def _measure_target(target: LlamaCppTarget, lines: list[str], ahead: int) -> Measure:

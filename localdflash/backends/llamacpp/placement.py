@@ -30,10 +30,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement of a model: its last `layers`, the head included, on the device, the others in main memory.
-
-    The experts of the blocks `experts` stay in main memory, and the processor computes them.
-    """
+    """Placement of a model: its last `layers`, with the head, on the device; experts of blocks `experts` in memory."""
 
     device: Device | None = None
     layers: int = 0

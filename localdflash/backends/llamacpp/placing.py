@@ -1,16 +1,13 @@
-"""Choice of a pair's placement: all on the GPU, else experts in memory, else fewer layers, else no drafter.
-
-The sizes are planned for the requested context, or for a comfortable one, which then grows into the free memory.
-Nothing is allocated.
-"""
+"""Choice of a pair's placement: all on the GPU, else experts in memory, else fewer layers, else no drafter."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
-from localdflash.backends.llamacpp.devices import devices, find_gpu
+from localdflash.backends.llamacpp.llama_library import devices, find_gpu
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
 from localdflash.backends.llamacpp.llama_target import check_context
 from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
@@ -35,16 +32,17 @@ class PlacementPlan:
 
 
 def plan_placement(target: Path, drafter: Path | None, options: Options) -> PlacementPlan:
-    """Choose where to load a pair.
-
-    Raise NoDevice, OutOfMemory or ModelError, or UsageError if the context is too long.
-    """
+    """Choose where to load a pair; raise NoDevice, OutOfMemory, ModelError or UsageError."""
     device = choose_gpu(options)
     try:
         if not device:
             return _on_processor(target, drafter, options)
         with ExitStack() as stack:
-            sizes = _SizesCache(target, drafter, stack)
+
+            @cache
+            def sizes(placement: Placement) -> LlamaCppSizes:
+                return stack.enter_context(LlamaCppSizes(target, drafter, placement))
+
             steps = list_placements(target, device, options)
             check_context(target, options.context, sizes(steps[0]).trained)
             return choose_placement(sizes, steps, device.budget(), options.context, roomy=options.roomy)
@@ -73,19 +71,6 @@ def _on_processor(target: Path, drafter: Path | None, options: Options) -> Place
             return PlacementPlan(PROCESSOR, planned)
     except ModelError:  # loading reports it, or llama.cpp reports no sizes
         return PlacementPlan(PROCESSOR)
-
-
-class _SizesCache:
-    """Sizes of a pair by placement, each planned once."""
-
-    def __init__(self, target: Path, drafter: Path | None, stack: ExitStack) -> None:
-        self._files, self._stack = (target, drafter), stack
-        self._known: dict[Placement, LlamaCppSizes] = {}
-
-    def __call__(self, placement: Placement) -> LlamaCppSizes:
-        if placement not in self._known:
-            self._known[placement] = self._stack.enter_context(LlamaCppSizes(*self._files, placement))
-        return self._known[placement]
 
 
 def list_placements(target: Path, device: Device, options: Options) -> Sequence[Placement]:
@@ -137,10 +122,7 @@ def choose_placement(
 def _first(
     needs: Needs, steps: Sequence[Placement], drafter: str, budget: MemoryBudget, context: int
 ) -> Placement | None:
-    """Return the first step that fits the GPU, if it fits main memory too; None if none fits.
-
-    Later steps use less GPU memory and more main memory.
-    """
+    """Return the first step that fits GPU and main memory; None if none fits. Later steps use less GPU memory."""
 
     def parts(index: int) -> Parts:
         return needs(steps[index]).parts(context, drafter)

@@ -1,8 +1,6 @@
-"""A readable Qwen3, Qwen3-MoE or Llama decoder (GQA, RoPE, SwiGLU or experts): the oracle, and what training uses.
+"""A readable Qwen3, Qwen3-MoE or Llama decoder (arXiv 2505.09388, 2407.21783): the oracle, and what training uses.
 
-Attention is handed in: `attend(layer, q, k, v)` decides which positions each row attends to and owns the KV cache.
-Training passes a causal attention, decoding a cache. Architectures: Qwen3 technical report, arXiv 2505.09388, and
-The Llama 3 herd of models, arXiv 2407.21783.
+`attend(layer, q, k, v)` decides which positions each row attends to, and owns the KV cache.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +34,7 @@ def rotary(
 ) -> tuple[Tensor, Tensor]:
     """Cos and sin of the rotate-half RoPE for integer positions: [T] gives [T, hd], [B, T] gives [B, 1, T, hd].
 
-    `factors`, head_dim / 2 of them where there are any, divide the frequencies; what is turned becomes longer by
-    `magnitude`.
+    `factors` [head_dim / 2] divide the frequencies; `magnitude` scales the result.
     """
     frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim)
     if factors:
@@ -126,11 +123,7 @@ class Experts(nn.Module):
 
 
 class SparseMLP(nn.Module):
-    """A mixture of experts: the router sends every row to a few of them.
-
-    A row's result depends on that row alone, to the bit: an expert that any row needs runs over all of them, so that
-    no matrix product has a shape of its own, and a row adds up its own experts in the order of their ids.
-    """
+    """Mixture of experts. A row's bits depend on that row alone: each expert in use runs over all rows."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()

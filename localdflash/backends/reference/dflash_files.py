@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from localdflash.backends.cpu.model_source import strip_ones
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_config import DFlashConfig
@@ -18,20 +19,19 @@ NO_BIAS = "confidence_head.proj.bias"  # which a file may leave out
 
 def load(path: Path) -> DFlash:
     """Return the drafter in a GGUF file, or in a safetensors file with config.json beside it; float32, in eval mode."""
-    if path.suffix == ".gguf":
-        return _load_gguf(path)
-    return _load_safetensors(path)
-
-
-def _load_safetensors(path: Path) -> DFlash:
     config = config_of_file(path)
-    tensors = {plain_name(name): tensor for name, tensor in safetensors.load(path).items()}
-    return _filled(config, {k: v.float() for k, v in tensors.items() if k not in UNUSED}, str(path))
-
-
-def _load_gguf(path: Path) -> DFlash:
-    header, config = gguf.read_header(path), config_of_file(path)
-    return _filled(config, {key: gguf.load_tensor(header, name) for key, name in _names(header).items()}, str(path))
+    if path.suffix == ".gguf":
+        header = gguf.read_header(path)
+        state = {key: gguf.load_tensor(header, name) for key, name in _names(header).items()}
+    else:
+        tensors = {plain_name(name): tensor for name, tensor in safetensors.load(path).items()}
+        state = {name: tensor.float() for name, tensor in tensors.items() if name not in UNUSED}
+    model = _network(config)
+    wanted = _check(model, {name: tuple(tensor.shape) for name, tensor in state.items()}, str(path))
+    if NO_BIAS in wanted:
+        state.setdefault(NO_BIAS, torch.zeros(1))
+    model.load_state_dict({name: state[name].reshape(shape) for name, shape in wanted.items()}, assign=True)
+    return model.eval().requires_grad_(False)
 
 
 def check_gguf(header: gguf.GGUFHeader, config: DFlashConfig) -> None:
@@ -41,7 +41,6 @@ def check_gguf(header: gguf.GGUFHeader, config: DFlashConfig) -> None:
 
 
 def _names(header: gguf.GGUFHeader) -> dict[str, str]:
-    """Return the tensors of a GGUF by their names in z-lab's state dict."""
     found = {}
     for name in own_tensors(header):
         if not (key := key_of(name)):
@@ -50,17 +49,7 @@ def _names(header: gguf.GGUFHeader) -> dict[str, str]:
     return found
 
 
-def _filled(config: DFlashConfig, state: dict[str, torch.Tensor], where: str) -> DFlash:
-    model = _network(config)
-    wanted = _check(model, {name: tuple(tensor.shape) for name, tensor in state.items()}, where)
-    if NO_BIAS in wanted:
-        state.setdefault(NO_BIAS, torch.zeros(1))
-    model.load_state_dict({name: state[name].reshape(shape) for name, shape in wanted.items()}, assign=True)
-    return model.eval().requires_grad_(False)
-
-
 def _network(config: DFlashConfig) -> DFlash:
-    """Without memory."""
     with torch.device("meta"):
         return DFlash(config)
 
@@ -71,11 +60,6 @@ def _check(model: DFlash, found: Mapping[str, tuple[int, ...]], where: str) -> d
     for name in sorted((wanted.keys() ^ found.keys()) - ({NO_BIAS} & wanted.keys())):
         raise ModelError(f"{where}: tensor {name} is {'missing' if name in wanted else 'unexpected'}")
     for name, shape in found.items():
-        if _without_ones(shape) != _without_ones(wanted[name]):
+        if strip_ones(shape) != strip_ones(wanted[name]):
             raise ModelError(f"{where}: tensor {name} has shape {list(shape)}, expected {list(wanted[name])}")
     return wanted
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape without the leading ones, which a GGUF may have or not."""
-    return _without_ones(shape[1:]) if len(shape) > 1 and shape[0] == 1 else tuple(shape)

@@ -1,10 +1,8 @@
-"""The network of a DFlash drafter: a short Qwen3 stack that fills a block of masked slots in one pass; DSpark's and
-DFlash 2's parts (`dflash_heads`) where they are there.
+"""Network of a DFlash drafter (arXiv 2602.06036): a short Qwen3 stack that fills a block of masked slots in one pass.
 
-It has no embedding and no head of its own, as a rule. The target's tapped hidden states reach it only as keys and
-values: fused once per committed token (`fuse`), projected by every layer's own k and v, and put before the block's own.
-Slot 0 holds the committed anchor; slot j predicts the token at its own position. Source: arXiv 2602.06036 and z-lab's
-checkpoints.
+The target's features become keys and values once per committed token. Slot 0 holds the anchor. DSpark (arXiv
+2607.05147) adds a low-rank bias by the token before, and a confidence head. DFlash 2 (inco.ai/blog/dflash2) adds
+convolutions over a block's rows around attention and MLP, and a selector that scores candidates by the token before.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +11,93 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.backends.reference.decoder import Attention, Layer, RMSNorm, rotary
-from localdflash.backends.reference.dflash_heads import CandidateSelector, ConfidenceHead, ConvolvedLayer, MarkovHead
+from localdflash.backends.reference.decoder import Attend, Attention, Layer, RMSNorm, rotary
 from localdflash.models.shapes.dflash_config import DFlashConfig
+
+
+class LocalConvolution(nn.Module):
+    """Convolutions over the rows of a block, of what goes into a sublayer and of what comes out of it."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        hidden = config.decoder.hidden_size
+        self.kernel, self.group = config.conv_kernel, config.conv_group
+        self.base_kernel = nn.Parameter(torch.zeros(2, self.kernel, hidden))  # of what goes in, and of what comes out
+        self.kernel_projection = nn.Linear(hidden, 2 * self.kernel * (hidden // self.group), bias=False)
+
+    def coefficients(self, x: Tensor) -> Tensor:
+        """[2, kernel, B, T, H] for normed rows x [B, T, H]: for each side, and each row back."""
+        changes = self.kernel_projection(x).unflatten(-1, (2, self.kernel, -1)).repeat_interleave(self.group, -1)
+        return changes.movedim((-3, -2), (0, 1)) + self.base_kernel[:, :, None, None]
+
+    def forward(self, x: Tensor, coefficients: Tensor) -> Tensor:
+        """[B, T, H] of rows x [B, T, H], by the coefficients [kernel, B, T, H] of one side; before them are zeros."""
+        out = x * coefficients[0]
+        for back in range(1, self.kernel):
+            out = out + F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] * coefficients[back]
+        return out
+
+
+class ConvolvedLayer(Layer):
+    """A layer of DFlash 2."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__(config.decoder)
+        self.attention_conv, self.mlp_conv = LocalConvolution(config), LocalConvolution(config)
+
+    def forward(self, x: Tensor, index: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """See `Layer`."""
+        normed = self.input_layernorm(x)
+        before, after = self.attention_conv.coefficients(normed)
+        q, k, v = self.self_attn.project(self.attention_conv(normed, before), cos, sin)
+        x = x + self.attention_conv(self.self_attn.merge(attend(index, q, k, v)), after)
+        normed = self.post_attention_layernorm(x)
+        before, after = self.mlp_conv.coefficients(normed)
+        return x + self.mlp_conv(self.mlp(self.mlp_conv(normed, before)), after)
+
+
+class MarkovHead(nn.Module):
+    """How likely tokens become, or unlikely, behind another one."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        self.markov_w1 = nn.Embedding.from_pretrained(
+            torch.zeros(config.decoder.vocab_size, config.markov_rank), freeze=False
+        )
+        self.markov_w2 = nn.Linear(config.markov_rank, config.proposed, bias=False)
+
+    def forward(self, before: Tensor) -> Tensor:
+        """Return what is added to the logits of a slot [V], of the embedding [rank] of the token before it."""
+        return self.markov_w2(before)
+
+
+class ConfidenceHead(nn.Module):
+    """How likely it is that the target agrees with a slot, if it agrees with those before."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        self.proj = nn.Linear(config.decoder.hidden_size + config.markov_rank, 1)
+
+    def forward(self, hidden: Tensor, before: Tensor) -> Tensor:
+        """Return a probability, of a slot's hidden state [H] and the embedding [rank] of the token before it."""
+        return torch.sigmoid(self.proj(torch.cat((hidden, before)))[0])
+
+
+class CandidateSelector(nn.Module):
+    """How well candidates go with the token before them, at a slot."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        vocabulary, rank = config.decoder.vocab_size, config.selector_rank
+        self.predecessor_codebook = nn.Parameter(torch.zeros(vocabulary, rank))
+        self.successor_codebook = nn.Parameter(torch.zeros(vocabulary, rank))
+        self.hidden_projection = nn.Linear(config.decoder.hidden_size, rank, bias=False)
+
+    def forward(self, hidden: Tensor, before: int, candidates: Tensor) -> Tensor:
+        """Scores [k] of candidates [k] behind the token `before`, at a slot of hidden state [H]."""
+        wanted = self.predecessor_codebook[before] * self.hidden_projection(hidden)
+        return self.successor_codebook[candidates] @ wanted
+
 
 ContextKV = list[tuple[Tensor, Tensor]]  # per layer: k and v [B, kv_heads, T, hd]
 
@@ -60,10 +142,7 @@ class DFlash(nn.Module):
             yield layer.self_attn
 
     def forward(self, block: Tensor, positions: Tensor, context: ContextKV, masks: Sequence[Tensor | None]) -> Tensor:
-        """Normed hidden states [B, T, H] of block embeddings [B, T, H] at positions [T].
-
-        masks[layer] is True where a block row may look, [T, context + T], or None where it sees everything.
-        """
+        """Normed hidden states [B, T, H] of block embeddings [B, T, H]; masks[layer] is [T, context + T] or None."""
         cos, sin = self._rotary(positions)
         x = block * self.config.embedding_scale
 

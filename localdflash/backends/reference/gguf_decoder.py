@@ -31,10 +31,7 @@ def state_name(tensor: str) -> str | None:
 
 
 def rotate_half_order(heads: int, head_dim: int) -> Tensor:
-    """Where a `llama` file has the rows of a rotate-half q or k: int64 [heads * head_dim], `file[order]` is ours.
-
-    llama.cpp turns neighbours 2i and 2i + 1 of a Llama head together; rotate-half turns i and i + head_dim / 2.
-    """
+    """Return the rows of a `llama` file's q or k in rotate-half order, int64: `file[order]` is ours."""
     return torch.arange(heads * head_dim).view(heads, head_dim // 2, 2).transpose(1, 2).flatten()
 
 

@@ -28,8 +28,7 @@ def load(files: LocalPair, options: Options) -> Running:
     if path:
         dflash, c = load_dflash(path), model.config
         check_fit(dflash.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
-        if dflash.config.trained_for:
-            notices = [mismatch(path, dflash.config.trained_for, read_header(files.target))]
+        notices = [mismatch(path, dflash.config.trained_for, read_header(files.target))]
         drafters, taps = [DFlashDrafter(dflash, model.embed_tokens.weight, model.lm_head.weight)], dflash.config.taps
     target = TorchTarget(model, options.context, taps)
     pair = compose(target, drafters, options)

@@ -1,7 +1,4 @@
-"""Drafting by DFlash, DSpark and DFlash 2 in torch: the readable reference, and the drafter of the torch backend.
-
-Context keys and values are projected once, when a token is committed; a block's own are thrown away after each draft.
-"""
+"""DFlash, DSpark and DFlash 2 drafters in torch: the readable reference."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,9 +16,7 @@ Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
 class DFlashDrafter:
-    """See `Drafter`. `embedding` and `head` are the target's, [V, H], where the drafter has none of its own; a short
-    vocabulary takes its rows of the target's head.
-    """
+    """See `Drafter`. `embedding` and `head` [V, H] are the target's, for a drafter that has none."""
 
     name = "dflash"
     is_model, is_autoregressive, unread_tokens = True, False, 0
@@ -29,7 +24,8 @@ class DFlashDrafter:
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
         self.max_draft_tokens = model.config.drafts
-        self._score = self._score_of(model.config.kind)
+        by_kind: dict[str, Score] = {"dspark": self._by_markov, "dflash2": self._by_selector}
+        self._score = by_kind.get(model.config.kind, lambda _before, _state, logits: (self._tokens, logits, None))
         c = model.config.decoder
         self._tokens = torch.tensor(model.config.short or range(c.vocab_size))  # of the head's rows
         self._embedding = model.embed_tokens.weight if model.config.own_embedding else embedding
@@ -60,9 +56,7 @@ class DFlashDrafter:
         self.context = torch.cat((self.context, stacked), 3)
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`; confidence is the softmax probability of the slot's best token among all, or the candidates of
-        DFlash 2, or what DSpark's confidence head says.
-        """
+        """See `Drafter`; confidence is the best token's softmax probability, or a confidence head's output."""
         return self._along(anchor, limit) if limit > 0 else EMPTY_DRAFT
 
     @torch.inference_mode()
@@ -89,12 +83,6 @@ class DFlashDrafter:
         positions = torch.arange(start, start + config.block_size)
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, config.first_slot :]
         return hidden, self.model.logits(hidden[:limit], self._head)
-
-    def _score_of(self, kind: str) -> Score:
-        return {"dspark": self._by_markov, "dflash2": self._by_selector}.get(kind, self._by_itself)
-
-    def _by_itself(self, _before: int, _state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, None]:
-        return self._tokens, logits, None
 
     def _by_markov(self, before: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         embedded = self.model.markov_head.markov_w1.weight[before]

@@ -1,11 +1,10 @@
 """The torch decoder as a target: float32, the readable reference of verification.
 
-Rows never depend on their neighbours: matrix products always have 16 rows (padded), and each row attends by itself over
-the cache and the rows before it. Greedy output is therefore identical to plain decoding to the bit.
+Matrix products always have 16 rows and each row attends by itself, so a row's bits do not depend on its batch.
 """
 
-import io
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.backends.reference.decoder import Decoder
-from localdflash.base.errors import ModelError, UsageError
+from localdflash.base.errors import UsageError
 from localdflash.engine.draft import EMPTY_DRAFT, MAX_DRAFT_TOKENS, Draft
 from localdflash.engine.pair import TargetFeatures, Verification
 
@@ -23,7 +22,7 @@ TILE = 16  # rows of every matrix product
 class TorchTarget:
     """See `Target`. `taps` are ids of blocks whose output is kept."""
 
-    is_recurrent = False
+    is_recurrent, max_width = False, MAX_DRAFT_TOKENS + 1
 
     def __init__(self, model: Decoder, context: int = 0, taps: Sequence[int] = ()) -> None:
         c = model.config
@@ -31,20 +30,12 @@ class TorchTarget:
         self.context = context or c.context_length
         if not 8 <= self.context <= c.context_length:
             raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
-        for tap in taps:
-            if not 0 <= tap < c.num_hidden_layers - 1:
-                raise ModelError(f"tap {tap}: the target has blocks 0 to {c.num_hidden_layers - 2} to tap")
         self.taps = tuple(taps)
         self.vocab_size = c.vocab_size
         self.length = 0
         shape = (c.num_hidden_layers, c.num_key_value_heads, self.context, c.head_dim)
         self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
         self._fresh: list[tuple[Tensor, Tensor]] = []  # per layer: k and v [kv_heads, rows, hd] of the last forward
-
-    @property
-    def max_width(self) -> int:
-        """See `Target`."""
-        return MAX_DRAFT_TOKENS + 1
 
     def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         """See `Target`."""
@@ -81,10 +72,8 @@ class TorchTarget:
 
     def save(self) -> bytes:
         """See `Target`."""
-        buffer = io.BytesIO()
-        buffer.write(self._keys[:, :, : self.length].contiguous().numpy().tobytes())
-        buffer.write(self._values[:, :, : self.length].contiguous().numpy().tobytes())
-        return buffer.getvalue()
+        kept = (part[:, :, : self.length].contiguous() for part in (self._keys, self._values))
+        return b"".join(part.numpy().tobytes() for part in kept)
 
     def load(self, state: bytes, length: int) -> None:
         """See `Target`."""
@@ -103,31 +92,23 @@ class TorchTarget:
             padding = TILE - len(rows)
             tile = torch.tensor([[ids[r] for r in rows] + [0] * padding])
             positions = torch.tensor([self.length + r for r in rows] + [0] * padding)
-            hidden, tapped = self.model(tile, positions, _RowAttention(self, rows), self.taps)
+            hidden, tapped = self.model(tile, positions, partial(self._attend, rows), self.taps)
             outputs.append(hidden[0])
             taps.append(torch.cat(tapped, -1)[0, : len(rows)] if tapped else torch.empty(len(rows), 0))
         return torch.cat(outputs), torch.cat(taps).numpy() if self.taps else None
 
-
-class _RowAttention:
-    """Attention of one tile of rows, each over the cache and the fresh rows up to its own."""
-
-    def __init__(self, target: TorchTarget, rows: range) -> None:
-        self.target, self.rows = target, rows
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        target, count = self.target, len(self.rows)
-        fresh_k, fresh_v = k[0, :, :count], v[0, :, :count]  # [kv_heads, rows, hd]
-        if layer < len(target._fresh):
-            fresh_k = torch.cat((target._fresh[layer][0], fresh_k), 1)
-            fresh_v = torch.cat((target._fresh[layer][1], fresh_v), 1)
-            target._fresh[layer] = (fresh_k, fresh_v)
+    def _attend(self, rows: range, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        fresh_k, fresh_v = k[0, :, : len(rows)], v[0, :, : len(rows)]  # [kv_heads, rows, hd]
+        if layer < len(self._fresh):
+            fresh_k = torch.cat((self._fresh[layer][0], fresh_k), 1)
+            fresh_v = torch.cat((self._fresh[layer][1], fresh_v), 1)
+            self._fresh[layer] = (fresh_k, fresh_v)
         else:
-            target._fresh.append((fresh_k, fresh_v))
+            self._fresh.append((fresh_k, fresh_v))
         out = torch.zeros_like(q)
-        for i, row in enumerate(self.rows):
-            keys = torch.cat((target._keys[layer, :, : target.length], fresh_k[:, : row + 1]), 1)
-            values = torch.cat((target._values[layer, :, : target.length], fresh_v[:, : row + 1]), 1)
+        for i, row in enumerate(rows):
+            keys = torch.cat((self._keys[layer, :, : self.length], fresh_k[:, : row + 1]), 1)
+            values = torch.cat((self._values[layer, :, : self.length], fresh_v[:, : row + 1]), 1)
             out[:, :, i : i + 1] = F.scaled_dot_product_attention(
                 q[:, :, i : i + 1], keys.unsqueeze(0), values.unsqueeze(0), enable_gqa=True
             )

@@ -34,7 +34,7 @@ def llama_gpu(name: str) -> Finding:
     if extras.missing_module("llama"):
         found = ", ".join(chip.name for chip in chips) or "no GPU was found"
         return Finding(name, "ok", f"llama.cpp is not installed; {found}", command(chips) if chips else "")
-    from localdflash.backends.llamacpp.devices import devices
+    from localdflash.backends.llamacpp.llama_library import devices
 
     if seen := devices():
         detail = "; ".join(

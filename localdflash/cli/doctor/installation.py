@@ -42,7 +42,13 @@ def torch(name: str) -> Finding:
 
 def cuda(name: str) -> Finding:
     """Check which path the CUDA engine takes on this chip, or why there is none."""
-    from localdflash.backends.cuda.device import driver_present, driver_version, features, find_device, missing_tools
+    from localdflash.backends.cuda.device import (
+        driver_present,
+        driver_version,
+        find_device,
+        missing_tools,
+        summarize_features,
+    )
 
     if not driver_present():
         return Finding(name, "ok", "not used: no NVIDIA driver; every pair runs on the CPU")
@@ -57,9 +63,8 @@ def cuda(name: str) -> Finding:
 
     free, size = cpu_library.cuda.mem_get_info(device)
     memory = f"{free / 1e9:.1f} GB free of {size / 1e9:.1f}"
-    detail = (
-        f"driver {driver_version()}, {cpu_library.cuda.get_device_name(device)}: {features(device).summary()}, {memory}"
-    )
+    features = summarize_features(cpu_library.cuda.get_device_capability(device))
+    detail = f"driver {driver_version()}, {cpu_library.cuda.get_device_name(device)}: {features}, {memory}"
     return Finding(name, "ok", detail)
 
 

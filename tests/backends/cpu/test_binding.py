@@ -21,12 +21,9 @@ from localdflash.models.weights.ggml_types import GGMLType
 from tests.backends.cpu.packed_models import (
     EXPERTS,
     HEAD_DIM,
-    HIDDEN,
-    VOCABULARY,
     Bytes,
     dequantized,
     holds,
-    random_blocks,
     target_tensors,
     write,
 )
@@ -60,33 +57,22 @@ def test_every_weight_of_a_target_is_in_its_place(tmp_path: Path, architecture: 
     model = open_target(path)
     assert model.notice == ""
     assert model.config == decoder_config(our_gguf.read_header(path))
-    assert model.head is model.embedding
-    check(model.embedding, *tensors["token_embd.weight"])
-    check(model.norm, *tensors["output_norm.weight"])
+    assert "head" not in model.parts
+    check(model.parts["embedding"], *tensors["token_embd.weight"])
+    check(model.parts["norm"], *tensors["output_norm.weight"])
     names = MIXTURE_FIELDS if architecture == "qwen3moe" else LAYER_FIELDS
-    for i, layer in enumerate(model.layers):
+    for i, layer in enumerate(model.layers()):
         for theirs, ours in names.items():
             wanted = tensors.get(f"blk.{i}.{theirs}.weight")
             if wanted is None:
                 assert architecture == "llama"
-                assert getattr(layer, ours) is None
+                assert ours not in layer
                 continue
             if architecture == "llama" and ours in ("query", "key"):
                 wanted = wanted[0], rotate_half(wanted[1])
-            check(getattr(layer, ours), *wanted, ours)
-        assert layer.gate.experts == (EXPERTS if architecture == "qwen3moe" else 1)
-        assert (layer.router is not None) == (architecture == "qwen3moe")
-
-
-def test_an_untied_head_and_rope_factors_are_read(tmp_path: Path) -> None:
-    raw = random_blocks(np.random.default_rng(9), GGMLType.Q6_K, (VOCABULARY, HIDDEN))
-    factors = np.linspace(1, 8, HEAD_DIM // 2, dtype=np.float32)
-    tensors = target_tensors("llama") | {"rope_freqs.weight": (GGMLType.F32, factors.view(np.uint8))}
-    path = write(tmp_path / "model.gguf", tensors | {"output.weight": (GGMLType.Q6_K, raw)}, "llama")
-    for _ in range(2):  # packed now, then from the cache
-        model = open_target(path)
-        check(model.head, GGMLType.Q6_K, raw)
-        np.testing.assert_array_equal(np.array(model.config.rope_factors, np.float32), factors)
+            check(layer[ours], *wanted, ours)
+        assert layer["gate"].experts == (EXPERTS if architecture == "qwen3moe" else 1)
+        assert ("router" in layer) == (architecture == "qwen3moe")
 
 
 @pytest.mark.parametrize(
@@ -100,9 +86,7 @@ def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, tmp_path: Pa
         packed, left = open_drafter(path, bits=bits), {key: value.numpy() for key, value in state.items()}
         assert packed.config == config_of_file(path)
         for theirs, ours in map_drafter_names(packed.config).items():
-            *layer, field = ours.split(".")
-            holder = packed.layers[int(layer[1])] if layer else packed.heads if hasattr(packed.heads, ours) else packed
-            part, wanted = getattr(holder, field), left.pop(key_of(theirs), None)
+            part, wanted = packed.parts.get(ours), left.pop(key_of(theirs), None)
             if wanted is None:
                 assert part is None
             elif isinstance(part, PackedMatrix):

@@ -10,12 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_drafter as module
-from localdflash.backends.cpu.binding import PackedDrafter, open_drafter, open_target
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed_file import PackedModel
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.draft import EMPTY_DRAFT
+from localdflash.models.shapes.dflash_config import DFlashConfig
 from tests.backends.cpu.conftest import needs_library
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
@@ -30,7 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def packed(files: tuple[Path, Path]) -> PackedDrafter:
+def packed(files: tuple[Path, Path]) -> PackedModel[DFlashConfig]:
     return open_drafter(files[1])
 
 
@@ -40,7 +42,7 @@ def target(files: tuple[Path, Path], new_team: Callable[..., ThreadPool]) -> Cpu
 
 
 @pytest.fixture
-def drafter(packed: PackedDrafter, target: CpuTarget) -> CpuDFlashDrafter:
+def drafter(packed: PackedModel[DFlashConfig], target: CpuTarget) -> CpuDFlashDrafter:
     return CpuDFlashDrafter(packed, target)
 
 
@@ -78,7 +80,7 @@ def test_rolled_back_or_loaded_it_drafts_as_before(drafter: CpuDFlashDrafter) ->
 
 
 def test_drafts_up_to_the_end_of_the_context(
-    packed: PackedDrafter, files: tuple[Path, Path], target: CpuTarget
+    packed: PackedModel[DFlashConfig], files: tuple[Path, Path], target: CpuTarget
 ) -> None:
     short = CpuTarget(open_target(files[0]), target.team, 40, (0, 1))
     drafter = CpuDFlashDrafter(packed, short)
@@ -91,7 +93,7 @@ def test_drafts_up_to_the_end_of_the_context(
         drafter.observe([1], None)
 
 
-def test_shapes_that_the_kernels_do_not_run_are_refused(packed: PackedDrafter, target: CpuTarget) -> None:
+def test_shapes_that_the_kernels_do_not_run_are_refused(packed: PackedModel[DFlashConfig], target: CpuTarget) -> None:
     changes: tuple[tuple[dict[str, int], str], ...] = (
         ({"block_size": 65}, "65 tokens"),
         ({"markov_rank": 8}, "rank 8 "),
@@ -109,7 +111,7 @@ def test_shapes_that_the_kernels_do_not_run_are_refused(packed: PackedDrafter, t
 
 
 @pytest.fixture
-def windowed(packed: PackedDrafter) -> PackedDrafter:
+def windowed(packed: PackedModel[DFlashConfig]) -> PackedModel[DFlashConfig]:
     """Every layer sees 16 keys, whatever comes after them."""
     layers = packed.config.decoder.num_hidden_layers
     config = replace(packed.config, window=16, sliding=(True,) * layers, causal=False)
@@ -117,7 +119,7 @@ def windowed(packed: PackedDrafter) -> PackedDrafter:
 
 
 def test_features_outside_every_window_are_not_injected(
-    windowed: PackedDrafter, target: CpuTarget, monkeypatch: pytest.MonkeyPatch
+    windowed: PackedModel[DFlashConfig], target: CpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
     inject = ThreadPool.inject

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import PackedDrafter, open_drafter, open_target
+from localdflash.backends.cpu.binding import open_drafter, open_target
 from localdflash.backends.cpu.cpu_drafter import CpuDFlashDrafter, waiting_bytes
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
+from localdflash.backends.cpu.packed_file import PackedModel
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
@@ -38,7 +39,6 @@ from tests.support.random_drafters import (
     write_speculators,
     write_zlab,
 )
-from tests.support.shortened import shortened
 
 pytestmark = needs_library
 SETS = [] if cpu_library.available() else cpu_library.load().instruction_sets
@@ -154,8 +154,6 @@ def test_drafts_change_no_token(
 
 # Short vocabularies
 
-SOME = sorted({0, 1, 14, 15, 16, 17, 31, 32, *range(40, 500, 3), 511})
-
 
 @pytest.fixture
 def target(tiny_pair: Path, new_team: NewPool) -> CpuTarget:
@@ -163,25 +161,9 @@ def target(tiny_pair: Path, new_team: NewPool) -> CpuTarget:
 
 
 @pytest.fixture
-def packed(tiny_pair: Path) -> PackedDrafter:
+def packed(tiny_pair: Path) -> PackedModel[DFlashConfig]:
     return open_drafter(tiny_pair / "drafter.gguf")
 
 
 def features(count: int) -> Any:
     return np.random.default_rng(count).standard_normal((count, 3 * 64)).astype(np.float32)
-
-
-@pytest.mark.parametrize("form", ["gguf", "safetensors"])
-def test_files_carry_the_list_and_the_plan_counts_it(
-    form: str, tiny_pair: Path, tmp_path: Path, target: CpuTarget
-) -> None:
-    for number, ids in enumerate(([4, 5], SOME)):  # the same weights with another list
-        folder = shortened(tiny_pair, tmp_path / str(number), ids)
-        for _ in range(2):  # packed now, and packed before
-            packed = open_drafter(folder / f"drafter.{form}")
-            assert packed.config.short == tuple(ids)
-    drafter = CpuDFlashDrafter(packed, target)
-    drafter.observe([0] * 9, features(9))
-    assert set(drafter.propose(3, 7).tokens) <= set(SOME)
-    planned = CpuSizes(folder / "target.gguf", folder / f"drafter.{form}").parts(64, AS_IT_IS)
-    assert planned[DRAFTER] == drafter.weight_bytes == packed.nbytes + drafter.head.nbytes + 4 * len(SOME)

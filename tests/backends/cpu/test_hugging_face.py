@@ -98,19 +98,6 @@ def test_gpt_oss(kind: str, experts: str, tmp_path: Path, new_team: NewPool, mon
     assert relative(found, exact) < 0.12
 
 
-def test_gpt_oss_in_llama_cpp(tmp_path: Path, new_team: NewPool) -> None:
-    """It rounds YaRN's frequencies to whole ones: if that changes nothing, the same model."""
-    case, ids = gpt_oss_models.case_of("Q8_0", "MXFP4"), ids_of(60)
-    del case.numbers["rope.scaling.yarn_beta_fast"], case.numbers["rope.scaling.yarn_beta_slow"]
-    case.numbers |= {"rope.freq_base": 10350.0, "rope.scaling.original_context_length": 1138}  # 3.0000 and 8.998
-    path = case.write(tmp_path / "model.gguf", "Q8_0", "MXFP4")
-    found = engine_logits(CpuTarget(open_target(path), new_team()), ids)
-    theirs = LlamaCppTarget(path, 128, 1, mode=WIDE)
-    wanted = engine_logits(theirs, ids)
-    theirs.close()
-    assert relative(found, wanted) < 0.12
-
-
 @pytest.mark.parametrize(("architecture", "attention"), [("qwen35", (3,)), ("qwen35", (0, 2)), ("qwen35moe", (3,))])
 def test_qwen35(
     architecture: str, attention: Sequence[int], tmp_path: Path, new_team: NewPool, monkeypatch: pytest.MonkeyPatch

@@ -57,9 +57,9 @@ def is_right(path: Path, seed: int = 0, notice: str = "") -> bool:
     opened, tensors = open_target(path), target_tensors(seed=seed)
     assert notice in opened.notice
     assert bool(notice) == bool(opened.notice)
-    wanted = {"token_embd": opened.embedding, "blk.1.ffn_down": opened.layers[1].down}
+    wanted = {"token_embd": opened.parts["embedding"], "blk.1.ffn_down": opened.parts["layers.1.down"]}
     return all(holds(ours, *tensors[f"{theirs}.weight"]) for theirs, ours in wanted.items()) and np.array_equal(
-        opened.norm, dequantized(*tensors["output_norm.weight"])
+        opened.parts["norm"], dequantized(*tensors["output_norm.weight"])
     )
 
 
@@ -259,9 +259,7 @@ def test_two_processes_may_pack_at_once(model: Path, folder: Path) -> None:
 
 def test_a_file_cut_while_it_is_in_use_is_one_line(model: Path, folder: Path, cpu_engine: None) -> None:
     open_target(model)
-    program = (
-        f"{OPEN} m = open_target(Path(sys.argv[1])); os.truncate(sys.argv[2], 100); print(m.embedding.codes.sum())"
-    )
+    program = f"{OPEN} m = open_target(Path(sys.argv[1])); os.truncate(sys.argv[2], 100); print(m.head.codes.sum())"
     command = [sys.executable, "-P", "-c", program, str(model), str(the_only(folder))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ModelError.exit_code

@@ -13,10 +13,9 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from localdflash.backends.cuda.cuda_pair import CudaPair
+from localdflash.backends.cuda.cuda_pair import CudaPair, Ways
 from localdflash.backends.cuda.ops import REFERENCES, Ops
 from localdflash.backends.cuda.stack import ROWS
-from localdflash.backends.cuda.step_choice import Ways
 from localdflash.backends.cuda.stepper import Way
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.gguf_decoder import load_decoder

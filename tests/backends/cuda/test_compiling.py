@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backends.cuda import compiling
+from localdflash.backends.cuda import runner
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
 from localdflash.backends.cuda.stepper import Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.cuda.launch import Launch, withheld
+from localdflash.kernels.cuda.launch import KernelLaunch, withheld
 from tests.support.cuda_pairs import load_on_cpu
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
@@ -59,7 +59,7 @@ def noting(name: str, launched: set[Hashable]) -> Callable[..., None]:
     return run
 
 
-def at_load(pair: CudaPair, ways: tuple[Way, ...]) -> list[Launch]:
+def at_load(pair: CudaPair, ways: tuple[Way, ...]) -> list[KernelLaunch]:
     """What the runner compiles: it must not be noted, and nothing must be computed."""
     stacks = [pair.stepper.stack, *([pair.stepper.block.stack] if pair.stepper.block else [])]
     with pytest.MonkeyPatch.context() as patch:
@@ -143,21 +143,21 @@ def test_no_answer_waits_for_a_graph_and_capturing_changes_no_state(
 
 def test_each_variant_is_compiled_once_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made, told = list[Hashable](), list[tuple[int, int]]()
-    monkeypatch.setattr(Launch, "compile", lambda launch: made.append(launch.variant))
-    monkeypatch.setenv(compiling.FOLDER, "elsewhere")
+    monkeypatch.setattr(KernelLaunch, "compile", lambda launch: made.append(launch.variant))
+    monkeypatch.setenv(runner.FOLDER, "elsewhere")
     launches = at_load(world.pair, ("plain", "lookup"))
-    compiling.compile_all(launches, lambda done, total: told.append((done, total)))
+    runner.compile_all(launches, lambda done, total: told.append((done, total)))
     assert len(made) == len(set(made)) == len({launch.variant for launch in launches}) < len(launches)
     assert told == [(done, len(made)) for done in range(len(made) + 1)]
 
 
 def test_what_is_compiled_is_kept_in_our_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton")
-    monkeypatch.setenv(compiling.FOLDER, "")  # so that it is set back
-    monkeypatch.delenv(compiling.FOLDER)
-    compiling.keep_compiled()
+    monkeypatch.setenv(runner.FOLDER, "")  # so that it is set back
+    monkeypatch.delenv(runner.FOLDER)
+    runner.keep_compiled()
     assert Path(triton.knobs.cache.dir) == home / "cache" / "triton"
     assert (home / "cache" / "triton").stat().st_mode & 0o077 == 0
-    monkeypatch.setenv(compiling.FOLDER, "/elsewhere")
-    compiling.keep_compiled()
+    monkeypatch.setenv(runner.FOLDER, "/elsewhere")
+    runner.keep_compiled()
     assert triton.knobs.cache.dir == "/elsewhere"

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.cuda_checks import PLANES
-from localdflash.backends.cuda.cuda_sizes import LONGEST, RESERVE, CudaSizes, Memory, choose_context, tensor_bytes
+from localdflash.backends.cuda.cuda_sizes import CudaSizes, tensor_bytes
 from localdflash.backends.cuda.load_cuda import measured
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
-from localdflash.backends.cuda.stepper import SLACK
-from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, total
 from tests.support.cuda_pairs import load_on_cpu
 
@@ -57,17 +55,3 @@ def test_weights_and_caches_are_those_that_were_planned(drafts: bool, monkeypatc
     assert sum(found.values()) == RESERVED
     held = sum(storages(pair.stepper, set()))
     assert total(planned) == pytest.approx(held, rel=0.05)
-
-
-MEMORY = Memory(target=5_000_000_000, drafter=500_000_000, fixed=100_000_000, per_token=150_000)
-
-
-def test_the_context_is_what_fits_of_the_trained_one_and_no_longer_than_attention_reaches() -> None:
-    free = MEMORY.total(20_000) + RESERVE
-    assert MEMORY.largest_context(free) == 20_000
-    assert choose_context(MEMORY, 32_768, free) == 20_000
-    assert choose_context(MEMORY, 8_192, free) == 8_192
-    assert MEMORY.largest_context(10**15) == LONGEST <= 131_072 - SLACK
-    with pytest.raises(OutOfMemory, match=r"6\.4 GB.* 6\.0 GB") as caught:
-        choose_context(MEMORY, 32_768, 6_000_000_000)
-    assert caught.value.exit_code == 4

@@ -109,7 +109,6 @@ def test_what_has_left_comes_back(slots: int, stage: int) -> None:
     groups: list[list[torch.Tensor]] = [[torch.randn(120, 2, 4), torch.randn(120, 3).half()], [torch.randn(120, 1)]]
     leaving = Leaving(groups, slots)
     leaving.move(torch.empty(200, dtype=torch.uint8))  # four slots a block
-    leaving.arrived()
     leaving.wait_for(1000)
     assert leaving.saved == [b"".join(part[:slots].numpy().tobytes() for part in group) for group in groups]
     back = [[torch.full_like(part, 7) for part in group] for group in groups]

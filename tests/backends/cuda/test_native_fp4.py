@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.native_fp4 import NativeFp4
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.stack import activations
 from localdflash.base.errors import ModelError, UsageError
 from localdflash.kernels.cuda.fp4 import Fp4Rows, fp4_matrix, quantize_rows_fp4_reference
+from localdflash.models.load_options import Options
 from tests.support.cuda_pairs import CPU, answer, load_on_cpu
 from tests.support.interpreter import install_dot_scaled
 from tests.support.tiny_models import SHAPE, write_target
@@ -55,4 +56,4 @@ def test_targets_without_fp4_weights_and_other_chips_are_refused(
         load_on_cpu(write_target(tmp_path / "t.gguf", SHAPE), None, KERNELS, context=256, native_fp4=True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     with pytest.raises(UsageError, match="needs a Blackwell RTX GPU"):
-        load_pair(tmp_path / "t.gguf", None, torch.device("cuda"), CudaSettings(native_fp4=True))
+        load_pair(tmp_path / "t.gguf", None, torch.device("cuda"), Options(native_fp4=True))

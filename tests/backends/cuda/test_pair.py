@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backends.cuda.assembly import CudaSettings, load_pair
+from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.stepper import Way
@@ -19,6 +19,7 @@ from localdflash.base.errors import ContextOverflow, LocaldflashError, UsageErro
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.models.load_options import Options
 from tests.support.converted_models import MODELS, Case, case_of, ids_of
 from tests.support.cuda_pairs import CPU, answer
 
@@ -26,7 +27,7 @@ COPYING = [3, 5, 8, 13, 21, 34] * 5  # lookup finds its way in this
 
 
 def open_pair(target: Path, drafter: Path | None = None, **settings: Any) -> CudaPair:
-    return load_pair(target, drafter, CPU, CudaSettings(**settings), REFERENCES)
+    return load_pair(target, drafter, CPU, Options(**settings), REFERENCES)
 
 
 @pytest.fixture(scope="module", params=MODELS)

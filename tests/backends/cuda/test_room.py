@@ -10,7 +10,7 @@ import pynvml  # type: ignore[import-untyped]
 import pytest
 import torch
 
-from localdflash.backends.cuda import assembly, room
+from localdflash.backends.cuda import assembly, cuda_sizes
 from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.load_cuda import load
 from localdflash.backends.cuda.stepper import Stepper
@@ -97,7 +97,7 @@ def test_a_context_that_nobody_asked_for_does_not_fill_the_card(files: LocalPair
     machine(size)
     running = load(files, Options())
     assert COMFORTABLE <= running.context < 12_000
-    assert total(running.predicted) + MARGIN + size // room.SPARE <= size
+    assert total(running.predicted) + MARGIN + size // cuda_sizes.SPARE <= size
     assert f"the context has {running.context} of {TRAINED} tokens" in running.notices[0]
     running.close()
     asked = load(files, Options(context=11_900))
@@ -179,4 +179,4 @@ def test_a_desktop_is_seen(name: str, function: Any, shown: bool, monkeypatch: p
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", {"GPU-1234": 7}.__getitem__)
     monkeypatch.setattr(pynvml, name, function)
-    assert room.is_shown_on(torch.device("cuda", 0)) is shown
+    assert cuda_sizes.is_shown_on(torch.device("cuda", 0)) is shown

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localdflash.backends.cuda.step_choice import Ways
+from localdflash.backends.cuda.cuda_pair import Ways
 from localdflash.backends.cuda.stepper import Way
 
 
@@ -30,17 +30,3 @@ def test_the_better_way_wins(tokens: dict[Way, int], best: Way) -> None:
     taken, rate = simulate(tokens, {"lookup": 1.0, "block": 1.3})
     assert taken[best] > 0.9 * sum(taken.values())
     assert rate > 0.97 * max(tokens["lookup"], tokens["block"] / 1.3)
-
-
-def test_it_comes_back_when_the_text_changes() -> None:
-    ways = Ways({"lookup": 1.0, "block": 1.3})
-    for _ in range(300):
-        way = ways.choose()
-        ways.learn(way, 1, 1.0 if way == "lookup" else 1.3)
-    assert ways.choose() == "lookup"
-    steps = 0
-    while ways.records["block"].rate <= ways.records["lookup"].rate:
-        way = ways.choose()
-        ways.learn(way, 5 if way == "block" else 1, 1.0 if way == "lookup" else 1.3)
-        steps += 1
-    assert steps < 300

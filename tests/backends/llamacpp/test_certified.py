@@ -102,7 +102,13 @@ def test_a_damaged_record_is_measured_again(tiny_pair: Path, home: Path, monkeyp
     load_or_measure(tiny_pair / "target.gguf", "cpu", 1, lambda _: None)
     (file,) = (home / "cache" / "rows").iterdir()
     whole = json.loads(file.read_text())
-    for text in ("", "[]", '{"key": 3}', "\0" * 100, json.dumps(whole | {"ways": [{"flags": {"repack": 1}}]})):
+    for text in (
+        "",
+        "[]",
+        '{"key": 3}',
+        "\0" * 100,
+        json.dumps(whole | {"measurement": {"raw_ms": 1.0, "modes": [{}]}}),
+    ):
         file.write_text(text)
         assert load_or_measure(tiny_pair / "target.gguf", "cpu", 1, lambda _: None) == record(at(ALL, 1.1))
 

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localdflash.backends.llamacpp import chained
 from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
 from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH_WITH_STATES
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
@@ -126,15 +125,6 @@ def test_random_histories(tried: Tried, prompt: int, steps: list[tuple[str, int,
             anchor = (7 * len(text.ids) + count) % VOCABULARY
         assert drafter.length == len(text.ids)
         draft = check(tried, text, anchor, limit)
-
-
-def test_a_long_prompt_is_read_in_parts(tried: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chained, "MAX_PAIRS", 16)
-    text = Text(tried.width)
-    tried.drafter.rollback(0)
-    for begin in range(3):
-        text.grow(tried.drafter, ids_of(21, begin))
-    check(tried, text, 3, 4)
 
 
 def test_behind_a_cut_one_state_is_not_known(tried: Tried) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import llama_cpp.llama_cpp as api
 import numpy as np
@@ -46,6 +47,9 @@ class Made:
         return 0.0 if token in self.hidden else self.kernel(width, slot, self.place)
 
 
+make: Any = Made
+
+
 def repacked(width: int, row: int, _place: int) -> float:
     """Groups of four rows, and the rest one by one."""
     return float(row < width - width % 4)
@@ -72,11 +76,11 @@ def growing(width: int, _row: int, place: int) -> float:
     ],
 )
 def test_widths_that_agree_in_every_row_and_place(kernel: Kernel, expected: list[WidthClass]) -> None:
-    assert find_classes(Made(kernel)) == expected
+    assert find_classes(make(kernel)) == expected
 
 
 def test_widths_that_leave_other_states_are_no_class() -> None:
-    assert find_classes(Made(lambda *_: 0.0, forgetful=(3, 16)))[0].widths == tuple(
+    assert find_classes(make(lambda *_: 0.0, forgetful=(3, 16)))[0].widths == tuple(
         width for width in WIDTHS if width not in (3, 16)
     )
 

@@ -16,7 +16,6 @@ from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.base.errors import ModelError
-from localdflash.engine.draft import Draft
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_drafters import VARIANTS, config_of, random_weights, write_gguf
 
@@ -89,38 +88,4 @@ def test_biases_in_attention_are_refused(tiny_pair: Path, tmp_path: Path) -> Non
     llama = LlamaCppTarget(tiny_pair / "target.gguf", threads=1, taps=(1, 3, 4))
     with pytest.raises(ModelError, match=r"drafter\.gguf: llama\.cpp runs no drafters with biases in attention"):
         LlamaCppDFlashDrafter(path, llama, threads=1)
-    llama.close()
-
-
-def test_a_shorter_part_of_a_saved_state_drafts_as_without_a_load(tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of("sliding, bidirectional", vocabulary_of(tiny_pair), window=24)
-    path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf", "F32")
-    llama = LlamaCppTarget(tiny_pair / "target.gguf", threads=1, taps=config.taps)
-    drafter = LlamaCppDFlashDrafter(path, llama, threads=1)
-    taps, more = taps_of(64 * 3, 200, seed=1), taps_of(64 * 3, 9, seed=2)
-    ids = [7] * len(taps)
-
-    def begun() -> None:
-        drafter.rollback(0)
-        drafter.observe(ids, taps)
-        drafter.propose(5, 99)  # so that the keys are there
-
-    def after(length: int) -> list[Draft]:
-        drafter.rollback(length)
-        first = drafter.propose(5, 99)
-        drafter.observe(ids[:9], more)
-        return [first, drafter.propose(6, 99)]
-
-    for length in (199, 185, 40):
-        begun()
-        wanted = after(length)
-        begun()
-        state = drafter.save()
-        drafter.rollback(0)
-        drafter.load(state, ids)
-        found = after(length)
-        assert [draft.tokens for draft in found] == [draft.tokens for draft in wanted], length
-        for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(one.confidence, other.confidence, rtol=1e-5)
-    drafter.close()
     llama.close()

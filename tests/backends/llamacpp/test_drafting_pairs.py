@@ -17,8 +17,7 @@ from localdflash.backends.llamacpp import certified
 from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
 from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH_WITH_STATES, NOT_REPACKED, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.load_llamacpp import load
-from localdflash.backends.llamacpp.open_drafter import open_drafter
+from localdflash.backends.llamacpp.load_llamacpp import load, open_drafter
 from localdflash.base.errors import ModelError
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
@@ -102,9 +101,9 @@ class Tried:
         files, mtp = files_of(kind, folder), kind == "mtp"
         self._plain = stack.enter_context(closing(LlamaCppTarget(files.target, CONTEXT, 1, (), WAY)))
         target = stack.enter_context(closing(LlamaCppTarget(files.target, CONTEXT, 1, (), WAY, mtp=mtp)))
-        opened = open_drafter(files.drafter_gguf or files.target, files.target, target, 1, stack)
-        self.helped = Helped(opened.drafter, 1)
-        self.pair = HostPair(target, [self.helped], Eager({1: 1.0, 2: 1.0}, {opened.drafter.name: 0.0}))
+        drafter, *_ = open_drafter(files.drafter_gguf or files.target, files.target, target, 1, stack)
+        self.helped = Helped(drafter, 1)
+        self.pair = HostPair(target, [self.helped], Eager({1: 1.0, 2: 1.0}, {drafter.name: 0.0}))
 
     def plain(self, ids: list[int], count: int, params: SamplingParams = GREEDY) -> list[int]:
         self._plain.crop(0)

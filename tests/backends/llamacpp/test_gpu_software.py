@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from localdflash.backends.llamacpp import llama_library
 from localdflash.backends.llamacpp.classes import LlamaDecoder, find_classes
 from localdflash.backends.llamacpp.decode_flags import ON_GPU, DecodeMode
-from localdflash.backends.llamacpp.devices import devices, find_gpu
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
+from localdflash.backends.llamacpp.llama_library import devices, find_gpu
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
 from localdflash.base.errors import NoDevice

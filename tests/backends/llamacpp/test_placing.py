@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.backends.llamacpp import devices as gpus
-from localdflash.backends.llamacpp import placing
+from localdflash.backends.llamacpp import llama_library, placing
 from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes, cache_share, measured, offloaded
 from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
 from localdflash.backends.llamacpp.placing import choose_placement, plan_placement
@@ -120,7 +119,7 @@ def test_bytes_by_the_header(dense: Path, mixture: Path) -> None:
 
 def test_a_full_gpu_leaves_the_pair_to_the_processor(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Device("Vulkan0", "a card", False, 1000, 8000 * MB)
-    monkeypatch.setattr(gpus, "devices", lambda: [full])
+    monkeypatch.setattr(llama_library, "devices", lambda: [full])
     monkeypatch.setattr(placing, "devices", lambda: [full])
     monkeypatch.setattr(placing, "LlamaCppSizes", OnProcessor)
     placed = plan_placement(dense, None, Options(backend="llama.cpp"))

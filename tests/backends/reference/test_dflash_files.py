@@ -92,16 +92,6 @@ UNSUPPORTED = (
 )
 
 
-def test_metadata_is_honoured_or_refused_by_name(tiny_pair: Path) -> None:
-    for key, value, named in UNSUPPORTED:
-        with pytest.raises(ModelError) as caught:
-            config_of_gguf(header(tiny_pair, **{key: value}))
-        assert named in str(caught.value), (key, value)
-    known = load(tiny_pair / "drafter.gguf").config
-    for key, value in (("rope.scaling.type", "none"), ("rope.dimension_count", 32)):
-        assert config_of_gguf(header(tiny_pair, **{f"dflash.{key}": value})) == known
-
-
 @pytest.mark.parametrize("name", ["blk.weight", "blk.0.x.attn_q.weight"])
 def test_a_tensor_without_a_place(tiny_pair: Path, name: str) -> None:
     found = read_header(tiny_pair / "drafter.gguf")

@@ -6,7 +6,7 @@ import torch
 
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.reference_target import TorchTarget
-from localdflash.base.errors import ModelError, UsageError
+from localdflash.base.errors import UsageError
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from tests.support.lossless import assert_lossless
 
@@ -49,10 +49,7 @@ def test_is_lossless(target: TorchTarget) -> None:
     assert_lossless(target, ids_of(97 + 33), range(1, 34), chunks=(1, 16, 17), lengths=(0, 1, 50))
 
 
-def test_invalid_contexts_and_taps_are_refused(model: Decoder) -> None:
+def test_invalid_contexts_are_refused(model: Decoder) -> None:
     for context in (7, 161, -1):
         with pytest.raises(UsageError, match=f"{context} tokens.*8 to 160"):
             TorchTarget(model, context)
-    for tap in (-1, 2):
-        with pytest.raises(ModelError, match=f"tap {tap}.*0 to 1"):
-            TorchTarget(model, taps=(0, tap))

@@ -19,7 +19,7 @@ SEEN = Device("CUDA0", "RTX 4090", False, 20 * 10**9, 24 * 10**9)
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(graphics, "_cuda_wheels", lambda: "cu124")
-    monkeypatch.setattr("localdflash.backends.llamacpp.devices.devices", lambda: [])
+    monkeypatch.setattr("localdflash.backends.llamacpp.llama_library.devices", lambda: [])
     return monkeypatch
 
 
@@ -60,7 +60,7 @@ def test_whether_a_cuda_build_has_code_for_the_chip(
 ) -> None:
     said = f"CUDA : ARCHS = {archs} | USE_GRAPHS = 1 | CPU : AVX2 = 1 | " if archs else "CPU : AVX2 = 1 | "
     machine.setattr("llama_cpp.llama_cpp.llama_print_system_info", said.encode)
-    machine.setattr("localdflash.backends.llamacpp.devices.devices", lambda: [SEEN])
+    machine.setattr("localdflash.backends.llamacpp.llama_library.devices", lambda: [SEEN])
     machine.setattr(graphics, "here", lambda: [chip])
     found = llama_gpu("gpu")
     assert found.status == status
@@ -70,7 +70,7 @@ def test_whether_a_cuda_build_has_code_for_the_chip(
 
 
 def test_a_gpu_that_keeps_ending_the_engine(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr("localdflash.backends.llamacpp.devices.devices", lambda: [SEEN])
+    machine.setattr("localdflash.backends.llamacpp.llama_library.devices", lambda: [SEEN])
     machine.setattr(graphics, "here", lambda: [RTX_4090])
     for deaths, status in ((1, "ok"), (2, "warning")):
         machine.setattr(gpu_watch, "deaths", lambda deaths=deaths: deaths)

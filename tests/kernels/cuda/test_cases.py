@@ -4,6 +4,7 @@ Two tiles also as compiled for each chip (test_as_compiled.py): sums over a tile
 chooses, and a prompt would have another KV cache than decoding if it chose another one for two tiles.
 """
 
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -11,12 +12,12 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.proof.calls import Arguments
-from localdflash.kernels.cuda import residual, swiglu
+from localdflash.kernels.cuda import matmul, residual, swiglu
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
 from tests.gpu import gemm_cases, test_kernels, token_cases
 from tests.gpu.case import CPU, Case
 from tests.support.interpreter import reversed_programs
-from tests.support.random_planes import exact, exact_norm_factor, group_sums
+from tests.support.random_planes import LAYOUTS, exact, exact_norm_factor, group_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # numpy, of rows that hold NaN
 CASES = {case.name: case for case in (*gemm_cases.CASES, *token_cases.CASES)}
@@ -51,10 +52,37 @@ def mixed(given: Arguments, x: Tensor, side: int) -> Tensor:
     return out
 
 
-def definition(case: Case) -> dict[str, Tensor]:
+def attended(given: Arguments) -> Tensor:
+    """Attention of the rows of a block, in float64."""
+    start, block, q = int(given["start"]), given.get("block", 16), given["q"].double()
+    keys, values = (part[: start + 16].double() for part in given["cache"].read())
+    keys, values = (part.repeat_interleave(q.shape[1] // keys.shape[1], 1) for part in (keys, values))
+    slot, row = torch.arange(start + 16), start + torch.arange(16)[:, None]
+    seen = slot <= row if given["mask"] == "chain" else (slot < start + block).expand(16, -1)
+    if given["window"]:
+        seen = seen & ((row - slot).abs() < given["window"])
+    scores = torch.einsum("thd,nhd->htn", q, keys) / q.shape[2] ** 0.5
+    weights = scores.masked_fill(~seen, -float("inf")).softmax(-1)
+    return torch.einsum("htn,nhd->thd", weights, values).flatten(1)[:block]
+
+
+def definition(case: Case, change: Callable[[Arguments], None] | None = None) -> dict[str, Tensor]:
     """Return the outputs of a case, computed in float64."""
     given = case.build(CPU)
+    if change:
+        change(given)
     match case.name.split()[0]:
+        case "attention":
+            found = {"out": attended(given)}
+        case "matmul":
+            found = {"out": exact(given["a"], given["planes"]) * exact_norm_factor(given["norm"])}
+        case "head":
+            logits = exact(given["a"], given["planes"]) * exact_norm_factor(given["norm"]) * given.get("scale", 1.0)
+            if cap := given.get("softcap"):
+                logits = cap * (logits / cap).tanh()
+            best = logits.topk(2).values
+            assert (best[:, 0] - best[:, 1]).min() > 1e-4  # no accidental ties: the likeliest is certain
+            found = {"logits": logits, "out": logits.argmax(1)}
         case "residual":
             x = exact(given["a"], given["planes"]) + given["x"].double()
             x = x if given["bias"] is None else x + given["bias"].double()
@@ -62,16 +90,16 @@ def definition(case: Case) -> dict[str, Tensor]:
             if given["tap"]:
                 ring["tap.ring"] = given["tap"].ring.double()
                 ring["tap.ring"][(57 + torch.arange(16)) % 64, x.shape[1] : 2 * x.shape[1]] = x / 16
-            return updated(x, given) | ring
+            found = updated(x, given) | ring
         case "swiglu":
             both = exact(given["a"], given["planes"]) * exact_norm_factor(given["norm"])
             gate, up = both[:, ::2], both[:, 1::2]
-            return {"out": filled(gate / (1 + (-gate).exp()) * up / 16, given["out"].shape[1])}
+            found = {"out": filled(gate / (1 + (-gate).exp()) * up / 16, given["out"].shape[1])}
         case "embed":
             x = given["table"].dense.double()[given["ids"].long()]
             squares = torch.zeros_like(given["squares"]).double()
             squares[0] = x.square().sum(1)
-            return {
+            found = {
                 "x": x,
                 "squares": squares,
                 "a": x * given["gain"] / (squares[0] / x.shape[1] + 1e-6).sqrt()[:, None],
@@ -79,22 +107,24 @@ def definition(case: Case) -> dict[str, Tensor]:
         case "convolve_in":
             normed = given["a"].double() * exact_norm_factor(given["norm"])
             n = given["changes"].base.shape[-1]
-            return {"out": filled(mixed(given, normed[:, :n], 0), given["out"].shape[1])}
+            found = {"out": filled(mixed(given, normed[:, :n], 0), given["out"].shape[1])}
         case "convolve_out":
-            return updated(given["x"].double() + mixed(given, given["y"].double() + given["bias"].double(), 1), given)
+            found = updated(given["x"].double() + mixed(given, given["y"].double() + given["bias"].double(), 1), given)
         case _:
             assert case.name == "gather_taps"
-            return {"a": given["ring"][(int(given["start"]) + torch.arange(16)) % 32].double()}
+            found = {"a": given["ring"][(int(given["start"]) + torch.arange(16)) % 32].double()}
+    return found
 
 
-def check(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """The numbers of the definition; sums are those of the rounded rows."""
+def check(got: dict[str, Tensor], wanted: dict[str, Tensor], error: float = 5e-6) -> None:
+    """The numbers of the definition, up to `error` of the largest; sums are those of the rounded rows."""
     for name, value in wanted.items():
-        step = 6e-4 if got[name].dtype == torch.float16 else 3e-6
-        torch.testing.assert_close(got[name].double(), value, rtol=step, atol=5e-6 * float(value.abs().max()))
-    for rows, sums in (("a", "sums"), ("out", "sums_out"), ("a_out", "sums_out")):
-        if rows in wanted:
-            torch.testing.assert_close(got[sums], group_sums(got[rows]), rtol=1e-5, atol=1e-4)
+        rows, step = got[name][: len(value)].double(), 6e-4 if got[name].dtype == torch.float16 else 3e-6
+        torch.testing.assert_close(rows, value.double(), rtol=step, atol=error * float(value.abs().max()))
+    for rows, sums in (("a", "sums"), ("out", "sums"), ("out", "sums_out"), ("a_out", "sums_out")):
+        if rows in wanted and sums in got:
+            live = slice(len(wanted[rows]))
+            torch.testing.assert_close(got[sums][:, live], group_sums(got[rows])[:, live], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("by", ["kernel", "reference"])
@@ -102,15 +132,29 @@ def check(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     "name",
     [
         *("residual q4_k", "residual q6_k with a tap", "residual q8_0", "swiglu q8_0", "embed q6_k", "embed nvfp4"),
-        *("convolve_in 160", "convolve_out 160", "convolve_out 256", "gather_taps"),
+        *("convolve_in 160", "convolve_out 160", "convolve_out 256", "gather_taps", "head q6_k 600", "head q4_k 300"),
+        *(f"matmul {layout}" for layout in LAYOUTS),
+        *(case.name for case in token_cases.CASES if case.name.startswith("attention")),
     ],
 )
 def test_definition(name: str, by: str) -> None:
-    case = CASES[name]
-    check(case.run(CPU) if by == "kernel" else case.expected(), definition(case))
+    case, error = CASES[name], 4e-3 if name.startswith("attention") else 5e-6
+    check(case.run(CPU) if by == "kernel" else case.expected(), definition(case), error)
 
 
-@pytest.mark.parametrize(("name", "module"), [("residual q4_k", residual), ("swiglu q8_0", swiglu)])
+def test_large_activations_do_not_overflow_the_minimums() -> None:
+    def enlarge(given: Arguments) -> None:
+        given["a"].fill_(60000.0)
+        given["sums"].copy_(group_sums(given["a"]))
+
+    case = CASES["matmul q4_k"]
+    check(case.run(CPU, enlarge), definition(case, enlarge))
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("residual q4_k", residual), ("swiglu q8_0", swiglu), ("matmul int4 by 128", matmul)],
+)
 def test_split_of_k_with_an_empty_part(name: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN=128: SplitPlan(-(-n // BN), BN, 3))
     case, workspace = CASES[name], SplitWorkspace(CPU, [SplitPlan(8, 128, 3)])

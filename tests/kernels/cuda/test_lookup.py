@@ -88,15 +88,6 @@ def test_any_text_is_searched_like_the_oracle(
     assert run(op, text, documents, min_match, limit) == expected(text, documents, min_match, limit)
 
 
-@OPS
-def test_agreement_is_counted_up_to_the_longest(op: Op) -> None:
-    ending = list(range(10, 10 + LONGEST))
-    text = [1, *ending, 50, 2, *ending, 60, 1, *ending]  # 17 agree at the first place, 16 at the second
-    assert run(op, text, [], 3, 1)[0][1] == 60
-    shorter = [1, *ending, 50, *ending[1:], 60, 1, *ending]
-    assert run(op, shorter, [], 3, 1)[0][1] == 50
-
-
 @pytest.mark.parametrize("place", [0, PROGRAMS * PLACES + 7])
 def test_places_of_every_program_are_found_again_and_again(place: int) -> None:
     text = list(range(1000, 1020 + PROGRAMS * PLACES))

@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from localdflash.kernels.cuda import matmul
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, gather, set_back, set_back_reference
 from tests.support.interpreter import reversed_programs
 
@@ -77,3 +78,13 @@ def test_a_ticket_that_was_lost_before_is_forgotten():
     assert not is_right(3), "every later step would be wrong too"
     set_back(workspace.counters, heads, last, found)
     assert is_right(4)
+
+
+def test_the_plan_gives_every_multiprocessor_work():
+    for n, k in ((2560, 9728), (6144, 2560), (19456, 2560), (151936, 2560), (128, 256)):
+        cut = matmul.plan(n, k, CPU)
+        assert cut.tiles * cut.BN >= n
+        assert cut.SPLIT_K == 1 or k // 128 >= 4 * cut.SPLIT_K
+        assert cut.tiles * cut.SPLIT_K >= 128 or k // 128 < 8
+    assert matmul.plan(151936, 2560, CPU).SPLIT_K == 1
+    assert matmul.plan(6144, 2560, CPU, BN=64).tiles == 96

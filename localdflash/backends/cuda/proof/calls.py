@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localdflash.backends.cuda.repack.gguf_planes import TENSORS
 from localdflash.kernels.cuda.planes import Planes, dequantize
 from localdflash.kernels.cuda.rope import Rope
 
@@ -52,11 +53,7 @@ def planes_in(value: object) -> Iterator[Planes]:
 
 
 def run_reference(reference: Callable[..., None], arguments: Arguments) -> Arguments:
-    """Run a reference over copies of the arguments, and return these.
-
-    A matrix in float32 takes up to eight times its planes: where that is more than a GPU has left, it is done on the
-    processor.
-    """
+    """Run a reference over copies of the arguments and return them; on the CPU if the GPU has no room for float32."""
     mine = copied(arguments)
     try:
         with _dense(mine):
@@ -94,7 +91,6 @@ def unpacked(planes: Planes) -> Tensor:
 
 
 def _piece(planes: Planes, expert: int, first: int, last: int) -> Planes:
-    """Some rows of one expert's matrix, as views: columns of its planes."""
 
     def cut(tensor: Tensor | None) -> Any:
         if tensor is None:
@@ -103,7 +99,7 @@ def _piece(planes: Planes, expert: int, first: int, last: int) -> Planes:
         return tensor[expert * rows : (expert + 1) * rows, ..., first:last]
 
     p = planes
-    parts = {name: cut(getattr(p, name)) for name in ("base", "high", "scale", "supers", "minimum")}
+    parts = {name: cut(getattr(p, name)) for name in TENSORS}
     return replace(p, n=last - first, experts=1, **parts)
 
 

@@ -1,8 +1,4 @@
-"""The checks, from single operations to whole texts, in the order in which a failure says most.
-
-Every check is over a pair that is loaded, on its own weights; afterwards the pair is empty. What is wrong is raised as
-`Unsound`, with the operation. The references that operations are compared with run on the same device.
-"""
+"""Checks of a loaded pair on its own weights, from single operations to whole texts; a failure raises `Unsound`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +10,7 @@ from torch import Tensor
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES, Op
 from localdflash.backends.cuda.proof.calls import bound, run_reference, tensors
-from localdflash.backends.cuda.proof.operations import Rows, Watch, around, beside_references, using
-from localdflash.backends.cuda.proof.tolerance import Unsound, same_bits
+from localdflash.backends.cuda.proof.operations import Rows, Unsound, Watch, around, beside_references, same_bits, using
 from localdflash.backends.cuda.runner import chunks
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DRAFTING, Stepper, Way
@@ -39,10 +34,7 @@ Check = Callable[[], None]
 
 
 def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[str, Check]]:
-    """Yield the checks by name; `ids` are a prompt of at least 17 tokens that leaves room for a text.
-
-    `watch` is told which operation begins, where single ones are checked.
-    """
+    """Yield the checks by name; `ids` are a prompt of at least 17 tokens that leaves room for a text."""
     proof = _Proof(pair, list(ids), watch)
     yield "operations", proof.operations
     yield "short prompt", proof.short_prompt
@@ -67,9 +59,7 @@ class _Proof:
         return self.pair.stepper
 
     def operations(self) -> None:
-        """Each operation of each layer, of both heads and around them: in a prompt, in a step, in sampled and drafted
-        ones.
-        """
+        """Check every operation of both models: in a prompt, in a step, in sampled and drafted steps."""
         stepper = self.stepper
         self.pair.forget()
         stepper.set_sampling(*DRAWING)
@@ -106,9 +96,7 @@ class _Proof:
         stepper.state[CONTEXT] = 0
         stepper.extend(1, 1)
         logits = torch.zeros(ROWS, vocabulary, device=stepper.device)
-        b, stack = stepper.stack.buffers, stepper.stack
-        end = (b.hidden, b.hidden_sums, stepper.target.head, stack.final_norm, stepper.choice)
-        stepper.ops.head(*end, stepper.shared.head_scratch, logits=logits)
+        stepper.stack.head(stepper.target.head, stepper.choice, logits)
         return logits
 
     def rows(self) -> None:
@@ -123,7 +111,6 @@ class _Proof:
             together.check(alone)
 
     def _verify(self, rows: Rows, context: int, draft: list[int]) -> None:
-        """Compute rows as a step does, with tokens 0 where nothing is drafted."""
         stepper = self.stepper
         stepper.state[CONTEXT], stepper.state[LIVE] = context, len(draft)
         stepper.draft.copy_(torch.tensor([*draft, *[0] * (ROWS - len(draft))]))
@@ -138,7 +125,6 @@ class _Proof:
                 raise Unsound("a prompt in two tiles", f"{name} are not those of 16 rows at a time")
 
     def _prompt(self, tiles: int) -> dict[str, Tensor]:
-        """What 32 tokens of a prompt leave, so many tiles at a time: keys, values and taps."""
         stepper, rows = self.stepper, 2 * ROWS
         self.pair.forget()
         stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
@@ -148,9 +134,8 @@ class _Proof:
         left: dict[str, Tensor] = {}
         for index in range(len(stepper.target.layers)):
             cache = stepper.cache.layer(index)
-            for name, tensor in (("keys", cache.k), ("values", cache.v), ("scales", cache.k_scale)):
-                if tensor is not None:
-                    left[f"the {name} of layer {index}"] = tensor[:rows].clone()
+            for name, tensor in zip(("keys", "values", "scales of keys", "scales"), cache.tensors(), strict=False):
+                left[f"the {name} of layer {index}"] = tensor[:rows].clone()
         if stepper.block:
             left["the drafter's taps"] = stepper.block.ring.ring[:rows].clone()
         self.pair.forget()
@@ -202,7 +187,6 @@ class _Proof:
                     raise Unsound(f"the graph of {way}", f"step {step} has another {name} than its launches")
 
     def _steps(self, run: Callable[[int], None]) -> Iterator[dict[str, Tensor]]:
-        """What each step leaves."""
         stepper = self.stepper
         for step in range(REPLAYS):
             run(step)
@@ -225,10 +209,9 @@ class _Proof:
         stepper, kept = self.stepper, len(self.ids) - 1
         index = torch.arange(length, device=stepper.device) % kept
         for cache in (stepper.cache, *([stepper.block.cache] if stepper.block else [])):
-            for tensor in (cache.k, cache.v, cache.k_scale, cache.v_scale):
-                if tensor is not None:
-                    codes = tensor.view(torch.uint8)  # not every type can be indexed
-                    codes[:, :length] = codes[:, index]
+            for tensor in cache.tensors():
+                codes = tensor.view(torch.uint8)  # not every type can be indexed
+                codes[:, :length] = codes[:, index]
         stepper.tokens[:length] = stepper.tokens[index]
         stepper.tokens[length] = self.ids[-1]
         stepper.state.zero_()

@@ -1,7 +1,6 @@
-"""From ggml blocks to codes and scales, exactly as the file has them; vectorised in torch, on any device.
+"""Unpackers of ggml blocks, uint8 [rows, blocks, bytes], and the planes written from their rows, or from floats.
 
-An unpacker takes rows of blocks, uint8 [rows, blocks, bytes per block], and returns `UnpackedRows`.
-Layouts: ggml-common.h.
+Rows come in as files store them, [rows, k]; planes hold columns, [k, rows]. Layouts: ggml-common.h.
 """
 
 from collections.abc import Callable
@@ -9,23 +8,146 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout, UnpackedRows, quantize_rows
 from localdflash.base.errors import ModelError
+from localdflash.kernels.cuda.planes import COLUMNS, SUPER, Code, Planes, Scaling, pack_bytes, pack_fields, pack_halves
 from localdflash.models.weights.ggml_types import GGMLType
+
+# Weights unpacked at a time: 0.1 GB of intermediates, and launches too few to matter on a GPU.
+CHUNK_WEIGHTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class PlaneLayout:
+    """The properties of planes that do not depend on a matrix; see `Planes`."""
+
+    rows: int
+    high_bits: int
+    scaling: Scaling
+    zero: int = 0
+    code: Code = "int"
+    has_minimum: bool = False
+
+
+@dataclass(frozen=True)
+class UnpackedRows:
+    """Some rows of a matrix, unpacked; a group is 128 weights for "block", R for the other scalings."""
+
+    codes: Tensor  # uint8 [rows, k]
+    scale: Tensor  # [rows, groups]: float32 ("block"), float16 ("half4"), uint8 or int8 ("byte4")
+    minimum: Tensor | None = None  # [rows, groups]: float16 ("half4") or uint8 ("byte4")
+    supers: Tensor | None = None  # float16 [rows, k / 256, 2]: of the scales, of the minimums
+
+
+INT8 = PlaneLayout(rows=32, high_bits=4, scaling="block", zero=128)
+INT4 = PlaneLayout(rows=32, high_bits=0, scaling="block", zero=8)
+BLOCK = 128  # weights under one scale of "block"
+
+
+def padded(size: int, multiple: int) -> int:
+    """Return the least multiple that holds `size`."""
+    return -(-size // multiple) * multiple
+
+
+def half_scales(scale: Tensor) -> Tensor:
+    """Float scales as float16; ModelError if one is too large."""
+    half = scale.to(torch.float16)
+    if bool(half.isinf().any()):
+        raise ModelError("its scales are too large for float16; use `--backend llama.cpp`")
+    return half
+
+
+def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.device) -> Planes:
+    """Planes of the given layout whose weights are all zero."""
+    columns, k_padded = padded(n, COLUMNS), experts * padded(k, 4 * layout.rows)
+    blocks = k_padded // (4 * layout.rows)
+
+    def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.zeros(*shape, columns, dtype=dtype, device=device)
+
+    words = (blocks, 2) if layout.scaling == "half4" else (blocks,)
+    by_block = zeros(torch.float32 if layout.scaling == "block" else torch.int32, *words)
+    return Planes(
+        n=n,
+        k=k,
+        rows=layout.rows,
+        base=zeros(torch.int16, k_padded // 4),
+        high=zeros({2: torch.uint8, 4: torch.int16}[layout.high_bits], k_padded // 4) if layout.high_bits else None,
+        scaling=layout.scaling,
+        scale=by_block,
+        supers=zeros(torch.int32, k_padded // SUPER) if layout.scaling == "byte4" else None,
+        minimum=torch.zeros_like(by_block) if layout.has_minimum else None,
+        zero=layout.zero,
+        code=layout.code,
+        experts=experts,
+    )
+
+
+def fill(planes: Planes, expert: int, unpack: Callable[[slice], UnpackedRows]) -> None:
+    """Write the matrix of one expert, some rows at a time; `unpack` reads the rows of a slice."""
+    step = padded(max(1, CHUNK_WEIGHTS // planes.k), COLUMNS)
+    for first in range(0, planes.n, step):
+        rows = slice(first, min(first + step, planes.n))
+        _write(planes, expert, rows, unpack(rows))
+
+
+def _write(planes: Planes, expert: int, columns: slice, rows: UnpackedRows) -> None:
+    p = planes
+
+    def put(plane: Tensor, words: Tensor) -> None:
+        plane.view(p.experts, -1, *plane.shape[1:])[expert][..., columns] = words
+
+    codes = _columns(rows.codes, p.padded_k)
+    put(p.base, pack_fields(codes & 15, p.rows, 4))
+    if p.high is not None:
+        put(p.high, pack_fields(codes >> 4, p.rows, p.high_bits))
+    put(p.scale, _group_words(p, rows.scale))
+    if p.minimum is not None:
+        assert rows.minimum is not None
+        put(p.minimum, _group_words(p, rows.minimum))
+    if p.supers is not None:
+        assert rows.supers is not None
+        put(p.supers, pack_halves(rows.supers[..., 0], rows.supers[..., 1]).t())
+
+
+def _columns(values: Tensor, size: int) -> Tensor:
+    """[rows, size or less] -> [size, rows], padded with zeros."""
+    return F.pad(values, (0, size - values.shape[1])).t()
+
+
+def _group_words(planes: Planes, groups: Tensor) -> Tensor:
+    """Scales or minimums by group, [rows, groups], as planes hold them."""
+    columns = _columns(groups, planes.padded_k // (4 * planes.rows if planes.scaling == "block" else planes.rows))
+    if planes.scaling == "half4":
+        pairs = columns.reshape(-1, 2, 2, columns.shape[1])  # [blocks, word, half, rows]
+        columns = pack_halves(pairs[:, :, 0], pairs[:, :, 1])
+    return pack_bytes(columns) if planes.scaling == "byte4" else columns
+
+
+def quantize(weights: Tensor, bits: int = 8) -> Planes:
+    """Quantize [n, k] float weights to planes with "block" scaling; the error is at most half a step."""
+    n, k = weights.shape
+    planes = empty({8: INT8, 4: INT4}[bits], n, k, 1, weights.device)
+    fill(planes, 0, lambda rows: quantize_rows(weights[rows], bits))
+    return planes
+
+
+def quantize_rows(weights: Tensor, bits: int = 8) -> UnpackedRows:
+    """Quantize some rows, [rows, k] -> codes [rows, k] and a scale for every 128 weights [rows, ceil(k / 128)]."""
+    rows, k = weights.shape
+    limit = 2 ** (bits - 1) - 1
+    blocks = F.pad(weights.float(), (0, -k % BLOCK)).view(rows, -1, BLOCK)
+    scale = blocks.abs().amax(-1) / limit
+    steps = torch.where(scale > 0, scale, 1).unsqueeze(-1)
+    codes = (blocks / steps).round().clamp(-limit, limit) + 2 ** (bits - 1)
+    return UnpackedRows(codes=codes.to(torch.uint8).view(rows, -1)[:, :k], scale=scale)
+
 
 # The powers of two that a float16 holds: 2^-24 (subnormal) to 2^15.
 MIN_EXPONENT, MAX_EXPONENT = -24, 15
 E8M0_BIAS = 127
-
-
-@dataclass(frozen=True)
-class BlockFormat:
-    """How blocks of a ggml type become planes."""
-
-    layout: PlaneLayout
-    unpack: Callable[[Tensor], UnpackedRows]
 
 
 def _number(blocks: Tensor, start: int, dtype: torch.dtype) -> Tensor:
@@ -67,8 +189,8 @@ def _q8_0(blocks: Tensor) -> UnpackedRows:
 def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Scales and minimums of Q4_K and Q5_K, uint8 [rows, 8 * blocks] each, and their super-scales.
 
-    Eight pairs of 6 bits in 12 bytes: pairs 0-3 in the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7
-    have their low 4 bits in bytes 8-11 and their high 2 bits on top of bytes 0-7.
+    Pairs 0-3 are the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7 have their low 4 bits in bytes 8-11
+    and their high 2 bits on top of bytes 0-7.
     """
     scales, minimums, rest = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
     scale = torch.cat((scales & 63, (rest & 15) | ((scales >> 6) << 4)), -1)
@@ -93,11 +215,7 @@ def _q5_k(blocks: Tensor) -> UnpackedRows:
 
 
 def _q6_k(blocks: Tensor) -> UnpackedRows:
-    """128 bytes of nibbles, 64 of bit pairs, 16 signed group scales and a scale; codes are offset by 32.
-
-    Each half of 128 weights has 64 nibble bytes (first all low, then all high nibbles) and 32 bytes of bit pairs, whose
-    four fields top up the four runs of 32 weights.
-    """
+    """Of 128 weights 64 nibble bytes (low, then high nibbles) and 32 bytes of bit pairs; codes are offset by 32."""
     low = fields(_cut(blocks[..., :128], 64), 4).flatten(1)
     high = fields(_cut(blocks[..., 128:192], 32), 2).flatten(1)
     scale = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
@@ -112,10 +230,7 @@ def _mxfp4(blocks: Tensor) -> UnpackedRows:
 
 
 def _powers_of_two(exponents: Tensor, codes: Tensor) -> Tensor:
-    """e8m0 scales as float16: uint8 [...] -> [...]; e2m1 `codes` [..., 32] say which groups are zero anyway.
-
-    ModelError when a scale that counts is none of the powers of two of float16.
-    """
+    """e8m0 scales as float16; raise ModelError if a scale whose e2m1 `codes` [..., 32] are not all 0 does not fit."""
     exponent = exponents.to(torch.int32) - E8M0_BIAS
     fits = (exponent >= MIN_EXPONENT) & (exponent <= MAX_EXPONENT)
     counts = ((codes & 7) != 0).any(-1)
@@ -129,10 +244,7 @@ def _powers_of_two(exponents: Tensor, codes: Tensor) -> Tensor:
 
 
 def _nvfp4(blocks: Tensor) -> UnpackedRows:
-    """Four scales (e4m3 without sign; 127 is no NaN but 0) and 32 bytes.
-
-    Of the 8 bytes of a group of 16, low nibbles are weights 0-7, high ones 8-15.
-    """
+    """Four e4m3 scales without sign (127 is 0) and 32 bytes: of 8 bytes of a group, low nibbles are weights 0-7."""
     codes = fields(_cut(blocks[..., 4:], 8), 4).flatten(1)
     scale = blocks[..., :4].flatten(1)
     scale = torch.where(scale == 127, 0, scale)
@@ -140,17 +252,17 @@ def _nvfp4(blocks: Tensor) -> UnpackedRows:
 
 
 _BYTE4 = PlaneLayout(rows=32, high_bits=0, scaling="byte4", has_minimum=True)
-FORMATS: dict[GGMLType, BlockFormat] = {
-    GGMLType.F32: BlockFormat(INT8, partial(_floats, dtype=torch.float32)),
-    GGMLType.F16: BlockFormat(INT8, partial(_floats, dtype=torch.float16)),
-    GGMLType.BF16: BlockFormat(INT8, partial(_floats, dtype=torch.bfloat16)),
-    GGMLType.Q4_0: BlockFormat(PlaneLayout(rows=32, high_bits=0, scaling="half4", zero=8), _q4_0),
-    GGMLType.Q4_1: BlockFormat(PlaneLayout(rows=32, high_bits=0, scaling="half4", has_minimum=True), _q4_1),
-    GGMLType.Q8_0: BlockFormat(PlaneLayout(rows=32, high_bits=4, scaling="half4", zero=128), _q8_0),
-    GGMLType.Q4_K: BlockFormat(_BYTE4, _q4_k),
+FORMATS: dict[GGMLType, tuple[PlaneLayout, Callable[[Tensor], UnpackedRows]]] = {
+    GGMLType.F32: (INT8, partial(_floats, dtype=torch.float32)),
+    GGMLType.F16: (INT8, partial(_floats, dtype=torch.float16)),
+    GGMLType.BF16: (INT8, partial(_floats, dtype=torch.bfloat16)),
+    GGMLType.Q4_0: (PlaneLayout(rows=32, high_bits=0, scaling="half4", zero=8), _q4_0),
+    GGMLType.Q4_1: (PlaneLayout(rows=32, high_bits=0, scaling="half4", has_minimum=True), _q4_1),
+    GGMLType.Q8_0: (PlaneLayout(rows=32, high_bits=4, scaling="half4", zero=128), _q8_0),
+    GGMLType.Q4_K: (_BYTE4, _q4_k),
     # Two high bits of which one is used: 6.75 bits a weight instead of 5.75, for one kernel less.
-    GGMLType.Q5_K: BlockFormat(PlaneLayout(rows=32, high_bits=2, scaling="byte4", has_minimum=True), _q5_k),
-    GGMLType.Q6_K: BlockFormat(PlaneLayout(rows=16, high_bits=2, scaling="byte4", zero=32), _q6_k),
-    GGMLType.MXFP4: BlockFormat(PlaneLayout(rows=32, high_bits=0, scaling="half4", code="e2m1"), _mxfp4),
-    GGMLType.NVFP4: BlockFormat(PlaneLayout(rows=16, high_bits=0, scaling="half4", code="e2m1"), _nvfp4),
+    GGMLType.Q5_K: (PlaneLayout(rows=32, high_bits=2, scaling="byte4", has_minimum=True), _q5_k),
+    GGMLType.Q6_K: (PlaneLayout(rows=16, high_bits=2, scaling="byte4", zero=32), _q6_k),
+    GGMLType.MXFP4: (PlaneLayout(rows=32, high_bits=0, scaling="half4", code="e2m1"), _mxfp4),
+    GGMLType.NVFP4: (PlaneLayout(rows=16, high_bits=0, scaling="half4", code="e2m1"), _nvfp4),
 }

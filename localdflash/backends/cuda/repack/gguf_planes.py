@@ -1,36 +1,33 @@
-"""GGUF tensors as planes: the codes and scales of the file, rearranged on the device that will use them.
+"""GGUF tensors as planes: the file's codes and scales, rearranged on the device.
 
-Exact for every quantized type, except that NVFP4's product of two scales is rounded to float16. F32, F16 and BF16
-tensors are quantized to int8. Raw blocks are uploaded as they are and unpacked some rows at a time, so
-that a whole matrix is never unpacked there.
+Quantized types are exact, except that NVFP4's product of two scales is rounded to float16. Float types become int8.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
-from localdflash.backends.cuda.repack.plane_packing import UnpackedRows, empty, fill, half_scales
+from localdflash.backends.cuda.repack.ggml_blocks import FORMATS, UnpackedRows, empty, fill, half_scales
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import COLUMNS, Planes, pack_halves, unpack_halves
 from localdflash.models.shapes.short_vocabulary import check_ids
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, load_blocks, load_tensor
 
+TENSORS = ("base", "high", "scale", "supers", "minimum")  # of planes, each [..., n]
+
 
 def planes_of_blocks(
     raw: Tensor, ggml_type: GGMLType, n: int, k: int, experts: int = 1, factors: Tensor | None = None
 ) -> Planes:
-    """Repack blocks (uint8, any shape, contiguous) of `experts` matrices [n, k], on the device of `raw`.
-
-    `factors` (float32 [experts], on the same device) are the second scales of NVFP4 matrices.
-    """
+    """Repack raw blocks of `experts` matrices [n, k] on their device; `factors` are second scales of NVFP4."""
     if ggml_type not in FORMATS:
         raise ModelError(f"no kernel reads {ggml_type.name}; use `--backend llama.cpp`")
-    layout, unpack = FORMATS[ggml_type].layout, FORMATS[ggml_type].unpack
+    layout, unpack = FORMATS[ggml_type]
     planes = empty(layout, n, k, experts, raw.device)
     for expert, matrix in enumerate(raw.view(experts, n, k // ggml_type.block_weights, ggml_type.block_bytes)):
 
@@ -51,11 +48,10 @@ def load_planes(
     interleave: bool = False,
     row_order: Tensor | None = None,
 ) -> Planes:
-    """Load matrices [n, k], or stacks of experts [experts, n, k], of one type as one: one after the other along n.
+    """Load matrices [n, k], or stacks of experts, of one type as one: concatenated, or interleaved row by row.
 
-    `interleave` takes their rows in turn instead: gate, up, gate, ... Row i of the result is what would else be row
-    `row_order[i]` (int64 [all rows]). ModelError names a tensor that is missing, of a type that no kernel reads, or
-    that does not go with the others.
+    Row i of the result is row `row_order[i]` of that. Raise ModelError if a tensor is missing, unsupported or of
+    another layout.
     """
     parts = [_load(header, name, torch.device(device)) for name in names]
     sizes = {part.n for part in parts}
@@ -78,19 +74,15 @@ def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
     order = None if row_order is None else row_order.to(first.base.device)
     n = sum(part.n for part in parts) if order is None else len(order)
 
-    def joined(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    def joined(tensors: Sequence[Tensor | None]) -> Any:
         own = [tensor[..., : part.n] for tensor, part in zip(tensors, parts, strict=True) if tensor is not None]
         if not own:
             return None
         columns = torch.cat(own, -1)
         return F.pad(columns if order is None else columns[..., order], (0, -n % COLUMNS))
 
-    base, scale = joined([part.base for part in parts]), joined([part.scale for part in parts])
-    assert base is not None
-    assert scale is not None
-    high, supers = joined([part.high for part in parts]), joined([part.supers for part in parts])
-    minimum = joined([part.minimum for part in parts])
-    return replace(first, n=n, base=base, high=high, scale=scale, supers=supers, minimum=minimum)
+    parts_of = {name: [getattr(part, name) for part in parts] for name in TENSORS}
+    return replace(first, n=n, **{name: joined(tensors) for name, tensors in parts_of.items()})
 
 
 def rows_of(planes: Planes, ids: Tensor) -> Planes:
@@ -100,14 +92,10 @@ def rows_of(planes: Planes, ids: Tensor) -> Planes:
     columns = check_ids(ids.tolist(), planes.n).to(planes.base.device)
     missing = -len(columns) % COLUMNS
 
-    def select(tensor: Tensor | None) -> Tensor | None:
+    def select(tensor: Tensor | None) -> Any:
         return None if tensor is None else F.pad(tensor.index_select(-1, columns), (0, missing))
 
-    base, scale = select(planes.base), select(planes.scale)
-    assert base is not None
-    assert scale is not None
-    high, supers, minimum = select(planes.high), select(planes.supers), select(planes.minimum)
-    return replace(planes, n=len(columns), base=base, high=high, scale=scale, supers=supers, minimum=minimum)
+    return replace(planes, n=len(columns), **{name: select(getattr(planes, name)) for name in TENSORS})
 
 
 def scaled(planes: Planes, power_of_two: float) -> Planes:
@@ -136,7 +124,6 @@ def _layout(planes: Planes) -> tuple[object, ...]:
 
 
 def _load(header: GGUFHeader, name: str, device: torch.device) -> Planes:
-    """Load one tensor."""
     info = header.tensors.get(name)
     if info is None:
         raise ModelError(f"{header.path}: tensor {name} is missing; convert the model again")

@@ -12,7 +12,7 @@ import pytest
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.proof import stages
-from localdflash.backends.cuda.proof.tolerance import Unsound
+from localdflash.backends.cuda.proof.operations import Unsound
 from tests.backends.cuda.proof.test_stages import Spoil, add, fault, run
 from tests.support.cuda_pairs import load_on_cpu
 from tests.support.interpreter import ordered_dot

@@ -4,9 +4,7 @@ The references stand in for the kernels where the kernels' own numbers do not ma
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +14,9 @@ from torch import Tensor
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES, Op
 from localdflash.backends.cuda.proof import calls, operations, stages
-from localdflash.backends.cuda.proof.operations import around, using
-from localdflash.backends.cuda.proof.tolerance import Unsound
-from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.backends.cuda.proof.operations import Unsound, around, using
 from tests.support.cuda_pairs import load_on_cpu
-from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
+from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
 NAN = float("nan")
 IDS = torch.randint(150, (20,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -201,26 +197,3 @@ def test_logits_that_are_equal_but_for_rounding_are_a_tie(ids: Tensor | None, be
     got["out"][3] = 9 + first
     operations._settle_ties(got, want)
     assert torch.equal(got["out"], want["out"]) is is_tie
-
-
-@pytest.mark.parametrize("shape", [SHAPE, replace(SHAPE, **EXPERTS)], ids=["dense", "experts"])
-def test_references_make_nothing_elsewhere_than_on_the_device_of_their_arguments(
-    shape: DecoderConfig, tmp_path: Path
-) -> None:
-    """They have to run on a GPU: here, on whatever is no processor."""
-
-    def elsewhere(_name: str, op: Op) -> Op:
-        def run(*given: Any, **named: Any) -> None:
-            with torch.device("meta"):
-                op(*given, **named)
-
-        return run
-
-    pair = load_on_cpu(write_target(tmp_path / "target.gguf", shape), write_drafter(tmp_path, shape), context=128)
-    pair.prefill(IDS)
-    pair.rollback(len(IDS))
-    pair.stepper.set_sampling(*stages.DRAWING)
-    with using(pair.stepper, around(REFERENCES, elsewhere)):
-        pair.stepper.extend(2, 1)
-        for way, greedy in (("plain", True), ("lookup", False), ("block", True)):
-            pair.stepper.step(way, greedy, 1)  # type: ignore[arg-type]

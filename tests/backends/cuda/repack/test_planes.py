@@ -9,10 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.backends.cuda.repack import plane_packing
-from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
+from localdflash.backends.cuda.repack import ggml_blocks
+from localdflash.backends.cuda.repack.ggml_blocks import FORMATS, quantize
 from localdflash.backends.cuda.repack.gguf_planes import load_planes, planes_of_blocks, scaled
-from localdflash.backends.cuda.repack.plane_packing import quantize
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.models.weights.ggml_types import GGMLType
@@ -65,7 +64,7 @@ def write_gguf(path: Path, tensors: Tensors) -> GGUFHeader:
 @pytest.mark.parametrize("name", EXACT)
 def test_weights_are_the_file_s_and_padding_is_zero(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several chunks, for several experts."""
-    monkeypatch.setattr(plane_packing, "CHUNK_WEIGHTS", 256 * 128)
+    monkeypatch.setattr(ggml_blocks, "CHUNK_WEIGHTS", 256 * 128)
     raw = random_matrix(name, 3 * 131, 256)
     planes = repacked(name, raw, 256, experts=3)
     assert (planes.n, planes.k, planes.padded_n, planes.padded_k) == (131, 256, 256, 256)
@@ -162,7 +161,7 @@ def written_out(weights: torch.Tensor, bits: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("bits", "k"), [(8, 300), (4, 256)])
 def test_definition(bits: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_packing, "CHUNK_WEIGHTS", 1)
+    monkeypatch.setattr(ggml_blocks, "CHUNK_WEIGHTS", 1)
     weights = torch.randn(3, k, generator=torch.Generator().manual_seed(bits))
     weights[1, :128] = 0
     planes = quantize(weights, bits)

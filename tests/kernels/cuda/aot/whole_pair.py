@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from localdflash.backends.cuda.assembly import _shared
 from localdflash.backends.cuda.ops import KERNELS
-from localdflash.backends.cuda.repack.ggml_blocks import FORMATS
-from localdflash.backends.cuda.repack.plane_packing import INT8, PlaneLayout, empty
+from localdflash.backends.cuda.repack.ggml_blocks import FORMATS, INT8, PlaneLayout, empty
 from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
 from localdflash.backends.cuda.weights import load_drafter, load_target
 from localdflash.kernels.cuda import matmul
@@ -38,7 +37,7 @@ META = torch.device("meta")
 CONTEXT = 40_960
 F16 = torch.float16
 RANK, KERNEL, GROUP = 256, 2, 16  # of DSpark and DFlash 2
-Q4_K, Q6_K = (FORMATS[kind].layout for kind in (GGMLType.Q4_K, GGMLType.Q6_K))
+Q4_K, Q6_K = (FORMATS[kind][0] for kind in (GGMLType.Q4_K, GGMLType.Q6_K))
 WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
 VIEWS = {"slice", "select", "view", "detach", "alias"}  # what a sequence may do besides launching
 
