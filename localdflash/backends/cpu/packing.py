@@ -295,7 +295,8 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType, kind: Kind | None = None) -> t
     ):
         raise ModelError("a scale is not a finite number")
     planes = _planes(codes, LAYOUTS[KINDS[ggml_type]].planes)
-    return _by_quad(planes), *map(_by_channel, rest)
+    by_channel = [np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (planes, *rest)]
+    return by_channel[0].view(np.uint8).reshape(len(planes), planes.shape[2], -1), *by_channel[1:]
 
 
 def _round_to_q8_0(weights: Floats) -> Bytes:
@@ -349,16 +350,6 @@ def _planes(codes: Words, bits: tuple[int, ...]) -> Words:
             planes[-1] |= shared[..., place] << np.uint32(size * place)
         below += size
     return planes[0] if len(bits) == 1 else np.concatenate(planes, -1)
-
-
-def _by_quad(words: Words) -> Bytes:
-    """[panels, 16, groups, words] -> [panels, groups, words * 64]: the channels of a quad side by side."""
-    return np.ascontiguousarray(np.moveaxis(words, 1, -1)).view(np.uint8).reshape(len(words), words.shape[2], -1)
-
-
-def _by_channel(numbers: NDArray[Any]) -> NDArray[Any]:
-    """[panels, 16, ...] -> [panels, ..., 16]."""
-    return np.ascontiguousarray(np.moveaxis(numbers, 1, -1))
 
 
 def select_rows(head: PackedMatrix, ids: NDArray[np.int32]) -> PackedMatrix:

@@ -42,16 +42,6 @@ def gguf_drafter_bytes(header: GGUFHeader) -> int:
     return matrices + tables + sum(prod(info.shape) * 4 for info in bases)
 
 
-def short_head_bytes(head_nbytes: int, vocab_size: int, rows: int) -> int:
-    """Return the bytes of so many rows of the target's head, a short draft vocabulary, and of their ids."""
-    return head_nbytes * padded(rows, COLUMNS) // padded(vocab_size, COLUMNS) + rows * 4
-
-
-def file_bytes(header: GGUFHeader) -> int:
-    """Return the bytes on the device of all tensors of a GGUF."""
-    return sum(tensor_bytes(info.ggml_type, info.shape) for info in header.tensors.values())
-
-
 def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     """Return the bytes of a drafter's weights that are quantized at load; k and v are held twice."""
     c = config.decoder
@@ -111,7 +101,7 @@ class CudaSizes:
         check_kinds(self.header)
         self._config = decoder_config(self.header)
         self._kv = KV_TYPES[kv]
-        self._target = file_bytes(self.header)
+        self._target = sum(tensor_bytes(info.ggml_type, info.shape) for info in self.header.tensors.values())
         self._path, self._drafter = drafter, config_of_file(drafter) if drafter else None
         if self._drafter:
             c = self._config
@@ -146,7 +136,8 @@ class CudaSizes:
             return size
         rows, tied = len(config.short), self._config.tie_word_embeddings
         head = self.header.tensors["token_embd.weight" if tied else "output.weight"]
-        return size + short_head_bytes(tensor_bytes(head.ggml_type, head.shape), self._config.vocab_size, rows)
+        share = tensor_bytes(head.ggml_type, head.shape) * padded(rows, COLUMNS)
+        return size + share // padded(self._config.vocab_size, COLUMNS) + rows * 4
 
 
 DESKTOP, OTHERS = 512 << 20, 128 << 20  # bytes for windows, where some are shown, and for whatever else runs

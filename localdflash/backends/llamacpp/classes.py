@@ -100,7 +100,9 @@ class LlamaDecoder:
         if position == 0:
             self._length = self._cache.crop(0)
         elif position == 1 and not self._has_states:
-            self._fill_cache()
+            state = read_state(self.handle)
+            for other in range(1, COPIES + 1):  # copies of the sequence, which its rows do not attend to
+                write_state(self.handle, state, sequence=other)
             return
         for _ in range(0, OWN_TOKENS * (COPIES if position == 1 else 1), MAX_WIDTH):
             self._decode(self._next(MAX_WIDTH), False)
@@ -149,12 +151,6 @@ class LlamaDecoder:
 
     def _next(self, count: int) -> list[int]:
         return self._tokens[self._length : self._length + count]
-
-    def _fill_cache(self) -> None:
-        """Add copies of the sequence, which its rows do not attend to."""
-        state = read_state(self.handle)
-        for other in range(1, COPIES + 1):
-            write_state(self.handle, state, sequence=other)
 
     def _go_back(self, length: int) -> None:
         self._length = self._cache.crop(length)

@@ -54,20 +54,14 @@ class SequenceCache:
         if length and length >= self.length:  # at length 0, leftovers of a failed decode are dropped too
             return self.length
         if self.has_states and length and self.length - length > self._revertible_rows:
-            length = self._restore_newest()
+            length, states = self._checkpoints.newest() or (0, b"")
+            if states:
+                write_state(self._handle, states, WITHOUT_KEYS)
         if self._held:
             api.llama_memory_seq_rm(self._memory, HOLDING_SEQUENCE, length, -1)
         if not api.llama_memory_seq_rm(self._memory, OWN_SEQUENCE, length, -1):
             raise ModelError(f"llama.cpp cannot roll back from {self.length} to {length} tokens; load the model again")
         self.length, self._revertible_rows = length, 0
-        return length
-
-    def _restore_newest(self) -> int:
-        """Restore the states of the newest checkpoint; return its length, 0 if there is none."""
-        if (newest := self._checkpoints.newest()) is None:
-            return 0
-        length, states = newest
-        write_state(self._handle, states, WITHOUT_KEYS)
         return length
 
     def checkpoint(self, prompt_ended: bool) -> None:

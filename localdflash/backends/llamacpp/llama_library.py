@@ -49,11 +49,6 @@ def quiet() -> None:
     os.environ.setdefault(TILED, "0")  # read once, at the first product
     api.llama_log_set(_collect, ctypes.c_void_p(0))
     api.llama_backend_init()
-    _load_backend()
-
-
-def _load_backend() -> None:
-    """Load the backend that the environment names; raise NoDevice if it is of another version."""
     path = os.environ.get(BACKEND)
     if path and not call_ggml("ggml_backend_load", ctypes.c_void_p, os.fsencode(path)):
         raise NoDevice(f"{BACKEND}={path}: not a backend of this llama-cpp-python; unset it, or rebuild the backend")

@@ -203,7 +203,8 @@ class LlamaCppTarget:
             self.handle = self.model = None
 
     def _decode(self, ids: Sequence[int], logits: bool) -> None:
-        ids = self._pad(ids)
+        # Fillers get logits, too: the head's product is as wide as the batch.
+        ids = (*ids, *(ids[-1],) * (self.mode.width_for(len(ids)) - len(ids)))
         batch, position = self._batch, self.length
         batch.n_tokens = len(ids)
         tokens, positions, wanted = batch.token, batch.pos, batch.logits
@@ -218,10 +219,6 @@ class LlamaCppTarget:
         if status:
             raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
         self._cache.decoded(len(ids))
-
-    def _pad(self, ids: Sequence[int]) -> Sequence[int]:
-        """Pad tokens with fillers to a width of the mode; fillers get logits, too: the head's product is as wide."""
-        return (*ids, *(ids[-1],) * (self.mode.width_for(len(ids)) - len(ids)))
 
     def _read_taps(self, rows: int) -> TargetFeatures | None:
         if self._tap_address is None or self._last_address is None:

@@ -5,13 +5,13 @@ The target's features become keys and values once per committed token. Slot 0 ho
 convolutions over a block's rows around attention and MLP, and a selector that scores candidates by the token before.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localdflash.backends.reference.decoder import Attend, Attention, Layer, RMSNorm, rotary
+from localdflash.backends.reference.decoder import Attend, Layer, RMSNorm, rotary
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
@@ -130,16 +130,11 @@ class DFlash(nn.Module):
         """Return the KV cache of committed tokens per layer, from features [B, T, n_taps * H] at positions [T]."""
         fused = self.hidden_norm(self.fc(taps))
         cos, sin = self._rotary(positions)
-        return [attention.project_context(fused, cos, sin) for attention in self._attentions()]
+        return [layer.self_attn.project_context(fused, cos, sin) for layer in self.layers]
 
     def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         c = self.config.decoder
         return rotary(positions, c.head_dim, c.rope_theta, c.rope_factors, c.rope_magnitude)
-
-    def _attentions(self) -> Iterator[Attention]:
-        for layer in self.layers:
-            assert isinstance(layer, Layer)
-            yield layer.self_attn
 
     def forward(self, block: Tensor, positions: Tensor, context: ContextKV, masks: Sequence[Tensor | None]) -> Tensor:
         """Normed hidden states [B, T, H] of block embeddings [B, T, H]; masks[layer] is [T, context + T] or None."""

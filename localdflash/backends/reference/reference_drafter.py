@@ -55,13 +55,11 @@ class DFlashDrafter:
         stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in fresh])
         self.context = torch.cat((self.context, stacked), 3)
 
+    @torch.inference_mode()
     def propose(self, anchor: int, limit: int) -> Draft:
         """See `Drafter`; confidence is the best token's softmax probability, or a confidence head's output."""
-        return self._along(anchor, limit) if limit > 0 else EMPTY_DRAFT
-
-    @torch.inference_mode()
-    def _along(self, anchor: int, limit: int) -> Draft:
-        """Slot by slot, each behind the token that was chosen before it."""
+        if limit < 1:
+            return EMPTY_DRAFT
         hidden, logits = self._block(anchor, limit)
         tokens, confidence = [anchor], list[float]()
         for state, scores in zip(hidden, logits, strict=False):
