@@ -1,6 +1,6 @@
 """A pytest plugin: the tests of kernels, run as compiled for a chip instead of in Triton's interpreter.
 
-    CHIP=120 pytest -p tests.kernels.cuda.as_compiled tests/kernels/cuda/test_matmul.py
+    CHIP=120 pytest -p tests.kernels.cuda.as_compiled tests/kernels/cuda/test_cases.py
 
 Every launch is compiled for that compute capability, and its PTX is run by `ptx_machine`: inline assembly, layouts and
 matrix instructions are those of the GPU. With RACES=<seed> programs run in random order, and see of each other what

@@ -1,6 +1,6 @@
 """The cases of tests/gpu in the interpreter: by the definition in float64, and with bits that do not depend on others.
 
-Two tiles also as compiled for each chip (test_as_compiled.py): sums over a tile run in an order that the compiler
+Two tiles also as compiled for each chip (test_races.py): sums over a tile run in an order that the compiler
 chooses, and a prompt would have another KV cache than decoding if it chose another one for two tiles.
 """
 
