@@ -84,17 +84,3 @@ def test_several_lines_keep_their_indentation(complete: Complete) -> None:
 def test_one_undo_takes_it_back(complete: Complete) -> None:
     typed = TOTAL.replace("total = \n", "total = fi\n")
     assert complete(typed, "total = fi", f"{COMPLETE} C-x u") == typed.encode()
-
-
-@pytest.mark.parametrize(
-    ("text", "known", "place", "name", "mode"),
-    [
-        ("border-co", "border-color: #123456;", "border-co", "a.css", "css-mode"),
-        ("return $fi", "return $first + `${second}`;", "return $fi", "a.js", "js-mode"),
-    ],
-)
-def test_what_is_a_word_in_other_languages(
-    complete: Complete, text: str, known: str, place: str, name: str, mode: str
-) -> None:
-    whole = BOX if known in BOX else SUM
-    assert complete(whole.replace(known, text), place, COMPLETE, name=name, mode=mode) == whole.encode()

@@ -28,15 +28,3 @@ def test_ghost_text_and_accepting(nvim: Path, tmp_path: Path) -> None:
         begun.editor.until(lambda: begun.editor.text() == "def add(first, second):\n" + BODY)
         begun.until_event("accept")
         assert begun.events("initialize")[0]["options"] is None
-
-
-def test_both_at_once_show_one_suggestion(nvim: Path, tmp_path: Path) -> None:
-    setup = "vim.lsp.inline_completion.enable()\n" + nvim_scene.SETUP
-    with nvim_scene.scene(nvim, tmp_path, ADD, setup=setup) as begun:
-        begun.open("add.py")
-        begun.editor.keys("i")
-        begun.editor.type("def")
-        begun.editor.until_ghost(" add(first, second):\n" + BODY)
-        begun.editor.lua("vim.wait(300)")
-        theirs = "vim.api.nvim_create_namespace('nvim.lsp.inline_completion')"
-        assert begun.editor.lua(f"return vim.api.nvim_buf_get_extmarks(0, {theirs}, 0, -1, {{}})") == []

@@ -41,23 +41,6 @@ def test_what_is_stopped_stays_away_until_it_is_turned_on(add: EditorScene, comm
     add.editor.until_ghost(WHOLE[3:])
 
 
-def test_restart_replaces_the_server(add: EditorScene) -> None:
-    for typed in ("d", "ef"):
-        (before,) = servers(add)
-        add.editor.command("lsp restart")
-        (add.folder / "other.py").write_text("")
-        add.editor.command(f"badd {add.folder / 'other.py'}")
-        add.editor.until(lambda: [s.pid for s in servers(add)] not in ([], [before.pid]))  # noqa: B023
-        add.editor.until_attached()
-        assert len(servers(add)) == 1
-        add.editor.type(typed)
-    add.editor.until_ghost(WHOLE[3:])
-    add.editor.keys("<Tab>")
-    add.editor.until(lambda: add.editor.text() == WHOLE)
-    assert add.editor.messages() == []
-    assert add.editor.lua("return require('localdflash.clients').enabled") is True
-
-
 def test_both_ways_at_once_start_one_server(scene: Begin) -> None:
     enabled = "vim.lsp.config('localdflash', { cmd = {settings}.cmd }); vim.lsp.enable('localdflash')"
     with scene(ADD, setup=f"{SETUP}\n{enabled}") as begun:

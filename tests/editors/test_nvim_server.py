@@ -157,13 +157,3 @@ def test_off_and_on_again(add: EditorScene) -> None:
     add.editor.type(" ")
     add.editor.until_ghost(WHOLE[4:])
     assert add.editor.messages() == []
-
-
-def test_the_status_command_says_all_of_it(add: EditorScene) -> None:
-    add.tell("test/tell", tau=None, tokensPerSecond=None)
-    add.editor.until(lambda: "τ" not in add.editor.lua("return require('localdflash').status()"))
-    said = add.editor.lua("return vim.fn.execute('Localdflash status')")
-    assert "model: scripted" in said
-    assert "τ): unknown" in said
-    add.editor.command("Localdflash nonsense")
-    assert "no command nonsense" in add.editor.messages()[-1]

@@ -161,12 +161,6 @@ def test_nesting_has_a_line(tmp_path: Path, line: str) -> None:
         read_pairs(file, tmp_path)
 
 
-def test_what_is_long_is_not_quoted_whole(tmp_path: Path) -> None:
-    long = "y" * 4000
-    for content in ("9" * 4000 + " = 1", f"[{long}]", f"x = {{{long}=1, {long}=1}}", VALID.replace("2.5", "9" * 4000)):
-        assert check(tmp_path / "models.toml", content.encode()) is None
-
-
 def test_dots_in_text_and_numbers_are_no_nesting(tmp_path: Path) -> None:
     text = VALID.replace("A pair of mine", "a." * 100).replace("# ", "# " + "." * 100)
     assert check(tmp_path / "models.toml", (text + "# " + "[." * 100).encode())

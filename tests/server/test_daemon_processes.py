@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import httpx2
 import psutil
@@ -136,13 +135,6 @@ def test_the_log_has_no_word_of_a_user() -> None:
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
-def test_a_word_that_cannot_be_said_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from localdflash.cli import serve
-
-    monkeypatch.setattr(sys, "stderr", Mock(**{"write.side_effect": BrokenPipeError}))
-    serve._say("hello")
-
-
 def join(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
     """The command beside a running engine, and the address that it tells."""
     process = begin("--port", "0", *arguments)
@@ -227,14 +219,14 @@ def test_a_port_of_the_users_own(short_home: Path, monkeypatch: pytest.MonkeyPat
     assert [one.laddr[0] for one in listens] == ["127.0.0.1"] * 2
     assert process.stderr
     line = process.stderr.readline()
-    assert line.startswith(f"listening on http://127.0.0.1:{own.number}, key in {paths.engine_socket()}: curl ")
+    assert line.startswith(f"listening on http://127.0.0.1:{own.port}, key in {paths.engine_socket()}: curl ")
     assert own.key not in line
     command = line.partition(": curl ")[2]
     asks = "from sys import argv; from urllib.request import *; name, value = argv[2].split(': ');"
     asks += "print(urlopen(Request(argv[3], headers={name: value})).status)"
     told = subprocess.check_output(["sh", "-c", f"{shlex.quote(sys.executable)} -c {shlex.quote(asks)} {command}"])
     assert told == b"200\n"
-    with httpx2.Client(base_url=f"http://127.0.0.1:{own.number}", trust_env=False) as http:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{own.port}", trust_env=False) as http:
         for headers, status in (
             ({}, 401),
             ({"Authorization": f"Bearer {own.key[:-1]}"}, 401),

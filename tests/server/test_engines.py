@@ -241,19 +241,6 @@ async def test_a_pair_that_would_be_cramped_takes_the_room_of_one_that_nobody_us
     assert await daemon.pairs() == {"embedded": ["chat"]}
 
 
-async def test_the_larger_model_leaves_first(
-    make: Any, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    has_room_for(monkeypatch, 2)
-    daemon = await make("chat")
-    third = tmp_path / "third.gguf"
-    third.write_bytes(Path(tiny).read_bytes())
-    await daemon.load("embedded", "chat")
-    assert set(await daemon.pairs()) == {"embedded", tiny}
-    await daemon.load(str(third), "chat", others="refuse")
-    assert set(await daemon.pairs()) == {str(third), tiny}, "embedded is the larger one"
-
-
 @pytest.mark.usefixtures("slow")
 async def test_a_model_that_answers_another_chat_is_not_taken(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch

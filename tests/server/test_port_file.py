@@ -63,15 +63,6 @@ def test_a_file_that_nobody_has_locked_is_nobodys(path: Path) -> None:
             imposter.accept()
 
 
-def test_many_may_look_at_once_and_none_takes_another_for_the_writer(path: Path) -> None:
-    path.write_text(f"1\n{'k' * 43}\n")
-    path.chmod(0o600)
-    looking = os.open(path, os.O_RDONLY)
-    assert file_lock.take(looking, shared=True)
-    assert read_port(path) is None
-    os.close(looking)
-
-
 def test_anything_else_in_a_locked_file_is_no_port(path: Path) -> None:
     for content in ["", "1", "1\nk\n", "0\n{key}\n", "99999x\n{key}\n", "1\n{key}", "1\n{key}\nmore\n", "\0" * 200]:
         path.write_text(content.format(key="k" * 43))

@@ -48,13 +48,3 @@ def test_a_header_comes_with_its_body() -> None:
     assert choice["text"] == "th is None:\n        return 0"
     assert choice["confidence"] > 0.9
     assert prompts == 2
-
-
-def test_who_asks_gets_the_model_s_own_end() -> None:
-    choice, _ = answered(HEADER, BODY_OF_IT, least_sure=0.0, count=1)
-    assert choice["text"] == "th is None:"
-
-
-def test_what_may_stand_ends_where_the_model_ends_it() -> None:
-    choice, prompts = answered(("<|fim_middle|>if", ["th: return 1", END]))
-    assert (choice["text"], prompts) == ("th: return 1", 1)

@@ -6,9 +6,9 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, AnswerParts, BlockEvent, PartsDelta
+from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, AnswerParts, BlockEvent
 from localdflash.text.thoughts import ThoughtSplit
-from localdflash.text.tool_calls import CallDelta, MarkedCalls, json_call
+from localdflash.text.tool_calls import MarkedCalls, json_call
 
 ARGUMENTS = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3)
 CALL = st.builds(
@@ -66,15 +66,3 @@ def told(blocks: list[AnswerBlock]) -> tuple[str, str, list[tuple[str, str]]]:
 @given(text=TEXT, cuts=st.lists(st.integers(0, 300), max_size=12))
 def test_the_cut_does_not_matter(text: str, cuts: list[int]) -> None:
     assert told(written(text, cuts)) == told(written(text, [])) == told(written(text, [*range(len(text))]))
-
-
-def test_an_open_call_goes_on_before_what_is_said_after_it() -> None:
-    writer = AnswerBlocks(AnswerParts(None, None))
-    [*writer.push(PartsDelta(said="I look.", calls=[CallDelta(0, "f", "{")]))]
-    [*writer.push(PartsDelta(said="And:", calls=[CallDelta(0, "", "}"), CallDelta(1, "g", "{}")]))]
-    assert [(block.kind, block.name, block.text) for block in writer.blocks] == [
-        ("text", "", "I look."),
-        ("call", "f", "{}"),
-        ("text", "", "And:"),
-        ("call", "g", "{}"),
-    ]

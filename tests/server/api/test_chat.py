@@ -31,20 +31,6 @@ def tokens_of(client: Any, *messages: dict[str, Any], **more: Any) -> int:
     return int(client.post("/apply-template", {"messages": [*messages], "count": True, **more}).json()["tokens"])
 
 
-def test_the_chunks_of_a_stream(client: Any) -> None:
-    first, *parts, last = events = client.events(PATH, asked(max_tokens=8))
-    empty = {"index": 0, "logprobs": None, "finish_reason": None}
-    assert first["choices"] == [{**empty, "delta": {"role": "assistant", "content": ""}}]
-    assert all(part["choices"][0] == {**empty, "delta": part["choices"][0]["delta"]} for part in parts)
-    assert last["choices"] == [{**empty, "delta": {}, "finish_reason": "length"}]
-    assert {event["object"] for event in events} == {"chat.completion.chunk"}
-    assert len({(event["id"], event["created"], event["model"]) for event in events}) == 1
-    assert all("usage" not in event for event in events)
-    *others, last = client.events(PATH, asked(max_tokens=8, stream_options={"include_usage": True}))
-    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 8)
-    assert all(event["usage"] is None for event in others)
-
-
 def test_usage_and_timings_add_up(client: Any) -> None:
     new = [{"role": "user", "content": "# nobody asked this before\n" * 8}]
     tokens = tokens_of(client, *new)
@@ -84,17 +70,6 @@ def test_choices_have_seeds_of_their_own(client: Any) -> None:
     assert len({choice["message"]["content"] for choice in client.post(PATH, unseeded).json()["choices"]}) > 1
 
 
-def test_limits(client: Any) -> None:
-    for name in ("max_tokens", "max_completion_tokens", "n_predict"):
-        told = client.post(PATH, {**asked(max_tokens=None), name: 5}).json()
-        assert told["usage"]["completion_tokens"] == 5
-    long = [{"role": "user", "content": "word " * 960}]  # no room for more than some tokens
-    for limit in (-1, 100_000, None):
-        body = {**asked(max_tokens=None, messages=long, temperature=2.0, seed=1), name: limit}
-        told = client.post(PATH, body).json()
-        assert told["choices"][0]["finish_reason"] == "stop" or told["usage"]["total_tokens"] == 1024
-
-
 def test_log_probabilities(client: Any) -> None:
     bare = client.post(PATH, asked()).json()["choices"][0]
     choice = client.post(PATH, asked(logprobs=True, top_logprobs=3)).json()["choices"][0]
@@ -109,32 +84,6 @@ def test_log_probabilities(client: Any) -> None:
     assert logprobs_of(client.events(PATH, asked(logprobs=True, top_logprobs=3))) == content
     alone = client.post(PATH, asked(logprobs=True)).json()["choices"][0]["logprobs"]["content"]
     assert [one["top_logprobs"] for one in alone] == [[]] * len(content)
-
-
-def test_log_probabilities_end_where_the_text_does(client: Any) -> None:
-    whole = client.post(PATH, asked()).json()["choices"][0]["message"]["content"]
-    body = asked(logprobs=True, stop=whole[12:15])
-    choice = client.post(PATH, body).json()["choices"][0]
-    text, content = choice["message"]["content"], choice["logprobs"]["content"]
-    spelled = b"".join(bytes(one["bytes"]) for one in content)
-    assert spelled.startswith(text.encode())
-    assert not spelled[: -len(content[-1]["bytes"])].startswith(text.encode())
-    assert logprobs_of(client.events(PATH, body)) == content
-
-
-def test_grammars(client: Any) -> None:
-    told = client.post(PATH, asked(grammar='root ::= "yes" | "no"', n=4, temperature=1.0)).json()
-    assert {choice["message"]["content"] for choice in told["choices"]} <= {"yes", "no"}
-    assert {choice["finish_reason"] for choice in told["choices"]} == {"stop"}
-    body = asked(response_format={"type": "json_object"}, max_tokens=20, temperature=1.0, seed=3)
-    assert client.post(PATH, body).json()["choices"][0]["message"]["content"].lstrip().startswith("{")
-    (yes,) = client.post("/tokenize", {"content": "yes"}).json()["tokens"][:1]
-    told = client.post(PATH, asked(grammar='root ::= "yes" | "no"', logit_bias={str(yes): 100})).json()
-    assert told["choices"][0]["message"]["content"].startswith("y")
-    body = asked(grammar='root ::= "a long string that is the only one there can be"', max_tokens=40)
-    forced = [client.post(PATH, {**body, "draft": draft}).json() for draft in (True, False)]
-    assert forced[0]["choices"] == forced[1]["choices"]
-    assert [one["timings"]["draft_n"] > 0 for one in forced] == [True, False]
 
 
 def test_a_prediction_changes_no_text(client: Any) -> None:

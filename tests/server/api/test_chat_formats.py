@@ -29,7 +29,6 @@ SWITCH: dict[str, Any] = {
     MESSAGES.path: {"thinking": {"type": "enabled", "budget_tokens": 2000}},
     RESPONSES.path: {},
 }
-WHY = {"role": "user", "content": "why?"}
 
 
 @contextmanager
@@ -57,29 +56,6 @@ def test_thoughts_come_apart_from_the_answer(vocabularies: dict[str, Path], fami
         assert (stopped.text, stopped.finish) == ("so", "stop")
         formed = CHAT.ask(client, grammar='root ::= "yes"', **SWITCH[CHAT.path])
         assert (formed.thoughts, formed.text) == ("", "yes")
-
-
-@pytest.mark.parametrize("family", TEMPLATES)
-def test_both_may_be_asked_for_as_one_text(vocabularies: dict[str, Path], family: str) -> None:
-    text = "<think>\nbecause é\n</think>\n\nso it is."
-    with saying(vocabularies, family) as (client, _):
-        one = {"reasoning_format": "none", "max_tokens": 200, **SWITCH[CHAT.path]}
-        assert CHAT.both(client, **one).text == text
-        events = client.events(CHAT.path, CHAT.body(**one, steps=True, stream_options=None))
-        sizes = [size for event in events if "step" in event for size in event["step"]["sizes"]]
-        assert sum(sizes) == len(text.encode())
-
-
-@pytest.mark.parametrize("family", TEMPLATES)
-def test_an_answer_goes_on_in_its_thoughts(vocabularies: dict[str, Path], family: str) -> None:
-    begun = [WHY, {"role": "assistant", "content": "<think>\nbecau"}]
-    rest = {"harmony": THINKS["harmony"][4:]}.get(family, THINKS[family][-2:])
-    rest = ("\n", "<channel|>") if family == "gemma" else rest
-    with saying(vocabularies, family, "se", *rest, *SAYS[family], ENDS[family]) as (client, _):
-        more = {"messages": begun, "continue_final_message": True, "max_tokens": 200, **SWITCH[CHAT.path]}
-        reply = CHAT.both(client, **more)
-        assert reply.text == "so it is."
-        assert reply.thoughts.startswith("se")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from localdflash.code.fim.infill_plan import SPARE_REQUESTS, InfillPlan, InfillPlanner
-from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS
 
 BODY = {
     "path": "src/box.py",
@@ -97,14 +96,6 @@ def test_an_empty_answer_makes_way_for_another(
     assert (len(texts), sum(map(bool, texts))) == (max(found, 1), found)
 
 
-def test_warming(client: Any) -> None:
-    new = "# something that nobody has asked for yet\n" * 3
-    (end,) = events(client, prefix=new, max_tokens=0)
-    assert (end["finish"], end["tokens"], end["confidence"], end["stop"]) == ("length", 0, None, True)
-    assert end["timings"]["prompt_n"] > 20
-    assert whole(client, prefix=new)["timings"]["prompt_n"] == 1
-
-
 def test_the_next_key_costs_a_few_tokens(client: Any) -> None:
     """A line typed from one anchor: at most four tokens of the prompt are computed for each key."""
     typed = "        return sum(self.values)\n"
@@ -114,25 +105,6 @@ def test_the_next_key_costs_a_few_tokens(client: Any) -> None:
         assert told["timings"]["prompt_n"] <= 4, typed[:end]
 
 
-def test_explained(client: Any) -> None:
-    context = [
-        {"kind": "import", "name": "lib/shapes.py", "text": "def area(r):\n    return 3 * r * r\n", "weight": 1.0},
-        {"kind": "open", "name": "big.py", "text": "value = compute(value)\n" * 200, "weight": 0.1},
-    ]
-    told = whole(client, explain=True, context=context, first_line=10)
-    kinds = {part["kind"]: part for part in told["prompt"]}
-    assert list(kinds) == ["import", "open", "prefix", "middle", "word", "suffix"]
-    assert (kinds["middle"]["text"], kinds["word"]["text"]) == ("return", " ")
-    assert kinds["import"]["text"].startswith("def area")
-    assert kinds["open"]["cut"] is True
-    assert kinds["prefix"]["lines"] == [10, 12]
-    assert sum(part["tokens"] for part in told["prompt"]) <= told["budget"]["prompt"]
-    assert told["budget"]["context"] == 1024
-    assert told["budget"]["answer"] == MIN_ANSWER_TOKENS
-    end = events(client, explain=True)[-1]
-    assert [part["kind"] for part in end["prompt"]] == ["prefix", "middle", "word", "suffix"]
-
-
 def test_an_answer_ends_where_the_model_is_not_sure(client: Any) -> None:
     whole_text = whole(client)["choices"][0]["text"]
     assert whole(client, least_sure=0)["choices"][0]["text"] == whole_text
@@ -140,54 +112,3 @@ def test_an_answer_ends_where_the_model_is_not_sure(client: Any) -> None:
     assert sure["finish"] == "unsure"
     assert len(sure["text"]) < len(whole_text)
     assert whole_text.startswith(sure["text"])
-
-
-def test_copies_change_how_fast_not_what(client: Any) -> None:
-    without = whole(client, max_tokens=40, mode="lines")
-    copies = [without["choices"][0]["text"]]
-    with_them = whole(client, max_tokens=40, mode="lines", copies=copies)
-    assert with_them["choices"][0]["text"] == without["choices"][0]["text"]
-    assert with_them["timings"]["steps"] <= without["timings"]["steps"]
-
-
-def test_wrong_values_are_named(client: Any) -> None:
-    for change, param in WRONG:
-        response = client.post("/complete", {**BODY, **change})
-        assert response.status_code == 400, change
-        assert response.json()["error"]["param"] == param
-        assert "\n" not in response.json()["error"]["message"]
-
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"suffix": None}, "suffix"),
-    ({"count": 0}, "count"),
-    ({"count": 9}, "count"),
-    ({"max_tokens": -1}, "max_tokens"),
-    ({"max_tokens": 2**40}, "max_tokens"),
-    ({"mode": "page"}, "mode"),
-    ({"first_line": -1}, "first_line"),
-    ({"temperature": -0.1}, "temperature"),
-    ({"least_sure": 2}, "least_sure"),
-    ({"context": [{"text": "x"}]}, "context[0]"),
-    ({"context": [{"kind": "secret", "text": "x"}]}, "context[0].kind"),
-    ({"copies": ["x"] * 65}, "copies"),
-]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"language": "klingon", "path": "../../etc/\0passwd\x1b[31m.py", "prefix": "a\0b\n"},
-        {"prefix": "x" * 1_000_000},
-        {"suffix": "漢" * 100_000},
-        {"context": [{"kind": "open", "text": "", "name": ""}] * 256, "path": ""},
-        {"prefix": "", "middle": "", "suffix": "", "max_tokens": 2**31 - 1},
-        {"prefix": "<|fim_middle|><|endoftext|>\n\ufeff\u2028\x0c\n"},
-    ],
-    ids=["names", "prefix", "suffix", "context", "nothing", "markers"],
-)
-def test_odd_texts_are_completed(client: Any, change: dict[str, Any]) -> None:
-    told = client.post("/complete", {**BODY, "stream": False, "explain": True, "max_tokens": 4, **change})
-    assert told.status_code == 200, told.text
-    asked = sum(map(len, (change.get("prefix", ""), change.get("middle", ""), change.get("suffix", ""))))
-    assert any(part["cut"] for part in told.json()["prompt"]) == (asked > 10_000)

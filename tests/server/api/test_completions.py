@@ -41,20 +41,6 @@ def test_prompts_may_be_ids_or_several(client: Any) -> None:
     assert client.post(PATH, {"prompt": PREFIX, "seed": 4}).json()["usage"]["completion_tokens"] <= 16
 
 
-def test_log_probabilities(client: Any) -> None:
-    body = {"prompt": PREFIX, "max_tokens": 12, "temperature": 0, "logprobs": 2}
-    choice = client.post(PATH, body).json()["choices"][0]
-    told = choice["logprobs"]
-    assert "".join(told["tokens"]) == choice["text"]
-    assert told["text_offset"] == [len("".join(told["tokens"][:i])) for i in range(len(told["tokens"]))]
-    assert [max(top, key=lambda token: top[token]) for top in told["top_logprobs"]] == told["tokens"]
-    found = [top[token] for top, token in zip(told["top_logprobs"], told["tokens"], strict=True)]
-    assert found == told["token_logprobs"]
-    events = client.events(PATH, body)
-    for name, values in told.items():
-        assert [v for e in events for part in e["choices"] for v in part["logprobs"][name]] == values
-
-
 def test_a_stop_string_that_spells_a_marker_is_the_marker(client: Any) -> None:
     """Zed and others send the markers of the format as stop strings; markers have no text to be found in."""
     body = {"prompt": "def", "grammar": 'root ::= "x"', "stop": ["<|fim_prefix|>"], "max_tokens": 9}

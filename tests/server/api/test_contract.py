@@ -144,11 +144,6 @@ def test_penalties_and_biases(client: Any, dialect: Dialect) -> None:
             assert dialect.ask(client, max_tokens=5, logit_bias=bias).text == " return" * 5
 
 
-def test_names_of_the_loaded_model(client: Any) -> None:
-    for model in ("embedded", "localdflash", "", None):
-        assert client.post(CHAT.path, CHAT.body(model=model, max_tokens=2)).json()["model"] == "embedded"
-
-
 def refused(dialect: Dialect, response: Any, status: int) -> str:
     """The message of an error, in the shape of the dialect."""
     assert response.status_code == status, response.text
@@ -168,13 +163,6 @@ def test_requests_that_are_refused(client: Any, dialect: Dialect) -> None:
     neutral |= {name: None for name in UNSUPPORTED if name not in neutral}
     neutral |= {"tool_choice": None, "user": "me", "something": {"new": 1}}
     assert sent(**neutral, max_tokens=2).status_code == 200
-
-
-@every_shape
-def test_what_is_no_json_object(client: Any, dialect: Dialect) -> None:
-    headers = {"content-type": "application/json"}
-    for data in (b"", b"{'a': 1}", b"\xff\xfe{}", b"[" * 100_000, b"[1]", b'{"x": NaN}', b"{} {}"):
-        refused(dialect, client("POST", dialect.path, content=data, headers=headers), 400)
 
 
 @every_shape

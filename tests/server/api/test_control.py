@@ -41,25 +41,6 @@ def scraped(client: Any) -> dict[tuple[str, ...], float]:
     return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
 
 
-def test_models_and_ps(client: Any) -> None:
-    told = client.get("/v1/models").json()
-    assert told["object"] == "list"
-    (model,) = told["data"]
-    assert client.post("/load", {"pair": "x", "kv": "f64"}).json()["error"]["param"] == "kv"
-    assert model == client.get("/v1/models/embedded").json()
-    assert {"id", "object", "created", "owned_by", "meta"} == set(model)
-    assert model["meta"]["n_ctx"] == 1024
-    assert (model["meta"]["backend"], model["meta"]["drafter"]) == ("llama.cpp", True)
-    assert client.get("/v1/models/nothing").status_code == 404
-    told = client.get("/ps").json()
-    assert (told["pair"], told["context"], told["backend"]) == ("embedded", 1024, "llama.cpp")
-    assert (told["running"], told["waiting"]) == (0, 0)
-    assert told["since"] > 1e9
-    client.post(CHAT, HELLO)
-    assert client.get("/ps").json()["requests"] == told["requests"] + 1
-    assert client.get("/v1/health").json() == client.get("/health").json() == {"status": "ok"}
-
-
 def test_metrics_count_what_happens(client: Any) -> None:
     before = scraped(client)
     told = client.post(CHAT, HELLO).json()

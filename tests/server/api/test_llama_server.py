@@ -17,29 +17,13 @@ from localdflash.server.api.llama_server_api import _infill
 from localdflash.server.api.schemas import Extra, InfillRequest
 from localdflash.text.fim_formats import FORMATS
 from localdflash.text.grammar import Grammars
-from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW, plain_events
+from tests.server.api.dialects import AFTER, BEFORE, CHAT, COMPLETIONS, INFILL, RAW
 from tests.server.api.test_streams import ENDLESS, LONG, send
 
 
 def infilled(client: Any, **change: Any) -> dict[str, Any]:
     told: dict[str, Any] = client.post("/infill", INFILL.body(**{"max_tokens": 40, **change})).json()
     return told
-
-
-def test_an_infill_and_its_events(client: Any) -> None:
-    told = infilled(client)
-    assert told["tokens_cached"] == told["tokens_evaluated"] + told["tokens_predicted"]
-    assert (told["stop"], told["truncated"], told["model"]) == (True, False, "embedded")
-    events = plain_events(client.post("/infill", INFILL.body(max_tokens=40, stream=True)).text)
-    changing = ("content", "timings", "tokens_predicted", "tokens_cached")  # a draft may reach beyond the end
-    assert {k: v for k, v in events[-1].items() if k not in changing} == {
-        k: v for k, v in told.items() if k not in changing
-    }
-    cut = infilled(client, input_prefix=BEFORE[:-8], prompt=BEFORE[-8:])
-    assert cut["content"] == told["content"], "the prompt stands after the prefix"
-    settings = infilled(client, presence_penalty=0.5, logit_bias=[[5, -1.5]])["generation_settings"]
-    assert (settings["presence_penalty"], settings["frequency_penalty"]) == (0.5, 0.0)
-    assert settings["logit_bias"] == [[5, -1.5]]
 
 
 def test_why_it_stopped(client: Any) -> None:
@@ -53,27 +37,6 @@ def test_why_it_stopped(client: Any) -> None:
     told = infilled(client, **before)
     assert told["content"].strip(), "a stop string is not looked for before the cursor"
     assert told["stop_type"] != "word"
-
-
-def test_a_prompt_that_does_not_fit_is_cut_around_the_cursor(client: Any) -> None:
-    line = "value = compute(value)\n"
-    told = infilled(client, input_prefix=line * 200, input_suffix=line * 200, max_tokens=2)
-    assert told["truncated"] is True
-    assert 700 < told["tokens_evaluated"] <= 1024 - 128  # room is kept for what will be typed, and for a longer answer
-
-
-def test_a_word_is_healed_and_a_text_ends_where_the_code_does(client: Any, filled: Callable[..., str]) -> None:
-    before = "def add(first, second):\n    retu"
-    told = infilled(client, input_prefix=before, input_suffix="\n", max_tokens=12)
-    assert told["content"] == filled(before, "\n", 12)
-    assert told["content"].startswith("rn ")
-    for seed in range(2):
-        place = {"input_prefix": "x = [1, 2, ", "input_suffix": "]\ny = 2\n", "temperature": 0.9, "seed": seed}
-        line = ("x = [1, 2, " + infilled(client, **place, max_tokens=60)["content"]).rpartition("\n")[2]
-        assert line.count("[") >= line.count("]")  # the bracket after the cursor closes what is open
-    grammar = 'root ::= "lf.a\\n\\n\\nb = [1]]"'
-    told = infilled(client, input_prefix="x = se", input_suffix="\n", grammar=grammar)
-    assert told["content"] == "lf.a\n\n\nb = [1]]", "a grammar decides itself how a text begins and ends"
 
 
 def test_other_files_stand_at_the_head_of_a_model_with_separators(
@@ -99,11 +62,6 @@ def expected_indented(text: str, least: int) -> str:
             break
         kept.append(line)
     return "\n".join(kept)
-
-
-def test_less_indented_lines_are_left_out(client: Any) -> None:
-    grammar = 'root ::= "a\\n        b\\n    c"'
-    assert INFILL.both(client, grammar=grammar, n_indent=8).text == "a\n        b"
 
 
 @given(st.lists(st.text(alphabet="a \t\n", max_size=6), max_size=8), st.integers(0, 4))

@@ -9,7 +9,6 @@ from typing import Any
 
 import openai
 import pytest
-from pydantic import TypeAdapter
 
 from localdflash.server.guard import Guard
 from tests.server.api.dialects import CHAT, MESSAGES, RESPONSES, USER
@@ -98,31 +97,3 @@ def test_openais_helpers_put_a_call_together_and_it_goes_back(tool_vocabularies:
         items.append({"type": "function_call_output", "call_id": item.call_id, "output": "rain"})
         more = official.responses.create(**common, input=items, tools=OPENAI_RESPONSES)
         assert more.output[-1].type == "function_call"
-
-
-def test_anthropics_client(app: Any, tool_vocabularies: dict[str, Path]) -> None:
-    anthropic: Any = pytest.importorskip("anthropic")  # nothing else here needs it
-    asked: Any = {"model": "localdflash", "max_tokens": 24, "messages": ASKED, "extra_body": {"temperature": 0}}
-    kinds = TypeAdapter(anthropic.types.RawMessageStreamEvent)
-    with served(app) as url, anthropic.Anthropic(base_url=url, max_retries=0, api_key=KEY) as client:
-        whole = client.messages.create(**asked)
-        with client.messages.stream(**asked) as stream:
-            text, final = "".join(stream.text_stream), stream.get_final_message()
-        assert text == whole.content[0].text == final.content[0].text
-        for event in client.messages.create(**asked, stream=True):
-            kinds.validate_python(event.model_dump())
-        counted = client.messages.count_tokens(model="localdflash", messages=ASKED).input_tokens
-        assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
-        with pytest.raises(anthropic.NotFoundError, match="did you mean"):
-            client.messages.create(**{**asked, "model": "embeded"})
-        with anthropic.Anthropic(base_url=url, max_retries=0, auth_token=KEY) as by_token:
-            assert by_token.messages.create(**asked).content == whole.content
-    with (
-        scripted_client(tool_vocabularies["hermes"], *CALLS["hermes"], ENDS["hermes"]) as (scripted, _),
-        served(scripted.app) as url,
-        anthropic.Anthropic(base_url=url, max_retries=0, api_key=KEY) as client,
-    ):
-        with client.messages.stream(**asked | {"max_tokens": 300}, tools=ANTHROPIC) as stream:
-            message = stream.get_final_message()
-        call = message.content[-1]
-        assert (message.stop_reason, call.type, call.input) == ("tool_use", "tool_use", ARGUMENTS)

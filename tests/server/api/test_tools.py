@@ -62,17 +62,6 @@ def test_a_call_is_told_as_one(tool_vocabularies: dict[str, Path], family: str) 
         assert (reply.finish, reply.calls) == ("stop", [])
 
 
-@pytest.mark.parametrize("family", ["tags", "gemma", "words"])
-def test_several_calls_after_some_words(tool_vocabularies: dict[str, Path], family: str) -> None:
-    parts = ("I look.\n", *CALLS[family], *CALLS[family], ENDS[family])
-    with scripted_client(tool_vocabularies[family], *parts) as (client, _):
-        for dialect in CHATS:
-            both = called(dialect, client)
-            assert (both.text, [*both.calls]) == ("I look.", [("weather", ARGUMENTS)] * 2)
-            one = called(dialect, client, tools=Tools(TOOLS.schemas, several=False))
-            assert (one.text, [*one.calls], one.finish) == ("I look.", [("weather", ARGUMENTS)], "calls")
-
-
 @pytest.mark.parametrize("family", ["tags", "harmony", "llama", "words"])
 def test_a_call_that_must_be_is(tool_vocabularies: dict[str, Path], family: str) -> None:
     with scripted_client(tool_vocabularies[family], "I would rather talk.", "<|im_end|>") as (client, _):
@@ -98,14 +87,6 @@ def test_arguments_are_streamed_and_told_as_far_as_they_came(tool_vocabularies: 
             (block,) = message["content"]
             assert message["stop_reason"] == "max_tokens"
             assert json.dumps(ARGUMENTS).startswith(block["input"]["INVALID_JSON"])
-
-
-def test_a_made_up_result_ends_the_answer(tool_vocabularies: dict[str, Path]) -> None:
-    parts = (*CALLS["words"], "\n<tool_response>\nrain\n</tool_response>\nIt rains.", ENDS["words"])
-    with scripted_client(tool_vocabularies["words"], *parts) as (client, _):
-        reply = called(CHAT, client)
-        assert (reply.text, reply.finish) == ("", "calls")
-        assert "It rains." in called(CHAT, client, tools=None).text
 
 
 # What goes into the prompt
