@@ -31,8 +31,6 @@ print(add(1, 2))
 '''
 BODY = '    """Return the sum."""\n    total = first + second\n    return total\n'
 TOTAL = ADD.replace("first + second\n", "\n")
-BOX = ".box {\n  color: red;\n}\n\n.wide {\n  border-color: #123456;\n  margin: 0;\n}\n"
-SUM = "const $first = 1;\nconst second = 2;\n\nfunction total() {\n  return $first + `${second}`;\n}\n"
 
 Complete = Callable[..., bytes]
 
@@ -48,7 +46,7 @@ def emacs() -> Path:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    with daemons.short_home(monkeypatch), instant(tmp_path, {"known.py": ADD, "known.css": BOX, "known.js": SUM}):
+    with daemons.short_home(monkeypatch), instant(tmp_path, {"known.py": ADD}):
         yield
 
 
@@ -56,12 +54,12 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def complete(emacs: Path, engine: None, tmp_path: Path) -> Complete:
     """Edit a file: go behind a place in its text, press keys, and return what is saved."""
 
-    def run(text: str, place: str, keys: str, *, name: str = "edited.py", mode: str = "python-mode") -> bytes:
-        file = tmp_path / "project" / name
+    def run(text: str, place: str, keys: str) -> bytes:
+        file = tmp_path / "project" / "edited.py"
         (tmp_path / "project" / ".git").mkdir(parents=True)
         file.write_bytes(text.encode())
         server = f"'({' '.join(map(json.dumps, SERVER))})"
-        call = f"(scene {server} {json.dumps(str(file))} '{mode} {json.dumps(place)} {json.dumps(keys)})"
+        call = f"(scene {server} {json.dumps(str(file))} 'python-mode {json.dumps(place)} {json.dumps(keys)})"
         done = subprocess.run(
             [emacs, "-Q", "--batch", "--load", FOLDER / "emacs.el", "--eval", call],
             env=os.environ | {"HOME": str(tmp_path), "LC_ALL": "C.UTF-8"},

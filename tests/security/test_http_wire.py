@@ -100,16 +100,3 @@ def test_a_body_of_a_gigabyte_is_cut_off(live: Any) -> None:
                 given += 1 << 20
     assert given < MAX_BODY_BYTES + (64 << 20)
     is_well(live)
-
-
-def test_many_connections_that_say_nothing(live: Any) -> None:
-    """The engine serves others while two hundred are open."""
-    silent = [socket.create_connection(("127.0.0.1", live.port), timeout=20) for _ in range(200)]
-    try:
-        for connection in silent[::2]:
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: ")
-        is_well(live)
-    finally:
-        for connection in silent:
-            connection.close()
-    is_well(live)

@@ -204,17 +204,6 @@ async def status(port: int | str, path: str = "/v1/models", **headers: str) -> i
     return 0
 
 
-async def test_a_port_has_its_rules(start: Start) -> None:
-    running = await start(tcp=True)
-    assert await status(running.tcp) == 401
-    assert await status(running.tcp, "/health") == 200
-    assert await status(running.tcp, Authorization=f"Bearer {KEY}x") == 401
-    assert await status(running.tcp, Authorization=f"Bearer {KEY}") == 200
-    assert await status(running.tcp, Authorization=f"Bearer {KEY}", Origin="http://evil.example") == 403
-    assert await status(running.tcp, Authorization=f"Bearer {KEY}", Host="evil.example") == 421
-    assert (await running.get("/v1/models"))["data"], "the socket needs none"
-
-
 @pytest.mark.usefixtures("slow")
 async def test_a_port_of_a_running_engine_lasts_as_long_as_its_request(start: Start) -> None:
     """Its rules are those of any port, a held one keeps the engine, and its answers are given some seconds."""

@@ -17,7 +17,6 @@ from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.spawn import connect
 from tests.support.daemons import DROPPED_SOCKET, GPU_ENDS_LOADING, PROGRAM, begin, daemons, killed, start, until
-from tests.support.gguf_files import write_header
 
 pytestmark = [
     pytest.mark.system,
@@ -114,21 +113,6 @@ def test_one_that_leaves_while_it_is_found_is_started_again(monkeypatch: pytest.
     assert reached(EngineSpec(EMBEDDED), said) != first.pid
 
 
-def test_waiting_can_be_ended(short_home: Path, said: list[str]) -> None:
-    stages: list[str] = []
-
-    def look(stage: str) -> None:
-        stages.append(stage)
-        if stage == spawn.LOADING:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        connect(EngineSpec(EMBEDDED), said.append, look)
-    assert {*stages[:-1]} == {spawn.STARTING}
-    assert len(daemons(short_home)) == 1
-    assert reached(EngineSpec(EMBEDDED), said)
-
-
 def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", "import time; time.sleep(60)")
     monkeypatch.setattr(spawn, "LISTEN_SECONDS", 0.3)
@@ -147,13 +131,6 @@ def test_an_idle_one_of_another_version_is_replaced(monkeypatch: pytest.MonkeyPa
     assert first.wait(20) == 0
     assert second != first.pid
     assert "with version 9.9" in said[0]
-
-
-def test_a_pair_that_cannot_fill_in_starts_no_engine_for_completions(said: list[str], tmp_path: Path) -> None:
-    path = write_header(tmp_path / "talks.gguf", "a", "b")
-    with pytest.raises(ModelError, match=r"talks\.gguf: .*no fill-in-the-middle tokens"):
-        connect(EngineSpec({**EMBEDDED, "pair": str(path)}, role="completion"), said.append)
-    assert find() is None
 
 
 def test_a_killed_starter_leaves_no_lock(short_home: Path, said: list[str]) -> None:

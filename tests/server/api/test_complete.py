@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.code.fim.infill_plan import SPARE_REQUESTS, InfillPlan, InfillPlanner
+from localdflash.code.fim.infill_plan import InfillPlanner
 
 BODY = {
     "path": "src/box.py",
@@ -72,28 +72,6 @@ def test_confidence_is_the_mean_probability_of_the_first_tokens(client: Any) -> 
     assert choice["text"].lstrip("\n").startswith(told["text"].lstrip("\n"))
     first = choice["logprobs"]["token_logprobs"][:2]
     assert told["confidence"] == pytest.approx(math.exp(sum(first) / 2), abs=1e-4)
-
-
-class Nothing:
-    """The end of a text of which syntax leaves nothing."""
-
-    ended, reason = True, "suffix"
-
-    def push(self, _text: str, _logprob: float | None = None) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
-
-
-@pytest.mark.parametrize(("empty", "count", "found"), [(1, 1, 1), (2, 2, 2), (SPARE_REQUESTS + 1, 1, 0)])
-def test_an_empty_answer_makes_way_for_another(
-    client: Any, monkeypatch: pytest.MonkeyPatch, empty: int, count: int, found: int
-) -> None:
-    endings, ending = iter([Nothing()] * empty), InfillPlan.ending
-    monkeypatch.setattr(InfillPlan, "ending", lambda filling: next(endings, None) or ending(filling))
-    texts = [choice["text"] for choice in whole(client, count=count)["choices"]]
-    assert (len(texts), sum(map(bool, texts))) == (max(found, 1), found)
 
 
 def test_the_next_key_costs_a_few_tokens(client: Any) -> None:

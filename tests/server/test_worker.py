@@ -1,6 +1,7 @@
-"""What an engine leaves on disk for the next one: the same text, without computing the prompt again."""
+"""Answers that continue past the model's end token, and the prefix cache that an engine leaves on disk."""
 
 import asyncio
+from collections.abc import Sequence
 
 import psutil
 import pytest
@@ -9,8 +10,10 @@ from localdflash.base.files.paths import cache_folder
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.load_options import Options
+from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.worker import PairWorker
+from tests.support.scripted_pair import answering_client
 
 SOURCE = "".join(f"def double_{i}(number):\n    return number * {i}\n\n\n" for i in range(12))
 DISK = 100_000_000
@@ -56,3 +59,20 @@ def test_the_cache_takes_an_eighth_of_what_is_free(free: int, budget: int, monke
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     assert PairWorker(Options(backend="llama.cpp"), None, 4, lambda step: None)._budget() == budget
     assert PairWorker(Options(backend="llama.cpp"), 0, 4, lambda step: None)._budget() == 0
+
+
+def test_a_header_comes_with_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.code.fim.infill_plan.unfinished_word", lambda _: "")  # heal no word
+    prompts = list[str]()
+
+    def answer(prompt: str) -> Sequence[str]:
+        prompts.append(prompt)
+        return ("\n        return 0" if prompt.endswith("if path is None") else "th is None:", "<|im_end|>")
+
+    place = {"path": "a.py", "prefix": "def size(path):\n", "middle": "    if pa", "suffix": "\n\n\nprint(size('.'))\n"}
+    vocabulary = local_files(load_registry().resolve("embedded")).target
+    with answering_client(vocabulary, answer) as (client, _):
+        (choice,) = client.post("/complete", {**place, "least_sure": 0.25, "stream": False}).json()["choices"]
+    assert choice["text"] == "th is None:\n        return 0"
+    assert choice["confidence"] > 0.9
+    assert len(prompts) == 2
