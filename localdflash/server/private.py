@@ -32,10 +32,7 @@ STOP_SECONDS = 1.0  # timeout for the child to exit
 def start(
     spec: EngineSpec, path: Path, look: Look, say: Callable[[str], None] | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a child process that serves the socket at `path`, and return it once its pair is loaded.
-
-    Raise the child's error if it exits first. `look` and `say`: see `spawn.connect`.
-    """
+    """Start a child that serves the socket at `path`; return it once its pair is loaded, or raise its error."""
     prepare_folder(path)
     if say and sys.stderr.isatty():
         say("starting the engine ...")

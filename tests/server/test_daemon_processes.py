@@ -189,16 +189,6 @@ def test_the_command_ends_with_the_engine() -> None:
     assert "went away" in process.stderr.read()
 
 
-def test_who_may_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options for an engine that runs already are refused; a port of the settings is no reason to join."""
-    start()
-    code, lines = said(begin("--port", "0", "--context", "512"))
-    assert (code, "an engine is already running" in lines[0]) == (1, True)
-    monkeypatch.setenv("LOCALDFLASH_SERVER_PORT", "0")
-    code, lines = said(begin())
-    assert (code, len(lines), "an engine is already running" in lines[0]) == (1, 1, True)
-
-
 # By a port with a key instead of a Unix socket: see `sockets`
 
 

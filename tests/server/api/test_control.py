@@ -52,9 +52,8 @@ def test_metrics_count_what_happens(client: Any) -> None:
         return after[name] - before.get(name, 0.0)
 
     timings = told["timings"]
-    assert grown("localdflash_http_requests_total", CHAT, "200") == 1
-    assert grown("localdflash_http_requests_total", CHAT, "400") == 1
-    assert grown("localdflash_http_requests_total", "other", "404") == 1
+    requests = [(CHAT, "200"), (CHAT, "400"), ("other", "404")]
+    assert [grown("localdflash_http_requests_total", *one) for one in requests] == [1, 1, 1]
     assert grown("localdflash_requests_total") == 1
     assert grown("localdflash_tokens_total") == told["usage"]["completion_tokens"]
     assert grown("localdflash_steps_total") == grown("localdflash_verify_seconds_count") == timings["steps"]
@@ -62,9 +61,6 @@ def test_metrics_count_what_happens(client: Any) -> None:
     assert grown("localdflash_prompt_tokens_total") == told["usage"]["prompt_tokens"]
     drafted = [name for name in after if name[0] == "localdflash_drafted_total"]
     assert sum(after[name] - before.get(name, 0.0) for name in drafted) == timings["draft_n"]
-    assert 1 <= after["localdflash_tokens_per_step",] < 16
-    assert after["localdflash_process_resident_bytes",] > 10_000_000
-    assert after["localdflash_queue_length",] == 0
     assert all(math.isfinite(value) for value in after.values())
 
 

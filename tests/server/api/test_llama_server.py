@@ -106,13 +106,6 @@ def test_a_slot_says_what_it_works_at(live: Any) -> None:
     live.until_idle()
 
 
-def test_props_are_those_that_llama_vscode_reads(client: Any) -> None:
-    told = client.get("/props", params={"model": "embedded", "autoload": "false"}).json()
-    assert (told["default_generation_settings"]["n_ctx"], told["total_slots"]) == (1024, 1)
-    assert "<|im_start|>" in told["chat_template"]
-    assert "/" not in told["model_path"]
-
-
 # ggml-org/llama.vim autoload/llama.vim: llama#fim, s:ring_update, llama#inst_send; llama.vscode src/llama-server.ts
 
 CHUNKS = [{"text": "def add(a, b):\n    return a + b\n", "time": [1, 2], "filename": "math.py"}]
