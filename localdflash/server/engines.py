@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from localdflash.base.errors import EngineGone, ModelBusy, ModelError, OutOfMemory
+from localdflash.base.errors import ModelBusy, ModelError, OutOfMemory
 from localdflash.engine.scheduler import EngineTotals
 from localdflash.loading.filling import can_fill, check_can_fill
 from localdflash.loading.load_pair import LoadedPair
@@ -111,10 +111,10 @@ class Engines:
             if worker := self._worker_named(name, role):
                 try:
                     return await worker.ready()
-                except EngineGone:
+                except Exception:
                     if worker in self.workers:
                         raise
-                    continue  # another worker replaced this worker
+                    continue  # another worker replaced this worker, or its load was a trial that failed
             async with self._changing:
                 if self._is_there(role):
                     continue
