@@ -91,7 +91,7 @@ def _sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home
     """A GPU that a test pretends to have counts as checked, which takes a process and a GPU."""
     if GPU_TESTS or request.node.get_closest_marker("checks_gpu"):
         return
-    from localdflash.loading.verdict import Subject
+    from localdflash.loading.proof import Subject
 
     monkeypatch.setattr("localdflash.loading.load_pair.check_first", lambda *_: None)
     monkeypatch.setattr("localdflash.loading.load_pair.engine_status", lambda *_: "sound")

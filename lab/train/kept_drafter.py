@@ -19,10 +19,24 @@ from localdflash.lab.train.kept_batches import Blocks
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
+from localdflash.models.weights.quants import dequantize
 
 SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure
 SHARED = 0.75  # of the loss: what the target held for likely; the rest is the token it chose
 SMOOTH = 0.5  # of D-PACE: how much a slot counts whose forerunners are surely wrong
+
+
+class TensorRows:
+    """Matrix of a mapped file whose rows are dequantized on access; nothing else is held in memory."""
+
+    def __init__(self, header: gguf.GGUFHeader, name: str) -> None:
+        info = gguf.find(header, name)
+        self._type, self._columns = info.ggml_type, info.shape[1]
+        self._blocks = gguf.load_blocks(header, name).view(info.shape[0], -1)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Return the rows with these numbers, int64 [n]: float32 [n, columns]."""
+        return dequantize(self._blocks[rows], self._type, (len(rows), self._columns))
 
 
 class Frozen:
@@ -31,9 +45,9 @@ class Frozen:
     def __init__(self, path: Path, short: Tensor) -> None:
         header = gguf.read_header(path)
         self.config = decoder_config(header)
-        self.embedding = gguf.TensorRows(header, "token_embd.weight")
+        self.embedding = TensorRows(header, "token_embd.weight")
         tied = self.config.tie_word_embeddings
-        self.head = (self.embedding if tied else gguf.TensorRows(header, "output.weight"))[short]  # [S, H]
+        self.head = (self.embedding if tied else TensorRows(header, "output.weight"))[short]  # [S, H]
         self.norm = gguf.load_tensor(header, "output_norm.weight")
         self._header = header
 

@@ -10,13 +10,12 @@ import torch
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train import kept_drafter
+from localdflash.lab.train import kept_drafter, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.kept_answers import KeptAnswers
 from localdflash.lab.train.kept_batches import BlockSource
 from localdflash.lab.train.kept_training import KeptRun, Schedule
 from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS
-from localdflash.models.shapes import short_vocabulary
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file

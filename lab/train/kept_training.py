@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
+from localdflash.lab.train import short_vocabulary
 from localdflash.lab.train.kept_batches import BlockSource
 from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
 from localdflash.lab.train.muon import Muon
@@ -27,7 +28,6 @@ from localdflash.lab.train.reporter import Reporter
 from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
 from localdflash.lab.train.training_pictures import draw_drafter_training
 from localdflash.lab.train.training_prompts import KINDS
-from localdflash.models.shapes import short_vocabulary
 from localdflash.models.weights.gguf import read_header
 
 LOG = "log.jsonl"

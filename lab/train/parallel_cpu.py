@@ -34,6 +34,7 @@ from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.lab.train.kept_answers import likely
+from localdflash.lab.train.kept_drafter import TensorRows
 from localdflash.lab.train.parallel_target import ParallelStep
 from localdflash.models.weights import gguf
 
@@ -82,7 +83,7 @@ class ParallelCpuTarget:
         width = len(taps) * c.hidden_size
         self._known: list[tuple[list[int], Floats]] = [([], np.zeros((0, width), np.float32))] * sequences
         self._packed, self._layers, self._team = packed, packed.layers(), ThreadPool(1)
-        self._embedding = gguf.TensorRows(gguf.read_header(path), "token_embd.weight")
+        self._embedding = TensorRows(gguf.read_header(path), "token_embd.weight")
         self._bind_caches()
         self._bind_kernels()
         self._bind_room(sequences)

@@ -13,10 +13,10 @@ import gguf
 from localdflash.base.errors import ModelError, TrainingError, UsageError
 from localdflash.lab.train.dataset import Dataset
 from localdflash.lab.train.pair_export import add_short_head, write_json
+from localdflash.lab.train.short_vocabulary import ShortVocabulary, count
 from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.shapes.gguf_config import decoder_config
-from localdflash.models.shapes.short_vocabulary import ShortVocabulary, count
 from localdflash.models.weights.gguf import GGUFHeader
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.models.config import Config, config_file, load_config, setting_names
-from localdflash.models.config_edit import set_value
+from localdflash.models.config import Config, config_file, load_config, set_value, setting_names
 
 
 @click.group()

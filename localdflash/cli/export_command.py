@@ -6,7 +6,7 @@ import click
 
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_json
-from localdflash.models.registry.launch_commands import LAUNCHERS, Wishes
+from localdflash.models.registry.launch_commands import LAUNCHERS, ExportOptions
 from localdflash.models.registry.registry import load_registry
 from localdflash.text.sanitize import printable
 
@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Print the command that runs the pair ID in another ENGINE. Prerequisites are printed to stderr."""
     pair = load_registry().resolve(pair_id, drafter)
-    launch = LAUNCHERS[engine](pair, Wishes(target, draft_tokens, context))
+    launch = LAUNCHERS[engine](pair, ExportOptions(target, draft_tokens, context))
     if as_json:
         print_json({"argv": launch.argv, "needs": launch.needs})
         return

@@ -13,7 +13,7 @@ from localdflash.models.backend_names import PLANNED
 from localdflash.models.config import KV_FORMATS
 
 if TYPE_CHECKING:
-    from localdflash.loading.plan.planner import OnlyRegistered, Plan, Speed
+    from localdflash.loading.plan.planner import Plan, RegistryOnly, Speed
     from localdflash.models.backend_names import Backend
 
 CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
@@ -55,11 +55,11 @@ def plan(
     Files that are not here are not downloaded: their headers are read from the hub, or without a network the registry's
     sizes are compared. Exit code 4 if it does not fit.
     """
-    from localdflash.loading.plan.planner import OnlyRegistered, make_plan
+    from localdflash.loading.plan.planner import RegistryOnly, make_plan
 
     try:
         made = make_plan(spec, context, backend, device, gpu_layers, beside, kv)
-    except OnlyRegistered as error:
+    except RegistryOnly as error:
         return _plan_by_registry(error, as_json)
     if as_json:
         print_json(asdict(made) | {"total": made.total})
@@ -70,7 +70,7 @@ def plan(
     return 0 if made.fits else OutOfMemory.exit_code
 
 
-def _plan_by_registry(error: "OnlyRegistered", as_json: bool) -> int:
+def _plan_by_registry(error: "RegistryOnly", as_json: bool) -> int:
     """Print what the registry knows of a pair whose files cannot be read now; return the exit code."""
     from localdflash.loading.plan.planner import plan_by_registry
     from localdflash.models.memory.parts import gigabytes

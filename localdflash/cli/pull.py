@@ -17,7 +17,7 @@ from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
     from localdflash.models.registry.download import DownloadReport
-    from localdflash.models.registry.fetching import Fetched
+    from localdflash.models.registry.fetching import InstalledFile
     from localdflash.models.registry.pair_entry import PairEntry
 
 ASK_BYTES = 50 * 10**9  # bytes that are not fetched without a question
@@ -82,7 +82,7 @@ def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
     return replace(pair, target=target)
 
 
-def _tell(pair: "PairEntry", fetched: "list[Fetched]") -> None:
+def _tell(pair: "PairEntry", fetched: "list[InstalledFile]") -> None:
     for one in fetched:
         how = "fetched and verified" if one.fetched else "already here, verified"
         print(printable(f"{one.path}  {gigabytes(one.record.size)}  {how}"))

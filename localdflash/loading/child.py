@@ -1,7 +1,6 @@
 """Run a program that may crash or hang in a child process, with a time limit and progress reports.
 
-The child writes lines of JSON to stdout: `done` and `compiled` report progress, a line with `kind` is the last one. The
-child exits when its parent does.
+The child writes lines of JSON to stdout, the last one with `kind`, and exits when its parent does.
 """
 
 import json
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,14 +47,27 @@ def run(
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, **apart()
         ) as child:
-            watchdog = _Watchdog(child, limit)
+            expired = threading.Event()
+
+            def expire() -> None:
+                expired.set()
+                child.kill()
+
+            def restart_timer() -> None:
+                nonlocal timer
+                timer.cancel()
+                timer = threading.Timer(limit, expire)
+                timer.start()
+
+            timer = threading.Timer(limit, expire)
+            timer.start()
             try:
-                report = _read_reports(child.stdout, options, on_report, watchdog.renew if renewed else lambda: None)
+                report = _read_reports(child.stdout, options, on_report, restart_timer if renewed else lambda: None)
                 child.wait()
             finally:
-                watchdog.stop()
+                timer.cancel()
                 child.kill()
-        return ChildExit(report, child.returncode, watchdog.is_expired, _last_line(stderr))
+        return ChildExit(report, child.returncode, expired.is_set(), _last_line(stderr))
 
 
 def begin() -> tuple[Options, Callable[..., None]]:
@@ -86,31 +97,6 @@ def _exit_with_parent() -> None:
         while os.read(0, MAX_STDERR_BYTES):
             pass
     os._exit(1)
-
-
-class _Watchdog:
-    """Timer that kills a child after some seconds; `renew` restarts it."""
-
-    def __init__(self, child: subprocess.Popen[bytes], seconds: float) -> None:
-        self.is_expired = False
-        self._child, self._seconds, self._stopped = child, seconds, threading.Event()
-        self.renew()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def renew(self) -> None:
-        """Restart the timer."""
-        self._end = time.monotonic() + self._seconds
-
-    def stop(self) -> None:
-        """Stop the timer."""
-        self._stopped.set()
-
-    def _watch(self) -> None:
-        while (left := self._end - time.monotonic()) > 0:
-            if self._stopped.wait(left):
-                return
-        self.is_expired = True
-        self._child.kill()
 
 
 def _read_reports(

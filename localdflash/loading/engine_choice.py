@@ -1,7 +1,6 @@
 """Choose the engine that runs a pair on the CPU, the CPU engine or llama.cpp: the faster one by timing, else by rule.
 
-Both engines are timed one after the other when a pair is first loaded, and the result is stored. If the file is too
-large to be loaded twice, or the machine is busy, a rule decides instead.
+Both engines are timed when a pair is first loaded, unless the files are too large or the machine is busy.
 """
 
 import time
@@ -84,12 +83,11 @@ def likely_engine(case: TimingCase) -> HostChoice:
 
 def _recalled(case: TimingCase) -> HostChoice | None:
     """Return the faster engine if both timings are stored; one alone is older than the other engine's last update."""
-    found = {backend: measurements.recall(case.name(backend)) for backend in HOST_BACKENDS}
-    times: dict[HostBackend, float] = {backend: known.value for backend, known in found.items() if known}
-    if len(times) < len(HOST_BACKENDS):
+    found = [(known.value, engine) for engine in HOST_BACKENDS if (known := measurements.recall(case.name(engine)))]
+    if len(found) < len(HOST_BACKENDS):
         return None
-    said = ", ".join(f"{backend} {ms:.2g} ms per token" for backend, ms in times.items())
-    return HostChoice(min(times, key=lambda backend: times[backend]), f"measured here: {said}")
+    said = ", ".join(f"{engine} {ms:.2g} ms per token" for ms, engine in found)
+    return HostChoice(min(found)[1], f"measured here: {said}")
 
 
 def _by_rule(case: TimingCase) -> HostChoice:

@@ -1,7 +1,6 @@
 """Load a pair by its name: find the files, choose and load a backend, load the tokenizer.
 
-Memory is planned before it is allocated. If it is short, the drafter is reduced or left out before the context is cut,
-and `LoadedPair.notice` says so.
+If memory is short, the drafter is reduced or left out before the context is cut; `LoadedPair.notice` says so.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

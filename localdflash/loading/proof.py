@@ -1,22 +1,29 @@
-"""First-load check of the CUDA engine: before `auto` uses it for a pair on a machine, a child process checks it once.
+"""First-load check of the CUDA engine for a pair on a machine, before `auto` uses it.
 
-The child loads the pair and runs every check of `backends/cuda/proof`. CUDA errors are permanent for a process, and
-wrong kernels may crash or hang it, which affects only the child. The verdict is stored (see `verdict`). Until it is
-good, another backend runs the pair. `--backend cuda` runs anyway, with a warning.
+A child process loads the pair and runs the checks of `backends/cuda/proof`, since wrong kernels may crash or hang it.
+Until its verdict is good, another backend runs the pair; `--backend cuda` warns. Verdicts are files, written before a
+check begins: the state "begun" in a file whose lock no process holds means that the check crashed its process.
 """
 
+import hashlib
 from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import date
+from pathlib import Path
 from subprocess import SubprocessError
+from typing import Any, Literal, Self, get_args
 
 from filelock import Timeout
 
 from localdflash.backends.cuda import device
 from localdflash.base.errors import DeviceFailed, LocaldflashError, NoDevice, OutOfMemory
+from localdflash.base.files.json_file import read_json, write_json
+from localdflash.base.files.paths import cache_folder, create_private
+from localdflash.base.system.file_lock import process_lock
 from localdflash.base.system.process import ending_signal
 from localdflash.loading import child
-from localdflash.loading.verdict import State, Subject, Verdict, keep, recall
+from localdflash.loading.backends import call_cuda
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files
@@ -24,7 +31,11 @@ from localdflash.models.running_pair import Running
 from localdflash.models.weights.split import size_of
 
 Watch = Callable[[str], None]
+State = Literal["begun", "sound", "unsound", "undecided"]  # undecided: the check was prevented
 
+METHOD_VERSION = 1  # of the check; verdicts of other versions do not count
+KERNEL_OPTIONS = ("drafter", "draft", "kv", "drafter_bits", "native_fp4")
+MAX_FILE_BYTES = 1 << 14
 TIMEOUT_SECONDS = 300.0  # without a report: one kernel to compile, or one reference on the CPU
 BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks
 MAX_CONTEXT = 4096  # tokens that are loaded for the checks
@@ -34,6 +45,117 @@ PROGRAM = "from localdflash.loading.proof import main; main()"
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return a * b\n\n\ndef sub(a, b):\n    return"
 ENVIRONMENT_ERRORS = (LocaldflashError, ImportError, OSError, SubprocessError, MemoryError)  # not the kernels' fault
 EXTERNAL_SIGNALS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})  # sent by people and systems
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of a check. `operation` failed, or was begun last; `said` is the reason in one line."""
+
+    state: State
+    pair: str
+    machine: list[str]
+    day: str
+    options: dict[str, Any]  # the fields `KERNEL_OPTIONS` of `Options`
+    operation: str = ""
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Pair on this machine, and the file of its verdict."""
+
+    pair: str
+    machine: tuple[str, ...]
+    options: dict[str, Any]
+    place: Path
+
+    @classmethod
+    def of(cls, files: LocalPair, options: Options) -> Self:
+        """Identify a pair on this machine; NoDevice or ModelError if the engine cannot run it here."""
+
+        def identify() -> tuple[tuple[str, ...], tuple[str, ...]]:
+            from localdflash.backends.cuda.identity import subject
+
+            return subject(files, options)
+
+        here, shapes = call_cuda(identify)
+        key = hashlib.sha256(repr((METHOD_VERSION, here, shapes)).encode()).hexdigest()[:32]
+        kernel_options = {name: getattr(options, name) for name in KERNEL_OPTIONS}
+        return cls(options.pair, here, kernel_options, _folder() / f"{key}.json")
+
+    def verdict(self, state: State, operation: str = "", said: str = "") -> Verdict:
+        """Return a verdict with today's date."""
+        today = date.today().isoformat()
+        return Verdict(state, self.pair, list(self.machine), today, self.options, operation, said)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Lock the check for this process; Timeout if another process holds it."""
+        create_private(self.place.parent)
+        return process_lock(self.place.with_suffix(".lock"))
+
+    def why_not(self) -> str:
+        """Return why the engine is not trusted with the pair, with a remedy; "" if it is trusted."""
+        again = f"run `localdflash doctor --check-gpu {self.pair}`"
+        verdict = recall(self.place)
+        if verdict is None:
+            return f"not checked on this GPU yet; {again}"
+        match verdict.state:
+            case "sound":
+                return ""
+            case "unsound":
+                return f"its check on this GPU failed ({verdict.said}); {again} to repeat it"
+            case "undecided":
+                return f"it could not be checked on this GPU: {verdict.said}"
+            case "begun":
+                if self._is_held():
+                    return "another process is checking it on this GPU"
+                return f"its last check crashed its process ({verdict.operation}); {again} to repeat it"
+
+    def _is_held(self) -> bool:
+        with suppress(OSError, LocaldflashError):
+            try:
+                with self.lock():
+                    return False
+            except Timeout:
+                return True
+        return False
+
+
+def _folder() -> Path:
+    return cache_folder() / "gpu-checks"
+
+
+def known() -> list[Verdict]:
+    """Return all verdicts for this machine's GPUs, driver and libraries, sorted by pair; NoDevice without a GPU."""
+
+    def identify() -> list[tuple[str, ...]]:
+        from localdflash.backends.cuda.identity import machines
+
+        return machines()
+
+    here = [list(machine) for machine in call_cuda(identify)]
+    found = [verdict for place in _folder().glob("*.json") if (verdict := recall(place))]
+    return sorted((one for one in found if one.machine in here), key=lambda one: one.pair)
+
+
+def recall(place: Path) -> Verdict | None:
+    """Return the stored verdict, None if there is no readable one."""
+    stored = read_json(place, MAX_FILE_BYTES)
+    try:
+        verdict = Verdict(**{field.name: stored[field.name] for field in fields(Verdict)})
+        return verdict if verdict.state in get_args(State) else None
+    except (KeyError, TypeError):
+        return None
+
+
+def keep(place: Path, verdict: Verdict) -> None:
+    """Store a verdict on the disk before returning, since the check may crash the machine; LocaldflashError if not."""
+    try:
+        write_json(place, asdict(verdict), sync=True)
+    except OSError as error:
+        raise LocaldflashError(
+            f"{place}: cannot be written ({error.strerror}); set LOCALDFLASH_HOME to another folder"
+        ) from error
 
 
 def is_tried_on(options: Options) -> bool:

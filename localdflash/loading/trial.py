@@ -1,12 +1,9 @@
 """Trial load of a new file in a child process, so that a crash in C code ends the child and not the daemon.
 
-A header may pass every check and the model still trip an assertion of llama.cpp or hang it. So a pair with a new or
-changed file is first loaded by a child with the same options, which generates a few tokens within a time limit that
-grows with the files. The child's measurements (timings, bit-exact widths, packed files) are stored, so that the load
-that follows measures nothing again. The verdict is stored under the files' identity: a changed file, another backend or
-another version is tried again.
-
-Files with known hashes are not tried. Errors that the child reports are raised here.
+A model with a valid header may still trip an assertion of llama.cpp or hang it. So a child first loads a pair with a
+new or changed file and generates a few tokens within a time limit. Its measurements are stored, so the load that
+follows measures nothing again. The verdict is stored by files, backend and version. Files with known hashes are not
+tried. Errors that the child reports are raised here.
 """
 
 import hashlib
@@ -25,7 +22,7 @@ from localdflash.loading import child
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import is_known
-from localdflash.models.weights.gguf import check_header
+from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import files_of, size_of
 
 METHOD_VERSION = 1  # of the trial; verdicts of other versions do not count
@@ -33,7 +30,11 @@ TIMEOUT_SECONDS = 60.0
 COMPILE_SECONDS = 600.0  # added where there is a GPU to compile kernels for
 BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks and first measurements
 MAX_VERDICT_BYTES = 4096
-PROGRAM = "from localdflash.loading.trial_child import main; main()"
+PROGRAM = "from localdflash.loading.trial import main; main()"
+GENERATED_TOKENS = 4
+PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
+ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
+EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
 FAULTS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 REMEDY = "download or convert it again (`touch` has it tried again)"
 
@@ -49,7 +50,7 @@ def try_first(files: LocalPair, options: Options) -> None:
         return
     for path in paths:
         if path.suffix != ".safetensors":
-            check_header(path)
+            read_header(path)
     key = hashlib.sha256(_key(paths, options).encode()).hexdigest()[:32]
     place = cache_folder() / "trials" / f"{key}.json"
     said = read_json(place, MAX_VERDICT_BYTES).get("said")
@@ -80,8 +81,7 @@ def tried(paths: list[Path], options: Options) -> str | None:
         raise LocaldflashError(f"{paths[0]}: no process could be started for its trial ({error.strerror})") from error
     if ended.report is not None:
         if kind := ended.report["kind"]:
-            error_type: type[LocaldflashError] = getattr(errors, kind)
-            raise error_type(ended.report["said"])
+            raise getattr(errors, kind)(ended.report["said"])
         return ""
     if ended.is_timeout:
         return f"{paths[0]}: loading took more than {limit:.0f} s and was stopped; {REMEDY}"
@@ -99,3 +99,23 @@ def _crash_reason(path: Path, code: int, stderr_line: str) -> str | None:
     if name == "SIGKILL":
         raise OutOfMemory(f"{path}: the system killed the process that tried to load it; free memory and try again")
     raise LocaldflashError(f"{path}: the process that tried to load it was ended by {name}; try again")
+
+
+def main() -> None:
+    """Run in the child: load the pair, exercise its tokenizer, generate a few tokens, report the result."""
+    from localdflash.engine.generate import Request, generate
+    from localdflash.loading.load_pair import LoadedPair
+
+    options, report = child.begin()
+    try:
+        with LoadedPair(options, tried=True) as loaded:
+            tokenizer = loaded.tokenizer
+            tokenizer.encode(EVERY_BYTE)
+            for token in range(tokenizer.vocab_size):
+                tokenizer.piece(token)
+            ids = tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]
+            for _ in generate(loaded.pair, Request(ids, GENERATED_TOKENS)):
+                pass
+        report(kind="")
+    except LocaldflashError as error:
+        report(kind=type(error).__name__, said=str(error))

@@ -1,25 +1,26 @@
-"""Settings: `config.toml` in the user's configuration folder, and environment variables that override it.
+"""Settings: a flag of a command, else LOCALDFLASH_<TABLE>_<KEY>, else the user's `config.toml`, else the default.
 
-A flag of a command comes first, then LOCALDFLASH_<TABLE>_<KEY>, then the file, then the default. No other place is
-read, least of all the current folder: a repository must not choose models or servers. Every value remembers where it
-comes from.
+The current folder is never read: a repository must not choose models or servers.
 """
 
+import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 from urllib.parse import urlsplit
 
 from localdflash.base.errors import UsageError
+from localdflash.base.files.json_file import replace_file
 from localdflash.base.files.paths import config_folder
-from localdflash.base.files.strict_toml import did_you_mean, number, one_of, read_toml, text, whole
+from localdflash.base.files.strict_toml import did_you_mean, key_lines, number, one_of, read_toml, text, whole
 from localdflash.models.backend_names import BACKENDS, ROWS_MODES, Backend, RowsMode
 
 KV_FORMATS = ("f16", "int8", "fp8")
@@ -28,178 +29,11 @@ DEFAULT = "default"
 REMOVED = {"model": ("proposals",)}  # settings of earlier versions: accepted and ignored
 
 Convert = Callable[[object], Any]
-Found = dict[str, tuple[Any, str]]  # name of a setting -> its value and where that comes from
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Which pair to run, and how. Zeros mean: what the model and the machine suggest."""
-
-    pair: str = "embedded"  # a pair of the registry, hf:owner/name/file.gguf, or the absolute path of a .gguf file
-    backend: Backend = "auto"
-    context: int = 0  # tokens
-    threads: int = 0
-    device: str = "auto"  # auto, cpu, gpu (the best one), or one by number, name, UUID or llama.cpp's name
-    gpu_layers: int = -1  # of the target on that GPU; -1: what fits
-    rows: RowsMode = "auto"  # of llama.cpp: exact or fast; auto: exact where that costs little
-    drafter_bits: int = 8  # 8 or 4, of a drafter on our engines
-    kv: str = "f16"  # type of our own engines' KV cache
-
-
-@dataclass(frozen=True)
-class ChatConfig:
-    """What the chat has of its own."""
-
-    pair: str | None = None  # None: `model.pair` where that is set, else see `localdflash.models.registry.defaults`
-
-
-@dataclass(frozen=True)
-class CompletionConfig:
-    """What completions have of their own."""
-
-    pair: str | None = None  # None: as for the chat
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """Which server to ask, and how the daemon runs."""
-
-    url: str = ""  # an OpenAI-compatible server to ask instead of the daemon
-    key_file: Path | None = None  # holds the bearer key for `url`
-    port: int | None = None  # where the daemon listens on TCP; None, in the file 0: nowhere
-    idle_minutes: float = 15.0  # without a request before a daemon leaves that a client started
-    cache_mb: int | None = None  # of prefixes in memory, for each pair; None: an eighth of what is free, 256 to 8192
-    disk_cache_mb: int = 0  # of prefixes on disk; 0: none
-    queue: int = 64  # requests that may wait
-
-
-@dataclass(frozen=True)
-class Config:
-    """All settings. `origins` names for every setting (`model.pair`) its variable, its file and line, or `default`."""
-
-    model: ModelConfig = field(default_factory=ModelConfig)
-    chat: ChatConfig = field(default_factory=ChatConfig)
-    completion: CompletionConfig = field(default_factory=CompletionConfig)
-    server: ServerConfig = field(default_factory=ServerConfig)
-    origins: Mapping[str, str] = field(default_factory=dict)
-
-
-def config_file() -> Path:
-    """Return the path of the settings; the file need not exist."""
-    return config_folder() / "config.toml"
-
-
-def variable(name: str) -> str:
-    """Return the environment variable of a setting."""
-    return "LOCALDFLASH_" + name.replace(".", "_").upper()
-
-
-def load_config() -> Config:
-    """Read all settings; ModelError names file, line and key of a wrong one, UsageError its variable."""
-    found = {**_from_file(), **_from_environment()}
-    values: dict[str, dict[str, Any]] = {table: {} for table in _SETTINGS}
-    for name, (value, _) in found.items():
-        table, key = name.split(".")
-        values[table][key] = value
-    origins = {name: found[name][1] if name in found else DEFAULT for name in setting_names()}
-    config = Config(
-        ModelConfig(**values["model"]),
-        ChatConfig(**values["chat"]),
-        CompletionConfig(**values["completion"]),
-        ServerConfig(**values["server"]),
-        origins,
-    )
-    _check_key(config)
-    return config
-
-
-def setting_names() -> list[str]:
-    """Return the name of every setting, `table.key`."""
-    return [f"{table}.{key}" for table, keys in _SETTINGS.items() for key in keys]
-
-
-def _from_file() -> Found:
-    file = config_file()
-    if not (file.is_symlink() or file.exists()):
-        return {}
-    root = read_toml(file)
-    root.only(*_SETTINGS)
-    found: Found = {}
-    for name, keys in _SETTINGS.items():
-        if table := root.table(name):
-            table.only(*keys, *REMOVED.get(name, ()))
-            for key in filter(table.__contains__, REMOVED.get(name, ())):
-                _say_once(f"{file}:{table.line(key)}: {name}.{key}: no longer used; remove it")
-            for key in filter(table.__contains__, keys):
-                found[f"{name}.{key}"] = (table.optional(key, keys[key]), f"{file}:{table.line(key)}")
-    return found
-
-
-def _from_environment() -> Found:
-    known = {variable(name): name for name in setting_names()}
-    removed = {variable(f"{table}.{key}") for table, keys in REMOVED.items() for key in keys}
-    found: Found = {}
-    for name, value in os.environ.items():
-        if name in removed:
-            _say_once(f"{name}: no longer used; unset it")
-        elif name in known:
-            table, key = known[name].split(".")
-            try:
-                found[known[name]] = (_converted(value, _SETTINGS[table][key]), name)
-            except ValueError as error:
-                raise UsageError(f"{name}: {error}") from error
-        elif name.startswith(tuple(variable(f"{table}.") for table in _SETTINGS)):
-            near = get_close_matches(name, known, 1)
-            raise UsageError(f"{name}: no such setting; " + (f"did you mean {near[0]}?" if near else "unset it"))
-    return found
-
-
-@cache
-def _say_once(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
-def convert_value(name: str, value: str) -> Any:
-    """Return the value of a setting that was given as text; UsageError if there is no such setting or value."""
-    table, _, key = name.partition(".")
-    if key not in _SETTINGS.get(table, {}):
-        raise UsageError(f"{name}: no such setting{did_you_mean(name, setting_names())}")
-    try:
-        return _converted(value, _SETTINGS[table][key])
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from error
-
-
-def _converted(value: str, convert: Convert) -> Any:
-    """Return the text, or the number that it spells if the setting is not a text."""
-    try:
-        return convert(value)
-    except ValueError:
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?", value):
-            raise
-        return convert(float(value) if "." in value else int(value))
-
-
-def _check_key(config: Config) -> None:
-    """Refuse to send a bearer key unencrypted over the network."""
-    url = urlsplit(config.server.url)
-    if url.scheme == "http" and config.server.key_file and not is_loopback(url.hostname or ""):
-        raise UsageError(
-            f"{config.origins['server.url']}: server.url: the key of server.key_file would go unencrypted to"
-            f" {url.hostname}; use https, or leave out the key"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether what is sent to this host stays on this machine."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+Found = dict[str, tuple[Any, str]]  # name of a setting -> its value and origin
 
 
 def _pair(value: object) -> str:
-    """Return an id or an hf: name as it is; a path only if it means the same file in every folder."""
+    """Take an id, an hf: name or an absolute path."""
     pair = text(value)
     if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or "\\" in pair):
         return pair
@@ -242,27 +76,195 @@ def _drafter_bits(value: object) -> int:
     return bits
 
 
-_SETTINGS: dict[str, dict[str, Convert]] = {
-    "model": {
-        "pair": _pair,
-        "backend": one_of(*BACKENDS),
-        "context": whole(0, 100_000_000),
-        "threads": whole(0, 1024),
-        "device": text,
-        "gpu_layers": whole(-1, 100_000),
-        "rows": one_of(*ROWS_MODES),
-        "drafter_bits": _drafter_bits,
-        "kv": one_of(*KV_FORMATS),
-    },
-    "chat": {"pair": _pair},
-    "completion": {"pair": _pair},
-    "server": {
-        "url": _url,
-        "key_file": _key_file,
-        "port": _port,
-        "idle_minutes": number(0, 1_000_000),
-        "cache_mb": whole(0, 10_000_000),
-        "disk_cache_mb": whole(0, 10_000_000),
-        "queue": whole(1, 10_000),
-    },
+@dataclass(frozen=True)
+class ModelConfig:
+    """Pair to run, and its options; 0: the best value for the model and the machine."""
+
+    pair: Annotated[str, _pair] = "embedded"  # an id of the registry, hf:owner/name/file.gguf, or an absolute path
+    backend: Annotated[Backend, one_of(*BACKENDS)] = "auto"
+    context: Annotated[int, whole(0, 100_000_000)] = 0  # tokens
+    threads: Annotated[int, whole(0, 1024)] = 0
+    device: Annotated[str, text] = "auto"  # auto, cpu, gpu (the best one), or a GPU's number, name or UUID
+    gpu_layers: Annotated[int, whole(-1, 100_000)] = -1  # of the target on that GPU; -1: as many as fit
+    rows: Annotated[RowsMode, one_of(*ROWS_MODES)] = "auto"  # batch widths of llama.cpp; auto: exact if cheap
+    drafter_bits: Annotated[int, _drafter_bits] = 8  # of a drafter on our engines
+    kv: Annotated[str, one_of(*KV_FORMATS)] = "f16"  # type of our own engines' KV cache
+
+
+@dataclass(frozen=True)
+class PairConfig:
+    """Pair of the chat or of completions; None: `model.pair` if that is set, else see `registry.defaults`."""
+
+    pair: Annotated[str | None, _pair] = None
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Remote server, and options of the daemon."""
+
+    url: Annotated[str, _url] = ""  # of an OpenAI-compatible server, used instead of the daemon
+    key_file: Annotated[Path | None, _key_file] = None  # with the bearer key for `url`
+    port: Annotated[int | None, _port] = None  # TCP port of the daemon; None, in the file 0: none
+    idle_minutes: Annotated[float, number(0, 1_000_000)] = 15.0  # without a request until an automatic daemon exits
+    cache_mb: Annotated[int | None, whole(0, 10_000_000)] = None  # of each pair's prefix cache; None: by free memory
+    disk_cache_mb: Annotated[int, whole(0, 10_000_000)] = 0  # of the prefix cache on disk; 0: none
+    queue: Annotated[int, whole(1, 10_000)] = 64  # waiting requests at most
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings. `origins` names for every setting (`model.pair`) its variable, its file and line, or `default`."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    chat: PairConfig = field(default_factory=PairConfig)
+    completion: PairConfig = field(default_factory=PairConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+_TABLES: dict[str, Callable[..., Any]] = {
+    "model": ModelConfig,
+    "chat": PairConfig,
+    "completion": PairConfig,
+    "server": ServerConfig,
 }
+_SETTINGS: dict[str, dict[str, Convert]] = {
+    table: {name: hint.__metadata__[0] for name, hint in get_type_hints(kind, include_extras=True).items()}
+    for table, kind in _TABLES.items()
+}
+
+
+def config_file() -> Path:
+    """Return the path of config.toml, which need not exist."""
+    return config_folder() / "config.toml"
+
+
+def variable(name: str) -> str:
+    """Return the name of a setting's environment variable."""
+    return "LOCALDFLASH_" + name.replace(".", "_").upper()
+
+
+def load_config() -> Config:
+    """Read all settings; ModelError for an invalid line of the file, UsageError for an invalid variable."""
+    found = {**_from_file(), **_from_environment()}
+    tables: dict[str, Any] = {
+        table: kind(**{name.split(".")[1]: found[name][0] for name in found if name.startswith(f"{table}.")})
+        for table, kind in _TABLES.items()
+    }
+    origins = {name: found[name][1] if name in found else DEFAULT for name in setting_names()}
+    config = Config(**tables, origins=origins)
+    _check_key(config)
+    return config
+
+
+def setting_names() -> list[str]:
+    """Return the name of every setting, `table.key`."""
+    return [f"{table}.{key}" for table, keys in _SETTINGS.items() for key in keys]
+
+
+def _from_file() -> Found:
+    file = config_file()
+    if not (file.is_symlink() or file.exists()):
+        return {}
+    root = read_toml(file)
+    root.only(*_SETTINGS)
+    found: Found = {}
+    for name, keys in _SETTINGS.items():
+        if table := root.table(name):
+            table.only(*keys, *REMOVED.get(name, ()))
+            for key in filter(table.__contains__, REMOVED.get(name, ())):
+                _say_once(f"{file}:{table.line(key)}: {name}.{key}: no longer used; remove it")
+            for key in filter(table.__contains__, keys):
+                found[f"{name}.{key}"] = (table.optional(key, keys[key]), f"{file}:{table.line(key)}")
+    return found
+
+
+def _from_environment() -> Found:
+    known = {variable(name): name for name in setting_names()}
+    removed = {variable(f"{table}.{key}") for table, keys in REMOVED.items() for key in keys}
+    found: Found = {}
+    for name, value in os.environ.items():
+        if name in removed:
+            _say_once(f"{name}: no longer used; unset it")
+        elif name in known:
+            found[known[name]] = (_convert_text(known[name], value, name), name)
+        elif name.startswith(tuple(variable(f"{table}.") for table in _SETTINGS)):
+            near = get_close_matches(name, known, 1)
+            raise UsageError(f"{name}: no such setting; " + (f"did you mean {near[0]}?" if near else "unset it"))
+    return found
+
+
+@cache
+def _say_once(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _convert_text(name: str, value: str, where: str) -> Any:
+    """Return the value of a setting that was given as text; UsageError, about `where`, for an invalid one."""
+    table, key = name.split(".")
+    try:
+        return _converted(value, _SETTINGS[table][key])
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def set_value(name: str, value: str) -> None:
+    """Write a setting `table.key` to config.toml; comments and other settings stay unchanged.
+
+    UsageError if there is no such setting or value, or the file has an unusual form.
+    """
+    if name not in setting_names():
+        raise UsageError(f"{name}: no such setting{did_you_mean(name, setting_names())}")
+    load_config()  # raises for a file that is invalid already
+    converted = _convert_text(name, value, name)
+    table, _, key = name.partition(".")
+    file = config_file()
+    before = file.read_text("utf-8") if file.exists() else ""
+    stored = converted if isinstance(converted, int | float) else value
+    after = _edited(before, table, key, stored)
+    values = tomllib.loads(before)
+    values.setdefault(table, {})[key] = stored
+    if tomllib.loads(after) != values:
+        raise UsageError(f"{file}: {name} is written in a way that cannot be changed here; edit the file")
+    replace_file(file.resolve(), after)  # follows a symbolic link
+
+
+def _edited(text: str, table: str, key: str, value: str | float) -> str:
+    """Return the text of the file with one line replaced or added."""
+    lines, places = text.splitlines(), key_lines(text)
+    line = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    if at := places.get((table, key)):
+        lines[at - 1] = line
+    elif at := places.get((table,)):
+        lines.insert(at, line)
+    else:
+        lines += [f"[{table}]", line] if not lines else ["", f"[{table}]", line]
+    return "\n".join(lines) + "\n"
+
+
+def _converted(value: str, convert: Convert) -> Any:
+    """Convert a text, or the number that it spells."""
+    try:
+        return convert(value)
+    except ValueError:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?", value):
+            raise
+        return convert(float(value) if "." in value else int(value))
+
+
+def _check_key(config: Config) -> None:
+    """Refuse to send a bearer key unencrypted over the network."""
+    url = urlsplit(config.server.url)
+    if url.scheme == "http" and config.server.key_file and not is_loopback(url.hostname or ""):
+        raise UsageError(
+            f"{config.origins['server.url']}: server.url: the key of server.key_file would go unencrypted to"
+            f" {url.hostname}; use https, or leave out the key"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

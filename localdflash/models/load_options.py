@@ -1,4 +1,4 @@
-"""How a pair is to be run: the argument of every backend's `load` besides the pair's files."""
+"""Options of a pair, an argument of every backend's `load`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +14,7 @@ Costs = Callable[[Target, Sequence[Drafter]], Controller]
 
 @dataclass(frozen=True)
 class Options:
-    """Zeros mean what the model and the machine suggest; of `gpu_layers`, -1 does.
-
-    "auto" is CUDA where that can run the pair, else llama.cpp on a GPU, else our own CPU engine or llama.cpp, whichever
-    is faster here.
-    """
+    """Options of a pair; 0 (-1 of `gpu_layers`): the best value for the model and the machine. See `automatic`."""
 
     pair: str = "embedded"
     backend: Backend = "auto"
@@ -26,13 +22,13 @@ class Options:
     context: int = 0
     draft: bool = True
     drafter_bits: int = 8  # 8 or 4, of drafters on our engines: CPU floats and Q8_0, CUDA safetensors
-    native_fp4: bool = False  # multiply in FP4 on Blackwell RTX: rounds activations too, so another text
+    native_fp4: bool = False  # multiply in FP4 on Blackwell RTX; changes the text
     device: str = "auto"  # "cpu", "gpu" (the best one), or a GPU as CUDA or llama.cpp call it; auto: see `loading`
-    gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head counted as one; -1: what fits
-    rows: RowsMode = "auto"  # of llama.cpp: "exact" is certified identity at any price, "fast" is none
-    drafter: str = ""  # another one than the pair's: a path, or an hf: name
+    gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head included; -1: as many as fit
+    rows: RowsMode = "auto"  # batch widths of llama.cpp: "exact" certifies identity at any cost, "fast" never
+    drafter: str = ""  # replaces the pair's: a path, or an hf: name
     kv: str = "f16"  # type of our own engines' KV cache: f16 or int8, on CUDA also fp8
-    roomy: bool = field(default=False, compare=False)  # OutOfMemory where it would be cramped
+    roomy: bool = field(default=False, compare=False)  # OutOfMemory instead of a reduced drafter or a short context
     progress: Progress | None = None
     compiling: Compiling | None = None
-    costs: Costs | None = None  # what a verify and a draft cost on a processor; None: they are measured at load
+    costs: Costs | None = None  # of verify steps and drafts; None: measured at load

@@ -1,4 +1,4 @@
-"""What every backend's `load` returns: a pair that runs, and everything the other rooms need to know of it."""
+"""Loaded pair, as every backend's `load` returns it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,10 @@ from localdflash.models.memory.parts import Parts
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A pair on its backend. `close` frees it, once.
+    """Pair on its backend. `close` frees it, once.
 
-    `identity` is what decides the bytes of a saved sequence beside the files and the options. `vocab_size` is the
-    width of the logits. `measured` gives the bytes of each part as they are now, by the names of `predicted`, which
-    is empty if nothing could be planned.
+    `identity` decides the bytes of a saved sequence, together with the files and the options. `vocab_size` is the width
+    of the logits. `measured` returns the current bytes of each part; `predicted` is empty if nothing was planned.
     """
 
     pair: Pair
@@ -29,18 +28,18 @@ class Running:
     close: Callable[[], None]
     predicted: Parts = field(default_factory=dict)
     notices: Sequence[str] = ()  # lines for the user
-    rows: str = ""  # what is certified of llama.cpp's rows, and what that costs
-    host: HostPair | None = None  # the pair itself, where it is composed in Python
-    on_device: Sequence[str] = ()  # what drafts where it is not, by name
+    rows: str = ""  # status of llama.cpp's bit-exact widths, and their cost
+    host: HostPair | None = None  # the pair, if it is composed in Python
+    on_device: Sequence[str] = ()  # names of the drafters, if it is not
 
     @property
     def drafters(self) -> Sequence[str]:
-        """Return what drafts, by name."""
+        """Return the names of the active drafters."""
         return [drafter.name for drafter in self.host.drafters] if self.host else self.on_device
 
 
 def compose(target: Target, drafters: Sequence[Drafter], options: Options) -> HostPair:
-    """A pair of a target and drafters, with lookup if it may draft at all; costs that `options` lack are measured."""
+    """Compose a pair, with prompt lookup if it may draft; measure costs that `options` lack."""
     if not options.draft:
         return HostPair(target)
     drafters = [LookupDrafter(), *drafters]

@@ -1,23 +1,167 @@
 """Answer formats of model families: the tokens around thoughts, the answer and tool calls.
 
-The format follows from the model's vocabulary and chat template, never from the model's name. Every format decodes to
-one text in the form of `thoughts`; tool calls pass through unmodified. Markers are recognised by token id, so a message
-that spells a marker stays text.
+The format follows from the model's vocabulary, never from its name. Every format decodes to one text in the form of
+`thoughts`. Markers are recognised by token id, so a message that spells a marker stays text.
+
+`MarkedText`: thoughts stand between two marker tokens (Qwen's `<think>`, Gemma's `<|channel>thought`).
+
+`HarmonyText`: gpt-oss's format, messages one after another, each with a header that names its channel:
+
+    <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
+
+Messages in the channel `analysis` are thoughts; all others, and text without a header, belong to the answer. A message
+with a recipient (`to=functions.x`) is a tool call; it stays unmodified, with its header.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 from localdflash.text import thoughts
-from localdflash.text.answer_readers import HarmonyText, MarkedText, ThoughtMarks
 from localdflash.text.stream import Detokenizer, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
 
 FirstPart = Literal["", "text", "call"]  # of an answer without thoughts; "" leaves it to the model
 LOWEST_EFFORT = "low"  # for templates that cannot switch thinking off
+
+
+@dataclass(frozen=True)
+class ThoughtMarks:
+    """Marker tokens around thoughts, the text after the opening one, and both as a template writes them."""
+
+    opening: str
+    closing: str
+    label: str
+    before: str
+    after: str
+
+
+class MarkedText:
+    """`TextDecoder` of answers with marked thoughts. `begun` is the text before the first id.
+
+    `thinking`: the prompt ends inside thoughts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, marks: ThoughtMarks, begun: str = "", *, thinking: bool = False) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._opening, self._closing = tokenizer.special(marks.opening), tokenizer.special(marks.closing)
+        self._label, self._writer = marks.label, thoughts.ThoughtWriter(begun)
+        self._thinking = thinking
+        self._seen: str | None = None  # the part of a label read so far
+
+    def push(self, ids: Iterable[int]) -> str:
+        """See `TextDecoder`."""
+        return "".join(map(self._token, ids))
+
+    def finish(self) -> str:
+        """See `TextDecoder`."""
+        return self._text(self._detokenizer.finish())
+
+    def _token(self, token: int) -> str:
+        if token not in (self._opening, self._closing):
+            return self._text(self._detokenizer.push([token]))
+        rest = self._text(self._detokenizer.finish())
+        self._thinking = token == self._opening
+        self._seen = "" if self._thinking and self._label else None
+        return rest if self._thinking else rest + self._writer.close()
+
+    def _text(self, text: str) -> str:
+        if not self._thinking:
+            return self._writer.add_answer(text)
+        if self._seen is None:
+            return self._writer.add_thought(text)
+        self._seen += text
+        if self._label.startswith(self._seen):
+            return ""  # an incomplete label is not part of the thoughts
+        text, self._seen = self._seen.removeprefix(self._label), None
+        return self._writer.add_thought(text)
+
+
+_MARK = re.compile(r"(<\|[a-z]+\|>)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT = re.compile(r"\bto=[^\s<]")
+_START, _MESSAGE = "<|start|>", "<|message|>"
+_IN_HEADERS = ("<|channel|>", "<|constrain|>")
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+
+
+class HarmonyText:
+    """`TextDecoder` of gpt-oss's answers. `begun` is the text before the first id.
+
+    `header`: the part of the first message's header that the prompt holds, after `<|start|>assistant`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, begun: str = "", header: str = "") -> None:
+        names = (_START, _MESSAGE, *_IN_HEADERS, *_ENDS)
+        self._marks = {tokenizer.special(name): name for name in names if tokenizer.has_special(name)}
+        self._detokenizer, self._writer = Detokenizer(tokenizer), thoughts.ThoughtWriter(begun)
+        self._header: str | None = ""  # the current message's header so far; None inside its text
+        self._is_thought = False  # the current message
+        self._has_text = bool(thoughts.split(begun)[1])  # the answer
+        for part in _MARK.split(header):
+            self._mark(part) if part in self._marks.values() else self._text(part)
+        self._is_first = self._header is not None  # the next text, in its message
+
+    def push(self, ids: Iterable[int]) -> str:
+        """See `TextDecoder`."""
+        return "".join(map(self._token, ids))
+
+    def finish(self) -> str:
+        """See `TextDecoder`; an incomplete header has no text."""
+        text = self._text(self._detokenizer.finish())
+        if self._header is None or "<|" in self._header:
+            return text
+        return text + self._message(self._header)
+
+    def _token(self, token: int) -> str:
+        mark = self._marks.get(token)
+        if mark is None:
+            return self._text(self._detokenizer.push([token]))
+        return self._text(self._detokenizer.finish()) + self._mark(mark)
+
+    def _mark(self, mark: str) -> str:
+        if mark == _MESSAGE:
+            return self._begin(self._header or "")
+        if mark in _IN_HEADERS:
+            self._header = (self._header or "") + mark
+        else:
+            self._header = mark if mark == _START else ""
+        return ""
+
+    def _begin(self, header: str) -> str:
+        """Begin the message after its header."""
+        calls = bool(_RECIPIENT.search(header))
+        channel = _CHANNEL.search(header)
+        self._is_thought = not calls and channel is not None and channel[1] == "analysis"
+        closed = self._writer.close() if self._writer.thinking and not self._is_thought else ""
+        if not calls:
+            return closed + self._message("")
+        called = header if header.startswith(_START) else f"{_START}assistant{header}"
+        return closed + self._message(called + _MESSAGE)
+
+    def _message(self, text: str) -> str:
+        """Begin a message with this text."""
+        self._header, self._is_first = None, True
+        return self._text(text)
+
+    def _text(self, text: str) -> str:
+        if self._header is not None:
+            self._header += text
+            if "<|" in self._header or "to=".startswith(self._header.lstrip()[:3]):
+                return ""
+            self._is_thought = False
+            return self._message(self._header)  # no header: text of the answer
+        if not text:
+            return ""
+        is_first, self._is_first = self._is_first, False
+        if self._is_thought:
+            return self._writer.add_thought("\n\n" + text if is_first else text)
+        text = "\n\n" + text if is_first and self._has_text else text
+        self._has_text = True
+        return self._writer.add_answer(text)
 
 
 @dataclass(frozen=True)
@@ -28,60 +172,38 @@ class AnswerStart:
     spelling: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
 
-class AnswerFormat(Protocol):
-    """Answer format of a model family."""
-
-    def start(self, prompt: Sequence[PromptStretch], begun: str, *, first_part: FirstPart) -> AnswerStart:
-        """Return the start of an answer that continues `begun`; with `first_part` the answer has no thoughts."""
-
-
-class PlainFormat:
-    """Format without thoughts: all text is the answer."""
-
-    def start(self, prompt: Sequence[PromptStretch], begun: str, *, first_part: FirstPart) -> AnswerStart:
-        """See `AnswerFormat`."""
-        return AnswerStart([PromptStretch(begun, True)])
-
-
-@dataclass(frozen=True)
-class MarkedFormat:
-    """Format with thoughts between two markers; the template may have written the opening one."""
-
-    marks: ThoughtMarks
-
-    def start(self, prompt: Sequence[PromptStretch], begun: str, *, first_part: FirstPart) -> AnswerStart:
-        """See `AnswerFormat`."""
-        marks, tail = self.marks, _template_tail(prompt)
-        inside = tail.rfind(marks.opening) > tail.rfind(marks.closing)
-        thought, said, thinking = thoughts.split(begun)
-        added: list[PromptStretch] = []
-        if thought or thinking:
-            added += [] if inside else [PromptStretch(marks.before, False)]
-            added += [PromptStretch(thought, True)]
-            inside = True
-        if inside and (first_part or (begun and not thinking)):
-            added.append(PromptStretch(marks.after, False))
-            inside = False
-        added.append(PromptStretch(said, True))
-        return AnswerStart(added, partial(MarkedText, marks=marks, begun=begun, thinking=inside))
+def _start_marked(
+    marks: ThoughtMarks, prompt: Sequence[PromptStretch], begun: str, first_part: FirstPart
+) -> AnswerStart:
+    """Start an answer with thoughts between two markers; the template may have written the opening one."""
+    tail = _template_tail(prompt)
+    inside = tail.rfind(marks.opening) > tail.rfind(marks.closing)
+    thought, said, thinking = thoughts.split(begun)
+    added: list[PromptStretch] = []
+    if thought or thinking:
+        added += [] if inside else [PromptStretch(marks.before, False)]
+        added += [PromptStretch(thought, True)]
+        inside = True
+    if inside and (first_part or (begun and not thinking)):
+        added.append(PromptStretch(marks.after, False))
+        inside = False
+    added.append(PromptStretch(said, True))
+    return AnswerStart(added, partial(MarkedText, marks=marks, begun=begun, thinking=inside))
 
 
-class HarmonyFormat:
-    """Format of gpt-oss: an answer is several messages, each in its own channel."""
-
-    def start(self, prompt: Sequence[PromptStretch], begun: str, *, first_part: FirstPart) -> AnswerStart:
-        """See `AnswerFormat`."""
-        thought, said, thinking = thoughts.split(begun)
-        added: list[PromptStretch] = []
-        if thought or thinking:
-            added += [PromptStretch("<|channel|>analysis<|message|>", False), PromptStretch(thought, True)]
-            if first_part or not thinking:
-                added.append(PromptStretch("<|end|><|start|>assistant", False))
-        if said or first_part == "text":
-            added += [PromptStretch("<|channel|>final<|message|>", False), PromptStretch(said, True)]
-        trusted = "".join(piece.text for piece in added if not piece.from_user)
-        _, written, header = (_template_tail(prompt) + trusted).rpartition("<|start|>assistant")
-        return AnswerStart(added, partial(HarmonyText, begun=begun, header=header if written else ""))
+def _start_harmony(prompt: Sequence[PromptStretch], begun: str, first_part: FirstPart) -> AnswerStart:
+    """Start an answer of gpt-oss: several messages, each in its own channel."""
+    thought, said, thinking = thoughts.split(begun)
+    added: list[PromptStretch] = []
+    if thought or thinking:
+        added += [PromptStretch("<|channel|>analysis<|message|>", False), PromptStretch(thought, True)]
+        if first_part or not thinking:
+            added.append(PromptStretch("<|end|><|start|>assistant", False))
+    if said or first_part == "text":
+        added += [PromptStretch("<|channel|>final<|message|>", False), PromptStretch(said, True)]
+    trusted = "".join(piece.text for piece in added if not piece.from_user)
+    _, written, header = (_template_tail(prompt) + trusted).rpartition("<|start|>assistant")
+    return AnswerStart(added, partial(HarmonyText, begun=begun, header=header if written else ""))
 
 
 # In the order of detection: the first whose markers are tokens of the model.
@@ -92,14 +214,16 @@ MARKS = (
 HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>")
 
 
-def format_of(tokenizer: Tokenizer) -> AnswerFormat:
-    """Return the answer format of a model."""
+def start_answer(
+    tokenizer: Tokenizer, prompt: Sequence[PromptStretch], begun: str, *, first_part: FirstPart
+) -> AnswerStart:
+    """Return the start of an answer that continues `begun`; with `first_part` the answer has no thoughts."""
     if all(map(tokenizer.has_special, HARMONY)):
-        return HarmonyFormat()
+        return _start_harmony(prompt, begun, first_part)
     for marks in MARKS:
         if tokenizer.has_special(marks.opening) and tokenizer.has_special(marks.closing):
-            return MarkedFormat(marks)
-    return PlainFormat()
+            return _start_marked(marks, prompt, begun, first_part)
+    return AnswerStart([PromptStretch(begun, True)])
 
 
 def template_switches(template: str, requested: Mapping[str, str | bool] | None) -> dict[str, str | bool]:

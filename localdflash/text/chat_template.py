@@ -1,21 +1,17 @@
-"""Render a conversation with the model's chat template, and encode the prompt.
+"""Render a conversation with the model's chat template in a sandbox, and encode the prompt.
 
-The template comes with the model, so it runs in a sandbox with limits (`template_sandbox`). Messages come from users,
-files and tools, so they must not produce markers. Guarantees for every template and message:
+Messages come from users, files and tools. Guarantees for every template and message:
 
-- A character of a message, and text that the template derives from it, is encoded as plain text. A message that spells
-  `<|im_end|>` becomes letters, never the token. This holds too where the template adds the other half of a marker.
-- A template may inspect and cut messages (`"</think>" in content`, `split`, `trim`, `length`, slices) and sees the
-  unmodified text. If it transforms text after joining it with its own, the text may be trimmed less, but it stays plain
-  text (see `user_text`).
+- A character of a message, and text that the template derives from it, is encoded as plain text, never as a marker.
+  This holds too where the template adds the other half of a marker.
+- A template sees the unmodified text and may inspect and cut it (`"</think>" in content`, `split`, `trim`, slices).
 - Ordinary messages give the same ids as tokenising the whole rendered prompt at once.
 
-An earlier answer's content includes its thoughts in the form of `thoughts`. A template with a field for thoughts gets
-them there and decides whether the model reads them again.
+A template with a field for thoughts gets an earlier answer's thoughts there.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -82,16 +78,10 @@ def encode_chat(
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch]) -> list[int]:
     """Return the ids of a rendered prompt, with BOS if the model needs it."""
-    ids: list[int] = []
-    text = ""
-    for piece in prompt:
-        for part in [piece.text] if piece.from_user else tokenizer.split_markers(piece.text):
-            if isinstance(part, str):
-                text += part
-            else:
-                ids += [*tokenizer.encode(text), part]
-                text = ""
-    ids += tokenizer.encode(text)
+    parts = (
+        part for piece in prompt for part in ([piece.text] if piece.from_user else tokenizer.split_markers(piece.text))
+    )
+    ids = _encode_parts(tokenizer, parts)
     bos = tokenizer.bos()
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
@@ -102,16 +92,25 @@ def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch]) -> list[
     The model's own text counts as user text. Markers with a text, such as `<think>`, are restored in it. Control
     tokens, which would end the turn, have no text and are never produced.
     """
+    parts = (
+        part
+        for piece in begun
+        for part in (_written(tokenizer, piece.text) if piece.from_user else tokenizer.split_markers(piece.text))
+    )
+    return _encode_parts(tokenizer, parts, continues=True)
+
+
+def _encode_parts(tokenizer: Tokenizer, parts: Iterable[str | int], *, continues: bool = False) -> list[int]:
+    """Return the ids of text between markers; adjacent texts are encoded as one."""
     ids: list[int] = []
-    plain = ""
-    for piece in begun:
-        for part in _written(tokenizer, piece.text) if piece.from_user else tokenizer.split_markers(piece.text):
-            if isinstance(part, str):
-                plain += part
-            else:
-                ids += [*tokenizer.encode(plain, continues=True), part]
-                plain = ""
-    return ids + tokenizer.encode(plain, continues=True)
+    text = ""
+    for part in parts:
+        if isinstance(part, str):
+            text += part
+        else:
+            ids += [*tokenizer.encode(text, continues=continues), part]
+            text = ""
+    return ids + tokenizer.encode(text, continues=continues)
 
 
 def _written(tokenizer: Tokenizer, text: str) -> list[str | int]:

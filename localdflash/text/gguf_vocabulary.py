@@ -32,12 +32,6 @@ _FIM_NAMES = {  # role -> spellings; the first that the vocabulary has is a cont
     "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
     "fim_sep": "<|file_sep|>",
 }
-_FIM_KEYS = {
-    "prefix": ("fim_pre", "prefix"),
-    "suffix": ("fim_suf", "suffix"),
-    "middle": ("fim_mid", "middle"),
-    **{role: (role,) for role in ("fim_pad", "fim_rep", "fim_sep")},
-}
 _HARMONY_TEXT = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss: shown in answers
 
 # Word boundaries by tokenizer.ggml.pre; each pattern splits what the one before it left.
@@ -88,6 +82,7 @@ class GGUFVocabulary:
     def __init__(self, header: GGUFHeader, ids: dict[str, int], types: list[int], encode: Encoder) -> None:
         self._values, self._encode = header.metadata, encode
         self._ids, self._texts, self._types = ids, list(ids), types
+        self.size = len(ids)
         self._is_sentencepiece = self._values["tokenizer.ggml.model"] == "llama"
         default = (1, 2) if self._is_sentencepiece else (11, 11)
         self.bos_id, self.eos_id = self._id("bos", default[0]), self._id("eos", default[1])
@@ -95,18 +90,16 @@ class GGUFVocabulary:
         self.adds_bos = bool(self._values.get("tokenizer.ggml.add_bos_token", bos_by_default))
         self._control = {token for token, kind in enumerate(self._types) if kind == CONTROL}
         self.end_ids = self._find_ends()
-        self._find_exceptions()
+        for text in (*_HARMONY_TEXT, "<|end|>"):
+            if text in ids and (text in _HARMONY_TEXT or ids[text] not in self.end_ids):
+                self._types[ids[text]] = USER_DEFINED
+                self._control.discard(ids[text])
         self.special_tokens: Sequence[SpecialToken] = tuple(self._special_tokens())
         self._user_defined = sorted(
             (token for token in self.special_tokens if token.is_user_defined and not token.is_control),
             key=lambda token: -len(token.text.encode()),
         )
         self._space_prefix = bool(self._values.get("tokenizer.ggml.add_space_prefix", self._is_sentencepiece))
-
-    @property
-    def size(self) -> int:
-        """See the protocol."""
-        return len(self._texts)
 
     def metadata(self, key: str) -> str | None:
         """See the protocol."""
@@ -150,7 +143,7 @@ class GGUFVocabulary:
         """Return the ids that end an answer, and count them and the fill-in-the-middle tokens as control tokens."""
         fim: dict[str, int] = {}
         for role, spellings in _FIM_NAMES.items():
-            token = next((token for key in _FIM_KEYS[role] if (token := self._id(key)) >= 0), -1)
+            token = next((token for key in (f"fim_{role[:3]}", role) if (token := self._id(key)) >= 0), -1)
             if token < 0:
                 token = next((self._ids[text] for text in spellings.split() if text in self._ids), -1)
                 self._control |= {token} - {-1}
@@ -162,14 +155,6 @@ class GGUFVocabulary:
         if "<|end|>" in texts and "<|call|>" in texts and texts & {"<|return|>", "<|flush|>"}:
             ends.discard(self._ids["<|end|>"])  # gpt-oss: it ends a message, not the answer
         return frozenset(ends - {-1})
-
-    def _find_exceptions(self) -> None:
-        exceptions = [text for text in _HARMONY_TEXT if text in self._ids]
-        if "<|end|>" in self._ids and self._ids["<|end|>"] not in self.end_ids:
-            exceptions.append("<|end|>")
-        for text in exceptions:
-            self._types[self._ids[text]] = USER_DEFINED
-            self._control.discard(self._ids[text])
 
     def _special_tokens(self) -> Iterator[SpecialToken]:
         strips = any(name in str(self._values.get("general.name", "")).lower() for name in ("phi-3", "phi3"))

@@ -1,12 +1,10 @@
 """Grammar constraints: the tokens that may come next, so that an answer is JSON of a schema or fits another grammar.
 
-llguidance parses; this module gives it the model's vocabulary and translates its errors. A constraint applies to text:
-the model may split admitted text into any tokens. Markers of the chat template are not admitted, except the end tokens
-where the text is complete. Terminals are greedy: `word "x"` with `word: /[a-z]+/` has no end, since the word takes the
-x.
+llguidance parses; this module gives it the model's vocabulary and translates its errors. The model may split admitted
+text into any tokens; markers are not admitted, except the end tokens where the text is complete. Terminals are greedy:
+`word "x"` with `word: /[a-z]+/` has no end, since the word takes the x.
 
-Grammars come with requests, so their cost is limited: 64 KiB of text, a trial compilation in another process, the work
-of every mask. A grammar beyond a limit ends the request with a UsageError.
+Grammars come with requests, so text, compilation and masks are limited. Beyond a limit the request gets a UsageError.
 """
 
 import json
@@ -103,10 +101,6 @@ class Grammars:
             raise UsageError(f"JSON schema: {_reason(str(error))}") from error
         return self._constraint("JSON schema", grammar)
 
-    def json_object(self) -> GrammarConstraint:
-        """Return a constraint to any JSON object."""
-        return self.json_schema({"type": "object"})
-
     def lark(self, text: str) -> GrammarConstraint:
         """Return a constraint to a grammar in llguidance's dialect of Lark."""
         _check_size("Lark grammar", text)
@@ -120,11 +114,6 @@ class Grammars:
         except ValueError as error:
             raise UsageError(f"GBNF grammar: {_reason(str(error))}") from error
         return self._constraint("GBNF grammar", LLMatcher.grammar_from_lark(lark))
-
-    def regex(self, text: str) -> GrammarConstraint:
-        """Return a constraint to text that this regular expression matches as a whole."""
-        _check_size("regular expression", text)
-        return self._constraint("regular expression", LLMatcher.grammar_from_regex(text))
 
     def _constraint(self, kind: str, grammar: str) -> GrammarConstraint:
         try:
@@ -141,12 +130,12 @@ class Grammars:
     def _vocabulary(self) -> LLTokenizer:
         with self._preparing:
             if self._prepared is None:
-                wrapper = TokenizerWrapper(_Vocabulary(self._tokenizer, self.vocab_size))
+                wrapper = TokenizerWrapper(_GuidanceVocabulary(self._tokenizer, self.vocab_size))
                 self._prepared = LLTokenizer(wrapper, eos_token=sorted(self._tokenizer.ends))
             return self._prepared
 
 
-class _Vocabulary:
+class _GuidanceVocabulary:
     """Adapter of a `Tokenizer` to llguidance's interface."""
 
     bos_token_id = None

@@ -44,11 +44,8 @@ def _limit_this_process() -> None:
     if sys.platform != "win32":
         import resource
 
-        for what, limit in (
-            (resource.RLIMIT_AS, MEMORY),
-            (resource.RLIMIT_CPU, SECONDS),
-            (resource.RLIMIT_CORE, 0),
-        ):
+        limits = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: SECONDS, resource.RLIMIT_CORE: 0}
+        for what, limit in limits.items():
             resource.setrlimit(what, (limit, limit))
 
 

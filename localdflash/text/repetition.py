@@ -1,8 +1,7 @@
-"""Ends an answer that repeats one stretch of text again and again, with nothing between.
+"""End an answer that repeats one stretch of text again and again.
 
-The text's period is the distance of its last characters to the nearest place where they stood before. It repeats if it
-has had this period for at least four rounds and 400 characters: a rule or a row of zeros is shorter, and what a model
-says so often it does not leave by itself. Where the text is cut does not depend on the pieces in which it comes.
+The period is the distance from the last characters to their previous occurrence. Text repeats if it has had the same
+period for at least four rounds and 400 characters. The place of the cut does not depend on the pieces of the text.
 """
 
 ROUNDS, MIN_CHARS = 4, 400

@@ -1,13 +1,7 @@
 """Make text safe to show on a terminal. All text from models, files, paths and the clipboard passes through here.
 
-Control characters and invisible characters are spelled out:
-
-- line feed and tab stay; carriage return is dropped, so that CRLF is a line end and no text overwrites a line;
-- other C0 controls and DEL become their pictures (ESC is U+241B), C1 controls `⟦U+009B⟧`;
-- bidirectional controls, zero-width and other invisible characters, tag characters, supplementary variation selectors,
-  line and paragraph separators and lone surrogates become `⟦U+202E⟧`.
-
-The zero-width joiner counts as invisible, also inside an emoji. The emoji variation selectors U+FE00 to U+FE0F stay.
+Line feed and tab stay; carriage return is dropped. Other C0 controls and DEL become their pictures (ESC is U+241B).
+C1 controls, bidirectional controls, invisible characters (also inside an emoji) and lone surrogates become `⟦U+202E⟧`.
 Each character is handled alone, so text may come in any pieces.
 """
 

@@ -1,8 +1,6 @@
 """Incremental decoding: a stream of token ids becomes a stream of text that is final when it is emitted.
 
-`Detokenizer` holds bytes back until they are whole characters; chats use the decoder of their `answer_format`.
-`StopStrings` holds text back while it may be the start of a stop string. An `Ending` ends the text by its content.
-`AnswerText` combines the three for one answer. Any split of the input into pieces gives the same text.
+Any split of the input into pieces gives the same text.
 """
 
 import codecs

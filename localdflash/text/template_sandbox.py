@@ -1,9 +1,8 @@
 """Jinja environment for templates from model files: no escape, no hang, no exhausted memory.
 
-It is jinja2's immutable sandbox with two restrictions. Templates get only the filters, globals and string methods that
-chat templates use. Every value that an operator, a call, a filter, a slice or a literal makes, every printed value and
-every iteration of a loop is charged to a `RenderBudget` of characters and seconds. Operations that can multiply text
-(`"a" * n`, `replace`, `join`) are charged in advance. No part of a template runs while it is compiled.
+It is jinja2's immutable sandbox with only the filters, globals and string methods that chat templates use, and with a
+`RenderBudget` of characters and seconds. Every made or printed value and every iteration is charged; operations that
+can multiply text (`"a" * n`, `replace`, `join`) are charged in advance. No part of a template runs at compile time.
 """
 
 import re
@@ -245,13 +244,11 @@ class _MeterInserter(NodeTransformer):
         self.generic_visit(node)
         return _report("concatenated", *node.nodes)
 
-    def visit_List(self, node: nodes.List) -> nodes.Expr:  # noqa: N802
+    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
         return _report("charge_display", node)
 
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:  # noqa: N802
-        self.generic_visit(node)
-        return _report("charge_display", node)
+    visit_Dict = visit_List  # noqa: N815
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)

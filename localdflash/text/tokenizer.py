@@ -1,27 +1,21 @@
 """Turn text into token ids and back, with the vocabulary of a GGUF file.
 
-Two kinds of text meet in a prompt and are kept apart here. `encode` takes user text (messages, source code): whatever
-it spells, the result holds no marker. `split_markers` takes text that we or the model's author wrote (a chat template):
-only there do spellings such as `<|im_start|>` become marker ids.
+`encode` takes user text: whatever it spells, the result holds no marker. `split_markers` takes trusted text (a chat
+template), where spellings such as `<|im_start|>` become marker ids.
 
-A *marker* is a control token, or a user-defined token spelled in brackets (`<tool_call>`, `[PAD7]`) unless it is a
-plain HTML tag that the model's chat template does not use: Gemma has those as ordinary words. llama.cpp parses
-user-defined tokens even in plain text, and SentencePiece merges may arrive at a control token; `encode` breaks such a
-spelling after its first character. Other user-defined tokens (runs of blanks) are ordinary text.
+A *marker* is a control token, or a user-defined token spelled in brackets (`<tool_call>`, `[PAD7]`), except HTML tags
+that the chat template does not use: Gemma has those as ordinary words. llama.cpp parses user-defined tokens even in
+plain text, and SentencePiece merges may arrive at a control token; `encode` breaks such a spelling after its first
+character.
 
-Long text is tokenised in stretches of at most 4 096 characters, cut between two words: there every pre-tokenizer cuts
-too, so ids do not change. Only a stretch without such a place is cut anywhere. Several of llama.cpp's
-pre-tokenizers recurse once per character and end the process on a longer run.
-
-Ids of a longer text need not start with the ids of a shorter one: byte-pair merges may change the last ids when text
-is appended.
+Long text is tokenised in stretches of at most 4 096 characters, cut between two words, where every pre-tokenizer cuts
+too: several of llama.cpp's pre-tokenizers recurse once per character and overflow the stack.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 from localdflash.base import extras
@@ -38,13 +32,13 @@ _C_SPACE = r"[ \t\n\v\f\r]*"
 
 
 class Tokenizer:
-    """The vocabulary of one model. Immutable after construction, safe to use from several threads."""
+    """Tokenizer of one model. Immutable and thread-safe."""
 
     def __init__(self, vocabulary: ModelVocabulary) -> None:
         self._vocabulary = vocabulary
         self.vocab_size = vocabulary.size
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        self._special = {token.text: token.id for token in vocabulary.special_tokens}
+        self.specials: Mapping[str, int] = {token.text: token.id for token in vocabulary.special_tokens}  # by spelling
         template = self.chat_template() or ""
         markers = {token.text: token for token in vocabulary.special_tokens if _is_marker(token, template)}
         self._markers = {text: token.id for text, token in markers.items()}
@@ -62,10 +56,9 @@ class Tokenizer:
         return cls(read_vocabulary(path))
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]:
-        """Ids of user text: no BOS, no marker whatever the text spells; a lone surrogate counts as U+FFFD.
+        """Return the ids of user text: no BOS, no marker whatever the text spells; a lone surrogate counts as U+FFFD.
 
-        SentencePiece vocabularies put a space before text; `continues` says that the text follows other text and
-        leaves that space out.
+        SentencePiece vocabularies put a space before text, unless the text `continues` other text.
         """
         ids: list[int] = []
         for stretch in _stretches(_valid(text)):
@@ -74,7 +67,7 @@ class Tokenizer:
         return ids
 
     def split_markers(self, text: str) -> list[str | int]:
-        """Cut trusted text at its markers: the text between them, and the ids of the markers, in order."""
+        """Split trusted text into the text between markers and the ids of the markers."""
         parts: list[str | int] = []
         end = 0
         for found in self._marker_pattern.finditer(text):
@@ -86,20 +79,15 @@ class Tokenizer:
     def special(self, spelling: str) -> int:
         """Return the id of the one special token with this spelling; ModelError if the vocabulary has none."""
         try:
-            return self._special[spelling]
+            return self.specials[spelling]
         except KeyError:
             raise ModelError(
                 f"vocabulary: {spelling!r} is not a single special token of this model; choose a model trained with it"
             ) from None
 
-    @property
-    def specials(self) -> Mapping[str, int]:
-        """Return every special token: its spelling and its id."""
-        return MappingProxyType(self._special)
-
     def has_special(self, spelling: str) -> bool:
         """Return whether `special` knows this spelling."""
-        return spelling in self._special
+        return spelling in self.specials
 
     def bos(self) -> int | None:
         """Return the id that the model wants in front of every prompt, if any."""
@@ -193,7 +181,7 @@ def _spelled(marker: str) -> str:
 
 
 def _valid(text: str) -> str:
-    """The text with each surrogate pair as the character that it stands for and each lone surrogate as U+FFFD."""
+    """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

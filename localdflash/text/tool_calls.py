@@ -6,10 +6,8 @@
     <|start|>assistant to=functions.f<|channel|>...<|message|>{...}              gpt-oss, see `HarmonyText`
     {"name": "f", "parameters": {...}}                                           Llama 3, as the whole answer
 
-For other models the messages describe the tools (`tools_in_words`), and calls have the first of these forms.
-
-Arguments are reported as JSON text while they grow, as far as the syntax allows. Text that only looks like a call stays
-in the answer. Any split of the text into pieces gives the same calls.
+Other models use the first form (see `tools_in_words`). Arguments are reported as JSON text while they grow. Text that
+only looks like a call stays in the answer. Any split of the text into pieces gives the same calls.
 """
 
 import json

@@ -1,11 +1,10 @@
-"""Tools described in the messages, for models whose template has no tools or a syntax that is not supported here.
+"""Tools described in the messages, for models whose template has no tools or an unsupported syntax.
 
     system    ... <tools> one line of JSON for each tool </tools> ...
     assistant <tool_call> {"name": "f", "arguments": {...}} </tool_call>
     user      <tool_response> its result </tool_response>
 
-The marks are Hermes', which many models were trained with. They are plain text here, not tokens, as are the tools and
-their results. Consecutive results are one message, since templates want turns to alternate.
+The marks are Hermes', as plain text. Consecutive results are one message, since templates want turns to alternate.
 """
 
 import json

@@ -1,14 +1,9 @@
 r"""User text for chat templates that stays distinguishable from template text in the rendered prompt.
 
-A `Disguise` replaces every character of user text by a stand-in from Unicode's two supplementary private-use planes. A
-template may cut, join, repeat or reorder the text: each character of the result still shows its origin, and user text
-cannot spell a marker.
-
-Disguised text is a `UserText`, whose methods and comparisons work on the plain text and disguise their results. So
-`content.split("</think>")`, `"x" in content` and `content | trim` work as on ordinary strings. Joined with template
-text (`"user\n" + content`) it becomes an ordinary string with stand-ins inside. Methods of that string see stand-ins
-instead of letters, which can leave a blank untrimmed but reveals nothing. `Disguise.recognise` restores a `UserText`
-where a macro or a sum returned an ordinary string of user text alone.
+A `Disguise` replaces every character of user text by a stand-in from Unicode's two supplementary private-use planes, so
+each character of a rendered prompt shows its origin. Disguised text is a `UserText`, whose methods work on the plain
+text and disguise their results. Joined with template text it becomes an ordinary string with stand-ins inside.
+`Disguise.recognise` restores a `UserText` where an operation returned an ordinary string of user text alone.
 """
 
 import json

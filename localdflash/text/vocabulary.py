@@ -1,4 +1,4 @@
-"""The vocabulary of a model: its tokens, which of them are special, and which of them end an answer."""
+"""Interface of a model's vocabulary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class SpecialToken:
-    """A token that is not ordinary text: a control token, one defined by the model's author, or the unknown token."""
+    """Token that is not ordinary text: a control token, a user-defined token, or the unknown token."""
 
     id: int
     text: str
@@ -18,31 +18,14 @@ class SpecialToken:
 
 
 class ModelVocabulary(Protocol):
-    """What a tokenizer needs of a model's vocabulary. Immutable; several threads may use it at once."""
+    """Vocabulary that a tokenizer needs. Immutable and thread-safe; an id of -1 means that there is none."""
 
-    @property
-    def size(self) -> int:
-        """Return the number of token ids."""
-
-    @property
-    def special_tokens(self) -> Sequence[SpecialToken]:
-        """Return the special tokens, by id."""
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Return the ids that end an answer."""
-
-    @property
-    def bos_id(self) -> int:
-        """Return the id of the token that begins a text; -1 if there is none."""
-
-    @property
-    def eos_id(self) -> int:
-        """Return the id of the token that ends a text; -1 if there is none."""
-
-    @property
-    def adds_bos(self) -> bool:
-        """Return whether the model expects `bos_id` in front of every prompt."""
+    size: int  # token ids
+    special_tokens: Sequence[SpecialToken]  # by id
+    end_ids: frozenset[int]  # that end an answer
+    bos_id: int
+    eos_id: int
+    adds_bos: bool  # whether every prompt begins with `bos_id`
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of text in which control tokens are ordinary characters and user-defined tokens are not."""

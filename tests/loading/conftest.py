@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.loading.verdict import Subject
+from localdflash.loading.proof import Subject
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import load_registry, local_files

@@ -12,7 +12,7 @@ import pytest
 from localdflash.backends.llamacpp import certified
 from localdflash.backends.llamacpp.certified import FileMeasurement, MeasuredMode
 from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
-from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.errors import NoDevice, OutOfMemory, UsageError
 from localdflash.engine.generate import Request, generate
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -127,96 +127,23 @@ class TestCpu:
         LoadedPair(Options(device="cpu", threads=1)).close()
         assert len(read) == len(set(read)) <= 2
 
-    @pytest.mark.usefixtures("cpu_engine")
-    def test_a_failed_load_is_freed_before_llama_cpp_loads_the_pair(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from localdflash.backends.cpu.cpu_library import ThreadPool
-        from localdflash.backends.cpu.cpu_target import CpuTarget
-        from localdflash.engine.calibrate import calibrate
-        from localdflash.loading.engine_choice import HostChoice
 
-        happened: list[str] = []
-        close = ThreadPool.close
+def test_each_form_of_a_drafter_on_a_gpu_has_its_own_identity(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from localdflash.backends.cuda import device, load_cuda
+    from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
-        def fails_at_first(target: Any, drafters: Any) -> Any:
-            happened.append(type(target).__name__)
-            if isinstance(target, CpuTarget):
-                raise OutOfMemory("no room to measure in")
-            return calibrate(target, drafters)
-
-        def closes(pool: ThreadPool) -> None:
-            happened.append("closed")
-            close(pool)
-
-        monkeypatch.setattr("localdflash.loading.automatic.choose_engine", lambda *_: HostChoice("cpu", "a test"))
-        monkeypatch.setattr(ThreadPool, "close", closes)
-        with LoadedPair(Options(threads=1, costs=fails_at_first)) as loaded:
-            assert (loaded.backend, "no room to measure in" in loaded.notice) == ("llama.cpp", True)
-        assert happened == ["CpuTarget", "closed", "LlamaCppTarget"]
-
-
-class TestCuda:
-    """On a simulated GPU."""
-
-    @pytest.fixture
-    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        """The drafter and the settings of each load that was requested."""
-        from localdflash.backends.cuda import device
-
-        asked: list[Any] = []
-
-        def load_pair(_target: Path, drafter: Path | None, _device: Any, settings: Any, *_: Any) -> Any:
-            asked.append((drafter and drafter.name, settings))
-            raise ModelError("no GPU here")
-
-        monkeypatch.setattr(device, "find_gpus", lambda _name: [CardGpu(0)])
-        monkeypatch.setattr("localdflash.backends.cuda.load_cuda.load_pair", load_pair)
-        return asked
-
-    @staticmethod
-    def with_room(pair: Path, holds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Give the GPU the memory that the pair takes with the drafter in this form."""
-        from localdflash.backends.cuda.cuda_sizes import CudaSizes
-
-        sizes = CudaSizes(pair / "target.gguf", pair / "drafter.safetensors")
-        budget = MemoryBudget(total(sizes.parts(512, holds)), 0, "GPU memory")
-        monkeypatch.setattr("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: budget)
-
-    @staticmethod
-    def options(pair: Path, **more: Any) -> Options:
-        return Options(str(pair / "target.gguf"), "cuda", context=512, **more)
-
-    @pytest.mark.parametrize(
-        ("holds", "most_bits", "name", "bits"),
-        [
-            ("8 bits", 8, "drafter.safetensors", 8),
-            ("8 bits", 4, "drafter.safetensors", 4),
-            ("4 bits", 8, "drafter.safetensors", 4),
-            ("none", 8, None, 8),
-        ],
-    )
-    def test_the_drafter_shrinks_then_is_dropped(
-        self, holds: str, most_bits: int, name: str | None, bits: int, tiny_pair: Path, asked: list[Any],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
-        self.with_room(tiny_pair, holds, monkeypatch)
-        with pytest.raises(ModelError, match="no GPU here"):
-            LoadedPair(self.options(tiny_pair, drafter_bits=most_bits))
-        ((found, settings),) = asked
-        assert (found, settings.drafter_bits, settings.context, settings.draft) == (name, bits, 512, True)
-
-    @pytest.mark.usefixtures("asked")
-    def test_each_form_of_the_drafter_has_its_own_identity(
-        self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        target = SimpleNamespace(config=SimpleNamespace(vocab_size=64))
-        pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0, target=target), close=lambda: None)
-        monkeypatch.setattr("localdflash.backends.cuda.load_cuda.load_pair", lambda *_, **__: pair)
-        identities = set()
-        for holds in ("8 bits", "4 bits", "none"):
-            self.with_room(tiny_pair, holds, monkeypatch)
-            with LoadedPair(self.options(tiny_pair)) as loaded:
-                identities.add(loaded.identity())
-        assert len(identities) == 3
+    target = SimpleNamespace(config=SimpleNamespace(vocab_size=64))
+    pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0, target=target), close=lambda: None)
+    monkeypatch.setattr(device, "find_gpus", lambda _name: [CardGpu(0)])
+    monkeypatch.setattr(load_cuda, "load_pair", lambda *_, **__: pair)
+    sizes = CudaSizes(tiny_pair / "target.gguf", tiny_pair / "drafter.safetensors")
+    identities = set()
+    for holds in ("8 bits", "4 bits", "none"):
+        room = MemoryBudget(total(sizes.parts(512, holds)), 0, "GPU memory")
+        monkeypatch.setattr(load_cuda, "budget_of", lambda _device, room=room: room)
+        with LoadedPair(Options(str(tiny_pair / "target.gguf"), "cuda", context=512)) as loaded:
+            identities.add(loaded.identity())
+    assert len(identities) == 3
 
 
 class TestWidthsOfLlamaCpp:
@@ -227,16 +154,6 @@ class TestWidthsOfLlamaCpp:
     ) -> LoadedPair:
         monkeypatch.setattr(certified, "measure", lambda *_: record)
         return LoadedPair(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=256, **more))
-
-    def test_bit_exact_widths_draft_and_the_status_names_their_cost(
-        self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        known = MeasuredMode(DecodeMode(NOT_REPACKED, (2, 4, 8), borders=True), {2: 1.1, 8: 2.0})
-        with self.load(tiny_pair, FileMeasurement(1.0, (known,)), monkeypatch) as loaded:
-            assert loaded.host
-            assert loaded.host.target.max_width == 8
-            assert (loaded.rows[:5], "1.10" in loaded.rows, "exact" in loaded.notice) == ("exact", True, False)
-            assert str(known.mode) in loaded.identity()
 
     def test_widths_that_cost_too_much_are_not_used_and_a_notice_says_so(
         self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from localdflash.base.errors import DeviceFailed
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.loading.verdict import Subject, keep, recall
+from localdflash.loading.proof import Subject, keep, recall
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
@@ -190,15 +191,6 @@ def test_ctrl_c_leaves_no_verdict(
     assert recall(subject.place) is None
 
 
-@pytest.mark.parametrize("damage", ["{", '{"state": "sound"}'])
-def test_a_damaged_file_is_no_verdict(damage: str, load: Any, say: Say, options: Options, subject: Subject) -> None:
-    subject.place.parent.mkdir(parents=True)
-    subject.place.write_text(damage)
-    started = say({"kind": "sound"})
-    assert load(options)[0] == "cuda"
-    assert len(started) == 1
-
-
 # Loading after a good check
 
 
@@ -259,3 +251,34 @@ def test_a_pair_is_checked_before_it_is_loaded_but_not_by_a_trial_s_child(option
         assert loaded.backend != "cuda"
         assert loaded.gpu_check.startswith("not checked on this GPU yet")
     assert len(started) == 1
+
+
+def test_a_verdict_holds_for_one_machine_its_libraries_and_the_options_that_choose_kernels(
+    files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch
+) -> None:
+    def key(**changes: Any) -> str:
+        return Subject.of(files, replace(options, **changes)).place.name
+
+    assert key() == key(context=256) == key(threads=2) == subject.place.name
+    assert len({key(), key(kv="int8"), key(draft=False), key(native_fp4=True)}) == 4
+    for what, value in (
+        ("torch.__version__", "9.9"),
+        ("triton.__version__", "9.9"),
+        ("torch.cuda.get_device_name", lambda _: "RTX 5090"),
+        ("localdflash.backends.cuda.identity.driver_version", lambda: "590.1"),
+        ("localdflash.backends.cuda.identity.version", lambda _: "99.0"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(what, value)
+            assert key() != subject.place.name, what
+    gpu.setattr("localdflash.backends.cuda.gpus.Gpu.uuid", property(lambda _self: "GPU-another-card-of-its-kind"))
+    assert key() == subject.place.name
+
+
+def test_a_verdict_holds_for_files_of_the_same_shapes(
+    files: LocalPair, options: Options, subject: Subject, tiny_pair: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.gguf"  # as a fine-tune: other numbers in the same shapes
+    copy.write_bytes((tiny_pair / "target.gguf").read_bytes()[:-64] + bytes(64))
+    assert Subject.of(replace(files, target=copy), options).place == subject.place
+    assert Subject.of(replace(files, drafter_safetensors=None), options).place != subject.place

@@ -12,7 +12,7 @@ from triton.runtime.errors import OutOfResources
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.base.errors import DeviceFailed, OutOfMemory
 from localdflash.loading import child, proof
-from localdflash.loading.verdict import Subject, recall
+from localdflash.loading.proof import Subject, recall
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support import checked_child

@@ -1,19 +1,16 @@
 """Targets and drafters in parts: every backend reads all of them, and writes what it writes with the one file."""
 
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from localdflash.engine.generate import Request, generate
-from localdflash.loading.backends import load_on
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
-from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.weights.gguf import read_header
-from tests.support.split_files import shard, split_file
+from tests.support.split_files import split_file
 
 BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch")
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
@@ -33,28 +30,6 @@ def test_every_backend_reads_all_parts(backend: Runner, tiny_pair: Path, tmp_pat
     for name in ("drafter.safetensors", "config.json"):
         shutil.copy(tiny_pair / name, tmp_path / name)
     assert written(first, backend) == (written(tiny_pair / "target.gguf", backend)[0], True)
-
-
-def drafted(drafter: Path, target: Path, backend: Runner) -> list[tuple[float, ...]]:
-    """What the drafter proposes at every step of a greedy answer."""
-    files = LocalPair("tiny", target, None, drafter, None, None)
-    running = load_on(backend, files, Options("tiny", backend, context=128, threads=1, rows="fast"))
-    with closing(running):
-        assert running.host
-        model, proposals = next(one for one in running.host.drafters if one.is_model), []
-        for _ in generate(running.pair, Request(PROMPT, 16)):
-            draft = model.propose(running.pair.ids[-1], 8)
-            proposals.append((*draft.tokens, *draft.confidence))
-    return proposals
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_every_backend_reads_all_parts_of_a_drafter(backend: Runner, tiny_pair: Path, tmp_path: Path) -> None:
-    shutil.copy(tiny_pair / "config.json", tmp_path)
-    first, target = shard(tiny_pair / "drafter.safetensors", tmp_path, 3), tiny_pair / "target.gguf"
-    proposals = drafted(first, target, backend)
-    assert any(proposals)
-    assert proposals == drafted(tiny_pair / "drafter.safetensors", target, backend)
 
 
 def test_packed_weights_follow_every_part(tiny_pair: Path, tmp_path: Path) -> None:

@@ -12,18 +12,14 @@ from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu import cpu_sizes as cpu
 from localdflash.base.machine import measurements
 from localdflash.base.machine.cores import clamp
-from localdflash.engine.controller import Controller
-from localdflash.engine.lookup import LookupDrafter
 from localdflash.loading import engine_choice as choosing
 from localdflash.loading.engine_choice import (
-    ACCEPTANCE,
     HOST_BACKENDS,
     HostBackend,
     HostChoice,
     TimingCase,
     choose_engine,
     likely_engine,
-    ms_per_token,
 )
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -130,23 +126,6 @@ def test_large_files_and_busy_machines_are_decided_by_rule(
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     choice = chosen(case, Options())
     assert (choice.backend, choice.why, asked) == (backend, choosing.NOT_TIMED, [])
-
-
-@pytest.mark.parametrize(
-    ("verify", "drafting", "widest", "drafted"),
-    [
-        ({1: 1.0, 4: 1.0, 8: 1.0}, 0.0, 8, 8),
-        ({1: 1.0, 4: 1.0, 8: 1.0}, 0.0, 4, 4),
-        ({1: 1.0, 4: 1.0, 8: 1.0}, 99.0, 8, 1),
-        ({1: 1.0, 4: 4.0, 8: 8.0}, 0.0, 8, 1),
-    ],
-)
-def test_milliseconds_per_token_count_drafts_where_they_pay(
-    verify: dict[int, float], drafting: float, widest: int, drafted: int
-) -> None:
-    tokens = sum(ACCEPTANCE**n for n in range(drafted))
-    found = ms_per_token(Controller(verify, {"lookup": drafting} if drafting else {}), [LookupDrafter()], widest)
-    assert found == pytest.approx((1.0 + 1.0 / tokens) / 2)
 
 
 class TestForReal:

@@ -10,12 +10,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from localdflash.backends.reference.decoder import causal
-from localdflash.backends.reference.dflash_files import load as load_drafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.backends.reference.reference_drafter import DFlashDrafter
-from localdflash.engine.accept import accept
-from localdflash.engine.sampling import Sampler
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.bench.bench_run import prompt_ids, run_prompt
 from localdflash.lab.bench.prompt_set import load
 from localdflash.lab.train.corpus import read_list
@@ -91,45 +86,6 @@ def test_features_and_logits_agree_with_transformers(loaded: LoadedPair) -> None
     assert relative(ours.logits(hidden), theirs.logits) < 1e-3
     for tap, feature in zip(taps, tapped, strict=True):
         assert relative(feature, theirs.hidden_states[tap + 1]) < 1e-3
-
-
-def test_torch_drafts_are_those_of_llamacpp(loaded: LoadedPair) -> None:
-    """Over the blocks of real answers, each drafter fed the same hidden states."""
-    assert loaded.host
-    model, target = load_decoder(EMBEDDED / "target.gguf"), loaded.host.target
-    ours = DFlashDrafter(load_drafter(EMBEDDED / "drafter.gguf"), model.embed_tokens.weight, model.lm_head.weight)
-    theirs = next(d for d in loaded.host.drafters if d.is_model)
-    greedy = Sampler(SamplingParams())
-    same = blocks = 0
-    for prompt in (p for p in load(4) if p.category in ("fim_block", "function")):
-        ids, ends = prompt_ids(loaded, prompt)
-        loaded.pair.forget()
-        ours.rollback(0)
-        loaded.pair.prefill(ids)
-        for start in range(0, len(ids) - 1, 32):
-            target.crop(start)
-            ours.observe(
-                ids[start : start + 32][: len(ids) - 1 - start],
-                target.extend(ids[start : min(start + 32, len(ids) - 1)]),
-            )
-        for _ in range(12):
-            draft = theirs.propose(ids[-1], 7)
-            same += sum(a == b for a, b in zip(draft.tokens, ours.propose(ids[-1], 7).tokens, strict=True))
-            blocks += 1
-            seen = target.verify(ids[-1], draft)
-            tokens = accept(draft, seen.logits, greedy, ids, 8, ends)
-            target.keep(len(tokens))
-            assert seen.features is not None
-            for drafter in (ours, theirs):
-                drafter.observe([ids[-1], *tokens[:-1]], seen.features[: len(tokens)].copy())
-            ids = [*ids, *tokens]
-            if tokens[-1] in ends:
-                break
-        target.crop(0)
-        theirs.rollback(0)
-        loaded.pair.ids = []
-    assert blocks >= 60
-    assert same >= 0.99 * 7 * blocks, f"{same} of {7 * blocks} slots agree"
 
 
 @pytest.mark.parametrize(("backend", "count"), [("cpu", 2), ("llama.cpp", 1), ("torch", 1)])

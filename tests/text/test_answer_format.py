@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from localdflash.text.answer_format import (
     AnswerStart,
     FirstPart,
-    HarmonyFormat,
-    MarkedFormat,
-    PlainFormat,
-    format_of,
+    HarmonyText,
+    MarkedText,
+    start_answer,
     template_switches,
 )
 from localdflash.text.chat_template import TemplateMessage, encode_answer, render
-from localdflash.text.stream import TextDecoder
+from localdflash.text.stream import Detokenizer, TextDecoder
 from localdflash.text.thoughts import joined, split
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
@@ -48,7 +47,7 @@ def prompt_of(tokenizer: Tokenizer, messages: Sequence[TemplateMessage], **switc
 def start_of(
     tokenizer: Tokenizer, begun: str = "", *, first_part: FirstPart = "", **switches: bool | str
 ) -> AnswerStart:
-    return format_of(tokenizer).start(prompt_of(tokenizer, ASKED, **switches), begun, first_part=first_part)
+    return start_answer(tokenizer, prompt_of(tokenizer, ASKED, **switches), begun, first_part=first_part)
 
 
 def text_of(prompt: Iterable[PromptStretch]) -> str:
@@ -63,13 +62,11 @@ def read(spelling: TextDecoder, ids: Sequence[int], cuts: Sequence[int] = ()) ->
 def test_format_and_end_tokens_come_from_the_vocabulary(
     models: Mapping[str, Tokenizer], make_vocabulary: MakeVocabulary
 ) -> None:
-    formats = {family: format_of(tokenizer) for family, tokenizer in models.items()}
-    assert isinstance(formats["harmony"], HarmonyFormat)
-    assert isinstance(formats["gemma"], MarkedFormat)
-    assert formats["gemma"].marks.opening == "<|channel>"
-    assert formats["qwen3"] == formats["qwen3.5"] != formats["gemma"]
+    decoders = {family: type(start_of(tokenizer).spelling(tokenizer)) for family, tokenizer in models.items()}
+    assert decoders.pop("harmony") is HarmonyText
+    assert {*decoders.values()} == {MarkedText}
     plain = Tokenizer.load(make_vocabulary(dict.fromkeys((*CHATML, "<|channel|>"), CONTROL)))
-    assert isinstance(format_of(plain), PlainFormat)
+    assert isinstance(start_answer(plain, [], "", first_part="").spelling(plain), Detokenizer)
     ends = {family: {model.piece(end, special=True) for end in model.ends} for family, model in models.items()}
     assert ends["harmony"] == {b"<|return|>", b"<|call|>"}  # not <|end|>, which ends its thoughts
     assert {b"<turn|>", b"<|tool_response>"} <= ends["gemma"]

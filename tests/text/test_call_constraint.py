@@ -10,7 +10,7 @@ import pytest
 
 from localdflash.base.errors import UsageError
 from localdflash.engine.sampling import Constraint
-from localdflash.text.answer_format import format_of
+from localdflash.text.answer_format import start_answer
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import Schemas, call_reader
@@ -81,7 +81,7 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, seed: int = 0, most: in
 
 def call_of(tokenizer: Tokenizer, ids: list[int], tools: Schemas = TOOLS) -> tuple[str, Any]:
     """The one call of an answer."""
-    spelling = format_of(tokenizer).start([], "", first_part="call").spelling(tokenizer)
+    spelling = start_answer(tokenizer, [], "", first_part="call").spelling(tokenizer)
     text = spelling.push(token for token in ids if token not in tokenizer.ends) + spelling.finish()
     said, [(name, arguments)] = read(call_reader(tokenizer, tools), [text])
     assert said == ""
@@ -122,30 +122,6 @@ def test_an_optional_call_fits_its_schema_once_it_is_opened(models: Mapping[str,
         assert call_of(tokenizer, [*opening, *ids, *rest]) == (name, {"exact": True})
     else:
         check(*call_of(tokenizer, [*opening, *ids]))
-
-
-@pytest.mark.parametrize("family", ["hermes", "gemma"])
-def test_each_of_several_calls_is_constrained(models: Mapping[str, Model], family: str) -> None:
-    tokenizer, _ = models[family]
-    constraint = constrained(models[family], {"now": {}})
-    for _ in range(2):
-        for token in spelled(tokenizer, *OPENS[family]):
-            constraint.advance(token)
-        assert walked(tokenizer, constraint)
-        for token in spelled(tokenizer, *(["}", "<tool_call|>"] if family == "gemma" else []), "\n"):
-            assert constraint.mask() is None
-            constraint.advance(token)
-
-
-@pytest.mark.parametrize("family", ["hermes", "llama"])
-def test_blanks_in_a_call_are_limited(models: Mapping[str, Model], family: str) -> None:
-    tokenizer, _ = models[family]
-    constraint = constrained(models[family], must=family == "llama")
-    for token in spelled(tokenizer, *OPENS.get(family, ()), *(["\n"] if family == "hermes" else []), "{"):
-        constraint.advance(token)
-    few, many = (tokenizer.encode(f'{blanks}"') for blanks in ("\n  ", "\n" * 40))
-    assert constraint.count_allowed(few) == len(few)
-    assert constraint.count_allowed(many) < len(many)
 
 
 @pytest.mark.parametrize(("rest", "is_held"), [("", True), ("\n", True), ("\n{", True), ("nothing", False)])

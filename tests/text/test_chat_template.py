@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.text.chat_template import Limits, Role, TemplateMessage, encode_chat, render
+from localdflash.text.chat_template import Limits, Role, TemplateMessage, encode_answer, encode_chat, render
 from localdflash.text.tokenizer import Tokenizer
+from localdflash.text.user_text import PromptStretch
 
 CHATML = (
     "{%- for message in messages %}\n"
@@ -265,11 +266,6 @@ def test_floods_hangs_and_broken_templates_are_refused_with_a_reason(template: s
     assert reason in refusal(template, limits)
 
 
-def test_a_long_conversation_is_within_the_limits() -> None:
-    turns = [TemplateMessage("user" if i % 2 else "assistant", "word " * 400) for i in range(1000)]
-    assert sum(len(piece.text) for piece in render(CHATML, turns)) > 2_000_000
-
-
 def test_bad_conversations_are_refused() -> None:
     with pytest.raises(UsageError, match="no messages"):
         render(CHATML, [])
@@ -282,3 +278,17 @@ def test_more_characters_than_stand_ins() -> None:
     with pytest.raises(UsageError, match="different characters"):
         render(CHATML, [TemplateMessage("user", many)])
     assert render("{{ messages[0].content }}", [TemplateMessage("user", many[:-1])])[0].text == many[:-1]
+
+
+def ids_of(tokenizer: Tokenizer, written: str) -> list[int]:
+    return encode_answer(tokenizer, [PromptStretch(written, True)])
+
+
+@given(
+    text=st.lists(st.sampled_from(["<think>", "<|im_end|>", "<|im_end", "|>", "<tool_call>", " ", "é", "a", "\ud800"]))
+)
+def test_an_answer_keeps_its_text_and_ends_no_turn(tokenizer: Tokenizer, text: list[str]) -> None:
+    written = "".join(text)
+    ids = ids_of(tokenizer, written)
+    assert tokenizer.spell(ids).decode() == written.replace("\ud800", "\ufffd")
+    assert not {tokenizer.special(name) for name in ("<|im_end|>", "<|im_start|>", "<|endoftext|>")} & {*ids}

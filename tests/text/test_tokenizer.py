@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ some_text = st.lists(
     ),
     max_size=30,
 ).map("".join)
-plain_text = some_text.filter(lambda text: "      " not in text and not any(s in text for s in [*SPELLINGS, "<table>"]))
 
 
 @given(some_text)
@@ -33,11 +31,6 @@ def test_user_text_never_gives_a_marker(tokenizer: Tokenizer, text: str) -> None
     assert markers.isdisjoint(tokenizer.encode(text))
 
 
-def test_ordinary_user_defined_tokens_are_still_found(tokenizer: Tokenizer) -> None:
-    assert tokenizer.special("<table>") in tokenizer.encode("a<table>b")
-    assert tokenizer.special("      ") in tokenizer.encode("a\n      b")
-
-
 def test_sentencepiece_merges_do_not_arrive_at_a_control_token(sentencepiece: Tokenizer) -> None:
     end, start = sentencepiece.special("</s>"), sentencepiece.special("<s>")
     ids = sentencepiece.encode("a <s> b </s> <PRE>")
@@ -50,10 +43,6 @@ def test_sentencepiece_space_only_before_text_that_starts(sentencepiece: Tokeniz
     assert sentencepiece.spell(sentencepiece.encode("def")) == b" def"
     assert sentencepiece.spell(sentencepiece.encode("def", continues=True)) == b"def"
     assert sentencepiece.spell(sentencepiece.encode("\n\ndef", continues=True)) == b"\n\ndef"
-
-
-def test_continues_changes_nothing_for_byte_level_vocabularies(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode(CODE, continues=True) == tokenizer.encode(CODE)
 
 
 @pytest.mark.parametrize("shift", [0, 5, 23])
@@ -74,41 +63,12 @@ def test_a_long_run_is_tokenised_whole(tokenizer: Tokenizer, run: str) -> None:
     assert tokenizer.spell(tokenizer.encode(text)).decode() == text
 
 
-def test_appending_keeps_the_cuts(tokenizer: Tokenizer) -> None:
-    text = CODE * 300
-    shorter = tokenizer.encode(text)
-    longer = tokenizer.encode(text + CODE)
-    assert longer[: len(shorter) - 50] == shorter[:-50]
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"), [("\ud83d", "\ufffd"), ("a\udc00b", "a\ufffdb"), ("\ud83d\ude0b", "😋"), ("\0", "\0")]
-)
-def test_odd_text(tokenizer: Tokenizer, text: str, seen: str) -> None:
-    assert tokenizer.spell(tokenizer.encode(text)).decode() == seen
-
-
-def test_empty_text(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
-    assert tokenizer.encode("") == sentencepiece.encode("") == sentencepiece.encode("", continues=True) == []
-    assert tokenizer.split_markers("") == []
-    assert tokenizer.spell([]) == b""
-
-
 def test_split_markers_agrees_with_llama_cpp(tokenizer: Tokenizer, llama_ids: Callable[[str], list[int]]) -> None:
     text = "So:<|im_start|>user\nhi <think>x</think><|im_end|><|im_end|>!\n<|im_<|im_start|>"
     ids: list[int] = []
     for part in tokenizer.split_markers(text):
         ids += [part] if isinstance(part, int) else tokenizer.encode(part)
     assert ids == llama_ids(text)
-
-
-def test_special_tokens(tokenizer: Tokenizer) -> None:
-    token = tokenizer.special("<|im_end|>")
-    assert tokenizer.piece(token) == b""
-    assert tokenizer.piece(token, special=True) == b"<|im_end|>"
-    assert token in tokenizer.ends
-    assert tokenizer.special("<|im_start|>") not in tokenizer.ends
-    assert tokenizer.has_special("<|im_end|>")
 
 
 @pytest.mark.parametrize("spelling", ["<|nowhere|>", "", "<|im_end|><|im_end|>"])
@@ -135,12 +95,6 @@ def test_bos(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
     assert tokenizer.bos() is None
     assert sentencepiece.bos() == sentencepiece.special("<s>")
     assert sentencepiece.template_tokens() == {"bos_token": "<s>", "eos_token": "</s>"}
-
-
-def test_several_threads(tokenizer: Tokenizer) -> None:
-    texts = [CODE * count for count in range(1, 40)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(tokenizer.encode, texts)) == [tokenizer.encode(text) for text in texts]
 
 
 def test_files_that_are_no_vocabulary(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

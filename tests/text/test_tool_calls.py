@@ -120,21 +120,6 @@ def test_several_calls(models: Mapping[str, Tokenizer], family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "begun", "told"),
-    [
-        ("hermes", '<tool_call>\n{"name": "f", "arguments": {"city": "Os', '{"city": "Os'),
-        ("harmony", '<|start|>assistant to=functions.f<|channel|>x<|message|>{"city": "Os', '{"city": "Os'),
-        ("tags", "<tool_call>\n<function=f>\n<parameter=city>\nOslo\n</parameter>\n<para", '{"city": "Oslo"'),
-        ("tags", '<tool_call>\n<function=f>\n<parameter=city>\n\n"Os\n</para', '{"city": "\\n\\"Os'),
-        ("tags", "<tool_call>\n<function=f>\n<parameter=days>\n12", "{"),
-    ],
-)
-def test_arguments_are_told_as_they_come(models: Mapping[str, Tokenizer], family: str, begun: str, told: str) -> None:
-    _, (delta,) = reader_of(models[family]).push(begun)
-    assert (delta.name, delta.arguments) == ("f", told)
-
-
-@pytest.mark.parametrize(
     ("family", "text"),
     [
         ("hermes", "<tool_call>\nnothing\n</tool_call>"),

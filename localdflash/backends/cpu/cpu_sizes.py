@@ -32,7 +32,7 @@ FLOAT_BYTES = 4  # bytes
 
 
 class CpuSizes:
-    """See `Sizes`. ModelError if the CPU engine cannot run the pair, NoDevice if it was not built.
+    """See `MemorySizes`. ModelError if the CPU engine cannot run the pair, NoDevice if it was not built.
 
     Files may be stand-ins that have only a header; of a safetensors drafter only its config.json is read.
     """
@@ -62,7 +62,7 @@ class CpuSizes:
         self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
     def parts(self, context: int, drafter: str) -> Parts:
-        """See `Sizes`."""
+        """See `MemorySizes`."""
         c, drafting = self._config, self._drafter if drafter != NO_DRAFTER else None
         taps = len(drafting.taps) if drafting else 0
         logits = cpu_library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT_BYTES

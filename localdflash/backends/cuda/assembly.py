@@ -44,7 +44,7 @@ from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace
 from localdflash.models.load_options import Options
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
-from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
 

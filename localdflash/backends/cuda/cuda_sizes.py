@@ -14,12 +14,11 @@ from localdflash.base.errors import OutOfMemory
 from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
 from localdflash.kernels.cuda.planes import COLUMNS
 from localdflash.kernels.cuda.split_k import MOST_TILES
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, Fit, MemoryBudget, Sizes, fit
+from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, Fit, MemoryBudget, MemorySizes, fit
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
-from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.shapes.dflash_gguf import own_tensors
+from localdflash.models.shapes.dflash_file import config_of_file, own_tensors
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
@@ -94,7 +93,7 @@ def _activation_bytes(config: DecoderConfig) -> int:
 
 
 class CudaSizes:
-    """See `Sizes`; `bits` is the most a safetensors drafter may have. ModelError if CUDA cannot run the pair."""
+    """See `MemorySizes`; `bits` is the most a safetensors drafter may have. ModelError if CUDA cannot run the pair."""
 
     def __init__(self, target: Path, drafter: Path | None, kv: str = "f16", bits: int = 8) -> None:
         self.header = read_header(target)
@@ -112,7 +111,7 @@ class CudaSizes:
         self.drafters = (*forms, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
     def parts(self, context: int, drafter: str) -> Parts:
-        """See `Sizes`."""
+        """See `MemorySizes`."""
         c, slots = self._config, context + SLACK
         parts = {TARGET: self._target, TARGET_KV: kv_bytes(c, self._kv) * slots}
         scratch = MOST_TILES * _activation_bytes(c) + DOCUMENTS * 4
@@ -170,7 +169,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
-def smaller(sizes: Sizes, planned: Fit, wanted: int, there: MemoryBudget, times: int) -> Fit:
+def smaller(sizes: MemorySizes, planned: Fit, wanted: int, there: MemoryBudget, times: int) -> Fit:
     """Return the next smaller plan for a pair that did not fit; raise OutOfMemory if there is none."""
     less = total(planned.parts) >> (TRIES + 1 - times)  # a 16th, an 8th, a quarter
     there = replace(there, free=min(there.free, there.needed(planned.parts) - less), spare=0)
@@ -191,5 +190,5 @@ def told(planned: Fit, tried: Fit, said: str) -> str:
 
 
 class _Within:
-    def __init__(self, sizes: Sizes, longest: int) -> None:
+    def __init__(self, sizes: MemorySizes, longest: int) -> None:
         self.trained, self.drafters, self.parts = longest, sizes.drafters, sizes.parts

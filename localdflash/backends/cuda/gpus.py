@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localdflash.base.errors import NoDevice, OutOfMemory
-from localdflash.models.memory.fit import Fit, MemoryBudget, Sizes, fit
+from localdflash.models.memory.fit import Fit, MemoryBudget, MemorySizes, fit
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +123,7 @@ def roles(name: str) -> Sequence[tuple[Gpu, str]]:
 
 def place(
     gpus: Sequence[Gpu],
-    sizes: Sizes,
+    sizes: MemorySizes,
     wanted: int,
     measure: Callable[["torch.device"], MemoryBudget],
     *,

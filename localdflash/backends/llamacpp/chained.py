@@ -22,7 +22,7 @@ from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.base.machine.cores import physical_cores
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
-from localdflash.models.shapes import eagle3
+from localdflash.models.shapes.drafter_kind import eagle3_taps
 from localdflash.models.weights.gguf import read_header
 
 MAX_PAIRS = 256  # in a batch
@@ -208,7 +208,7 @@ class LlamaCppEagle3Drafter(ChainedDrafter):
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         header = read_header(path)
-        self.taps = eagle3.taps_of(header)
+        self.taps = eagle3_taps(header)
         model = llama_library.load_model(path, placement=target.placement.all_layers())
         super().__init__(model, eagle3_params(target.handle, target.context, threads), target)
 

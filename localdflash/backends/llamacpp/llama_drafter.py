@@ -23,7 +23,7 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.dflash_config import ANOTHER_LIST, SHORT_HEAD, DFlashConfig, check_fit
-from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 INJECT_ROWS = 256  # features injected in a batch

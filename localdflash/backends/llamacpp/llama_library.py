@@ -23,7 +23,7 @@ from localdflash.backends.llamacpp.builds import BACKEND
 from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice
 from localdflash.base.machine.gpu_watch import Watch
-from localdflash.models.weights.gguf import check_header
+from localdflash.models.weights.gguf import read_header
 
 TILED = "GGML_CPU_TILED_MM"  # tiled products of 8 and more rows round differently from those of fewer rows
 WARNING, ERROR = 3, 4  # ggml_log_level
@@ -131,7 +131,7 @@ def load_model(
     `simulate` allocates nothing: contexts of such a model report the memory that they would take. `mtp` includes the
     multi-token prediction blocks.
     """
-    check_header(path)
+    read_header(path)
     quiet()
     params = api.llama_model_default_params()
     kept = _set_placement(params, placement)

@@ -33,8 +33,7 @@ from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.shapes.drafter_kind import block_count, head_bytes, kind_of
-from localdflash.models.shapes.eagle3 import TAPS as EAGLE3_TAPS
+from localdflash.models.shapes.drafter_kind import EAGLE3_TAPS, block_count, head_bytes, kind_of
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
@@ -110,7 +109,7 @@ def cache_share(header: GGUFHeader, placement: Placement) -> float:
 
 
 class LlamaCppSizes(ExitStack):
-    """See `Sizes`. A context manager that holds the files' vocabularies but no weights."""
+    """See `MemorySizes`. A context manager that holds the files' vocabularies but no weights."""
 
     def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
         super().__init__()
@@ -138,7 +137,7 @@ class LlamaCppSizes(ExitStack):
         return model
 
     def parts(self, context: int, drafter: str) -> Parts:
-        """See `Sizes`."""
+        """See `MemorySizes`."""
         with ExitStack() as freeing:
             mode = PLANNED_ON_GPU if self._placement.layers else DEFAULT
             if has_states(self._target):

@@ -36,10 +36,10 @@ from localdflash.models.shapes.drafter_kind import (
     blocks_ahead,
     check_drafter,
     drafter_of,
+    eagle3_taps,
     head_bytes,
     kind_of,
 )
-from localdflash.models.shapes.eagle3 import taps_of
 from localdflash.models.shapes.fingerprint import mismatch
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import files_of
@@ -60,7 +60,7 @@ def check_readable(target: Path, drafter: Path | None) -> tuple[Path | None, str
             llama_library.heads_reader()  # not every build exports it
         if kind == "eagle3":
             layers = block_count(header) - blocks_ahead(header)
-            check_last_tap(header.architecture, layers, taps_of(read_header(drafter)))
+            check_last_tap(header.architecture, layers, eagle3_taps(read_header(drafter)))
     except ModelError as error:
         return None, f"{drafter}: {error}"
     return drafter, ""

@@ -14,12 +14,21 @@ from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
-from localdflash.models.memory.fit import COMFORTABLE, NO_DRAFTER, ROOMY, Fit, MemoryBudget, Sizes, fit, largest_context
+from localdflash.models.memory.fit import (
+    COMFORTABLE,
+    NO_DRAFTER,
+    ROOMY,
+    Fit,
+    MemoryBudget,
+    MemorySizes,
+    fit,
+    largest_context,
+)
 from localdflash.models.memory.parts import Parts, gigabytes
 from localdflash.models.shapes.drafter_kind import block_count
 from localdflash.models.weights.gguf import read_header
 
-Needs = Callable[[Placement], Sizes]
+Needs = Callable[[Placement], MemorySizes]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.cli.doctor.check import Finding, Status
 
 if TYPE_CHECKING:
-    from localdflash.loading.verdict import Verdict
+    from localdflash.loading.proof import Verdict
     from localdflash.models.load_options import Options
 
 HOW = "run `localdflash doctor --check-gpu PAIR` to check a pair"
@@ -22,7 +22,7 @@ STATUS: dict[str, Status] = {"sound": "ok"}
 def found(name: str) -> Finding:
     """Tell the verdicts on this GPU, with its driver and the libraries as they are."""
     from localdflash.backends.cuda.device import driver_present
-    from localdflash.loading.verdict import known
+    from localdflash.loading.proof import known
 
     if not driver_present():
         return Finding(name, "ok", "not used: no NVIDIA driver")
@@ -51,8 +51,7 @@ def _told(verdict: "Verdict") -> str:
 
 def again(spec: str) -> Iterator[Finding]:
     """Check the engine with a pair: as the settings have it run, and in every other way that there is a verdict on."""
-    from localdflash.loading.proof import check
-    from localdflash.loading.verdict import Subject
+    from localdflash.loading.proof import Subject, check
     from localdflash.models.registry.registry import load_registry, local_files
 
     for options in _ways(spec):
@@ -65,7 +64,7 @@ def again(spec: str) -> Iterator[Finding]:
 
 
 def _ways(spec: str) -> "Sequence[Options]":
-    from localdflash.loading.verdict import known
+    from localdflash.loading.proof import known
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.extras import missing_module
-from localdflash.loading.plan.expected_speed import quantization
+from localdflash.loading.plan.here import quantization
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.registry import missing_files
 from localdflash.models.weights.ggml_types import GGMLType

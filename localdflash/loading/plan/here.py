@@ -1,10 +1,11 @@
-"""Assessment of a pair on this machine from its registry entry: backend, whether it fits, upper bound of its speed.
+"""Assess a pair on this machine from its registry entry: backend, whether it fits, upper bound of its speed.
 
-Nothing is downloaded; the header of a local target is read. "Too large" compares with the machine's whole memory;
-`planner` compares with the free memory.
+"Too large" compares with the machine's whole memory; `planner` compares with the free memory.
 """
 
+from collections import Counter
 from dataclasses import dataclass
+from math import prod
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cuda import device
@@ -12,14 +13,14 @@ from localdflash.backends.cuda.device import gpu_budget
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
-from localdflash.loading.plan import expected_speed
 from localdflash.models.backend_names import Runner
 from localdflash.models.memory.fit import QUANTIZATIONS
 from localdflash.models.memory.free import all_memory
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import missing_files, shipped_file
-from localdflash.models.weights.gguf import read_header
+from localdflash.models.weights.ggml_types import GGMLType
+from localdflash.models.weights.gguf import GGUFHeader, read_header
 from localdflash.models.weights.split import size_of
 
 OVERHEAD_BYTES = 1e9  # in addition to the files, if the entry does not name the memory
@@ -46,13 +47,11 @@ def here(pair: PairEntry) -> PairAssessment:
     backend, room = _backend(pair)
     untried = pair.origin == shipped_file() and not pair.ran
     fits = backend is not None and _needed(pair) <= room
-    read = _bytes_per_token(pair) if fits else None
+    read = _pair_bytes_per_token(pair) if fits else None
     if read is None:
         return PairAssessment(backend, fits, untried, None, None)
     bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
-    return PairAssessment(
-        backend, fits, untried, expected_speed.tokens_per_second(bandwidth.value, round(read)), bandwidth
-    )
+    return PairAssessment(backend, fits, untried, tokens_per_second(bandwidth.value, round(read)), bandwidth)
 
 
 def why_not(pair: PairEntry) -> str:
@@ -89,12 +88,60 @@ def _needed(pair: PairEntry) -> float:
     return files + OVERHEAD_BYTES if files else 0
 
 
-def _bytes_per_token(pair: PairEntry) -> float | None:
+def _pair_bytes_per_token(pair: PairEntry) -> float | None:
     """Return the bytes of weights that a token reads, from the target's header, else estimated from the entry."""
     if all(part.path.is_file() for part in pair.target.parts):
         try:
-            return expected_speed.bytes_per_token(read_header(pair.target.path))
+            return bytes_per_token(read_header(pair.target.path))
         except LocaldflashError:
             return None
     bits = BITS.get((pair.target.quantization or "").removeprefix("UD-"))
     return pair.active * 1e9 * bits / 8 if pair.active and bits else pair.target.size
+
+
+def bytes_per_token(header: GGUFHeader) -> int:
+    """Return the bytes of weights that a token reads: only active experts, no embedding table besides the head."""
+    gathered = "token_embd.weight" if "output.weight" in header.tensors else ""
+    count = _fact(header, "expert_count") or 1
+    used = _fact(header, "expert_used_count") or count
+    dense, experts = 0, 0
+    for name, info in header.tensors.items():
+        if "_exps" in name:
+            experts += info.nbytes
+        elif name != gathered:
+            dense += info.nbytes
+    return dense + experts * used // count
+
+
+def matrices(header: GGUFHeader) -> tuple[int, int]:
+    """Return the number of weights that a quantization changes, and the bytes of all others (norms, routers)."""
+    weights, others = 0, 0
+    for info in header.tensors.values():
+        if len(info.shape) > 1 and info.ggml_type != GGMLType.F32:
+            weights += prod(info.shape)
+        else:
+            others += info.nbytes
+    return weights, others
+
+
+def quantization(header: GGUFHeader) -> str:
+    """Return the quantization that the file names ("Q4_K_M"), else the type of most of its bytes."""
+    from gguf import LlamaFileType
+
+    code = header.metadata.get("general.file_type")
+    if isinstance(code, int) and code in set(LlamaFileType):
+        return str(LlamaFileType(code).name).removeprefix("MOSTLY_").removeprefix("ALL_")
+    sizes = Counter[str]()
+    for info in header.tensors.values():
+        sizes[info.ggml_type.name] += info.nbytes
+    return sizes.most_common(1)[0][0] if sizes else "no weights"
+
+
+def tokens_per_second(bandwidth: float, target_bytes: int) -> float:
+    """Return the upper bound without drafting at a bandwidth in GB/s; engines reach 40 to 85 % of it."""
+    return bandwidth * 1e9 / max(target_bytes, 1)
+
+
+def _fact(header: GGUFHeader, name: str) -> int:
+    value = header.metadata.get(f"{header.metadata.get('general.architecture')}.{name}")
+    return value if isinstance(value, int) else 0

@@ -1,4 +1,7 @@
-"""Memory plan of a pair on this machine, before the pair is loaded or downloaded."""
+"""Memory plan of a pair on this machine, before the pair is loaded or downloaded.
+
+Files that are still on the hub are planned by stand-ins: sparse files of the full size with the header alone.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,15 +15,14 @@ from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageErro
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.engine_choice import TimingCase, likely_engine
-from localdflash.loading.plan import expected_speed
-from localdflash.loading.plan.stand_in import drafter_stand_in, stand_in
+from localdflash.loading.plan.here import bytes_per_token, matrices, quantization, tokens_per_second
 from localdflash.models.backend_names import Backend
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import (
     NO_DRAFTER,
     Fit,
     MemoryBudget,
-    Sizes,
+    MemorySizes,
     best_quantization,
     fit,
     largest_context,
@@ -28,9 +30,12 @@ from localdflash.models.memory.fit import (
 )
 from localdflash.models.memory.free import program_bytes, system_budget
 from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
+from localdflash.models.registry import hub, packages
 from localdflash.models.registry.hub import Unreachable
-from localdflash.models.registry.pair_entry import PairEntry
+from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
 from localdflash.models.registry.registry import how_to_get, load_registry, missing_files
+from localdflash.models.registry.remote_head import read_head
+from localdflash.models.shapes.dflash_file import LARGEST_JSON
 from localdflash.models.shapes.drafter_kind import drafter_of
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
@@ -91,10 +96,10 @@ class PlanRequest:
         beside = budget.beside and replace(budget.beside, free=max(budget.beside.free - total(in_memory), 0))
         return replace(budget, free=max(budget.free - total(on_gpu), 0), beside=beside)
 
-    def check(self, sizes: Sizes, where: str = "") -> None:
+    def check(self, sizes: MemorySizes) -> None:
         """Raise UsageError for a context that the target was not trained for."""
         if self.options.context > sizes.trained:
-            trained = f"{self.target.name} was trained for {sizes.trained} tokens{where}"
+            trained = f"{self.target.name} was trained for {sizes.trained} tokens"
             raise UsageError(f"--ctx {self.options.context}: too long; {trained}")
 
 
@@ -110,7 +115,7 @@ def make_plan(
     """Plan a pair by any spec that the registry resolves; a context of 0 means as much as fits.
 
     `beside`: another pair, which is loaded first; OutOfMemory if it does not fit alone. ModelError if the pair cannot
-    run. Unreachable if its files are not here and the hub cannot be reached, OnlyRegistered for a pair of the registry.
+    run. Unreachable if its files are not here and the hub cannot be reached, RegistryOnly for a pair of the registry.
     """
     taken: Parts = {}
     if beside is not None:
@@ -166,10 +171,10 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
     except Unreachable as error:
         if not pair.memory_gb:
             raise
-        raise OnlyRegistered(str(error), pair) from error
+        raise RegistryOnly(str(error), pair) from error
 
 
-class OnlyRegistered(Unreachable):
+class RegistryOnly(Unreachable):
     """The files of a pair cannot be read now, but the registry knows how much memory it needs (exit code 1)."""
 
     def __init__(self, why: str, pair: PairEntry) -> None:
@@ -237,7 +242,7 @@ def _on_cuda(case: PlanRequest, why: str) -> Plan:
 
     sizes = CudaSizes(case.target, _form(case.drafter, ".safetensors"), case.options.kv)
     bandwidth = measurements.bandwidth(on_gpu=True)
-    case.check(sizes, " (as the CUDA engine counts them)")
+    case.check(sizes)
     return _plan(case, "cuda", why, sizes, budget, bandwidth)
 
 
@@ -252,7 +257,7 @@ def _plan(
     request: PlanRequest,
     backend: str,
     why: str,
-    sizes: Sizes,
+    sizes: MemorySizes,
     memory: MemoryBudget,
     bandwidth: measurements.Measurement,
     program: int = 0,
@@ -288,17 +293,49 @@ def _plan(
         verdict=verdict,
         largest_context=largest_context(sizes, full, budget, sizes.trained),
         largest_context_without_drafter=largest_context(sizes, NO_DRAFTER, budget, sizes.trained),
-        quantization=expected_speed.quantization(header),
-        best_quantization=best_quantization(chosen.parts, smallest, weights_of(*expected_speed.matrices(header))),
+        quantization=quantization(header),
+        best_quantization=best_quantization(chosen.parts, smallest, weights_of(*matrices(header))),
         speed=_speed(request.pair, header, chosen, bandwidth),
     )
 
 
 def _speed(pair: str, header: GGUFHeader, chosen: Fit, bandwidth: measurements.Measurement) -> Speed:
-    read = expected_speed.bytes_per_token(header)
-    plain = expected_speed.tokens_per_second(bandwidth.value, read)
+    read = bytes_per_token(header)
+    plain = tokens_per_second(bandwidth.value, read)
     tau = measurements.recall(f"tau of {pair}") if chosen.drafter != NO_DRAFTER else None
     if tau is None:
         return Speed(bandwidth, read, plain, None, None)
-    drafted = tau.value * expected_speed.tokens_per_second(bandwidth.value, read + chosen.parts[DRAFTER])
+    drafted = tau.value * tokens_per_second(bandwidth.value, read + chosen.parts[DRAFTER])
     return Speed(bandwidth, read, plain, tau, drafted)
+
+
+def stand_in(source: FileSource, folder: Path) -> Path:
+    """Create a stand-in for a GGUF in `folder` and return its path, for a model in parts that of the first part.
+
+    A file of an installed package is returned itself. Unreachable if the hub cannot be reached. ModelError if the hub
+    has no such file or its header is broken.
+    """
+    if source.adapted:
+        raise Unreachable(f"{source.name}: made on this machine by `localdflash models pull`; pull it first")
+    if source.package:
+        if found := packages.installed(source.package, source.file):
+            return found
+        raise Unreachable(f"{source.name}: not here, and pip can only download the whole package; pull it first")
+    for part in source.parts:
+        remote, head, _ = read_head(part)
+        with (folder / part.path.name).open("wb") as stream:
+            stream.write(head.fetched)
+            stream.truncate(remote.size)
+    return folder / source.path.name
+
+
+def drafter_stand_in(source: DrafterSource, folder: Path) -> Path:
+    """Create a stand-in for a drafter; for safetensors its config.json alone, which has the shapes."""
+    if source.config is None:
+        return stand_in(source, folder)
+    assert source.config.repository
+    remote = hub.look_up(source.config.repository, source.config.file, source.config.revision)
+    if remote.size > LARGEST_JSON:
+        raise ModelError(f"{remote.name}: not a drafter's configuration (expected at most {LARGEST_JSON >> 20} MiB)")
+    (folder / "config.json").write_bytes(hub.read_range(remote, 0, remote.size))
+    return folder / source.path.name

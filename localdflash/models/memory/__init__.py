@@ -1,1 +1,1 @@
-"""What every backend answers: how a pair is to run, what that takes, what fits, and the pair that came of it."""
+"""Memory of a pair: its parts, what is free, and what fits."""

@@ -1,6 +1,6 @@
-"""Decides what fits: the drafter shrinks or goes before the target does, and a context is never cut without a word.
+"""Fit a pair into memory: the drafter is reduced or left out before the context is cut, and a notice says so.
 
-Pure arithmetic over `Sizes`, which every backend implements; nothing here looks at a machine.
+Arithmetic over `MemorySizes`, which every backend implements; nothing here inspects the machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from localdflash.models.memory.parts import TARGET, Parts, divided, gigabytes, t
 
 NO_DRAFTER = "none"
 AS_IT_IS = "as it is"
-STEP = 256  # tokens: llama.cpp's and the CUDA engine's contexts grow in such steps
-LEAST = 512  # tokens: a shorter context than this is chosen for no one
+STEP = 256  # tokens; contexts of llama.cpp and the CUDA engine are multiples
+LEAST = 512  # tokens of the shortest context
 FAR = 4  # times the free memory
-ROOMY = 8192  # tokens of context for which another pair leaves that nobody uses
-COMFORTABLE = 4096  # tokens for which a drafter shrinks or goes where none were asked for
+ROOMY = 8192  # tokens of context for which an idle pair is unloaded
+COMFORTABLE = 4096  # tokens of context for which the drafter is reduced if no context was requested
 
-# Bits per weight of whole files by llama.cpp's quantizer, as its authors publish them for 8B models.
+# Bits per weight of whole files, as published by llama.cpp for 8B models.
 QUANTIZATIONS = {
     "F16": 16.0,
     "Q8_0": 8.5,
@@ -31,27 +31,26 @@ QUANTIZATIONS = {
 }
 
 
-class Sizes(Protocol):
-    """The memory of one pair on one backend. `drafters` run from the drafter asked for down to `NO_DRAFTER`."""
+class MemorySizes(Protocol):
+    """Memory of one pair on one backend."""
 
     @property
     def trained(self) -> int:
-        """Tokens of context that the target was trained for."""
+        """Return the tokens of context that the target was trained for."""
 
     @property
     def drafters(self) -> Sequence[str]:
-        """Return what the drafter can be, from what was asked for down to `NO_DRAFTER`."""
+        """Return the forms of the drafter, from the requested one down to `NO_DRAFTER`."""
 
     def parts(self, context: int, drafter: str) -> Parts:
-        """Return the bytes with a context of so many tokens."""
+        """Return the bytes with this context."""
 
 
 @dataclass(frozen=True)
 class MemoryBudget:
     """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free.
 
-    `beside` a GPU is the memory that holds what of the pair does not lie on it. `spare` are bytes that a context which
-    nobody asked for leaves free besides.
+    `beside`: the host memory next to a GPU. `spare`: further bytes that stay free if no context was requested.
     """
 
     free: int
@@ -61,12 +60,12 @@ class MemoryBudget:
     spare: int = 0
 
     def holds(self, parts: Parts) -> bool:
-        """Return whether all parts fit, and the margin stays."""
+        """Return whether all parts and the margin fit."""
         memory, needed = self.tight(parts)
         return needed <= memory.free
 
     def tight(self, parts: Parts) -> "tuple[MemoryBudget, int]":
-        """The memory that is too small for these parts, or else this one, and the bytes that it would have to have."""
+        """Return the memory that is too small for these parts, else this one, and the bytes needed there."""
         needed = self.needed(parts)
         if not self.beside:
             return self, needed
@@ -75,13 +74,13 @@ class MemoryBudget:
         return self.beside.tight(others) if fits_here and not fits_beside else (self, needed)
 
     def needed(self, parts: Parts) -> int:
-        """Return the bytes that this memory would have to have for its share of these parts, the margin included."""
+        """Return the bytes of this memory's share of the parts, and the margin."""
         return total(divided(parts)[0] if self.beside else parts) + self.margin
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What to load. `notice` is a line for the user if that is less than was asked for, or empty."""
+    """Drafter and context to load. `notice` is a line for the user if that is less than requested, or empty."""
 
     drafter: str
     context: int
@@ -89,11 +88,11 @@ class Fit:
     notice: str = ""
 
 
-def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int) -> int:
-    """Return the most tokens of context that fit, up to `most`; below that a multiple of `STEP`, or 0 if nothing fits.
+def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, most: int) -> int:
+    """Return the largest context that fits: `most`, else a multiple of `STEP`, else 0.
 
-    Searched from above: a short cache may be kept wider than a long one, so less context is not always less memory.
-    What is `FAR` too much is halved at once: planning millions of tokens takes a second each time.
+    The search starts above, since less context is not always less memory. A context that is `FAR` too large is halved,
+    since planning millions of tokens takes a second.
     """
     parts = sizes.parts(most, drafter)
     if budget.holds(parts):
@@ -113,11 +112,10 @@ def largest_context(sizes: Sizes, drafter: str, budget: MemoryBudget, most: int)
     return fits * STEP
 
 
-def fit(sizes: Sizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False) -> Fit:
-    """Return the pair to load: with the context wanted, or, if that is 0, the largest up to the trained one.
+def fit(sizes: MemorySizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False) -> Fit:
+    """Return the pair to load with the wanted context, or, if that is 0, the largest up to the trained one.
 
-    OutOfMemory says what is needed, what is free and what would fit; if it is to be `roomy`, also where the drafter
-    would not be as asked for, or the context shorter than `ROOMY`.
+    OutOfMemory if that does not fit; with `roomy` also if the drafter would be reduced, or the context below `ROOMY`.
     """
     most = wanted or sizes.trained
     enough = wanted or min(most, COMFORTABLE)
@@ -138,7 +136,7 @@ def fit(sizes: Sizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False)
     return replace(chosen, notice=_notice(sizes, budget, chosen, most))
 
 
-def _notice(sizes: Sizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
+def _notice(sizes: MemorySizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
     memory, bytes_needed = budget.tight(sizes.parts(chosen.context, sizes.drafters[0]))
     free = f"{gigabytes(memory.free)} of {memory.what} are free"
     said = []
@@ -151,26 +149,22 @@ def _notice(sizes: Sizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
     return f"{', '.join(said)}; {free}" if said else ""
 
 
-def _refusal(sizes: Sizes, budget: MemoryBudget, drafter: str, most: int, largest: int) -> str:
+def _refusal(sizes: MemorySizes, budget: MemoryBudget, drafter: str, most: int, largest: int) -> str:
     context = most if largest else min(most, LEAST)
     memory, needed = budget.tight(sizes.parts(context, drafter))
     without = " even without the drafter" if drafter != sizes.drafters[0] else ""
     remedy = f"--context {largest} fits" if largest else "take a smaller pair or a smaller quantization of it"
     return (
         f"a context of {context} tokens needs {gigabytes(needed)}{without} ({gigabytes(memory.margin)} of it as"
-        " margin),"
-        f" {gigabytes(memory.free)} of {memory.what} are free: {remedy}"
+        f" margin), {gigabytes(memory.free)} of {memory.what} are free: {remedy}"
     )
 
 
 def weights_of(matrix_weights: int, other_bytes: int) -> Mapping[str, int]:
-    """Bytes of a target of so many matrix weights in every quantization, best first; other tensors stay as they are."""
+    """Return the bytes of a target in every quantization, best first; other tensors keep their size."""
     return {name: int(matrix_weights * bits / 8) + other_bytes for name, bits in QUANTIZATIONS.items()}
 
 
 def best_quantization(parts: Parts, budget: MemoryBudget, candidates: Mapping[str, int]) -> str | None:
     """Return the first of the candidates (bytes of weights by name) with which everything fits."""
-    for name, size in candidates.items():
-        if budget.holds(parts | {TARGET: size}):
-            return name
-    return None
+    return next((name for name, size in candidates.items() if budget.holds(parts | {TARGET: size})), None)

@@ -1,4 +1,4 @@
-"""How much memory a pair may take on this machine: what the system, or the limit of a container, leaves free."""
+"""Free memory of this machine or its container."""
 
 from contextlib import suppress
 from importlib import import_module
@@ -9,14 +9,14 @@ import psutil
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import PROGRAM, Parts, total
 
-MARGIN = 400 << 20  # bytes left to the rest of the system: browsers and editors grow too
+MARGIN = 400 << 20  # bytes left to other programs
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def system_budget() -> MemoryBudget:
-    """Memory that can be had without swapping; the page cache counts as free, but for files that this process uses.
+    """Return the memory available without swapping, without files that this process has mapped.
 
-    So a second pair is planned beside the mapped weights of the first one.
+    So a second pair is planned next to the mapped weights of the first one.
     """
     free = psutil.virtual_memory().available
     limit = _cgroup_free(CGROUP)
@@ -24,7 +24,7 @@ def system_budget() -> MemoryBudget:
 
 
 def all_memory() -> int:
-    """Return the bytes of memory that this machine has, or that its container may use."""
+    """Return the memory of this machine or its container in bytes."""
     total = psutil.virtual_memory().total
     with suppress(OSError, ValueError):
         total = min(total, int((CGROUP / "memory.max").read_text()))
@@ -32,29 +32,29 @@ def all_memory() -> int:
 
 
 def mapped() -> int:
-    """Return the bytes of files that are mapped into this process and in memory; 0 where the system does not tell."""
+    """Return the resident bytes of files that this process has mapped; 0 if unknown."""
     return int(getattr(psutil.Process().memory_info(), "shared", 0))
 
 
 def program_bytes(with_torch: bool) -> int:
-    """Bytes that this process holds now, plus torch's if a part of the pair needs that: measured, not estimated."""
+    """Return the resident bytes of this process, after importing torch if a part of the pair needs it."""
     if with_torch:
         import_module("torch")
     return resident()
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has in use."""
+    """Return the resident bytes of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 def with_program(parts: Parts) -> Parts:
-    """Return the parts of a pair in this process, with everything else that is resident as the program."""
+    """Return the parts of a pair in this process, with all other resident bytes as the program."""
     return {**parts, PROGRAM: max(resident() - total(parts), 0)}
 
 
 def _cgroup_free(folder: Path) -> int | None:
-    """Return what the limit of this container leaves, counting files that can be dropped; None without a limit."""
+    """Return the free memory of this container, page cache included; None without a limit."""
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())

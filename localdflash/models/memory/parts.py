@@ -1,4 +1,4 @@
-"""The parts of a pair's memory: bytes by name, with the same names in a prediction and in a measurement."""
+"""Parts of a pair's memory: bytes by name, the same names in predictions and measurements."""
 
 Parts = dict[str, int]
 
@@ -7,9 +7,9 @@ DRAFTER = "drafter weights"
 TARGET_KV = "target K/V"
 DRAFTER_KV = "drafter K/V"
 SCRATCH = "graphs and scratch"  # compute buffers, logits, taps
-IN_MEMORY = " in memory"  # ends the names of what a pair on a GPU keeps in the processor's memory
+IN_MEMORY = " in memory"  # suffix of parts in host memory while the pair is on a GPU
 PROGRAM = "program"  # the interpreter, its libraries and the vocabulary
-PREFIXES = "prefix cache"  # of the daemon: what earlier requests computed; not planned, for it takes what is free
+PREFIXES = "prefix cache"  # of the daemon; not planned, since it takes what is free
 
 
 def total(parts: Parts) -> int:
@@ -18,7 +18,7 @@ def total(parts: Parts) -> int:
 
 
 def divided(parts: Parts) -> tuple[Parts, Parts]:
-    """Return the parts on a GPU, and those in the processor's memory beside it."""
+    """Return the parts on a GPU, and those in host memory."""
     beside = {name: size for name, size in parts.items() if name.endswith(IN_MEMORY) or name == PROGRAM}
     return {name: size for name, size in parts.items() if name not in beside}, beside
 

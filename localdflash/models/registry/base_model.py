@@ -8,7 +8,6 @@ nothing, so it is never used.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from localdflash.models.registry.hub_names import without_quantization
@@ -20,51 +19,37 @@ HUB_PAGE = "https://huggingface.co/"
 T = TypeVar("T", str, int)
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    """Evidence for a file's base model: the model's repository (owner/name) or name, and an explanation."""
-
-    model: str
-    words: str
-
-
 def find_drafter(header: GGUFHeader, called: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
     """Return the drafter for a target file, or the reason to reject a candidate; None if no entry has the same model.
 
     `called` is the repository or file name of the target.
     """
     known = [pair for pair in pairs if pair.drafter and pair.drafter.trained_for]
-    for evidence in _evidence(header, called):
-        for pair in known:
-            if _plain(evidence.model) in _names(pair, evidence.model):
-                return _match(header, evidence, pair)
+    found = ((words, pair) for model, words in _evidence(header, called) for pair in known if _is_model(pair, model))
+    for words, pair in found:
+        if differs := _difference(header, pair):
+            return DrafterMatch(None, f"not that of {pair.id}, though {words}: it {differs}")
+        if not pair.backends:
+            return DrafterMatch(None, f"that of {pair.id} would be it, for {words}; nothing here runs it yet")
+        return DrafterMatch(pair.drafter, f"drafter of {pair.id}: {words}")
     return None
 
 
-def _match(header: GGUFHeader, evidence: _Evidence, pair: PairEntry) -> DrafterMatch:
-    differs = _difference(header, pair)
-    if differs:
-        return DrafterMatch(None, f"not that of {pair.id}, though {evidence.words}: it {differs}")
-    if not pair.backends or not pair.drafter:
-        return DrafterMatch(None, f"that of {pair.id} would be it, for {evidence.words}; nothing here runs it yet")
-    return DrafterMatch(pair.drafter, f"drafter of {pair.id}: {evidence.words}")
-
-
-def _evidence(header: GGUFHeader, called: str) -> Iterator[_Evidence]:
-    """Yield the evidence for a file's base model, strongest first."""
+def _evidence(header: GGUFHeader, called: str) -> Iterator[tuple[str, str]]:
+    """Yield names of a file's base model (with or without owner), each with an explanation, most reliable first."""
     for base in _bases(header):
-        yield _Evidence(base, f"the file says base model {base}")
+        yield base, f"the file says base model {base}"
     name, basename = _said(header, "name", str), _said(header, "basename", str)
     size, added = _said(header, "size_label", str), _said(header, "finetune", str)
     version = _said(header, "version", str)
     for said in (name, _joined(basename, added, version), _joined(basename, size, added, version)):
         if said:
-            yield _Evidence(said, f"the file calls itself {said}")
+            yield said, f"the file calls itself {said}"
     if {_plain(word) for word in (added, version) if word} - set(_plain(called).split("-")):
         return  # a fine-tune or version that its name hides
     for said in (called, called.partition("_")[2]):  # some put the owner in front
         if said:
-            yield _Evidence(said, f"it is called {without_quantization(said)}")
+            yield said, f"it is called {without_quantization(said)}"
 
 
 def _bases(header: GGUFHeader) -> Iterator[str]:
@@ -91,11 +76,10 @@ def _difference(header: GGUFHeader, pair: PairEntry) -> str:
     return ""
 
 
-def _names(pair: PairEntry, said: str) -> set[str]:
-    """Return the names of an entry's target, with owner if the compared name has one."""
-    assert pair.drafter
-    full = [pair.drafter.trained_for or "", pair.target.repository or ""]
-    return {_plain(name) if "/" in said else _plain(name.partition("/")[2]) for name in full if name}
+def _is_model(pair: PairEntry, model: str) -> bool:
+    """Return whether an entry's target has this name; owners are compared if the name has one."""
+    names = filter(None, (pair.drafter and pair.drafter.trained_for, pair.target.repository))
+    return _plain(model) in {_plain(name if "/" in model else name.partition("/")[2]) for name in names}
 
 
 def _plain(name: str) -> str:

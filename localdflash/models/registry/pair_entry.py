@@ -38,7 +38,7 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class MergeSource:
     """Base target and LoRA adapter of a locally merged target."""
 
     base: "FileSource"
@@ -58,7 +58,7 @@ class FileSource:
     revision: str | None = None  # commit or branch; None: the repository's main branch
     size: int | None = None  # bytes
     package: Package | None = None  # whose wheel has `file` as a member
-    adapted: Adapted | None = None
+    adapted: MergeSource | None = None
 
     @property
     def fetched_from(self) -> str | None:

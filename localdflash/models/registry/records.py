@@ -29,11 +29,6 @@ class FileRecord:
     inode: int
     drafter: str | None = None  # of a target that was fetched with a drafter of the user's choice: its hf: name or path
 
-    @property
-    def of_hub(self) -> bool:
-        """Return whether the file comes from a hub repository (its name contains an owner)."""
-        return "/" in self.repository
-
 
 def record_path(file: Path) -> Path:
     """Return the path of a file's record."""
@@ -56,15 +51,23 @@ def write(file: Path, record: FileRecord) -> None:
     write_json(record_path(file), asdict(record))
 
 
-def current(file: Path) -> FileRecord | None:
-    """Return the record if the file is unchanged since its verification, else None."""
+def add(file: Path, repository: str, revision: str, asked: str, sha256: str) -> FileRecord:
+    """Write the record of a file that was verified just now, and return it."""
+    stat = file.stat()
+    record = FileRecord(repository, revision, asked, sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    write(file, record)
+    return record
+
+
+def current(file: Path, sha256: str | None = None) -> FileRecord | None:
+    """Return the record if the file is unchanged since its verification and has the pinned hash, else None."""
     record = read(file)
     try:
         stat = file.stat()
     except OSError:
         return None
     if record and (record.size, record.mtime_ns, record.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino):
-        return record
+        return record if sha256 in (None, record.sha256) else None
     return None
 
 

@@ -78,7 +78,7 @@ class Registry:
             self.resolve(f"{HUB}{path.relative_to(models_folder()).as_posix()}")
             for path in sorted(models_folder().glob("*/*/**/*.gguf"))
             if path not in known and path.name == first_of(path.name)
-            if (record := records.read(path)) and record.of_hub
+            if (record := records.read(path)) and "/" in record.repository  # not from a package
         ]
         known |= {pair.drafter.path for pair in found if pair.drafter}
         yield from (pair for pair in found if pair.target.path not in known)

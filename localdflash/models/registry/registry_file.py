@@ -9,9 +9,9 @@ from localdflash.base.files.strict_toml import TomlTable, listed, matching, numb
 from localdflash.models.backend_names import RUNNERS
 from localdflash.models.registry import safe_names
 from localdflash.models.registry.pair_entry import (
-    Adapted,
     DrafterKind,
     DrafterSource,
+    MergeSource,
     Package,
     PairEntry,
     RanWith,
@@ -121,7 +121,7 @@ def _adapted(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> Ta
         file,
         sha256=table.required("sha256", _sha256),
         size=table.required("size", whole(1, LARGEST_FILE)),
-        adapted=Adapted(known[name].target, str(base / os.path.expanduser(adapter))),
+        adapted=MergeSource(known[name].target, str(base / os.path.expanduser(adapter))),
         quantization=table.optional("quantization", _name),
     )
 

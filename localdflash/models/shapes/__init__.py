@@ -1,1 +1,1 @@
-"""What a model's files say of it: the shape of a decoder, and that of a drafter with its vocabulary."""
+"""Shapes of decoders and drafters, as their files describe them."""

@@ -1,11 +1,11 @@
-"""The shape of a decoder. Imports nothing, so that a backend without torch can read it too."""
+"""Shape of a decoder. Imports nothing."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class DeltaShape:
-    """The heads of a gated delta net."""
+    """Heads of a gated delta net."""
 
     k_heads: int
     v_heads: int
@@ -20,7 +20,7 @@ class DeltaShape:
 
     @property
     def mixed(self) -> int:
-        """Return the width of all queries, keys and values."""
+        """Return the width of the convolution: all queries, keys, values."""
         return 2 * self.k_heads * self.k_dim + self.values
 
 
@@ -46,19 +46,19 @@ class DecoderConfig:
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0  # of one expert
     norm_topk_prob: bool = False  # whether the chosen experts' weights are made to sum to one
-    # From here on what the CPU engine alone runs (see `target_config`).
-    rope_magnitude: float = 1.0  # of the turned queries and keys (YaRN)
-    windows: tuple[int, ...] = ()  # how many keys the rows of each layer see, their own included, 0: all; empty: all 0
-    sinks: bool = False  # whether each head has a score that no value belongs to
+    # Fields of architectures that only the CPU engine runs (see `target_config`).
+    rope_magnitude: float = 1.0  # factor of rotated queries and keys (YaRN)
+    windows: tuple[int, ...] = ()  # of the sliding attention of each layer, 0: none; empty: all 0
+    sinks: bool = False  # whether each head has an attention sink
     expert_bias: bool = False  # whether router and experts have biases
     swiglu_limit: float = 0.0  # of the clamped SwiGLU of gpt-oss; 0: the ordinary one
-    rotary_dim: int = 0  # channels of a head that RoPE turns, the first ones; 0: all
+    rotary_dim: int = 0  # first channels of a head, which RoPE rotates; 0: all
     output_gate: bool = False  # whether each head's output has a gate
-    shared_intermediate_size: int = 0  # of the expert that every token has; 0: there is none
-    delta: DeltaShape | None = None  # of the layers that are recurrent
+    shared_intermediate_size: int = 0  # of the shared expert; 0: none
+    delta: DeltaShape | None = None  # of the recurrent layers
     recurrent: tuple[bool, ...] = ()  # whether a layer is a delta net; empty: none
 
     @property
     def recurrent_layers(self) -> int:
-        """Return how many layers are delta nets."""
+        """Return the number of delta nets."""
         return sum(self.recurrent)

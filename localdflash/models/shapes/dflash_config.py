@@ -1,7 +1,6 @@
-"""The configuration of a drafter of the DFlash family: its shape and conventions, and whether it fits a target.
+"""Configuration of a drafter of the DFlash family, which `dflash_file` reads from the files of each format.
 
-`dflash_file` reads it from the files of each format. Every field of the formats is honoured or refused by name, so a
-drafter that would run wrong does not load. Imports no torch: llama.cpp's drafter needs it too.
+Every field of the formats is used or refused by name, so a drafter that would run wrong does not load.
 """
 
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.fingerprint import TrainedFor
 
 OURS = "localdflash"
-ANOTHER_LIST = "make it again with `localdflash train vocabulary`"
+ANOTHER_LIST = "run `localdflash train vocabulary` again"
 SHORT_KEY = f"{OURS}.short_vocabulary"
-SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: the ids of the rows of a head, and these rows
+SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: token ids of the head's rows, and these rows
 
 Kind = Literal["dflash", "dflash2", "dspark"]
 
@@ -30,25 +29,25 @@ class DFlashConfig:
     taps: tuple[int, ...]  # 0-based target blocks whose output is read
     window: int | None = None  # of the sliding layers, the query's own slot included
     sliding: tuple[bool, ...] = ()  # per layer; empty: none
-    causal: bool | None = None  # inside the block; None: sliding layers causal, full layers bidirectional
+    causal: bool | None = None  # inside the block; None: only sliding layers are
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
-    from_anchor: bool = False  # the anchor's slot proposes too: each slot the token behind it, not its own
-    short: tuple[int, ...] = ()  # the tokens that it proposes from, ascending; empty: all
+    from_anchor: bool = False  # the anchor's slot proposes too; each slot proposes the next token
+    short: tuple[int, ...] = ()  # ids of the short vocabulary, ascending; empty: all tokens
     trained_for: TrainedFor | None = None
     own_embedding: bool = False  # instead of the target's
-    own_head: bool = False  # a row for each token that it proposes from
-    markov_rank: int = 0  # of DSpark: each slot's logits depend on the token before it; 0: they do not
-    judges: bool = False  # DSpark's confidence head: how likely it is that the target agrees
-    conv_kernel: int = 0  # of DFlash 2: taps of the local convolutions; 0: there are none
+    own_head: bool = False  # instead of the target's
+    markov_rank: int = 0  # of DSpark: each slot's logits depend on the previous token
+    judges: bool = False  # has DSpark's confidence head
+    conv_kernel: int = 0  # of DFlash 2: inputs of the local convolutions
     conv_group: int = 0  # channels that share a coefficient
-    selector_rank: int = 0  # of DFlash 2: a slot's best candidates are scored by the token before it; 0: they are not
+    selector_rank: int = 0  # of DFlash 2: a slot's best candidates are scored by the previous token
     selector_top_k: int = 0  # candidates
 
     @property
     def kind(self) -> Kind:
-        """What is put on top of a DFlash drafter: the Markov head of DSpark, the selector of DFlash 2, or nothing."""
+        """Return the kind: DFlash 2 has a selector, DSpark a Markov head."""
         if self.selector_rank:
             return "dflash2"
         return "dspark" if self.markov_rank else "dflash"
@@ -60,12 +59,12 @@ class DFlashConfig:
 
     @property
     def drafts(self) -> int:
-        """Return how many tokens a block proposes."""
+        """Return the number of tokens that a block proposes."""
         return self.block_size - self.first_slot
 
     @property
     def proposed(self) -> int:
-        """Return how many tokens it proposes from."""
+        """Return the number of tokens in the draft vocabulary."""
         return len(self.short) or self.decoder.vocab_size
 
     def is_sliding(self, layer: int) -> bool:
@@ -78,61 +77,64 @@ class DFlashConfig:
 
 
 def checked(config: DFlashConfig, where: str) -> DFlashConfig:
-    """Return the configuration, if a network can have this shape; else ModelError."""
+    """Return the configuration; ModelError if no network can have this shape."""
     c = config.decoder
     if not c.num_key_value_heads or c.num_attention_heads % c.num_key_value_heads or not c.num_attention_heads:
         raise ModelError(f"{where}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} key/value heads")
     if c.head_dim < 2 or c.head_dim % 2:
         raise ModelError(f"{where}: head_dim {c.head_dim}: expected an even number")
     if not c.hidden_size or not c.vocab_size or not c.intermediate_size or config.block_size < 2 or not config.taps:
-        raise ModelError(f"{where}: a size is zero, or the block holds no slot, or there are no taps")
+        raise ModelError(f"{where}: a size is zero, the block has no slot, or there are no taps")
     if config.window is not None and len(config.sliding) != c.num_hidden_layers:
-        raise ModelError(f"{where}: sliding layers are told for {len(config.sliding)} of {c.num_hidden_layers} layers")
+        raise ModelError(f"{where}: sliding layers: expected {c.num_hidden_layers} flags, found {len(config.sliding)}")
     if config.logit_scale <= 0 or config.softcap < 0:
-        raise ModelError(f"{where}: logits scaled by {config.logit_scale} and capped at {config.softcap} make no sense")
+        raise ModelError(f"{where}: invalid logit scale ({config.logit_scale}) or softcap ({config.softcap})")
     if any(later <= earlier for earlier, later in pairwise(config.short)):
-        raise ModelError(f"{where}: the ids of its short vocabulary do not ascend; {ANOTHER_LIST}")
+        raise ModelError(f"{where}: short vocabulary: ids are not ascending; {ANOTHER_LIST}")
     for token in (*config.short[:1], *config.short[-1:]):
         if not 0 <= token < c.vocab_size:
             raise ModelError(
-                f"{where}: id {token} of its short vocabulary is not one of {c.vocab_size}; {ANOTHER_LIST}"
+                f"{where}: short vocabulary: id {token} is outside 0 to {c.vocab_size - 1}; {ANOTHER_LIST}"
             )
     if wrong := _wrong_heads(config):
-        raise ModelError(f"{where}: {wrong}: no such drafter is known")
+        raise ModelError(f"{where}: {wrong}; use another drafter")
     return config
 
 
 def _wrong_heads(config: DFlashConfig) -> str:
-    """Return what of a Markov head, convolutions and selector makes no sense, or ""."""
+    """Return an unknown combination of Markov head, convolutions and selector, or ""."""
     c = config
     second = (c.conv_kernel, c.conv_group, c.selector_rank, c.selector_top_k)
     uneven = c.conv_group and c.decoder.hidden_size % c.conv_group
     cases = (
-        (c.markov_rank and any(second), "it has a Markov head and what DFlash 2 has"),
-        (c.judges and not c.markov_rank, "it has a confidence head, but no Markov head (markov_rank)"),
-        (c.markov_rank and (c.logit_scale, c.softcap) != (1.0, 0.0), "it has a Markov head and scaled logits"),
+        (c.markov_rank and any(second), "a Markov head together with DFlash 2"),
+        (c.judges and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
+        (c.markov_rank and (c.logit_scale, c.softcap) != (1.0, 0.0), "a Markov head with scaled logits"),
         (
             any(second) and not all(second),
-            "conv_kernel_size, conv_group_size, selector_rank and selector_top_k are told in part",
+            "only some of conv_kernel_size, conv_group_size, selector_rank and selector_top_k are set",
         ),
-        (any(second) and c.from_anchor, "it has a selector, and its anchor proposes (sample_from_anchor)"),
+        (any(second) and c.from_anchor, "a selector with sample_from_anchor"),
         (
             c.conv_kernel > c.block_size or uneven,
-            f"it has convolutions (conv_kernel_size {c.conv_kernel}, conv_group_size {c.conv_group})",
+            f"invalid convolutions (conv_kernel_size {c.conv_kernel}, conv_group_size {c.conv_group})",
         ),
-        (c.selector_top_k > c.proposed, f"it has {c.selector_top_k} candidates of {c.proposed} tokens"),
+        (
+            c.selector_top_k > c.proposed,
+            f"selector_top_k {c.selector_top_k} is above the {c.proposed} tokens of the vocabulary",
+        ),
     )
     return next((said for is_so, said in cases if is_so), "")
 
 
 def check_fit(config: DFlashConfig, hidden_size: int, vocab_size: int, blocks: int, where: str) -> None:
-    """Raise ModelError if a drafter does not fit a target of this shape, naming what does not."""
+    """Raise ModelError if a drafter does not fit a target of this shape."""
     if config.decoder.hidden_size != hidden_size:
         raise ModelError(f"{where}: hidden size {config.decoder.hidden_size}, but the target's is {hidden_size}")
     if config.decoder.vocab_size != vocab_size:
         raise ModelError(f"{where}: vocabulary of {config.decoder.vocab_size}, but the target's has {vocab_size}")
     for tap in config.taps:
         if not 0 <= tap < blocks - 1:
-            raise ModelError(f"{where}: taps block {tap}, but the target has blocks 0 to {blocks - 2} to tap")
+            raise ModelError(f"{where}: taps block {tap} (expected 0 to {blocks - 2} of this target)")
     if not 0 <= config.mask_token_id < vocab_size:
         raise ModelError(f"{where}: mask token {config.mask_token_id} is outside the vocabulary of {vocab_size}")

@@ -1,8 +1,7 @@
-"""The configuration of a drafter from its file: a `dflash` GGUF, or safetensors (in parts, too) with config.json beside
-them.
+"""Configuration of a drafter from its file: a `dflash` GGUF, or safetensors next to config.json.
 
-Whether there is an embedding, a head and a confidence head, and which tokens a reduced vocabulary has, the safetensors
-say. Where they are not there yet (a pair is planned before it is downloaded), there is none.
+Only the safetensors show whether there is an embedding, a head, a confidence head or a reduced vocabulary. Before they
+are downloaded, none is assumed.
 """
 
 import json
@@ -12,9 +11,21 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
-from localdflash.models.shapes.dflash_config import DFlashConfig, checked
-from localdflash.models.shapes.dflash_gguf import config_of_gguf
-from localdflash.models.shapes.dflash_json import config_of_json
+from localdflash.base.files.strict_toml import text
+from localdflash.models.shapes.config_fields import (
+    Fields,
+    Refused,
+    as_flag,
+    as_flags,
+    as_layer_count,
+    as_number,
+    as_whole,
+    as_wholes,
+)
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, checked
+from localdflash.models.shapes.dflash_json import config_of_json, own_fields, shared_fields
+from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 from localdflash.models.weights import gguf, safetensors
 
 LARGEST_JSON = 1 << 20  # bytes
@@ -22,17 +33,110 @@ UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of
 INTEGERS = {"I64": "<q", "I32": "<i"}  # for `struct`
 
 
+MAGNITUDE = "a YaRN magnitude other than that of its factor"
+REFUSED_METADATA: Refused = {
+    "attention.value_scale": ("scaled attention values",),
+    "attention.scale": ("scaled attention",),
+    "hyper_connection.count": ("hyper-connections",),
+    "hidden_activation": ("another activation than SiLU", "silu"),
+    "rope.scaling.yarn_log_multiplier": (MAGNITUDE,),
+    "rope.scaling.attn_factor": (MAGNITUDE, 0.0, 1.0),
+    "rope.scaling.yarn_attn_factor": (MAGNITUDE, 0.0, 1.0),
+    "rope.scaling.yarn_ext_factor": ("partial YaRN", 0.0, 1.0),
+}
+
+
+def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
+    """Return a drafter's configuration from a `dflash` GGUF's metadata."""
+    where = str(header.path)
+    if header.architecture != "dflash":
+        raise ModelError(f"{where}: architecture {header.architecture!r} is not a DFlash drafter (expected 'dflash')")
+    fields = Fields(where, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
+    fields.refuse_all(REFUSED_METADATA)
+    window = fields.get("attention.sliding_window", as_whole, 0)
+    markov = header.tensors.get("markov_w1.weight")
+    found = {
+        **own_fields(fields),
+        **shared_fields(fields),
+        "own_embedding": "token_embd.weight" in header.tensors,
+        "own_head": "output.weight" in header.tensors and SHORT_KEY not in header.metadata,
+        "markov_rank": markov.shape[-1] if markov else 0,
+        "judges": "conf_proj.weight" in header.tensors,
+    }
+    if SHORT_HEAD[0] in header.tensors and not found["short"]:
+        found["short"] = tuple(gguf.load_ids(header, SHORT_HEAD[0]))
+    return checked(
+        DFlashConfig(
+            decoder=_decoder(header, fields),
+            block_size=fields.need("block_size", as_whole),
+            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", as_whole),
+            taps=tuple(layer - 1 for layer in fields.need("target_layers", as_wholes)),  # llama.cpp counts layer inputs
+            window=window or None,
+            sliding=fields.need("attention.sliding_window_pattern", as_flags) if window else (),
+            causal=fields.get("attention.causal", as_flag, None),
+            embedding_scale=fields.get("embedding_scale", as_number, 1.0),
+            logit_scale=fields.get("logit_scale", as_number, 1.0),
+            from_anchor=fields.get("sample_from_anchor", as_flag, markov is not None),
+            **found,
+        ),
+        where,
+    )
+
+
+def _decoder(header: gguf.GGUFHeader, fields: Fields) -> DecoderConfig:
+    head_dim = fields.need("attention.key_length", as_whole)
+    fields.refuse("rope.dimension_count", "partial RoPE", head_dim)
+    theta = fields.get("rope.freq_base", as_number, 1e4)
+    factors, magnitude = _yarn(fields, head_dim, theta)
+    return DecoderConfig(
+        vocab_size=fields.need("tokenizer.ggml.tokens", len),
+        hidden_size=fields.need("embedding_length", as_whole),
+        num_hidden_layers=fields.need("block_count", as_layer_count),
+        num_attention_heads=fields.need("attention.head_count", as_whole),
+        num_key_value_heads=fields.need("attention.head_count_kv", as_whole),
+        head_dim=head_dim,
+        intermediate_size=fields.need("feed_forward_length", as_whole),
+        rope_theta=theta,
+        rms_norm_eps=fields.need("attention.layer_norm_rms_epsilon", as_number),
+        context_length=fields.need("context_length", as_whole),
+        attention_bias="blk.0.attn_q.bias" in header.tensors,
+        rope_factors=factors,
+        rope_magnitude=magnitude,
+    )
+
+
+def _yarn(fields: Fields, head_dim: int, theta: float) -> tuple[tuple[float, ...], float]:
+    """Return the divisors of RoPE's frequencies and the factor of queries and keys, rounded as llama.cpp does."""
+    if fields.get("rope.scaling.type", text, "none") != "yarn":
+        fields.refuse("rope.scaling.type", "RoPE scaling other than YaRN")
+        return (), 1.0
+    factor = fields.need("rope.scaling.factor", as_number)
+    original = fields.get("rope.scaling.original_context_length", as_whole, 0) or fields.need(
+        "context_length", as_whole
+    )
+    fast = fields.get("rope.scaling.yarn_beta_fast", as_number, BETA_FAST)
+    slow = fields.get("rope.scaling.yarn_beta_slow", as_number, BETA_SLOW)
+    divisors = yarn_factors(fields.where, head_dim, theta, factor, original, fast, slow, whole=True)
+    return divisors, yarn_magnitude(factor)
+
+
+def own_tensors(header: gguf.GGUFHeader) -> dict[str, gguf.TensorInfo]:
+    """Return a drafter's tensors without those that only llama.cpp reads: the short head and its list of ids."""
+    left_out = SHORT_HEAD if SHORT_KEY in header.metadata else SHORT_HEAD[:1]
+    return {name: info for name, info in header.tensors.items() if name not in left_out}
+
+
 def config_of_file(path: Path) -> DFlashConfig:
-    """The configuration of a drafter's weights: in the GGUF file itself, or in config.json beside safetensors."""
+    """Return the configuration in a GGUF file, or in config.json next to safetensors."""
     if path.suffix == ".gguf":
         return config_of_gguf(gguf.read_header(path))
     beside = path.with_name("config.json")
     with open_model(beside) as (stream, size):
         if size > LARGEST_JSON:
-            raise ModelError(f"{beside}: larger than {LARGEST_JSON >> 20} MiB: not a drafter's configuration")
-        text = stream.read()
+            raise ModelError(f"{beside}: not a drafter's configuration (expected at most {LARGEST_JSON >> 20} MiB)")
+        content = stream.read()
     try:
-        document = json.loads(text)
+        document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{beside}: cannot read the drafter's configuration: {error}") from None
     config = config_of_json(document, str(beside))
@@ -40,7 +144,7 @@ def config_of_file(path: Path) -> DFlashConfig:
 
 
 def plain_name(name: str) -> str:
-    """Return a tensor of safetensors as z-lab names it."""
+    """Return z-lab's name of a tensor."""
     return name.removeprefix("model.").replace("midlayer.", "layers.0.")
 
 
@@ -59,9 +163,9 @@ def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -
 
 
 def _ids(path: Path, info: safetensors.SafetensorInfo) -> tuple[int, ...]:
-    """Return the tokens of a reduced vocabulary, of which the file has the distance from their rows."""
+    """Return the token ids of a reduced vocabulary; the file has their offsets from the row numbers."""
     if info.dtype not in INTEGERS or len(info.shape) != 1:
-        raise ModelError(f"{path}: tensor {info.name} is no list of tokens; download it again")
+        raise ModelError(f"{path}: tensor {info.name} is not a list of token ids; download it again")
     with open_model(path) as (stream, _):
         stream.seek(info.offset)
         offsets = struct.iter_unpack(INTEGERS[info.dtype], stream.read(info.nbytes))

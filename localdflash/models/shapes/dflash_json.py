@@ -1,44 +1,41 @@
-"""A drafter's config.json: in z-lab's format (DeepSpec's is the same with DSpark's fields), or in that of speculators.
+"""A drafter's config.json, in the format of z-lab (and DeepSpec) or of vLLM's speculators.
 
-In z-lab's, fields stand in `dflash_config` or beside it. In that of vLLM's speculators `transformer_layer_config` has
-the network's shape, without what is the default of Hugging Face's Qwen3. Source: the published checkpoints of each.
+z-lab's fields are in `dflash_config` or next to it. In speculators' format `transformer_layer_config` has the network's
+shape, without the defaults of Hugging Face's Qwen3. Source: the published checkpoints of each.
 
-Two things are our own, and others leave them alone: the short vocabulary (short_vocabulary.py) and the target that the
-drafter was trained for (fingerprint.py). They are in the field `localdflash`.
+The field `localdflash` is our own: the short vocabulary and the target that the drafter was trained for.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from localdflash.base.errors import ModelError
+from localdflash.base.files.strict_toml import text
 from localdflash.models.shapes.config_fields import (
     Fields,
+    Refused,
     as_flag,
     as_layer_count,
     as_layer_kinds,
     as_number,
     as_object,
-    as_optional_flag,
-    as_text,
     as_whole,
     as_wholes,
 )
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import OURS, SHORT_KEY, DFlashConfig, checked
 from localdflash.models.shapes.fingerprint import TrainedFor
-from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, makes_sense, yarn_factors, yarn_magnitude
+from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 
-REFUSED = {
-    "attention_value_scale": "scaled attention values",
-    "attention_sink_bias": "attention sinks",
-    "mlp_bias": "biases in the MLP",
-    "quantization_config": "quantized safetensors",
-}
-NEUTRAL = {  # what is refused unless it is one of these
-    "hidden_act": ("another activation than SiLU", ("silu",)),
-    "markov_head_type": ("gated or recurrent Markov heads", ("vanilla",)),
-    "projector_type": ("Domino's correction", ("dflash",)),
-    "rope_is_neox_style": ("interleaved RoPE", (True,)),
+REFUSED: Refused = {
+    "attention_value_scale": ("scaled attention values",),
+    "attention_sink_bias": ("attention sinks",),
+    "mlp_bias": ("biases in the MLP",),
+    "quantization_config": ("quantized safetensors",),
+    "hidden_act": ("another activation than SiLU", "silu"),
+    "markov_head_type": ("gated or recurrent Markov heads", "vanilla"),
+    "projector_type": ("Domino's correction", "dflash"),
+    "rope_is_neox_style": ("interleaved RoPE", True),
 }
 SPECULATORS = ("dflash", "dflash2", "dspark")
 QWEN3: Mapping[str, object] = {  # the defaults of transformers' Qwen3Config, which speculators' files leave out
@@ -62,20 +59,21 @@ DFLASH2: Mapping[str, object] = {  # speculators' defaults
     "selector_top_k": 16,
     "sliding_window_non_causal": True,
 }
-ANCHORED = ("Qwen3DSparkModel", "DSparkDraftModel")  # architectures whose anchor proposes where nothing else is said
+ANCHORED = ("Qwen3DSparkModel", "DSparkDraftModel")  # architectures with `sample_from_anchor` by default
 NO_FIELDS: dict[str, object] = {}
 
 
 def config_of_json(document: object, where: str) -> DFlashConfig:
-    """Return a drafter's configuration from either format; both of z-lab's places of `block_size` are read."""
+    """Return a drafter's configuration from either format."""
     top = Fields(where, document)
-    if top.get("speculators_model_type", as_text, ""):
+    if top.get("speculators_model_type", text, ""):
         return _of_speculators(top, document, where)
     nested = top.get("dflash_config", as_object, NO_FIELDS)
     fields = Fields(where, nested, document)
-    _refuse_others(fields, fields.need("vocab_size", as_whole))
-    decoder, layers = _decoder(fields, where, document)
-    window, sliding = _sliding(fields, layers)
+    fields.refuse_all(REFUSED)
+    decoder = _decoder(fields, document)
+    fields.refuse("draft_vocab_size", "a reduced vocabulary in this format", decoder.vocab_size)
+    window, sliding = _sliding(fields, decoder.num_hidden_layers)
     anchored = top.get("architectures", lambda names: any(name in ANCHORED for name in names), False)
     return checked(
         DFlashConfig(
@@ -85,35 +83,37 @@ def config_of_json(document: object, where: str) -> DFlashConfig:
             taps=fields.need("target_layer_ids", as_wholes),
             window=window,
             sliding=sliding,
-            causal=top.get("is_causal", as_optional_flag, fields.get("causal", as_optional_flag, None)),
+            causal=top.get("is_causal", as_flag, fields.get("causal", as_flag, None)),
             from_anchor=fields.get("sample_from_anchor", as_flag, anchored),
             **_scales_and_heads(fields),
-            **our_own(Fields(where, {f"{OURS}.{name}": value for name, value in _flat(top.get(OURS, as_object, {}))})),
+            **own_fields(
+                Fields(where, {f"{OURS}.{name}": value for name, value in _flat(top.get(OURS, as_object, {}))})
+            ),
         ),
         where,
     )
 
 
 def _of_speculators(top: Fields, document: object, where: str) -> DFlashConfig:
-    """Their taps count the inputs of blocks, and a window is causal unless they say otherwise."""
-    kind = top.get("speculators_model_type", as_text, "")
+    """Return the configuration in speculators' format, which numbers taps by the inputs of blocks."""
+    kind = top.get("speculators_model_type", text, "")
     if kind not in SPECULATORS:
         raise ModelError(f"{where}: speculators_model_type is {kind!r}: expected one of {', '.join(SPECULATORS)}")
     defaults = DFLASH2 if kind == "dflash2" else NO_FIELDS
     shape = top.get("transformer_layer_config", as_object, NO_FIELDS)
     network, fields = Fields(where, shape, QWEN3), Fields(where, document, defaults)
-    network.refuse("model_type", "another network than Qwen3's", ("qwen3",))
+    network.refuse("model_type", "another network than Qwen3's", "qwen3")
     for place in (network, fields):
-        _refuse_others(place, 0)
-    decoder, layers = _decoder(network, where, shape)
-    fields.refuse("target_hidden_size", "another hidden size than the target's", (decoder.hidden_size,))
-    window, sliding = _sliding(network, layers)
+        place.refuse_all(REFUSED)
+    decoder = _decoder(network, shape)
+    fields.refuse("target_hidden_size", "another hidden size than the target's", decoder.hidden_size)
+    window, sliding = _sliding(network, decoder.num_hidden_layers)
     inputs = fields.need("aux_hidden_state_layer_ids", as_wholes)
     if 0 in inputs:
-        raise ModelError(f"{where}: aux_hidden_state_layer_ids names 0: drafters that read embeddings do not run here")
+        raise ModelError(f"{where}: aux_hidden_state_layer_ids: drafters that read embeddings (0) are not supported")
     reads_markov = fields.get("confidence_head_with_markov", as_flag, False)
     if fields.get("enable_confidence_head", as_flag, False) and not reads_markov:
-        raise ModelError(f"{where}: its confidence head reads no Markov embedding: such drafters do not run here")
+        raise ModelError(f"{where}: confidence heads without confidence_head_with_markov are not supported")
     return checked(
         DFlashConfig(
             decoder=decoder,
@@ -130,30 +130,20 @@ def _of_speculators(top: Fields, document: object, where: str) -> DFlashConfig:
     )
 
 
-def _refuse_others(fields: Fields, vocabulary: int) -> None:
-    """Raise ModelError for what would run wrong; a `vocabulary` is the only size that the draft's may have."""
-    for name, meaning in REFUSED.items():
-        fields.refuse(name, meaning)
-    for name, (meaning, neutral) in NEUTRAL.items():
-        fields.refuse(name, meaning, neutral)
-    if vocabulary:
-        fields.refuse("draft_vocab_size", "a reduced vocabulary in this format", (vocabulary,))
-
-
-def _decoder(fields: Fields, where: str, document: object) -> tuple[DecoderConfig, int]:
-    """Return the shape of the network, and its layers."""
-    top = Fields(where, document)
+def _decoder(fields: Fields, document: object) -> DecoderConfig:
+    """Return the shape of the network."""
+    top = Fields(fields.where, document)
     rope, scaling = (top.get(name, as_object, NO_FIELDS) for name in ("rope_parameters", "rope_scaling"))
-    rotary = Fields(where, rope, scaling, document)
-    rotary.refuse("partial_rotary_factor", "partial RoPE", (1,))
-    layers, head_dim = fields.need("num_hidden_layers", as_layer_count), fields.need("head_dim", as_whole)
+    rotary = Fields(fields.where, rope, scaling, document)
+    rotary.refuse("partial_rotary_factor", "partial RoPE", 1)
+    head_dim = fields.need("head_dim", as_whole)
     theta = rotary.get("rope_theta", as_number, 0.0) or fields.need("rope_theta", as_number)
     context = fields.get("max_position_embeddings", as_whole, 4096)
     factors, magnitude = _yarn(rotary, head_dim, theta, context)
-    config = DecoderConfig(
+    return DecoderConfig(
         vocab_size=fields.need("vocab_size", as_whole),
         hidden_size=fields.need("hidden_size", as_whole),
-        num_hidden_layers=layers,
+        num_hidden_layers=fields.need("num_hidden_layers", as_layer_count),
         num_attention_heads=fields.need("num_attention_heads", as_whole),
         num_key_value_heads=fields.need("num_key_value_heads", as_whole),
         head_dim=head_dim,
@@ -165,35 +155,39 @@ def _decoder(fields: Fields, where: str, document: object) -> tuple[DecoderConfi
         rope_factors=factors,
         rope_magnitude=magnitude,
     )
-    return config, layers
 
 
 def _yarn(rotary: Fields, head_dim: int, theta: float, context: int) -> tuple[tuple[float, ...], float]:
-    """Divisors of the frequencies, and what queries and keys are stretched by; as Hugging Face reads these fields."""
-    kinds = [rotary.get(name, as_text, "") for name in ("rope_type", "type")]
-    if "yarn" not in kinds:
-        for name in ("rope_type", "type"):
-            rotary.refuse(name, "RoPE scaled otherwise than by YaRN", ("default",))
+    """Return the divisors of RoPE's frequencies and the factor of queries and keys, as Hugging Face reads them."""
+    names = ("rope_type", "type")
+    if "yarn" not in [rotary.get(name, text, "") for name in names]:
+        for name in names:
+            rotary.refuse(name, "RoPE scaling other than YaRN", "default")
         return (), 1.0
     for name in ("mscale", "mscale_all_dim"):
-        rotary.refuse(name, "YaRN's magnitude told otherwise than by attention_factor")
+        rotary.refuse(name, "a YaRN magnitude other than attention_factor")
     factor = rotary.need("factor", as_number)
     original = rotary.get("original_max_position_embeddings", as_whole, context)
     fast, slow = rotary.get("beta_fast", as_number, BETA_FAST), rotary.get("beta_slow", as_number, BETA_SLOW)
     whole = rotary.get("truncate", as_flag, True)
-    if not makes_sense(head_dim, theta, factor, original, fast, slow):
-        raise ModelError(f"{rotary.where}: YaRN by a factor of {factor} over {original} tokens makes no sense")
-    magnitude = rotary.get("attention_factor", as_number, yarn_magnitude(factor))
-    return yarn_factors(head_dim, theta, factor, original, fast, slow, whole), magnitude
+    divisors = yarn_factors(rotary.where, head_dim, theta, factor, original, fast, slow, whole=whole)
+    return divisors, rotary.get("attention_factor", as_number, yarn_magnitude(factor))
 
 
 def _scales_and_heads(fields: Fields) -> dict[str, Any]:
     return {
         "embedding_scale": fields.get("input_embedding_scale", as_number, 1.0),
         "logit_scale": fields.get("output_multiplier", as_number, 1.0),
-        "softcap": fields.get("final_logit_softcapping", as_number, 0.0),
         "markov_rank": fields.get("markov_rank", as_whole, 0),
         "judges": fields.get("enable_confidence_head", as_flag, False),
+        **shared_fields(fields),
+    }
+
+
+def shared_fields(fields: Fields) -> dict[str, Any]:
+    """Return the fields that have one name in config.json and in a GGUF."""
+    return {
+        "softcap": fields.get("final_logit_softcapping", as_number, 0.0),
         "conv_kernel": fields.get("conv_kernel_size", as_whole, 0),
         "conv_group": fields.get("conv_group_size", as_whole, 0),
         "selector_rank": fields.get("selector_rank", as_whole, 0),
@@ -202,7 +196,7 @@ def _scales_and_heads(fields: Fields) -> dict[str, Any]:
 
 
 def _flat(fields: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Fields, and those of the objects among them as "object.field"."""
+    """Yield fields, and those of nested objects as "object.field"."""
     for name, value in fields.items():
         if isinstance(value, dict):
             yield from ((f"{name}.{inner}", found) for inner, found in value.items())
@@ -210,9 +204,9 @@ def _flat(fields: Mapping[str, object]) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def our_own(fields: Fields) -> dict[str, Any]:
+def own_fields(fields: Fields) -> dict[str, Any]:
     """Return the fields that only localdflash writes."""
-    name, kind, digest = (fields.get(f"{OURS}.target.{field}", as_text, "") for field in ("name", "kind", "digest"))
+    name, kind, digest = (fields.get(f"{OURS}.target.{field}", text, "") for field in ("name", "kind", "digest"))
     tau = fields.get(f"{OURS}.target.tau", as_number, 0.0)
     return {
         "short": fields.get(SHORT_KEY, as_wholes, tuple[int, ...]()),
@@ -221,10 +215,10 @@ def our_own(fields: Fields) -> dict[str, Any]:
 
 
 def _sliding(fields: Fields, layers: int) -> tuple[int | None, tuple[bool, ...]]:
-    """Return the window, and which layers slide. `use_swa` means all of them, `use_sliding_window: false` none."""
+    """Return the window and the sliding layers: all with `use_swa`, none with `use_sliding_window: false`."""
     types = fields.get("layer_types", as_layer_kinds, ("full_attention",) * layers)
     if len(types) != layers:
-        raise ModelError(f"{fields.where}: layer_types names {len(types)} layers of {layers}")
+        raise ModelError(f"{fields.where}: layer_types: expected {layers} layers, found {len(types)}")
     everywhere = fields.get("use_swa", as_flag, False)
     sliding = tuple(everywhere or kind == "sliding_attention" for kind in types)
     if not any(sliding) or not (everywhere or fields.get("use_sliding_window", as_flag, True)):

@@ -1,4 +1,4 @@
-"""What the tensors of a `dflash` GGUF are called in z-lab's safetensors; those of any layer are in `gguf_config`."""
+"""Names of a `dflash` GGUF's tensors in z-lab's safetensors."""
 
 from localdflash.models.shapes.gguf_config import LAYER_TENSORS
 
@@ -23,7 +23,7 @@ HEAD_TENSORS = {
 
 
 def key_of(name: str) -> str:
-    """Return a tensor of a GGUF as z-lab's state dict has it, or "" for one that no drafter has."""
+    """Return the name of a GGUF's tensor in z-lab's state dict, "" for an unknown tensor."""
     if name in HEAD_TENSORS:
         return HEAD_TENSORS[name]
     parts = name.split(".")

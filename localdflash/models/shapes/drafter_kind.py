@@ -1,7 +1,8 @@
-"""What kind of drafter a file is for a target, and whether the two belong together: by their headers.
+"""Kind of a drafter's file, and whether the drafter fits a target, by their headers.
 
-Beside the DFlash family there are EAGLE-3, any model of the target's vocabulary, and the head for the token after the
-next (multi-token prediction) that a target's own file may hold: there the target's file is the drafter's, too.
+The kinds are the DFlash family, EAGLE-3, any model with the target's vocabulary, and the multi-token prediction head in
+the target's own file, which then is the drafter's file, too. An EAGLE-3 drafter reads three hidden states; its
+embedding and head may be the target's, and `d2t` has the token ids of its head's rows.
 """
 
 from pathlib import Path
@@ -10,15 +11,16 @@ from typing import Literal
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_config import check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.shapes.eagle3 import check_eagle3
 from localdflash.models.weights import safetensors
-from localdflash.models.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, load_ids, read_header
 
 Kind = Literal["dflash", "eagle3", "draft-model", "mtp"]
 
-WITH_HEADS = ("qwen35", "qwen35moe")  # whose head a test ran; llama.cpp runs one for each, and no second
+WITH_HEADS = ("qwen35", "qwen35moe")  # whose head a test ran; llama.cpp runs only one
 HEAD_TENSORS = ("eh_proj", "enorm", "hnorm")
-NO_MODELS = ("gemma4-assistant", "clip")  # files that go with a model and are none
+NO_MODELS = ("gemma4-assistant", "clip")  # companion files of a model
+EAGLE3_TAPS = 3
+EMBEDDING, HEAD, IDS = "token_embd.weight", "output.weight", "d2t"
 
 
 def kind_of(target: Path, drafter: Path) -> Kind:
@@ -34,19 +36,19 @@ def kind_of(target: Path, drafter: Path) -> Kind:
 
 
 def kind_of_file(drafter: Path) -> Literal["dflash", "dflash2", "dspark", "eagle3", "draft-model"]:
-    """Return what a file is as a drafter by itself, of the DFlash family which one."""
+    """Return the kind of a drafter's file without its target."""
     if drafter.suffix == ".safetensors" or (architecture := read_header(drafter).architecture) == "dflash":
         return config_of_file(drafter).kind
     return "eagle3" if architecture == "eagle3" else "draft-model"
 
 
 def drafter_of(target: Path, given: Path | None) -> Path | None:
-    """Return the drafter's file: the one that is given, else the target's own if that is one."""
+    """Return the given drafter's file, else the target's if that has a multi-token prediction head."""
     return given or (target if has_head(read_header(target)) else None)
 
 
 def has_head(header: GGUFHeader) -> bool:
-    """Return whether a model's file holds a head for the token after the next that can be run."""
+    """Return whether a model's file has a multi-token prediction head that can be run."""
     if header.architecture not in WITH_HEADS or blocks_ahead(header) != 1:
         return False
     names = (f"blk.{block_count(header) - 1}.nextn.{name}.weight" for name in HEAD_TENSORS)
@@ -54,18 +56,18 @@ def has_head(header: GGUFHeader) -> bool:
 
 
 def block_count(header: GGUFHeader) -> int:
-    """Return the blocks of a model, those that predict tokens further ahead included."""
+    """Return the number of a model's blocks, multi-token prediction included."""
     return header.require(f"{header.architecture}.block_count", int)
 
 
 def blocks_ahead(header: GGUFHeader) -> int:
-    """Return the last of the blocks, which predict tokens further ahead."""
+    """Return the number of multi-token prediction blocks, which are the last ones."""
     count = header.metadata.get(f"{header.architecture}.nextn_predict_layers", 0)
     return count if isinstance(count, int) else 0
 
 
 def check_drafter(target: Path, drafter: Path) -> None:
-    """ModelError if the drafter does not belong to this target, naming what does not fit."""
+    """Raise ModelError if the drafter does not fit this target."""
     header, kind = read_header(target), kind_of(target, drafter)
     if kind == "mtp":
         return
@@ -76,13 +78,48 @@ def check_drafter(target: Path, drafter: Path) -> None:
     theirs = read_header(drafter)
     check_vocabulary(header, theirs)
     if kind == "eagle3":
-        check_eagle3(theirs, hidden, len(tokens_of(header)), block_count(header) - blocks_ahead(header))
+        _check_eagle3(theirs, hidden, len(tokens_of(header)), block_count(header) - blocks_ahead(header))
     elif theirs.architecture in NO_MODELS or block_count(theirs) <= blocks_ahead(theirs):
-        raise ModelError(f"{drafter}: is no model by itself, so it cannot draft")
+        raise ModelError(f"{drafter}: not a complete model; use another drafter")
+
+
+def eagle3_taps(header: GGUFHeader) -> tuple[int, ...]:
+    """Return the 0-based target blocks whose output an EAGLE-3 drafter reads."""
+    layers = header.require("eagle3.target_layers", list)  # llama.cpp counts the inputs of layers
+    if not all(isinstance(layer, int) for layer in layers):
+        raise ModelError(f"{header.path}: eagle3.target_layers: expected layer numbers; convert it again")
+    return tuple(layer - 1 for layer in layers)
+
+
+def _check_eagle3(header: GGUFHeader, hidden: int, vocabulary: int, blocks: int) -> None:
+    """Raise ModelError if an EAGLE-3 drafter does not fit a target of this shape; llama.cpp would end the process."""
+    where, taps = header.path, eagle3_taps(header)
+    if (layers := header.require("eagle3.block_count", int)) != 1:
+        raise ModelError(f"{where}: an EAGLE-3 drafter of {layers} layers (llama.cpp runs one); use another drafter")
+    if (reads := header.require("eagle3.target_hidden_size", int)) != hidden:
+        raise ModelError(
+            f"{where}: reads hidden states of size {reads}, but the target's is {hidden}; use another drafter"
+        )
+    if len(taps) != EAGLE3_TAPS or not all(0 <= tap < blocks for tap in taps):
+        raise ModelError(
+            f"{where}: reads blocks {taps} (expected {EAGLE3_TAPS} of 0 to {blocks - 1}); use another drafter"
+        )
+    own_size = header.require("eagle3.embedding_length", int)
+    if own_size != hidden and not (EMBEDDING in header.tensors and HEAD in header.tensors):
+        raise ModelError(
+            f"{where}: hidden size {own_size}, but the target's embedding has {hidden}; use another drafter"
+        )
+    if IDS not in header.tensors:
+        return
+    ids, head = load_ids(header, IDS), header.tensors.get(HEAD)
+    if head is None or head.shape[:1] != (len(ids),):
+        raise ModelError(f"{where}: {IDS} and {HEAD} do not belong together; convert it again")
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        raise ModelError(f"{where}: {IDS} contains ids outside the target's vocabulary; convert it again")
 
 
 def head_bytes(header: GGUFHeader) -> int:
-    """Return the bytes of the blocks that predict tokens further ahead."""
+    """Return the bytes of the multi-token prediction blocks."""
     trunk = block_count(header) - blocks_ahead(header)
     ahead = tuple(f"blk.{block}." for block in range(trunk, block_count(header)))
     return sum(info.nbytes for name, info in header.tensors.items() if name.startswith(ahead))
@@ -94,13 +131,13 @@ def tokens_of(header: GGUFHeader) -> list[str]:
 
 
 def check_vocabulary(target: GGUFHeader, drafter: GGUFHeader) -> None:
-    """ModelError unless they do. One list may be longer: sizes of one family are padded to different lengths."""
+    """Raise ModelError for different tokens; one list may be longer, since padding differs within a family."""
     ours, theirs = tokens_of(target), tokens_of(drafter)
     odd = next((token for token, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
     if odd is not None:
         raise ModelError(
             f"{drafter.path}: another vocabulary than the target's (token {odd} is {theirs[odd]!r}, not {ours[odd]!r});"
-            " only a model of the same one can draft"
+            " use a drafter with the same vocabulary"
         )
 
 

@@ -1,9 +1,7 @@
-"""Which target a drafter was trained for: a drafter learns what one file writes, and accepts less with another.
+"""Fingerprint of the target that a drafter was trained for; with another target fewer drafted tokens are accepted.
 
-The digest is over the architecture and, of every tensor in the order of their names, the name, the type, the shape and
-its first bytes. So it tells another quantization and other weights of the same shape apart, costs a few hundred small
-reads instead of gigabytes at every start, and stays the same where only metadata changed: a mended chat template, a new
-name, another alignment. A file that was changed so that no tensor begins otherwise is not told apart.
+The digest covers the architecture and the name, type, shape and first bytes of every tensor. It differs for another
+quantization or other weights, costs a few hundred small reads, and ignores metadata such as the chat template.
 """
 
 import hashlib
@@ -20,16 +18,16 @@ FIRST_BYTES = 256  # of each tensor
 
 @dataclass(frozen=True)
 class TrainedFor:
-    """A target, and what a drafter reached with it."""
+    """Target of a drafter's training, and the mean accepted length there."""
 
     name: str  # of its file
-    kind: str  # its architecture, shape and quantization, in words
+    kind: str  # architecture, shape and quantization
     digest: str
-    tau: float = 0.0  # tokens per verify on held-out answers; 0: not measured
+    tau: float = 0.0  # tokens per verify step on held-out answers; 0: not measured
 
 
 def trained_for(target: GGUFHeader, tau: float = 0.0) -> TrainedFor:
-    """Return what a drafter's files say of a GGUF target."""
+    """Return the fingerprint of a GGUF target."""
     digest = hashlib.blake2b(target.architecture.encode(), digest_size=16)
     sizes = Counter[str]()
     with ExitStack() as opened:
@@ -51,11 +49,11 @@ def _shape_of(target: GGUFHeader) -> str:
 
 
 def mismatch(drafter: Path, wanted: TrainedFor | None, target: GGUFHeader) -> str:
-    """Return one line for the user if a drafter was trained for another target than this one, or ""."""
+    """Return a notice if a drafter was trained for another target, or ""."""
     if wanted is None or (found := trained_for(target)).digest == wanted.digest:
         return ""
     here = f"is {found.kind}" if found.kind != wanted.kind else "has other weights of the same shape"
-    there = f", where it gets {wanted.tau:.2f} tokens a verify" if wanted.tau else ""
+    there = f", with {wanted.tau:.2f} tokens per verify step" if wanted.tau else ""
     return (
         f"{drafter.name} was trained for {wanted.name} ({wanted.kind}){there}; {found.name} {here}, so it may get"
         " fewer: `localdflash train drafter --pair` makes one for it"

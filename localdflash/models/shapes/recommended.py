@@ -1,4 +1,4 @@
-"""How the makers of a model would have its tokens drawn, as its GGUF file says: `general.sampling.*`."""
+"""Sampling parameters that a model's authors recommend in its GGUF metadata, `general.sampling.*`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ _KEYS = {
 
 
 def recommended(metadata: Mapping[str, object]) -> dict[str, float]:
-    """Fields of `SamplingParams` by name; a value that makes no sense is left out, as one that is not there."""
+    """Return fields of `SamplingParams` by name, without invalid values."""
     found: dict[str, float] = {}
     for name, key in _KEYS.items():
         value = metadata.get(f"general.sampling.{key}")

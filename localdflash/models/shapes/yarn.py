@@ -1,36 +1,39 @@
-"""YaRN: what RoPE's frequencies are divided by, so that a context becomes longer than the one of training.
-
-Source: arXiv 2309.00071.
-"""
+"""YaRN: divisors of RoPE's frequencies that extend the context beyond that of training (arXiv 2309.00071)."""
 
 import math
 
-BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns within the original context: of what YaRN leaves as it is, and scales in full
-LARGEST = 1e6  # far beyond every real factor and number of turns, far within what a float can divide by
+from localdflash.base.errors import ModelError
 
-
-def makes_sense(head_dim: int, theta: float, factor: float, context: int, fast: float, slow: float) -> bool:
-    """Return whether `yarn_factors` has finite divisors, all positive, for what a file says."""
-    turns = all(1 / LARGEST <= often <= LARGEST for often in (fast, slow))
-    return head_dim >= 2 and theta > 1 and context >= 1 and 1 <= factor <= LARGEST and turns
+BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns within the original context: unmodified from here on, fully scaled below
+LARGEST = 1e6  # factor, and number of turns; far above real ones, and a float can divide by it
 
 
 def yarn_factors(
+    where: str,
     head_dim: int,
     theta: float,
     factor: float,
     context: int,
     fast: float = BETA_FAST,
     slow: float = BETA_SLOW,
+    *,
     whole: bool = False,
 ) -> tuple[float, ...]:
-    """The head_dim / 2 divisors: 1 for frequencies that turn fast in the original `context`, `factor` for slow ones, a
-    mean between. `whole`: where one ends and the other begins is rounded outwards to whole frequencies.
+    """Return the head_dim / 2 divisors: 1 for fast frequencies, `factor` for slow ones, interpolated between.
+
+    With `whole` the limits between these are rounded outwards to whole frequencies. ModelError, about the file `where`,
+    for parameters without finite, positive divisors.
     """
+    are_betas = all(1 / LARGEST <= turns <= LARGEST for turns in (fast, slow))
+    if not (head_dim >= 2 and theta > 1 and context >= 1 and 1 <= factor <= LARGEST and are_betas):
+        raise ModelError(
+            f"{where}: invalid YaRN scaling (factor {factor}, original context {context}, beta_fast {fast}, beta_slow"
+            f" {slow}); convert the model again"
+        )
     half = head_dim // 2
 
     def frequency(turns: float) -> float:
-        """Return the one that turns so often within the original context."""
+        """Return the index of the frequency that turns so often within the original context."""
         return half * math.log(context / (turns * 2 * math.pi)) / math.log(theta)
 
     first, last = frequency(fast), frequency(slow)
@@ -42,5 +45,5 @@ def yarn_factors(
 
 
 def yarn_magnitude(factor: float) -> float:
-    """By how much turned queries and keys become longer."""
+    """Return the factor of rotated queries and keys."""
     return 1 + 0.1 * math.log(factor) if factor > 1 else 1.0

@@ -1,15 +1,15 @@
 """GGUF files: a complete check of the header in Python before any C parser sees the file, and tensors for torch.
 
-A header that passes is safe to hand to llama.cpp: little-endian version 2 or 3, every count, string and array inside
-the file and below a cap, every key and tensor named once, every value within what C code stands (`gguf_limits`), every
-tensor in the place that its predecessors leave it and inside the file. Everything else is a ModelError of one line.
-Nothing here imports torch before a tensor is loaded. A model in several files is read by the path of its first one, as
-one model (`split`).
+A header that passes is safe for llama.cpp: little-endian version 2 or 3, every count, string and array inside the file
+and below a limit, unique keys and tensor names, values within `gguf_limits`, tensors one after another inside the file.
+Everything else is a ModelError. A model in several files (`split`) is read as one, by the path of its first part. torch
+is imported when a tensor is loaded.
 Format: the GGUF specification in the ggml repository, and the stricter rules of llama.cpp's own reader.
 """
 
 import mmap
 import os
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,12 +45,11 @@ MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
 
 T = TypeVar("T")
 Identity = tuple[int, ...]  # of a file, see `_identity`
-_SOUND: set[Identity] = set()  # files whose headers this process has read
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor is: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start.
+    """Location of a tensor: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start.
 
     `part` is the index of its file in `GGUFHeader.files`.
     """
@@ -99,7 +98,7 @@ _KEPT: ContextVar[dict[Identity, GGUFHeader] | None] = ContextVar("_KEPT", defau
 
 @contextmanager
 def headers_kept() -> Iterator[None]:
-    """Inside, the header of a file that does not change is read once: a real vocabulary takes a tenth of a second."""
+    """Read the header of an unchanged file once during the context: a large vocabulary takes 0.1 s."""
     token = _KEPT.set({})
     try:
         yield
@@ -108,23 +107,18 @@ def headers_kept() -> Iterator[None]:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Check and read the header of a GGUF file; ModelError says what is wrong with it. Reads no tensor data.
-
-    Of a model in several files all headers are read: the metadata is the first one's, the tensors are of all.
-    """
+    """Check and read the header of a GGUF file, or those of all parts of a model; ModelError if one is invalid."""
     kept, identity = _KEPT.get(), _identity(path)
     if kept and identity in kept:
         return replace(kept[identity], path=path)
     header = _whole(path)
-    if identity == _identity(path):  # what was read is what is there
-        _SOUND.add(identity)
-        if kept is not None:
-            kept[identity] = header
+    if kept is not None and identity == _identity(path):  # the file did not change meanwhile
+        kept[identity] = header
     return header
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether a regular file begins as GGUF does, whatever it is called."""
+    """Return whether a regular file has GGUF's magic bytes."""
     try:
         with open_model(path) as (stream, _):
             return stream.read(len(MAGIC)) == MAGIC
@@ -132,14 +126,8 @@ def is_gguf(path: Path) -> bool:
         return False
 
 
-def check_header(path: Path) -> None:
-    """Raise what `read_header` would. A file that it has read here, unchanged, is not read again: it takes a while."""
-    if _identity(path) not in _SOUND:
-        read_header(path)
-
-
 def _identity(path: Path) -> Identity:
-    """Return what tells a model's files from any other, and from themselves after a change."""
+    """Return device, inode, size and times of a model's files."""
     split.check_first(path)
     split.check_there(path)
     identity: Identity = ()
@@ -173,7 +161,7 @@ def _whole(path: Path) -> GGUFHeader:
 
 
 def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
-    """Check and read a header from a stream of `size` bytes that may lie elsewhere; `path` is its name in errors."""
+    """Check and read a header from a stream of `size` bytes; `path` is the file's name in errors."""
     reader = GGUFReader(stream, size, path)
     version = _read_version(reader)
     n_tensors = _read_count(reader, "tensors", MAX_TENSORS, MIN_TENSOR_BYTES)
@@ -205,41 +193,22 @@ def load_tensor(header: GGUFHeader, name: str) -> "torch.Tensor":
     """Read and dequantize a tensor: `info.shape`, float32."""
     from localdflash.models.weights import quants
 
-    info = _readable(header, name)
-    return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape)
-
-
-class TensorRows:
-    """A matrix of which rows are read as they are asked for: the file stays mapped, nothing else is held."""
-
-    def __init__(self, header: GGUFHeader, name: str) -> None:
-        info = _readable(header, name)
-        self.type, self.shape = info.ggml_type, info.shape
-        self._blocks = load_blocks(header, name).view(info.shape[0], -1)
-
-    def __getitem__(self, rows: "torch.Tensor") -> "torch.Tensor":
-        """Dequantize the rows with these numbers, int64 [n]: float32 [n, columns]."""
-        from localdflash.models.weights import quants
-
-        return quants.dequantize(self._blocks[rows], self.type, (len(rows), self.shape[1]))
-
-
-def _readable(header: GGUFHeader, name: str) -> TensorInfo:
-    """Where a tensor is; ModelError if its type cannot be dequantized here."""
-    from localdflash.models.weights import quants
-
     info = find(header, name)
-    if info.ggml_type not in quants.SUPPORTED:
-        supported = ", ".join(sorted(kind.name for kind in quants.SUPPORTED))
-        raise ModelError(
-            f"{header.path}: tensor {name} is {info.ggml_type.name}, which the torch backend cannot read;"
-            f" use the llama.cpp backend or one of {supported}"
-        )
-    return info
+    return quants.dequantize(load_blocks(header, name), info.ggml_type, info.shape, f"{header.path}: tensor {name}")
+
+
+def load_ids(header: GGUFHeader, name: str) -> "array[int]":
+    """Read a list of token ids; ModelError for any other tensor."""
+    info = find(header, name)
+    if info.ggml_type.name != "I64" or len(info.shape) != 1:
+        raise ModelError(f"{header.path}: tensor {name} is not a list of token ids; convert the model again")
+    with open_model(header.files[info.part]) as (stream, _):
+        stream.seek(info.offset)
+        return array("q", stream.read(info.nbytes))
 
 
 def find(header: GGUFHeader, name: str) -> TensorInfo:
-    """Where a tensor is; ModelError if it is missing."""
+    """Return the location of a tensor; ModelError if it is missing."""
     if name not in header.tensors:
         raise ModelError(f"{header.path}: tensor {name} is missing; convert the model again")
     return header.tensors[name]

@@ -1,7 +1,6 @@
-"""What the metadata of a model may say: outside of these limits C code ends the process, loops or allocates for good.
+"""Limits of a model's metadata, outside of which C code aborts, loops or allocates without bound.
 
-Only what no model could mean is refused; whether a file makes sense as a whole is for the backend that reads it.
-Sources: the assertions of llama.cpp's `load_hparams` and vocabulary, and what fuzzing found.
+Sources: the assertions of llama.cpp's `load_hparams` and vocabulary, and fuzzing.
 """
 
 import math
@@ -24,11 +23,11 @@ LIMITS: Mapping[str, tuple[int, int]] = {  # by the part of a key behind the arc
 SIZES = ("_count", "_count_kv", "_length", "_size", "_rank", "_layers", "_kernel")  # ends of the keys of other sizes
 EPSILONS = ("epsilon", "_eps")
 SCALINGS = ("none", "linear", "yarn", "longrope")
-PARTS_OF = {"expert_used_count": "expert_count", "nextn_predict_layers": "block_count"}  # no more of the first
+PARTS_OF = {"expert_used_count": "expert_count", "nextn_predict_layers": "block_count"}  # first <= second
 
 
 def check_limits(reader: GGUFReader, metadata: Mapping[str, object]) -> None:
-    """ModelError for a value outside of its limits, and for a vocabulary with two equal tokens."""
+    """Raise ModelError for a value outside of its limits, and for a vocabulary with two equal tokens."""
     _check_tokens(reader, metadata.get(TOKENS))
     if not isinstance(architecture := metadata.get("general.architecture"), str):
         return
@@ -45,19 +44,19 @@ def check_limits(reader: GGUFReader, metadata: Mapping[str, object]) -> None:
 
 
 def _check_tokens(reader: GGUFReader, tokens: object) -> None:
-    """C's strings end at a NUL, and an empty token gets a name of its own there."""
+    """Compare tokens as C does: strings end at a NUL, and an empty token gets a name."""
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        return  # whoever needs them says so
+        return
     spelled = [token.partition("\0")[0] or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
     if len(set(spelled)) == len(spelled):
         return
     seen = dict[str, int]()
     index, first = next((i, seen[text]) for i, text in enumerate(spelled) if seen.setdefault(text, i) != i)
-    raise reader.broken(f"tokens {first} and {index} of its vocabulary are the same, {spelled[index][:40]!a}")
+    raise reader.broken(f"tokens {first} and {index} of the vocabulary are both {spelled[index][:40]!a}")
 
 
 def _wrong(name: str, values: Sequence[object]) -> str:
-    """Return what is wrong with the values of a key, or ""."""
+    """Return the first invalid value of a key with the expected ones, or ""."""
     if name == "rope.scaling.type" and values[:1] and values[0] not in SCALINGS:
         return f"{str(values[0])[:40]!a}, none of {', '.join(SCALINGS)}"
     low, high = LIMITS.get(name, (0, LARGEST_SIZE) if name.endswith(SIZES) else (-math.inf, math.inf))
@@ -74,6 +73,6 @@ def _wrong(name: str, values: Sequence[object]) -> str:
 
 
 def _most(values: object) -> float:
-    """Return the largest of the numbers of a key; 0 without one."""
+    """Return the largest number of a key; 0 without one."""
     numbers = values if isinstance(values, list) else [values]
     return max((number for number in numbers if isinstance(number, int | float)), default=0)

@@ -1,7 +1,4 @@
-"""Bounds-checked reads of a GGUF header: numbers, strings, and its key-value pairs as plain Python values.
-
-Every length is checked before a byte is read or allocated, so a read cannot leave the file.
-"""
+"""Bounds-checked reads of a GGUF header: every length is checked before a byte is read or allocated."""
 
 import struct
 from pathlib import Path
@@ -15,7 +12,6 @@ MAX_HEADER_BYTES = 128 << 20
 MAX_STRING_BYTES = 32 << 20
 MAX_QUOTED = 40
 
-_U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
@@ -49,13 +45,11 @@ class GGUFReader:
 
     def u32(self, what: str) -> int:
         """Read an unsigned 32-bit integer."""
-        value: int = _U32.unpack(self.take(4, what))[0]
-        return value
+        return int.from_bytes(self.take(4, what), "little")
 
     def u64(self, what: str) -> int:
         """Read an unsigned 64-bit integer."""
-        value: int = _U64.unpack(self.take(8, what))[0]
-        return value
+        return int.from_bytes(self.take(8, what), "little")
 
     def texts(self, count: int, what: str) -> list[str]:
         """Read `count` strings, each a 64-bit length and that many bytes of UTF-8."""
@@ -69,7 +63,7 @@ class GGUFReader:
         return texts
 
     def name(self, what: str, max_bytes: int) -> str:
-        """Read a string that names something: not empty, not too long, and printable, so that C sees the same name."""
+        """Read a name: not empty, not too long, and printable, so that C sees the same name."""
         size = self.u64(what)
         if max_bytes < size <= self.remaining():
             raise self.broken(f"{what} is longer than {max_bytes} bytes: {self.take(MAX_QUOTED, what)!r}")

@@ -1,12 +1,12 @@
-"""A base GGUF and a low-rank adapter as one GGUF: the same bytes on every machine, so that a registry can know them.
+"""Merge a base GGUF and a LoRA adapter into one GGUF with the same bytes on every machine.
 
-An adapter is a safetensors file: for a matrix T of the base `T.up` [out, rank] and `T.down` [rank, in], for the
-embedding E `E.rows` that replace some of its rows, and notes in its metadata. Sums are made of single multiplications
-and additions in float64, in one order, for a matrix product would round as the processor's library likes; metadata
-that does not change is copied byte for byte.
+An adapter is a safetensors file: `T.up` [out, rank] and `T.down` [rank, in] for a matrix T of the base, `E.rows` that
+replace rows of the embedding E, and notes in its metadata. Sums are single float64 multiplications and additions in a
+fixed order, since matrix products round differently on other processors. Unchanged metadata is copied byte for byte.
 """
 
 import hashlib
+import io
 import json
 import struct
 from collections.abc import Mapping
@@ -20,23 +20,23 @@ from numpy.typing import NDArray
 
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.gguf import DEFAULT_ALIGNMENT, GGUFHeader, TensorInfo, read_header
+from localdflash.models.weights.gguf_reader import GGUFReader, read_metadata
 
 FILE_TYPES = {"Q4_1": 3, "Q8_0": 7, "Q5_1": 9}  # llama_ftype
 EMBEDDING, TOKENS = "token_embd.weight", "tokenizer.ggml.tokens"
 UINT32, STRING, ARRAY = 4, 8, 9  # types of GGUF's metadata
-SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of the others
 NOTES = "localdflash"  # the key of the notes in the adapter's metadata
 
 
 @dataclass(frozen=True)
 class AdapterNotes:
-    """What an adapter is for, and what a merged file says of itself."""
+    """Metadata of an adapter: its base, and the name and quantization of the merged file."""
 
     base_sha256: str
     name: str
     quantization: str  # of the matrices that change, one of `FILE_TYPES`
     rows: tuple[int, ...]  # of the embedding
-    spellings: Mapping[int, str]  # of tokens that get another name
+    spellings: Mapping[int, str]  # of renamed tokens
 
     def as_metadata(self) -> dict[str, str]:
         """Return the metadata of a safetensors file."""
@@ -47,8 +47,8 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 
-class _Stored(NamedTuple):
-    """A tensor as a file has it. `sizes` are ggml's, the innermost first."""
+class _MergedTensor(NamedTuple):
+    """Tensor of a file. `sizes` are ggml's, the innermost first."""
 
     name: str
     sizes: tuple[int, ...]
@@ -63,23 +63,23 @@ def sha256_of(path: Path) -> str:
 
 
 def merge(base: Path, adapter: Path, path: Path) -> None:
-    """Write base plus adapter to `path`; ModelError where they do not belong together."""
+    """Write base plus adapter to `path`; ModelError if the adapter was made for another base."""
     notes, numbers = read_adapter(adapter, base)
     header = read_header(base)
     data = np.memmap(base, np.uint8, "r")
     tensors = [_changed(tensor, data, notes, numbers) for tensor in header.tensors.values()]
     if numbers:
-        raise ModelError(f"{adapter}: {min(numbers)} has no place in {base}")
+        raise ModelError(f"{adapter}: tensor {min(numbers)} does not belong to {base}; download the adapter again")
     _write(path, header, notes, tensors)
 
 
 def write_vocabulary(base: Path, notes: AdapterNotes, path: Path) -> None:
-    """Return the metadata of the merged file without any weights: enough for a tokenizer."""
+    """Write the merged file without weights, for a tokenizer."""
     _write(path, read_header(base), notes, [])
 
 
-def _changed(tensor: TensorInfo, file: Bytes, notes: AdapterNotes, numbers: dict[str, Floats]) -> _Stored:
-    """Return a tensor of the base with what the adapter adds, which is taken out of `numbers`."""
+def _changed(tensor: TensorInfo, file: Bytes, notes: AdapterNotes, numbers: dict[str, Floats]) -> _MergedTensor:
+    """Return a merged tensor; the adapter's tensors are removed from `numbers`."""
     name, kind = tensor.name, gguf.GGMLQuantizationType(int(tensor.ggml_type))
     data = file[tensor.offset : tensor.offset + tensor.nbytes].reshape(*tensor.shape[:-1], -1)
     if f"{name}.rows" in numbers:
@@ -89,11 +89,11 @@ def _changed(tensor: TensorInfo, file: Bytes, notes: AdapterNotes, numbers: dict
         values = _sum(gguf.dequantize(data, kind), numbers.pop(f"{name}.up"), numbers.pop(f"{name}.down"))
         kind = gguf.GGMLQuantizationType[notes.quantization]
         data = gguf.quantize(values, kind).view(np.uint8)
-    return _Stored(name, tensor.shape[::-1], kind, data)
+    return _MergedTensor(name, tensor.shape[::-1], kind, data)
 
 
 def _sum(base: Floats, up: Floats, down: Floats) -> Floats:
-    """Base + up @ down."""
+    """Return base + up @ down."""
     total = base.astype(np.float64)
     for column, row in zip(up.T.astype(np.float64), down.astype(np.float64), strict=True):
         total += column[:, None] * row
@@ -101,7 +101,7 @@ def _sum(base: Floats, up: Floats, down: Floats) -> Floats:
 
 
 def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats]]:
-    """Return the notes and numbers of an adapter; ModelError where it is damaged, or made for another base."""
+    """Return the notes and tensors of an adapter; ModelError if it is damaged, or made for another base."""
     from safetensors import SafetensorError, deserialize, safe_open
 
     try:
@@ -111,9 +111,9 @@ def read_adapter(path: Path, base: Path) -> tuple[AdapterNotes, dict[str, Floats
         spellings = {int(token): text for token, text in fields["spellings"].items()}
         notes = AdapterNotes(**fields | {"spellings": spellings, "rows": tuple(fields["rows"])})
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelError(f"{path}: no adapter, or a damaged one ({type(error).__name__})") from None
+        raise ModelError(f"{path}: not an adapter, or damaged ({type(error).__name__}); download it again") from None
     if sha256_of(base) != notes.base_sha256:
-        raise ModelError(f"{path}: made for another file than {base}")
+        raise ModelError(f"{path}: made for another base than {base}; download both again")
     return notes, tensors
 
 
@@ -138,40 +138,23 @@ def _metadata(header: GGUFHeader, notes: AdapterNotes) -> list[bytes]:
         texts = [notes.spellings.get(i, text) for i, text in enumerate(header.require(TOKENS, list))]
         array = struct.pack("<IQ", STRING, len(texts)) + b"".join(map(_text, texts))
         changes[TOKENS] = _value(ARRAY, array)
-    return [_text(name) + changes.get(name, value) for name, value in entries.items()]
+    return [_text(name) + changes[name] if name in changes else entry for name, entry in entries.items()]
 
 
 def _entries(header: GGUFHeader) -> dict[str, bytes]:
-    """Return the metadata as the file spells it, type and value; its header was checked."""
+    """Return the metadata's entries, names included, as the file has them."""
     if len(header.files) > 1:
         raise ModelError(f"{header.path}: an adapter needs its base in one file: join it with llama-gguf-split --merge")
+    found = dict[str, bytes]()
     with header.path.open("rb") as file:
         data = file.read(header.data_offset)
-    at, found = len(b"GGUF") + 4 + 8, dict[str, bytes]()
-    (count,) = struct.unpack_from("<Q", data, at)
-    at += 8
-    for _ in range(count):
-        start, at = at + 8, _after(data, at, STRING)
-        name, begin = data[start:at].decode(), at
-        (kind,) = struct.unpack_from("<I", data, at)
-        at = _after(data, at + 4, kind)
-        found[name] = data[begin:at]
+    reader = GGUFReader(io.BytesIO(data), len(data), header.path)
+    reader.take(4 + 4 + 8, "the head")
+    for _ in range(reader.u64("the number of keys")):
+        begin = reader.position
+        (name,) = read_metadata(reader, 1)
+        found[name] = data[begin : reader.position]
     return found
-
-
-def _after(data: bytes, at: int, kind: int) -> int:
-    """Where a value of this type ends."""
-    if kind == STRING:
-        return at + 8 + int(struct.unpack_from("<Q", data, at)[0])
-    if kind != ARRAY:
-        return at + SIZES[kind]
-    inner, count = struct.unpack_from("<IQ", data, at)
-    at += 12
-    if inner in SIZES:
-        return at + int(count) * SIZES[inner]
-    for _ in range(count):
-        at = _after(data, at, inner)
-    return at
 
 
 def _value(kind: int, value: bytes) -> bytes:
@@ -183,8 +166,8 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _write(path: Path, base: GGUFHeader, notes: AdapterNotes, tensors: list[_Stored]) -> None:
-    """Return a GGUF of version 3, as a whole or not at all."""
+def _write(path: Path, base: GGUFHeader, notes: AdapterNotes, tensors: list[_MergedTensor]) -> None:
+    """Write a GGUF of version 3 atomically."""
     metadata = _metadata(base, notes)
     head = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(metadata))
     alignment = int(str(base.metadata.get("general.alignment", DEFAULT_ALIGNMENT)))

@@ -22,11 +22,11 @@ IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 8
 E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
-def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...]) -> Tensor:
+def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...], where: str = "weights") -> Tensor:
     """Unpack raw blocks (uint8, any shape, contiguous) into a new float32 tensor of this shape, on their device."""
     unpack = _UNPACKERS.get(ggml_type)
     if unpack is None:
-        raise ModelError(f"torch cannot read weights of type {ggml_type.name}; use the llama.cpp backend")
+        raise ModelError(f"{where}: torch cannot read weights of type {ggml_type.name}; use the llama.cpp backend")
     blocks = raw.view(-1, ggml_type.block_bytes)
     weights = torch.empty(prod(shape), device=raw.device).view(-1, ggml_type.block_weights)
     if len(blocks) != len(weights):

@@ -4,8 +4,7 @@ A header that passes: JSON of sane size without duplicate names, known dtypes, s
 ranges that cover the data exactly once. Everything else is a ModelError of one line. torch is imported only to load.
 Format: the safetensors README.
 
-Of a model in several files (see `split`) the path of the first stands for all. Each says itself what it holds, so the
-index that Hugging Face's libraries write beside them is not needed; one that is there must agree.
+A model in several files (`split`) is read as one, by the path of its first part. Hugging Face's index is not read.
 """
 
 import json
@@ -31,10 +30,6 @@ MAX_NAME = 255
 MAX_INT64 = 2**63 - 1
 MAX_QUOTED = 40
 LENGTH_BYTES = 8
-AGAIN = "download it again"
-MAX_JSON_BYTES = 16 << 20  # bytes; the index of a mixture of experts is large
-INDEX_SUFFIX = ".safetensors.index.json"
-MAX_INDEX_QUOTED = 80
 
 DTYPE_BYTES = {
     "BOOL": 1,
@@ -57,9 +52,7 @@ DTYPE_BYTES = {
 
 @dataclass(frozen=True)
 class SafetensorInfo:
-    """A tensor: dtype as the file spells it ("BF16"), shape, offset from the start of the file and size in bytes; of a
-    model in several files `part` is the file's index.
-    """
+    """Location of a tensor: dtype as in the file ("BF16"), offset from the file's start, the file's index."""
 
     name: str
     dtype: str
@@ -84,25 +77,20 @@ class SafetensorsHeader:
 
 
 def read_header(path: Path) -> SafetensorsHeader:
-    """Check and read the header of a safetensors file, or of all parts of a model by the first one's path.
-
-    ModelError says what is wrong.
-    """
+    """Check and read the header of a safetensors file, or those of all parts; ModelError if one is invalid."""
     split.check_first(path)
     split.check_there(path)
-    headers = [read_part(file) for file in split.files_of(path)]
+    headers = [_read_part(file) for file in split.files_of(path)]
     tensors: dict[str, SafetensorInfo] = {}
     for index, header in enumerate(headers):
         if twice := next((name for name in header.tensors if name in tensors), None):
             raise ModelError(f"{header.path}: tensor {twice} is in an earlier part, too; download the parts again")
         tensors |= {name: replace(info, part=index) for name, info in header.tensors.items()}
-    if len(headers) > 1:
-        check_index(path, {name: headers[info.part].path.name for name, info in tensors.items()})
     return replace(headers[0], tensors=tensors)
 
 
-def read_part(path: Path) -> SafetensorsHeader:
-    """Check and read the header of one file, whatever it is a part of; ModelError says what is wrong with it."""
+def _read_part(path: Path) -> SafetensorsHeader:
+    """Check and read the header of one file."""
     with open_model(path) as (stream, size):
         length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
         if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
@@ -119,7 +107,7 @@ def read_part(path: Path) -> SafetensorsHeader:
 
 
 def load(path: Path) -> "dict[str, Tensor]":
-    """Load all tensors to the CPU, by name, after checking the header, or those of all parts."""
+    """Load all tensors to the CPU, by name, after checking the headers."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -195,43 +183,3 @@ def _check_coverage(path: Path, tensors: Mapping[str, SafetensorInfo], data_offs
         expected += info.nbytes
     if expected != size:
         raise _broken(path, f"its tensors end at byte {expected}, the file has {size}")
-
-
-def read_index(path: Path) -> dict[str, str]:
-    """The file's name by tensor; ModelError for an index that is damaged, or names a file that is not beside it."""
-    weight_map = read_object(path).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelError(f"{path}: weight_map is missing; {AGAIN}")
-    for name in map(str, weight_map.values()):
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelError(f"{path}: {name[:MAX_INDEX_QUOTED]!r} is no safetensors file beside it; {AGAIN}")
-    return {tensor: str(name) for tensor, name in weight_map.items()}
-
-
-def check_index(first: Path, places: Mapping[str, str]) -> None:
-    """ModelError where an index beside the first part puts a tensor elsewhere than `places`, file's names by tensor."""
-    index = first.with_name(first.name.rpartition("-00001-of-")[0] + INDEX_SUFFIX)
-    if not index.exists():
-        return
-    said = read_index(index)
-    if odd := next((name for name in sorted(said.keys() | places.keys()) if said.get(name) != places.get(name)), None):
-        there, wanted = places.get(odd, "no part"), said.get(odd, "no part")
-        raise ModelError(
-            f"{index}: tensor {odd[:MAX_INDEX_QUOTED]!a} is in {there}, by the index in {wanted}; download all parts"
-            " again"
-        )
-
-
-def read_object(path: Path) -> dict[str, object]:
-    """Return the JSON object in a file beside weights; ModelError for anything else."""
-    with open_model(path) as (stream, size):
-        if size > MAX_JSON_BYTES:
-            raise ModelError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB; {AGAIN}")
-        text = stream.read()
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}; {AGAIN}") from None
-    if not isinstance(document, dict):
-        raise ModelError(f"{path}: expected a JSON object; {AGAIN}")
-    return document

@@ -25,7 +25,7 @@ from localdflash.server.api.generation import (
 )
 from localdflash.server.api.http_responses import bad
 from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
-from localdflash.text.answer_format import AnswerStart, FirstPart, format_of, template_switches
+from localdflash.text.answer_format import AnswerStart, FirstPart, start_answer, template_switches
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.grammar import Grammars
 from localdflash.text.repetition import Repetition
@@ -108,7 +108,7 @@ def render_chat(
     if syntax_of(tokenizer) == "words":
         asked, tools = describe_in_words(asked, tools), ()
     stretches = render(template, asked, variables=known, tools=tools)
-    return AnswerPrompt(loaded, stretches, format_of(tokenizer).start(stretches, begun, first_part=first_part))
+    return AnswerPrompt(loaded, stretches, start_answer(tokenizer, stretches, begun, first_part=first_part))
 
 
 def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = "") -> AnswerPrompt:

@@ -71,5 +71,5 @@ def test_pairs_that_the_engine_does_not_run_are_refused(tmp_path: Path, tiny_pai
     odd = write(tmp_path / "odd.gguf", Shape("Q8_0", 256, 1, 4, 2, 512, 512, head_dim=48))
     with pytest.raises(ModelError, match=r"heads of 48 .*use `--backend llama.cpp`"):
         CpuSizes(odd, None)
-    with pytest.raises(ModelError, match="architecture 'qwen3' is no DFlash drafter"):
+    with pytest.raises(ModelError, match="architecture 'qwen3' is not a DFlash drafter"):
         CpuSizes(tiny_pair / "target.gguf", tiny_pair / "target.gguf")

@@ -149,7 +149,7 @@ def other_name(raw: bytearray, at: int) -> None:
     ("change", "message"),
     [
         (another_id, "d2t is not its short vocabulary; make it again"),
-        (out_of_range, "the ids of its short vocabulary do not ascend; make it again"),
+        (out_of_range, "short vocabulary: ids are not ascending; run"),
         (partial(out_of_range, token=-1), "id -1 of its short vocabulary is not one of"),
         (other_name, "d2t and output.weight do not belong together; make it again"),
     ],

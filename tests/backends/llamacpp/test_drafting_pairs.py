@@ -166,10 +166,10 @@ def test_it_is_loaded_planned_and_drafts(files: LocalPair) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"target_hidden_size": 32}, "reads hidden states of 32"),
-        ({"target_layers": [1, 2, 9]}, "taps blocks"),
+        ({"target_hidden_size": 32}, "reads hidden states of size 32"),
+        ({"target_layers": [1, 2, 9]}, "reads blocks"),
         ({"embedding_length": 32}, "hidden size 32"),
-        ({}, "d2t names tokens that the target has not"),
+        ({}, "d2t contains ids outside"),
     ],
 )
 def test_an_eagle3_file_that_would_end_the_process_is_refused(

@@ -11,7 +11,7 @@ import torch
 
 from localdflash.backends.reference.dflash_files import check_gguf, load
 from localdflash.base.errors import ModelError
-from localdflash.models.shapes.dflash_gguf import REFUSED, config_of_gguf
+from localdflash.models.shapes.dflash_file import REFUSED_METADATA, config_of_gguf
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 
@@ -73,12 +73,12 @@ def header(pair: Path, **changes: object) -> GGUFHeader:
 
 
 UNSUPPORTED = (
-    *((f"dflash.{name}", 4, name) for name in REFUSED),
+    *((f"dflash.{name}", 4, name) for name in REFUSED_METADATA),
     ("dflash.rope.scaling.type", "linear", "rope.scaling.type"),
     ("dflash.rope.scaling.type", "yarn", "rope.scaling.factor is missing"),
     ("dflash.rope.scaling.attn_factor", 0.5, "rope.scaling.attn_factor"),
     ("dflash.hidden_activation", "gelu", "hidden_activation"),
-    ("dflash.conv_kernel_size", 2, "told in part"),
+    ("dflash.conv_kernel_size", 2, "only some of"),
     ("dflash.rope.dimension_count", 16, "rope.dimension_count"),
     ("dflash.block_size", None, "block_size is missing"),
     ("dflash.target_layers", None, "target_layers is missing"),

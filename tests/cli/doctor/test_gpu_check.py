@@ -9,7 +9,7 @@ from localdflash.backends.cuda import device as devices
 from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.cli.doctor import gpu_check
 from localdflash.loading import proof
-from localdflash.loading.verdict import Subject, Verdict, keep
+from localdflash.loading.proof import Subject, Verdict, keep
 
 pytestmark = pytest.mark.checks_gpu
 HERE, BEFORE = ("RTX 4090", "driver 580"), ("RTX 4090", "driver 570")

@@ -11,7 +11,7 @@ from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.scripts import synthetic
 from localdflash.models.shapes.dflash_config import check_fit
-from localdflash.models.shapes.dflash_gguf import config_of_gguf
+from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.weights import gguf
 from localdflash.models.weights.ggml_types import GGMLType
 

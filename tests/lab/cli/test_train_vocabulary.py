@@ -68,7 +68,7 @@ def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path
     assert f"run `localdflash train target {tmp_path / 'empty'}` first" in said
     write_answers(folder / "answers", ANSWERS)
     said = fails(3, "train", "vocabulary", folder, "--size", 100, "--drafter", folder / "target.gguf")
-    assert "is no DFlash drafter" in said
+    assert "is not a DFlash drafter" in said
     for name in DRAFTERS:
         (folder / name).unlink()
     said = fails(1, "train", "vocabulary", folder, "--size", 100)

@@ -14,7 +14,7 @@ from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import OutOfMemory, UsageError
-from localdflash.lab.train import kept_setup
+from localdflash.lab.train import kept_setup, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.kept_answers import COUNT, AnswerWriter, KeptAnswers, likely
@@ -25,7 +25,6 @@ from localdflash.lab.train.kept_setup import DrafterOptions
 from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
 from localdflash.lab.train.loop import initialise
 from localdflash.models.memory.fit import MemoryBudget
-from localdflash.models.shapes import short_vocabulary
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.fingerprint import trained_for

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import ModelError
-from localdflash.loading.plan import stand_in as remote
+from localdflash.loading.plan import planner as remote
 from localdflash.models.registry import remote_head
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource

@@ -35,16 +35,6 @@ class Simple:
         return {TARGET: 1000 * MB, DRAFTER: sizes[drafter] * MB, TARGET_KV: context * MB // 10}
 
 
-@dataclass(frozen=True)
-class WideThenNarrow(Simple):
-    """Like llama.cpp's cache: up to 2000 tokens in float32, beyond in float16."""
-
-    drafters: Sequence[str] = (NO_DRAFTER,)
-
-    def parts(self, context: int, drafter: str) -> Parts:
-        return {TARGET_KV: context * MB // (10 if context <= 2000 else 20)}
-
-
 def budget(megabytes: int) -> MemoryBudget:
     return MemoryBudget((megabytes + 50) * MB, 50 * MB, "memory")
 
@@ -92,10 +82,6 @@ def test_where_nothing_fits_a_smaller_pair_is_the_remedy() -> None:
     with pytest.raises(OutOfMemory, match=r"^a context of 512 tokens needs 1\.10 GB .* take a smaller pair") as error:
         fit(Simple(), budget(900), 0)
     assert error.value.exit_code == 4
-
-
-def test_more_context_may_take_less_memory() -> None:
-    assert largest_context(WideThenNarrow(), NO_DRAFTER, MemoryBudget(150 * MB, 0, "memory"), 3500) == 2816
 
 
 @given(st.integers(0, 3_000), st.integers(1, 100_000))

@@ -12,7 +12,7 @@ from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_export import TRAINED, write_adapter
 from localdflash.models.registry import fetching, records
-from localdflash.models.registry.pair_entry import Adapted, FileSource, PairEntry, TargetSource
+from localdflash.models.registry.pair_entry import FileSource, MergeSource, PairEntry, TargetSource
 from localdflash.models.registry.registry import how_to_get, local_files, missing_files
 from localdflash.models.weights import low_rank
 from tests.support.converted_models import case_of
@@ -37,7 +37,7 @@ def pair(made: tuple[Path, Path, Path], home: Path) -> PairEntry:
         "merged.Q8_0.gguf",
         low_rank.sha256_of(merged),
         size=merged.stat().st_size,
-        adapted=Adapted(FileSource(None, str(base)), str(adapter)),
+        adapted=MergeSource(FileSource(None, str(base)), str(adapter)),
     )
     return PairEntry("taught", "A taught pair", target, None, home, ("cpu",))
 
@@ -63,15 +63,6 @@ def test_other_bytes_are_set_aside(pair: PairEntry) -> None:
     assert not pair.target.path.exists()
     assert pair.target.path.with_name("merged.Q8_0.gguf.mismatch").exists()
     assert records.read(pair.target.path) is None
-
-
-def test_an_adapter_of_another_base_is_refused(pair: PairEntry, tmp_path: Path) -> None:
-    other = case_of("llama 3.1").write(tmp_path / "other.gguf")
-    other.write_bytes(other.read_bytes() + b"\0")
-    assert pair.target.adapted
-    adapted = replace(pair.target.adapted, base=FileSource(None, str(other)))
-    with pytest.raises(ModelError, match="made for another file"):
-        fetching.pull(replace(pair, target=replace(pair.target, adapted=adapted)), RecordedReport())
 
 
 def test_a_full_disk_leaves_nothing(pair: PairEntry, monkeypatch: pytest.MonkeyPatch) -> None:

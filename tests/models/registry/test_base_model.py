@@ -69,18 +69,6 @@ def test_a_repack_of_the_same_model(file: GGUFHeader, called: str, why: str) -> 
 
 
 @pytest.mark.parametrize(
-    "file",
-    [
-header("llama", 32, **based_on("meta-llama/Meta-Llama-3.1-8B"), basename="Meta-Llama-3.1", size_label="8B",
-               finetune="Instruct"),
-header("llama", 32, name="Meta Llama 3.1 8B Instruct"),
-],
-)  # fmt: skip
-def test_a_model_that_was_renamed(file: GGUFHeader) -> None:
-    assert drafter_of(found(file)) == "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"
-
-
-@pytest.mark.parametrize(
     ("file", "called"),
     [
 (header(**based_on("Qwen/Qwen3-14B")), "Qwen3-14B-Q4_K_M.gguf"),

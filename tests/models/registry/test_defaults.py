@@ -39,12 +39,6 @@ def test_the_chat_s_own_pair_where_it_is_here(here: None) -> None:
     assert worth() == [CODE]
 
 
-def test_that_of_completions_where_it_is_here() -> None:
-    put(CODE)
-    assert pairs() == ("embedded", CODE)
-    assert worth() == [CHAT]
-
-
 @pytest.mark.parametrize(
     ("settings", "chat", "completion"),
     [

@@ -28,11 +28,6 @@ def nothing(_done: int, _total: int) -> None:
     pass
 
 
-def test_a_large_file_is_named_by_its_sha256(server: FakeHub) -> None:
-    assert hub.look_up("o/n", "x.gguf", None) == hub.Remote("o/n", "x.gguf", COMMIT, SHA256, len(DATA))
-    assert [method for method, _, _ in server.requests] == ["HEAD"]
-
-
 REFUSED = [
     ((404, "EntryNotFound"), "o/n has no file 'x.gguf' at main; see "),
     ((404, "RevisionNotFound"), "o/n has no revision "),

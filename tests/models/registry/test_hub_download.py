@@ -51,14 +51,6 @@ def test_a_file_arrives_with_its_record(server: FakeHub, path: Path) -> None:
     assert told.lines == ["downloading o/n/x.gguf", "checking o/n/x.gguf"]
 
 
-def test_a_verified_file_is_asked_for_and_hashed_no_more(server: FakeHub, path: Path) -> None:
-    fetch(plan(wanted(path)), RecordedReport())
-    server.requests.clear()
-    for want in (wanted(path), wanted(path, "main"), wanted(path, COMMIT), wanted(path, sha256=SHA256)):
-        assert want.fulfilled()
-    assert server.requests == []
-
-
 @pytest.mark.parametrize("change", ["touch", "exchange", "grow", "other revision", "other pin", "bad record"])
 def test_what_changed_is_not_the_verified_file(change: str, server: FakeHub, path: Path) -> None:
     fetch(plan(wanted(path)), RecordedReport())
@@ -176,23 +168,14 @@ def test_too_little_space_is_said_before_the_first_byte(
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
     job = plan(wanted(path))
     with pytest.raises(LocaldflashError, match=r"needs 5\.00 GB, 2\.00 GB are free in .*models"):
-        download.check_space([job], tmp_path / "models")
+        download.check_space(job.bytes_needed(), tmp_path / "models")
     job.partial.parent.mkdir(parents=True)
     with job.partial.open("wb") as stream:
         stream.truncate(4 * 10**9)  # a hole: what is there already is not needed again
-    download.check_space([job], tmp_path / "models")
+    download.check_space(job.bytes_needed(), tmp_path / "models")
 
 
 # Records
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"size": 1}', "[" * 5000, '{"repository": 1}'])
-def test_a_record_that_cannot_be_read_is_none(text: str, path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    path.touch()
-    records.record_path(path).write_bytes(text.encode(errors="surrogateescape"))
-    assert records.read(path) is None
-    records.check(path)
 
 
 def test_a_verified_file_of_another_size_is_not_loaded(server: FakeHub, path: Path) -> None:

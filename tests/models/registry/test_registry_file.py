@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import pytest
@@ -156,17 +155,3 @@ def test_unreadable_files_are_one_line_errors(data: bytes, message: str, user_fi
     assert message in str(caught.value)
     assert str(user_file) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs FIFOs and links")
-@pytest.mark.parametrize("kind", ["folder", "fifo", "dangling link"])
-def test_what_is_not_a_file_is_refused_at_once(kind: str, user_file: Path) -> None:
-    match kind:
-        case "folder":
-            user_file.mkdir()
-        case "fifo":
-            os.mkfifo(user_file)
-        case _:
-            user_file.symlink_to("nowhere")
-    with pytest.raises(ModelError, match=r"models\.toml"):
-        load_registry()

@@ -115,7 +115,7 @@ def test_what_is_not_supported_is_refused_by_name(name: str, inside: bool) -> No
     changes = nested(**{name: 4}) if inside else {name: 4}
     message = refusal(JSON | changes)
     assert name in message
-    assert REFUSED[name] in message
+    assert str(REFUSED[name][0]) in message
     config(**(nested(**{name: None}) if inside else {name: None}))
 
 
@@ -123,7 +123,7 @@ def test_what_is_not_supported_is_refused_by_name(name: str, inside: bool) -> No
     ("changes", "named"),
     [
         ({"rope_scaling": {"rope_type": "yarn"}}, "factor is missing"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "YaRN by a factor of 0.5"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "invalid YaRN scaling (factor 0.5"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 8, "mscale": 1.0}}, "mscale"),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "type"),
         ({"draft_vocab_size": 100}, "draft_vocab_size"),
@@ -204,13 +204,13 @@ def test_the_kinds() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (nested(**SECOND) | {"sample_from_anchor": True}, "its anchor proposes"),
-        (nested(**SECOND) | {"markov_rank": 8}, "a Markov head and what DFlash 2 has"),
+        (nested(**SECOND) | {"sample_from_anchor": True}, "a selector with sample_from_anchor"),
+        (nested(**SECOND) | {"markov_rank": 8}, "a Markov head together with DFlash 2"),
         (nested(**(SECOND | {"conv_kernel_size": 17})), "conv_kernel_size 17"),
-        (nested(**(SECOND | {"selector_top_k": 513})), "513 candidates of 512"),
-        (nested(selector_rank=8), "told in part"),
-        ({"enable_confidence_head": True}, "a confidence head, but no Markov head"),
-        ({"markov_rank": 8} | nested(output_multiplier=0.5), "a Markov head and scaled logits"),
+        (nested(**(SECOND | {"selector_top_k": 513})), "selector_top_k 513 is above the 512"),
+        (nested(selector_rank=8), "only some of"),
+        ({"enable_confidence_head": True}, "a confidence head without a Markov head"),
+        ({"markov_rank": 8} | nested(output_multiplier=0.5), "a Markov head with scaled logits"),
     ],
 )
 def test_heads_that_make_no_sense(changes: dict[str, Any], said: str) -> None:
@@ -281,12 +281,12 @@ def test_what_speculators_leave_out_is_qwen3s_default() -> None:
         ({"speculators_model_type": "eagle3"}, "speculators_model_type is 'eagle3'"),
         ({"transformer_layer_config": {"model_type": "llama"}}, "model_type"),
         ({"aux_hidden_state_layer_ids": None}, "aux_hidden_state_layer_ids is missing"),
-        ({"aux_hidden_state_layer_ids": [0, 4]}, "aux_hidden_state_layer_ids names 0"),
+        ({"aux_hidden_state_layer_ids": [0, 4]}, "aux_hidden_state_layer_ids: "),
         ({"mask_token_id": None}, "mask_token_id is missing"),
         ({"target_hidden_size": 4096}, "target_hidden_size"),
         ({"markov_head_type": "gated"}, "markov_head_type"),
         ({"projector_type": "domino"}, "projector_type"),
-        ({"confidence_head_with_markov": False}, "reads no Markov embedding"),
+        ({"confidence_head_with_markov": False}, "confidence_head_with_markov"),
     ],
 )
 def test_what_of_speculators_is_refused(changes: dict[str, Any], said: str) -> None:
@@ -301,7 +301,7 @@ def test_what_of_speculators_is_refused(changes: dict[str, Any], said: str) -> N
     [
         (128, 512, 36, {}, "hidden size 64, but the target's is 128"),
         (64, 511, 36, {}, "vocabulary of 512, but the target's has 511"),
-        (64, 512, 18, {}, "taps block 17, but the target has blocks 0 to 16"),  # the last block's output is normed
+        (64, 512, 18, {}, "taps block 17 .expected 0 to 16 of this target."),  # the last block's output is normed
         (64, 512, 36, nested(mask_token_id=512), "mask token 512 is outside"),
     ],
 )
@@ -327,13 +327,13 @@ def test_a_short_vocabulary_and_the_target_of_training() -> None:
 @pytest.mark.parametrize(
     ("ours", "said"),
     [
-        ({"short_vocabulary": [4, 4]}, "the ids of its short vocabulary do not ascend; make it again with"),
-        ({"short_vocabulary": [4, 512]}, "id 512 of its short vocabulary is not one of 512; make it again with"),
-        ({"short_vocabulary": [-1, 4]}, "short_vocabulary is '[-1, 4]', which makes no sense"),
-        ({"short_vocabulary": 7}, "short_vocabulary is '7'"),
-        ({"target": TARGET | {"tau": "good"}}, "target.tau is 'good'"),
+        ({"short_vocabulary": [4, 4]}, "short vocabulary: ids are not ascending; run"),
+        ({"short_vocabulary": [4, 512]}, "short vocabulary: id 512 is outside 0 to 511; run"),
+        ({"short_vocabulary": [-1, 4]}, "short_vocabulary: expected 0 to 2147483647, found -1"),
+        ({"short_vocabulary": 7}, "short_vocabulary: expected an array"),
+        ({"target": TARGET | {"tau": "good"}}, "target.tau: expected a number"),
         ({"target": TARGET | {"name": "\x1b[2J"}}, "target.name"),
-        (["short_vocabulary"], "localdflash is"),
+        (["short_vocabulary"], "localdflash: expected an object"),
     ],
 )
 def test_what_of_ours_is_refused(ours: object, said: str) -> None:

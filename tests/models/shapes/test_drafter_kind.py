@@ -65,8 +65,8 @@ def test_what_is_no_head_that_runs_here(how: dict[str, Any], tmp_path: Path) -> 
     ("architecture", "facts", "said"),
     [
         ("llama", {"tokens": ("a", "b", "x", "d")}, r"token 2 is 'x', not 'c'"),
-        ("gemma4-assistant", {}, "is no model by itself"),
-        ("qwen35", {"block_count": 1, "nextn_predict_layers": 1}, "is no model by itself"),
+        ("gemma4-assistant", {}, "not a complete model"),
+        ("qwen35", {"block_count": 1, "nextn_predict_layers": 1}, "not a complete model"),
     ],
 )
 def test_files_that_cannot_draft(architecture: str, facts: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """The shapes of targets that only the CPU engine runs, from their metadata; what it would get wrong is refused."""
 
+import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from localdflash.backends.cpu.model_source import check_target_file
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.target_config import target_config
+from localdflash.models.shapes.yarn import LARGEST, yarn_factors
 from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
 
@@ -29,21 +34,21 @@ def test_windows_of_gpt_oss(tmp_path: Path) -> None:
     assert windows(4) == (24, 24, 24, 0)
     assert windows([False, True, True, False]) == (0, 24, 24, 0)
     for pattern in (0, [True], "often"):
-        with pytest.raises(ModelError, match=r"gpt-oss\.attention\.sliding_window_pattern is"):
+        with pytest.raises(ModelError, match=r"gpt-oss\.attention\.sliding_window_pattern: expected"):
             windows(pattern)
 
 
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
-        ({"rope__scaling__type": "linear"}, "RoPE scaled by 'linear'"),
-        ({"rope__scaling__attn_factor": 0.5}, r"rope\.scaling\.attn_factor is 0\.5"),
+        ({"rope__scaling__type": "linear"}, "RoPE scaling 'linear'"),
+        ({"rope__scaling__attn_factor": 0.5}, r"rope\.scaling\.attn_factor 0\.5"),
         ({"rope__scaling__yarn_beta_fast": "many"}, "expected a number"),
-        ({"rope__scaling__yarn_beta_slow": 0.0}, "YaRN by a factor of .* makes no sense"),
-        ({"rope__scaling__factor": 3e38}, r"YaRN by a factor of .*e\+38 .* makes no sense"),
-        ({"rope__freq_base_swa": 500.0}, "a RoPE of their own"),
-        ({"rope__dimension_count": 16}, "whole heads"),
-        ({"expert_weights_scale": 2.5}, r"expert_weights_scale is 2\.5"),
+        ({"rope__scaling__yarn_beta_slow": 0.0}, "invalid YaRN scaling .factor .* beta_slow 0"),
+        ({"rope__scaling__factor": 3e38}, r"invalid YaRN scaling .factor .*e\+38"),
+        ({"rope__freq_base_swa": 500.0}, "a separate RoPE of sliding layers"),
+        ({"rope__dimension_count": 16}, "parts of heads"),
+        ({"expert_weights_scale": 2.5}, r"expert_weights_scale 2\.5"),
         ({"attention__head_count_kv": 3}, "cannot share"),
         ({"expert_used_count": 7}, "is 7, but expert_count is 6"),
         ({"attention__sliding_window": None}, "is missing"),
@@ -68,7 +73,7 @@ def test_which_layers_of_qwen35_are_recurrent(tmp_path: Path) -> None:
     assert qwen35(tmp_path, **unsaid, full_attention_interval=2).recurrent == (True, False, True, False)
     said = qwen35(tmp_path, attention__recurrent_layers=[False, True, True, True])
     assert (said.recurrent, said.recurrent_layers) == ((False, True, True, True), 3)
-    with pytest.raises(ModelError, match="recurrent_layers is"):
+    with pytest.raises(ModelError, match="recurrent_layers: expected 4 flags"):
         qwen35(tmp_path, attention__recurrent_layers=[True])
 
 
@@ -91,12 +96,22 @@ def test_blocks_that_predict_further_ahead_are_left_out(tmp_path: Path) -> None:
     ("numbers", "said"),
     [
         ({"rope__scaling__type": "yarn"}, "scaled RoPE"),
-        ({"rope__dimension_count": 7}, "make no sense"),
+        ({"rope__dimension_count": 7}, "rotary dimension .7"),
         ({"rope__dimension_count": 64}, "expected 1 to 32"),
-        ({"nextn_predict_layers": 4}, "make no sense"),
+        ({"nextn_predict_layers": 4}, "layer count .0"),
         ({"ssm__state_size": None}, r"ssm\.state_size is missing"),
     ],
 )
 def test_what_qwen35_may_not_say(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
     with pytest.raises(ModelError, match=said):
         qwen35(tmp_path, **numbers)
+
+
+ANY = st.floats(width=32) | st.sampled_from((0.0, 1.0, -1.0, LARGEST, 1 / LARGEST, 3.4e38, 1e-45))
+
+
+@given(st.sampled_from(("theta", "factor", "fast", "slow")), ANY)
+def test_one_odd_number_is_refused_or_harmless(name: str, value: float) -> None:
+    usual: dict[str, Any] = {"head_dim": 64, "theta": 1e6, "factor": 8.0, "context": 4096} | {name: value}
+    with suppress(ModelError):
+        assert all(map(math.isfinite, yarn_factors("x", **usual)))

@@ -18,8 +18,6 @@ from localdflash.base.errors import ModelError
 from localdflash.models.weights import gguf as module
 from localdflash.models.weights.ggml_types import BY_CODE
 from localdflash.models.weights.gguf import (
-    TensorRows,
-    check_header,
     headers_kept,
     load_blocks,
     load_tensor,
@@ -55,25 +53,6 @@ def test_metadata_and_tensors_equal_the_reference_reader(small_gguf: Path) -> No
         info = header.tensors[tensor.name]
         assert info.shape == tuple(int(size) for size in reversed(tensor.shape))
         assert (info.ggml_type, info.offset, info.nbytes) == (tensor.tensor_type, tensor.data_offset, tensor.n_bytes)
-
-
-def test_a_header_that_was_read_is_not_checked_again_unless_its_file_changes(
-    small_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, linked = tmp_path / "model.gguf", tmp_path / "link.gguf"
-    path.write_bytes(small_gguf.read_bytes())
-    linked.symlink_to(path)
-    read_header(path)
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "parse_header", lambda *_: pytest.fail("it was read again"))
-        check_header(path)
-        check_header(linked)
-    path.write_bytes(b"GGUF" + bytes(100))
-    for _ in range(2):
-        with pytest.raises(ModelError, match="version 0"):
-            check_header(linked)
-    with pytest.raises(ModelError, match="cannot open"):
-        check_header(tmp_path / "none.gguf")
 
 
 def test_kept_headers_are_read_once_unless_their_file_changes(
@@ -151,21 +130,6 @@ class TestTensors:
             loaded = load_tensor(header, tensor.name)
             assert loaded.dtype == torch.float32
             np.testing.assert_array_equal(loaded.numpy(), expected)
-            np.testing.assert_array_equal(TensorRows(header, tensor.name)[torch.tensor([1, 0])], expected[[1, 0]])
-
-    @pytest.mark.parametrize("kind", ["F16", "Q6_K"])
-    def test_tensor_at_an_odd_byte(self, tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
-        rows = random_blocks(kind, 2, 3)
-        for shift in range(1, 5):
-            padding = (np.zeros((1, shift), np.uint8), "I8")
-            header = read_header(write_tensors(tmp_path / "odd.gguf", 1, padding=padding, rows=(rows, kind)))
-            expected = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind])
-            np.testing.assert_array_equal(load_tensor(header, "rows").numpy(), expected)
-
-    def test_blocks_are_the_bytes_of_the_file(self, tmp_path: Path, random_blocks: RandomBlocks) -> None:
-        rows = random_blocks("Q4_K", 40, 1)  # crosses a page
-        path = write_tensors(tmp_path / "t.gguf", pad=(random_blocks("Q8_0", 200, 1), "Q8_0"), rows=(rows, "Q4_K"))
-        assert load_blocks(read_header(path), "rows").numpy().tobytes() == rows.tobytes()
 
     def test_writing_to_a_tensor_leaves_the_file_alone(self, small_gguf: Path) -> None:
         before = small_gguf.read_bytes()
@@ -183,7 +147,7 @@ class TestTensors:
 
     def test_unsupported_type_is_named(self, tmp_path: Path) -> None:
         path = write_tensors(tmp_path / "iq.gguf", head=(np.zeros((1, 74), np.uint8), "IQ2_XS"))
-        with pytest.raises(ModelError, match=r"iq\.gguf: tensor head is IQ2_XS.*llama\.cpp.*Q4_K"):
+        with pytest.raises(ModelError, match=r"iq\.gguf: tensor head: .*IQ2_XS.*llama\.cpp"):
             load_tensor(read_header(path), "head")
 
     def test_file_cut_after_the_check(self, small_gguf: Path, tmp_path: Path) -> None:

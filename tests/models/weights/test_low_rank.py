@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from localdflash.backends.reference.decoder import causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import ModelError
 from localdflash.lab.train import adapter_export
@@ -69,17 +68,6 @@ def test_the_merged_file_has_the_weights_of_the_sum(
     assert after.metadata == before.metadata  # it has no name and no vocabulary
 
 
-def test_the_merged_model_computes_what_the_adapted_one_does(
-    base: Path, adapter: Adapter, written: Path, tmp_path: Path
-) -> None:
-    merge(base, written, tmp_path / "merged.gguf")
-    ids, positions = torch.randint(0, 97, (1, 20)), torch.arange(20)
-    expected, _ = adapter.model(ids, positions, causal)
-    found, _ = load_decoder(tmp_path / "merged.gguf")(ids, positions, causal)
-    plain, _ = load_decoder(base)(ids, positions, causal)
-    assert (found - expected).abs().mean() < 0.1 * (plain - expected).abs().mean()
-
-
 def test_the_bytes_are_the_same_each_time(base: Path, written: Path, tmp_path: Path) -> None:
     for name in ("one.gguf", "two.gguf"):
         merge(base, written, tmp_path / name)
@@ -90,7 +78,7 @@ def test_the_bytes_are_the_same_each_time(base: Path, written: Path, tmp_path: P
 
 def test_an_adapter_of_another_base_is_refused(written: Path, tmp_path: Path) -> None:
     other = case_of("llama").write(tmp_path / "other.gguf")
-    with pytest.raises(ModelError, match=r"adapter\.safetensors: made for another file than .*other\.gguf"):
+    with pytest.raises(ModelError, match=r"adapter\.safetensors: made for another base than .*other\.gguf"):
         merge(other, written, tmp_path / "merged.gguf")
     assert not (tmp_path / "merged.gguf").exists()
 
@@ -98,7 +86,7 @@ def test_an_adapter_of_another_base_is_refused(written: Path, tmp_path: Path) ->
 def test_numbers_without_a_place_are_named(base: Path, written: Path, tmp_path: Path) -> None:
     extra = load_file(written) | {"blk.99.attn_q.weight.up": torch.zeros(2, 2)}
     save_file(extra, written, notes_for(base).as_metadata())
-    with pytest.raises(ModelError, match=re.escape("blk.99.attn_q.weight.up has no place")):
+    with pytest.raises(ModelError, match=re.escape("blk.99.attn_q.weight.up does not belong")):
         merge(base, written, tmp_path / "merged.gguf")
 
 
@@ -115,7 +103,7 @@ def test_a_damaged_adapter_is_one_line(
     base: Path, written: Path, tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
     spoil(written)
-    with pytest.raises(ModelError, match=r"adapter\.safetensors: no adapter, or a damaged one \(\w+\)$"):
+    with pytest.raises(ModelError, match=r"adapter\.safetensors: not an adapter, or damaged \(\w+\)"):
         merge(base, written, tmp_path / "merged.gguf")
 
 

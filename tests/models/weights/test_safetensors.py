@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from localdflash.base.errors import ModelError
-from localdflash.models.weights.safetensors import SafetensorsHeader, load, read_header, read_part
+from localdflash.models.weights.safetensors import SafetensorsHeader, load, read_header
 from tests.support.split_files import shard
 
 TENSORS = {
@@ -179,23 +179,6 @@ def test_header_of_17_mib(scratch: Path) -> None:
         read_header(scratch)
 
 
-def test_paths(small: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(small)
-    assert load(tmp_path / "link").keys() == TENSORS.keys()
-    for path, message in [(tmp_path, "not a regular file"), (tmp_path / "missing", "cannot open")]:
-        with pytest.raises(ModelError, match=message):
-            load(path)
-
-
-def test_library_errors_are_model_errors(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path) -> None:
-        raise SafetensorError("file changed")
-
-    monkeypatch.setattr("safetensors.torch.load_file", fail)
-    with pytest.raises(ModelError, match="file changed"):
-        load(small)
-
-
 def test_truncation_at_every_byte(small: Path, scratch: Path) -> None:
     content = small.read_bytes()
     for size in range(len(content)):
@@ -230,19 +213,6 @@ def test_mutations(small: Path, scratch: Path, damages: list[tuple[int, int, byt
     check(scratch, content)
 
 
-VALUES: list[object] = [
-    *(None, True, -1, 0, 4, 2**64, 1.5, "", "F32", "BF16", "\n", [], [4], [2, 2], [0, 16], [0.0, 16], [[4]], {})
-]
-FIELDS = st.sampled_from(VALUES)
-ENTRIES = st.builds(entry, FIELDS, FIELDS, FIELDS) | FIELDS
-
-
-@settings(max_examples=100, deadline=None)
-@given(header=st.dictionaries(st.sampled_from(["a", "b", "__metadata__", "\n"]), ENTRIES))
-def test_any_json(scratch: Path, header: dict[str, object]) -> None:
-    check(scratch, file(header))
-
-
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
     save_file(TENSORS, tmp_path / "whole.safetensors")
@@ -261,27 +231,12 @@ def test_all_parts_are_read_as_one_model(sharded: Path) -> None:
     assert all(torch.equal(loaded[name].view(torch.uint8), TENSORS[name].view(torch.uint8)) for name in ("ids", "half"))
 
 
-def test_parts_need_no_index(sharded: Path) -> None:
-    index(sharded).unlink()
-    assert load(sharded).keys() == TENSORS.keys()
-
-
-def index(first: Path) -> Path:
-    return first.with_name("model.safetensors.index.json")
-
-
 def part(first: Path, number: int) -> Path:
     return first.with_name(f"model-0000{number}-of-00003.safetensors")
 
 
-def moved(first: Path, **files: str) -> None:
-    document = json.loads(index(first).read_text())
-    document["weight_map"] |= files
-    index(first).write_text(json.dumps(document))
-
-
 BROKEN_PARTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a part is missing": (lambda f: part(f, 2).unlink(), "not here of its 3 parts: model-00002-of-00003.safetensors"),
+    "a part is missing": (lambda f: part(f, 2).unlink(), "missing 1 of its 3 parts .model-00002-of-00003.safetensors"),
     "a part was cut": (
         lambda f: part(f, 3).write_bytes(part(f, 3).read_bytes()[:-1]),
         "model-00003-of-00003.safetensors: broken safetensors file: its tensors end at",
@@ -290,16 +245,6 @@ BROKEN_PARTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: part(f, 3).write_bytes(f.read_bytes()),
         "model-00003-of-00003.safetensors: tensor .* is in an earlier part, too; download the parts again",
     ),
-    "a tensor elsewhere": (
-        lambda f: moved(f, ids=part(f, next(i for i in (1, 2, 3) if "ids" not in read_part(part(f, i)).tensors)).name),
-        "index.json: tensor 'ids' is in model-0000.-of-00003.safetensors, by the index in model-0000.*; download",
-    ),
-    "a tensor too many": (
-        lambda f: moved(f, more=f.name),
-        "tensor 'more' is in no part, by the index in model-00001-of-00003.safetensors; download all parts again",
-    ),
-    "an index of other files": (lambda f: moved(f, ids="../x.safetensors"), "is no safetensors file beside it"),
-    "an index that is none": (lambda f: index(f).write_text("[]"), "expected a JSON object"),
 }
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS, UnpackedRows, empty, fill, half_scales
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import COLUMNS, Planes, pack_halves, unpack_halves
-from localdflash.models.shapes.short_vocabulary import check_ids
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, load_blocks, load_tensor
 
@@ -89,7 +88,7 @@ def rows_of(planes: Planes, ids: Tensor) -> Planes:
     """Return the rows `ids` (int [size]) of a head, bit by bit: the drafter's head over a short vocabulary."""
     if planes.experts != 1:
         raise ModelError(f"a head is one matrix, not {planes.experts} experts; use the full vocabulary")
-    columns = check_ids(ids.tolist(), planes.n).to(planes.base.device)
+    columns = ids.long().to(planes.base.device)
     missing = -len(columns) % COLUMNS
 
     def select(tensor: Tensor | None) -> Any:

@@ -4,7 +4,7 @@ Reading the head is most of a quantized drafter's step, and a few ten thousand t
 output. Count that output, not text from the web: what the list lacks can never be proposed. The target's head stays
 whole, so answers do not change.
 
-A drafter's files carry the ids (`short` in dflash_config.py). While it is trained they lie in the run's folder, as a
+A drafter's files have the ids (`short` in dflash_config.py). During training they are in the run's folder, in a
 safetensors file of one tensor: `ids`.
 """
 
