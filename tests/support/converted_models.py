@@ -67,13 +67,15 @@ def numbers_of(config: Any) -> dict[str, Any]:
 COMMON = hugging_face_shape(3, CONTEXT, 1e-5)
 
 
-def qwen3() -> Any:
-    config = Qwen3Config(**COMMON, intermediate_size=96, rope_parameters=PLAIN_ROPE, tie_word_embeddings=True)
-    return Qwen3ForCausalLM(config)
+def llama(rope: dict[str, Any], tied: bool) -> Any:
+    return LlamaForCausalLM(LlamaConfig(**COMMON, intermediate_size=96, rope_parameters=rope, tie_word_embeddings=tied))
 
 
-def qwen3moe() -> Any:
-    return Qwen3MoeForCausalLM(
+MODELS: dict[str, Callable[[], Any]] = {
+    "qwen3": lambda: Qwen3ForCausalLM(
+        Qwen3Config(**COMMON, intermediate_size=96, rope_parameters=PLAIN_ROPE, tie_word_embeddings=True)
+    ),
+    "qwen3moe": lambda: Qwen3MoeForCausalLM(
         Qwen3MoeConfig(
             **COMMON,
             intermediate_size=160,
@@ -84,16 +86,7 @@ def qwen3moe() -> Any:
             rope_parameters=PLAIN_ROPE,
             tie_word_embeddings=False,
         )
-    )
-
-
-def llama(rope: dict[str, Any], tied: bool) -> Any:
-    return LlamaForCausalLM(LlamaConfig(**COMMON, intermediate_size=96, rope_parameters=rope, tie_word_embeddings=tied))
-
-
-MODELS: dict[str, Callable[[], Any]] = {
-    "qwen3": qwen3,
-    "qwen3moe": qwen3moe,
+    ),
     "llama": lambda: llama(PLAIN_ROPE, tied=False),
     "llama 3.1": lambda: llama(LLAMA3_ROPE, tied=True),
 }

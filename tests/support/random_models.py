@@ -12,22 +12,6 @@ from tests.support.gguf_writing import add_metadata, add_vocabulary, finish, sha
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
 BLOCKS = {"Q8_0": (34, 1e-4), "Q4_0": (18, 2e-3)}  # bytes of 32 weights, the first two of them their scale
-FILE_TYPES = {  # llama_ftype
-    "F16": 1,
-    "Q4_0": 2,
-    "Q4_1": 3,
-    "Q8_0": 7,
-    "Q5_0": 8,
-    "Q5_1": 9,
-    "Q2_K": 10,
-    "Q3_K_M": 12,
-    "Q4_K_M": 15,
-    "Q5_K_M": 17,
-    "Q6_K": 18,
-    "IQ4_NL": 25,
-    "IQ4_XS": 30,
-    "MXFP4_MOE": 38,
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +65,7 @@ def quantize(source: Path, target: Path, kind: str) -> Path:
 
     llama_library.quiet()
     params = api.llama_model_quantize_default_params()
-    params.ftype, params.allow_requantize, params.nthread = FILE_TYPES[kind], True, 1
+    params.ftype, params.allow_requantize, params.nthread = gguf.LlamaFileType[f"MOSTLY_{kind}"], True, 1
     if api.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)):
         raise RuntimeError(f"{source} cannot be quantized to {kind}")
     return target

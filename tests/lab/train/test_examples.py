@@ -1,13 +1,10 @@
 import ast
 import random
 import re
-from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.lab.bench import prompt_set
 from localdflash.lab.train.examples import (
     END,
     IM_END,
@@ -26,7 +23,6 @@ from localdflash.lab.train.examples import (
     rename,
 )
 
-MODULES = [path.read_text() for path in sorted((Path(prompt_set.__file__).parent / "prompts").glob("*.py"))[:3]]
 FIM = ("fim_line", "fim_block")
 LINES = st.lists(
     st.from_regex(r" {0,8}[a-z#=(\"é\x0c\u2028<|_0-9]{0,30}", fullmatch=True) | st.just("def f(x):"), max_size=60
@@ -35,11 +31,6 @@ LINES = st.lists(
 
 def of(source: str, seed: int = 0) -> list[Example]:
     return list(examples(source, random.Random(f"{seed} {source}")))
-
-
-def all_of(source: str, *kinds: str) -> list[Example]:
-    found = [example for seed in range(4) for example in of(source, seed)]
-    return [example for example in found if example.kind in kinds]
 
 
 def text(pieces: tuple[ExamplePiece, ...]) -> str:
@@ -67,27 +58,6 @@ def put_together(example: Example) -> tuple[str, str, str]:
 def answer(example: Example) -> str:
     assert isinstance(example.answer[0], str)
     return example.answer[0]
-
-
-@pytest.mark.parametrize("source", MODULES)
-def test_fim_pieces_are_whole_lines_of_the_source(source: str) -> None:
-    found = all_of(source, *FIM)
-    assert found
-    for example in found:
-        prefix, middle, suffix = put_together(example)
-        whole = prefix + middle + suffix
-        start = source.index(whole)
-        assert start == 0 or source[start - 1] == "\n"
-        assert whole.endswith("\n")
-        first, *rest = (prefix.rpartition("\n")[2] + middle).split("\n")
-        if example.kind == "fim_line":  # to its end
-            assert (first in source.split("\n"), rest) == (True, [])
-            assert middle.strip()
-            assert suffix.startswith("\n")
-        else:  # a block ends where its indentation does
-            assert suffix == "" or suffix.startswith("\n")
-            indent = len(first) - len(first.lstrip())
-            assert all(not line.strip() or len(line) - len(line.lstrip()) >= indent for line in rest)
 
 
 @settings(max_examples=40)

@@ -62,27 +62,6 @@ def source_of(folder: Path, size: int = 512, drafts: int = 7) -> BlockSource:
     return BlockSource(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, size, 2), 1024)
 
 
-def test_labels_are_places_in_the_short_vocabulary(folder: Path) -> None:
-    source = source_of(folder)
-    kept = source.kept
-    for number in (0, 5, 11):
-        anchors = source.answer_anchors(number)
-        start, length = int(kept.index[number]["start"]), int(kept.index[number]["length"])
-        ids = kept.tokens[start : start + length].tolist()
-        assert anchors.tolist() == list(range(9, length - 1))
-        blocks = source.blocks(number, anchors)
-        assert blocks.first.tolist() == [ids[a] for a in anchors]
-        assert len(blocks.taps) == anchors[-1]
-        assert (blocks.taps.numpy() == kept.taps[start : start + anchors[-1]]).all()
-        for anchor, labels in zip(anchors.tolist(), blocks.labels.tolist(), strict=True):
-            for slot, label in enumerate(labels, 1):
-                if anchor + slot >= length:
-                    assert label == NO_TOKEN
-                else:
-                    token = ids[anchor + slot]
-                    assert label == (NOT_SHORT if token % 2 else token // 2)
-
-
 def test_training_never_sees_what_is_held_out(folder: Path) -> None:
     source = source_of(folder)
     assert source.held_out.tolist() == [3, 7, 11]
