@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from localdflash.base.machine import hardware
 from localdflash.base.system.limits import peak_memory
@@ -24,33 +24,8 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 
 
-class BenchWays(Protocol):
-    """Modes of one pair, besides drafting."""
-
-    @property
-    def plain(self) -> Pair:
-        """Return the same models without drafters."""
-
-    @property
-    def llama(self) -> Pair | None:
-        """Return llama.cpp's own decoding without drafting; None if it cannot run the model."""
-
-    @property
-    def blocks(self) -> Pair | None:
-        """Return DFlash alone, its whole block verified in every step; None without a drafter."""
-
-    def costs(self) -> dict[str, Any]:
-        """Return the measured milliseconds of a single-token step, of a draft and of a verify step."""
-
-    def verify(self, seconds: float) -> dict[str, Any]:
-        """Return the cost of a verify step by batch width, measured for that long; empty if modes are timed whole."""
-
-    def machine(self) -> dict[str, Any]:
-        """Return the device, its memory bandwidth, and the peak memory used."""
-
-
 @contextmanager
-def opened(loaded: LoadedPair, options: Options) -> Iterator[BenchWays]:
+def opened(loaded: LoadedPair, options: Options) -> Iterator["HostWays | CudaWays"]:
     """Yield the modes of a pair that was loaded with `options`."""
     if loaded.host is None:
         yield CudaWays(loaded.pair)
@@ -62,21 +37,21 @@ def opened(loaded: LoadedPair, options: Options) -> Iterator[BenchWays]:
 
 
 class HostWays:
-    """See `BenchWays`."""
+    """Modes of a pair composed in Python; `llama` is None if llama.cpp cannot run the model."""
 
     def __init__(self, drafting: HostPair, plain: HostPair, llama: Pair | None) -> None:
         self.plain, self.llama, self._drafting = plain, llama, drafting
 
     @property
     def blocks(self) -> Pair | None:
-        """See `BenchWays`."""
+        """Return DFlash alone, its whole block verified in every step; None without a drafter."""
         drafters = [drafter for drafter in self._drafting.drafters if drafter.is_model]
         if not drafters:
             return None
         return HostPair(self._drafting.target, drafters, Always())
 
     def costs(self) -> dict[str, Any]:
-        """See `BenchWays`."""
+        """Return the measured milliseconds of a single-token step, of a draft and of a verify step."""
         controller, rows = self._drafting.controller, self._drafting.target.max_width
         if controller is None:
             return {}
@@ -87,17 +62,14 @@ class HostWays:
         }
 
     def verify(self, seconds: float) -> dict[str, Any]:
-        """See `BenchWays`."""
+        """Return the cost of a verify step by batch width, measured for that long; empty if modes are timed whole."""
         self._drafting.forget()
         self.plain.forget()
         return verify_table(self._drafting.target, self.plain.target, seconds)
 
     def machine(self) -> dict[str, Any]:
-        """See `BenchWays`."""
-        return {
-            "bandwidth_gb_s": round(hardware.bandwidth(), 1),
-            "peak_memory_mb": peak_memory() >> 20,
-        }
+        """Return the device, its memory bandwidth, and the peak memory used."""
+        return {"bandwidth_gb_s": round(hardware.bandwidth(), 1), "peak_memory_mb": peak_memory() >> 20}
 
 
 class Always(Controller):
@@ -123,7 +95,7 @@ class Always(Controller):
 
 
 class CudaWays:
-    """See `BenchWays`."""
+    """Modes of the CUDA engine."""
 
     llama: Pair | None = None
 
@@ -136,19 +108,19 @@ class CudaWays:
 
     @property
     def blocks(self) -> Pair | None:
-        """See `BenchWays`."""
+        """See `HostWays`."""
         return self._pair.only("draft") if self._pair.stepper.block else None
 
     def costs(self) -> dict[str, Any]:
-        """See `BenchWays`."""
+        """See `HostWays`."""
         return {way: round(record.ms, 4) for way, record in self._pair.ways.records.items()}
 
     def verify(self, seconds: float) -> dict[str, Any]:
-        """See `BenchWays`."""
+        """See `HostWays`."""
         return {}
 
     def machine(self) -> dict[str, Any]:
-        """See `BenchWays`."""
+        """See `HostWays`."""
         return {
             "device": hardware.gpu(),
             "bandwidth_gb_s": round(hardware.gpu_bandwidth(), 1),

@@ -1,13 +1,8 @@
 """`localdflash bench speed` for a chat pair: the tables and the exit code."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localdflash.cli.output import print_fields, print_table
-from localdflash.models.load_options import Options
-from localdflash.server.engine_spec import EngineSpec
-
-if TYPE_CHECKING:
-    from localdflash.lab.bench.pace import Watcher
 
 INTERRUPTED = 130
 
@@ -29,18 +24,6 @@ def chats(pair: str, suite: str) -> bool:
     except ModelError:
         return True
     return False
-
-
-def measure(
-    options: Options, wanted: EngineSpec, limit: int | None, repeats: int, watcher: "Watcher"
-) -> dict[str, Any]:
-    """Run the benchmark; KeyboardInterrupt only if there is nothing to show yet."""
-    from localdflash.lab.bench.chat.chat_run import run
-
-    result = run(options, wanted, limit, repeats, watcher)
-    if result["interrupted"] and "overall" not in result:
-        raise KeyboardInterrupt
-    return result
 
 
 def show(result: dict[str, Any]) -> int:

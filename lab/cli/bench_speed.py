@@ -68,12 +68,15 @@ def _bench_chat(
     options: dict[str, Any],
 ) -> int:
     from localdflash.lab.bench.chat.chat_picture import draw
-    from localdflash.lab.cli.bench_chat import measure, show
+    from localdflash.lab.bench.chat.chat_run import run
+    from localdflash.lab.cli.bench_chat import show
     from localdflash.models.load_options import Options
 
     engine = requested_engine(ctx, options)
     with BenchProgress() as progress:
-        result = measure(Options(**options), engine, limit, repeats, progress)
+        result = run(Options(**options), engine, limit, repeats, progress)
+    if result["interrupted"] and "overall" not in result:
+        raise KeyboardInterrupt
     result_file.write(json_file, result)
     if picture:
         draw(result, picture)

@@ -74,9 +74,6 @@ class ParallelCpuTarget:
         if c.num_experts or c.recurrent or check_shape(c):
             wrong = check_shape(c) or ("mixtures of experts" if c.num_experts else "recurrent layers")
             raise ModelError(f"{path}: {wrong}: answer with llama.cpp")
-        for tap in taps:
-            if not 0 <= tap < c.num_hidden_layers - 1:
-                raise ModelError(f"tap {tap}: the target has blocks 0 to {c.num_hidden_layers - 2} to tap")
         self.sequences, self.context, self.taps = sequences, context, tuple(taps)
         self.hidden_size, self.vocab_size = c.hidden_size, c.vocab_size
         self.lengths = [0] * sequences  # of what each slot has decoded

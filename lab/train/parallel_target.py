@@ -51,10 +51,6 @@ class ParallelTarget:
     def __init__(self, path: Path, sequences: int, context: int, taps: Sequence[int], threads: int) -> None:
         self.model = llama_library.load_model(path)
         self.sequences, self.context, self.taps = sequences, context, tuple(taps)
-        layers = api.llama_model_n_layer(self.model)
-        for tap in taps:
-            if not 0 <= tap < layers - 1:
-                raise ModelError(f"tap {tap}: the target has blocks 0 to {layers - 2} to tap")
         self.hidden_size: int = api.llama_model_n_embd(self.model)
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.handle = llama_library.new_context(self.model, self._params(threads))

@@ -8,7 +8,7 @@ drafters alone; `forced` verifies DFlash's whole block in every step, whatever t
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from localdflash.engine.calibrate import calibrate
@@ -16,8 +16,8 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Drafter, Pair, Target
-from localdflash.lab.bench.decoding_modes import Always, CudaWays
-from localdflash.lab.bench.llama_plain import llama_plain
+from localdflash.lab.bench import decoding_modes
+from localdflash.lab.bench.decoding_modes import Always
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 
@@ -47,17 +47,14 @@ class ChatWays:
 @contextmanager
 def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatWays]:
     """Yield the modes of a pair that was loaded with `options`."""
-    if loaded.host is None:
-        cuda = CudaWays(loaded.pair)
-        blocks = {FORCED: cuda.blocks} if cuda.blocks else {}
-        yield ChatWays({PLAIN: cuda.plain, DRAFTING: loaded.pair, **blocks})
-        return
-    undrafted = replace(options, backend=loaded.backend, draft=False)
-    with LoadedPair(undrafted) as without, llama_plain(loaded) as llama:
-        assert without.host
-        pairs: dict[str, Pair] = {PLAIN: without.host, DRAFTING: loaded.host}
-        pairs |= _single(loaded.host, without.host.target, options)
-        yield ChatWays(pairs | ({LLAMA: llama} if llama else {}), Hosts(loaded.host, without.host))
+    with decoding_modes.opened(loaded, options) as ways:
+        if loaded.host is None:
+            yield ChatWays({PLAIN: ways.plain, DRAFTING: loaded.pair} | ({FORCED: ways.blocks} if ways.blocks else {}))
+            return
+        assert isinstance(ways.plain, HostPair)
+        pairs: dict[str, Pair] = {PLAIN: ways.plain, DRAFTING: loaded.host}
+        pairs |= _single(loaded.host, ways.plain.target, options)
+        yield ChatWays(pairs | ({LLAMA: ways.llama} if ways.llama else {}), Hosts(loaded.host, ways.plain))
 
 
 def _single(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from localdflash.base.files import paths
 from localdflash.lab.bench import prompt_set
@@ -36,13 +36,6 @@ class PeerAnswer(NamedTuple):
     tokens: int
     ms: float
     verifies: int
-
-
-class Side(Protocol):
-    """One program in one mode."""
-
-    def ask(self, question: PeerQuestion, max_tokens: int) -> PeerAnswer:
-        """Answer greedily."""
 
 
 def questions(options: Options, suite: str, limit: int | None) -> list[PeerQuestion]:
@@ -81,7 +74,7 @@ class DaemonSide:
         return replace(self, draft=False)
 
     def ask(self, question: PeerQuestion, max_tokens: int) -> PeerAnswer:
-        """See `Side`."""
+        """Answer greedily."""
         body = {"prompt": list(question.ids), "n_predict": max_tokens, "temperature": 0, "draft": self.draft}
         schema = {"json_schema": question.schema} if question.schema else {}
         answer = self.client.post("/completion", {**body, **schema})
@@ -96,12 +89,15 @@ class ServerSide:
     server: Any
 
     def ask(self, question: PeerQuestion, max_tokens: int) -> PeerAnswer:
-        """See `Side`."""
+        """Answer greedily."""
         answer = self.server.complete(question.ids, max_tokens, question.schema)
         timings = answer["timings"]
         tokens = max(timings["predicted_n"] - 1, 0)
         verifies = tokens - timings.get("draft_n_accepted", 0)
         return PeerAnswer(answer["content"], tokens, timings["predicted_ms"], verifies)
+
+
+Side = DaemonSide | ServerSide
 
 
 def plain_of(side: str) -> str:
