@@ -17,7 +17,7 @@ from localdflash.code.fim.encoder import Encoder
 from localdflash.lab.train.adapter_corpus import Archive, sources
 from localdflash.lab.train.adapter_examples import FillExample, FillExamples
 from localdflash.lab.train.kept_answers import KeptAnswers
-from localdflash.lab.train.reporter import Reporter
+from localdflash.lab.train.resumable_run import Reporter
 from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
 

@@ -20,8 +20,7 @@ from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_attention import within
 from localdflash.lab.train.adapter_data import LANGUAGES, ExampleIds, FillData
 from localdflash.lab.train.adapter_pass import Pass, PassLoss, packed, weighted_loss
-from localdflash.lab.train.reporter import Reporter
-from localdflash.lab.train.resumable_run import ResumableRun, State
+from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State
 from localdflash.lab.train.training_pictures import draw_adapter_training
 
 LOG = "log.jsonl"

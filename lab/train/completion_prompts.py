@@ -15,7 +15,7 @@ from localdflash.lab.train import adapter_corpus
 from localdflash.lab.train.adapter_examples import FillExamples, FimScene, word_to_heal
 from localdflash.lab.train.adapter_mixture import draw_from
 from localdflash.lab.train.questions import Question
-from localdflash.lab.train.reporter import Reporter
+from localdflash.lab.train.resumable_run import Reporter
 from localdflash.lab.train.training_prompts import HELD_OUT_EVERY, alternating
 from localdflash.text.fim_formats import FimFormat
 from localdflash.text.tokenizer import Tokenizer

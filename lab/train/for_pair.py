@@ -20,7 +20,7 @@ from localdflash.lab.train.kept_setup import DrafterOptions, mask_of
 from localdflash.lab.train.kept_training import Schedule
 from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
-from localdflash.lab.train.reporter import Reporter
+from localdflash.lab.train.resumable_run import Reporter
 from localdflash.models.memory.free import system_budget
 from localdflash.models.registry.download import link_or_copy
 from localdflash.models.shapes.dflash_file import config_of_file

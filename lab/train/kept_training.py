@@ -24,8 +24,7 @@ from localdflash.lab.train.kept_batches import BlockSource
 from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
 from localdflash.lab.train.muon import Muon
 from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
-from localdflash.lab.train.reporter import Reporter
-from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
+from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State, smoothed
 from localdflash.lab.train.training_pictures import draw_drafter_training
 from localdflash.lab.train.training_prompts import KINDS
 from localdflash.models.weights.gguf import read_header

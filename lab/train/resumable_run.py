@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -14,6 +14,16 @@ from localdflash.base.errors import TrainingError
 
 State = dict[str, Any]  # of tensors and plain numbers: `torch.load` with `weights_only` reads nothing else
 SMOOTHING = 0.05  # share of a smoothed number that each step replaces
+
+
+class Reporter(Protocol):
+    """Receiver of a long job's progress: lines that stay, and the share of the work that is done."""
+
+    def say(self, line: str) -> None:
+        """Take a line that stays."""
+
+    def move(self, share: float, text: str) -> None:
+        """Take how much is done, 0 to 1, with what there is to say of it."""
 
 
 class ResumableRun(ABC):

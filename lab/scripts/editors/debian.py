@@ -1,14 +1,17 @@
-"""Programs from Debian's archive, unpacked into a folder: no root, nothing installed, signatures checked.
+"""Programs from Debian's archive and packages of npm, in a folder: no root, nothing installed, signatures checked.
 
 `unpack("sid", ["neovim"], folder)` fetches the packages and all they depend on, the C library too, and leaves a tree
 under `folder/root`; `launcher` writes a script that starts a program of it with its own loader and libraries. Needs
 apt-get and dpkg, which Debian, Ubuntu and their kin have.
 """
 
+import base64
+import hashlib
 import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 ARCHIVE = "http://deb.debian.org/debian"
@@ -42,6 +45,16 @@ def unpack(suite: str, packages: list[str], folder: Path) -> Path:
     shutil.rmtree(state)
     shutil.rmtree(archives)
     return folder / "root"
+
+
+def unpack_npm(name: str, sha512: str, folder: Path) -> Path:
+    """The files of a package (`name@version`), unpacked in an empty folder if its hash is the expected one."""
+    subprocess.run(["npm", "pack", name, "--silent"], cwd=folder, check=True, stdout=sys.stderr)
+    (archive,) = folder.glob("*.tgz")
+    if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != sha512:
+        raise CannotFetch(f"{name}: not the package that was expected (its SHA-512 differs)")
+    shutil.unpack_archive(archive, folder, filter="tar")
+    return folder / "package"
 
 
 def launcher(script: Path, root: Path, program: str, environment: dict[str, str]) -> Path:

@@ -16,8 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from localdflash.lab.scripts.editors import npm
-from localdflash.lab.scripts.editors.debian import CannotFetch, launcher, unpack
+from localdflash.lab.scripts.editors.debian import CannotFetch, launcher, unpack, unpack_npm
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "editors"
 NEWEST = "sid"  # Neovim 0.12, Emacs 30.2, Helix 25.07; trixie has Neovim 0.10.4, the oldest that the plugin works with
@@ -105,7 +104,7 @@ def _fetch_opencode(start: Path, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with TemporaryDirectory(dir=folder) as there:
-            npm.unpack(OPENCODE, OPENCODE_SHA512, Path(there)).rename(folder / "opencode")
+            unpack_npm(OPENCODE, OPENCODE_SHA512, Path(there)).rename(folder / "opencode")
     except (subprocess.CalledProcessError, OSError) as error:
         raise CannotFetch(str(error)) from None
     return start

@@ -16,8 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, NoReturn
 
-from localdflash.lab.scripts.editors.debian import CannotFetch
-from localdflash.lab.scripts.editors.npm import unpack
+from localdflash.lab.scripts.editors.debian import CannotFetch, unpack_npm
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(os.environ.get("LOCALDFLASH_EDITORS") or ROOT / ".venv" / "editors")
@@ -84,11 +83,11 @@ def _fetch_server() -> None:
         _give_up("code-server can be fetched for Linux on x86-64 only: install code-server and chromium")
     if not NODE.is_dir():
         with TemporaryDirectory(dir=FOLDER) as folder:
-            unpack(_NODE, HASHES[_NODE], Path(folder)).rename(NODE)
+            unpack_npm(_NODE, HASHES[_NODE], Path(folder)).rename(NODE)
     if SERVER.is_dir():
         return
     with TemporaryDirectory(dir=FOLDER) as folder:
-        package = unpack(_SERVER, HASHES[_SERVER], Path(folder))
+        package = unpack_npm(_SERVER, HASHES[_SERVER], Path(folder))
         for part in (package, package / "lib/vscode", package / "lib/vscode/extensions"):
             _run("npm", "install", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--silent", at=part)
         package.rename(SERVER)

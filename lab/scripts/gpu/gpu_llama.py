@@ -17,22 +17,14 @@ import torch
 
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 from localdflash.lab.scripts.gpu.steps import models
+from localdflash.lab.scripts.peers.llama_source import CMAKE_OPTIONS
 
 OPTIONS = (
-    "-DCMAKE_BUILD_TYPE=Release",
-    "-DBUILD_SHARED_LIBS=OFF",
+    *CMAKE_OPTIONS,
+    "-DLLAMA_BUILD_SERVER=OFF",
     "-DGGML_CUDA_GRAPHS=ON",
     "-DGGML_CUDA_NCCL=OFF",  # of several GPUs
     "-DGGML_CUDA_NO_VMM=ON",  # a memory pool, which would need the driver's library for linking
-    "-DLLAMA_BUILD_TESTS=OFF",
-    "-DLLAMA_BUILD_EXAMPLES=OFF",
-    "-DLLAMA_BUILD_SERVER=OFF",
-    "-DLLAMA_BUILD_APP=OFF",
-    "-DLLAMA_BUILD_UI=OFF",
-    "-DLLAMA_USE_PREBUILT_UI=OFF",
-    "-DLLAMA_OPENSSL=OFF",
-    "-DLLAMA_BUILD_NUMBER=0",
-    "-DLLAMA_BUILD_COMMIT=sdist",
 )
 ROWS, TOKENS, REPEATS = (8, 16), 128, 5
 CONTEXTS, TINY_CONTEXTS = (1024, 16384), (64,)

@@ -14,6 +14,18 @@ from pathlib import Path
 VERSION = "0.3.36"
 SDIST = f"llama_cpp_python-{VERSION}"
 SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+CMAKE_OPTIONS = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=OFF",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF",
+    "-DLLAMA_BUILD_APP=OFF",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",  # would be downloaded
+    "-DLLAMA_OPENSSL=OFF",
+    "-DLLAMA_BUILD_NUMBER=0",
+    f"-DLLAMA_BUILD_COMMIT={SDIST}",
+)
 
 
 class PeerError(RuntimeError):

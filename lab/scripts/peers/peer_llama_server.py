@@ -22,21 +22,8 @@ from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from localdflash.lab.scripts.peers.llama_source import SDIST, PeerError, llama_source, run
+from localdflash.lab.scripts.peers.llama_source import CMAKE_OPTIONS, PeerError, llama_source, run
 
-# No GGML option is set: the package sets none on Linux either, so both get ggml's defaults for this machine.
-CMAKE_OPTIONS = (
-    "-DCMAKE_BUILD_TYPE=Release",
-    "-DBUILD_SHARED_LIBS=OFF",
-    "-DLLAMA_BUILD_TESTS=OFF",
-    "-DLLAMA_BUILD_EXAMPLES=OFF",
-    "-DLLAMA_BUILD_APP=OFF",
-    "-DLLAMA_BUILD_UI=OFF",
-    "-DLLAMA_USE_PREBUILT_UI=OFF",  # would be downloaded
-    "-DLLAMA_OPENSSL=OFF",
-    "-DLLAMA_BUILD_NUMBER=0",
-    f"-DLLAMA_BUILD_COMMIT={SDIST}",
-)
 TARGETS = ("llama-server", "llama-bench")
 
 START_SECONDS, ANSWER_SECONDS, STOP_SECONDS = 60.0, 300.0, 10.0
@@ -49,6 +36,7 @@ def build(folder: Path, jobs: int) -> Path:
         source = llama_source(folder)
         # the variable through which the package's own build takes more options
         more = shlex.split(os.environ.get("CMAKE_ARGS", ""))
+        # No GGML option is set: the package sets none on Linux either, so both get ggml's defaults for this machine.
         run("cmake", "-S", str(source), "-B", str(folder / "build"), *CMAKE_OPTIONS, *more)
         run("cmake", "--build", str(folder / "build"), "--parallel", str(jobs), "--target", *TARGETS)
     return binaries[0]
