@@ -124,6 +124,16 @@ def test_the_kernel_draws_among_ties_what_the_reference_draws() -> None:
         assert run(sample, logits, params, after) == run(sample_reference, logits, params, after)
 
 
+def test_a_large_vocabulary_in_full_tiles() -> None:
+    params = replace(HOT, top_k=50, top_p=0.95, min_p=0.02)
+    logits = 3 * torch.randn(2, 20000, generator=torch.Generator().manual_seed(1))
+    with pytest.MonkeyPatch.context() as patch:
+        module = sys.modules[sample.__module__]
+        for name, value in (("TILE", 4096), ("GROUP", 32), ("PART", 128)):
+            patch.setattr(module, name, value)
+        assert run(sample, logits, params, times=2) == run(sample_reference, logits, params)
+
+
 @pytest.mark.parametrize("op", [penalise, penalise_reference])
 @pytest.mark.parametrize(("penalty", "window"), [(1.3, 3), (0.5, 1000)])
 def test_each_row_is_penalised_for_its_own_text_once(op: Op, penalty: float, window: int) -> None:
