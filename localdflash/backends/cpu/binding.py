@@ -55,7 +55,7 @@ def bind_layers(
     """Return the blocks as an array of structs, delta nets from `nets`; the caller must keep all arguments alive."""
     bound, nets_below = (LayerStruct * len(layers))(), 0
     for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
-        for name, struct in LayerStruct._fields_:
+        for name, struct, *_ in LayerStruct._fields_:
             if name in layer:
                 setattr(to, name, bind_matrix(layer[name]) if struct is MatrixStruct else address(layer[name]))
         for name in CONVOLVED:

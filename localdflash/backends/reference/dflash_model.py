@@ -6,6 +6,7 @@ convolutions over a block's rows around attention and MLP, and a selector that s
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -130,7 +131,7 @@ class DFlash(nn.Module):
         """Return the KV cache of committed tokens per layer, from features [B, T, n_taps * H] at positions [T]."""
         fused = self.hidden_norm(self.fc(taps))
         cos, sin = self._rotary(positions)
-        return [layer.self_attn.project_context(fused, cos, sin) for layer in self.layers]
+        return [cast(Layer, layer).self_attn.project_context(fused, cos, sin) for layer in self.layers]
 
     def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         c = self.config.decoder

@@ -24,10 +24,10 @@ class DFlashDrafter:
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model
         self.max_draft_tokens = model.config.drafts
-        by_kind: dict[str, Score] = {"dspark": self._by_markov, "dflash2": self._by_selector}
-        self._score = by_kind.get(model.config.kind, lambda _before, _state, logits: (self._tokens, logits, None))
         c = model.config.decoder
         self._tokens = torch.tensor(model.config.short or range(c.vocab_size))  # of the head's rows
+        by_kind: dict[str, Score] = {"dspark": self._by_markov, "dflash2": self._by_selector}
+        self._score = by_kind.get(model.config.kind, lambda _before, _state, logits: (self._tokens, logits, None))
         self._embedding = model.embed_tokens.weight if model.config.own_embedding else embedding
         rows = head[self._tokens] if model.config.short else head
         self._head = model.lm_head.weight if model.config.own_head else rows

@@ -3,7 +3,7 @@
 Half of the histories run as late as can be, the others in an order by chance; graphs are captured anew in each.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,14 +48,24 @@ class LateLeaving(Leaving):
         super().__init__(groups, slots)
         self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._turns = self.blocks(torch.empty(STAGE, dtype=torch.uint8, pin_memory=True))
+        self.arrived = self._leave_at_once
         if GPU.chance and GPU.chance.random() < 0.5:
             self.arrived()
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            with torch.cuda.stream(self._side):
-                left = next(self._turns, None)
-            self._tell(left or self.slots, done=left is None)
+    def _leave(self) -> bool:
+        with torch.cuda.stream(self._side):
+            left = next(self._turns, None)
+        self._free_slots(left or self.slots)
+        return left is not None
+
+    def _leave_at_once(self) -> None:
+        while self._leave():
+            pass
+
+    def wait_for(self, slots: int) -> None:
+        """See `Leaving`."""
+        while self._left < min(slots, self.slots):
+            self._leave()
 
 
 class LateOutbox(Outbox):
