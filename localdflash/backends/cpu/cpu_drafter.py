@@ -10,13 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import (
-    bind_drafter,
-    bind_layers,
-    bind_matrix,
-    check_shape,
-    rope_tables,
-)
+from localdflash.backends.cpu.binding import bind_drafter, bind_layers, bind_matrix, check_shape, rope_tables
 from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, allocate_aligned
 from localdflash.backends.cpu.cpu_target import CpuTarget

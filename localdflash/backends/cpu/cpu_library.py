@@ -157,10 +157,7 @@ class KernelsStruct(ctypes.Structure):
         ("name", c_char_p),
         ("quantize", _function(c_void_p, c_int32, c_int32, _ROWS)),
         ("product", _function(_MATRIX, _ROWS, c_int32, c_int32, c_int32, *_PLACE)),
-        (
-            "attend",
-            _function(_CACHE, *_PLACE, c_void_p, c_void_p, c_int32, c_int32, c_float, *_PLACE),
-        ),
+        ("attend", _function(_CACHE, *_PLACE, c_void_p, c_void_p, c_int32, c_int32, c_float, *_PLACE)),
         ("put_key", _function(_CACHE, c_int32, c_int32, c_void_p)),
         ("put_value", _function(_CACHE, c_int32, c_int32, c_void_p)),
         ("norm", _function(c_void_p, c_void_p, c_float, c_int32, c_void_p)),

@@ -8,7 +8,7 @@ import numpy as np
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.binding import bind_drafter, bind_model, check_shape
-from localdflash.backends.cpu.cpu_drafter import check_drafter, logit_bytes, waiting_bytes
+from localdflash.backends.cpu.cpu_drafter import FLOAT_BYTES, check_drafter, logit_bytes, waiting_bytes
 from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, pad_positions
 from localdflash.backends.cpu.cpu_target import state_bytes
 from localdflash.backends.cpu.model_source import (
@@ -27,8 +27,6 @@ from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.models.weights.gguf import read_header
-
-FLOAT_BYTES = 4  # bytes
 
 
 class CpuSizes:

@@ -10,13 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import (
-    bind_layers,
-    bind_matrix,
-    bind_model,
-    check_shape,
-    rope_tables,
-)
+from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_model, check_shape, rope_tables
 from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packed_file import Layer, PackedModel
@@ -178,7 +172,7 @@ class CpuTarget:
         self.length += len(ids)
         if self.states:
             self.states.checkpoint(prompt_ended=False)
-        return self.copy_features(len(ids)) if len(self._taps) else None
+        return self._features[: len(ids)].copy() if len(self._taps) else None
 
     def verify(self, anchor: int, draft: Draft = EMPTY_DRAFT) -> Verification:
         """See `Target`."""
@@ -193,10 +187,6 @@ class CpuTarget:
         if 0 in self._are_numbers[:rows].tolist():  # faster than numpy's `all` on a few rows
             raise LocaldflashError(NOT_NUMBERS)
         return self._best[:rows].tolist(), self._features[:rows] if len(self._taps) else None
-
-    def copy_features(self, rows: int) -> TargetFeatures:
-        """Return a copy of the taps of the last pass."""
-        return self._features[:rows].copy()
 
     def end_prompt(self) -> None:
         """See `Target`; a copy of the states is kept where they have come as far as the prompt."""

@@ -8,17 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from localdflash.backends.cpu.packing import (
-    FLOATS,
-    GROUP,
-    KINDS,
-    PANEL,
-    SHRINKING,
-    Bytes,
-    Floats,
-    Kind,
-    MatrixShape,
-)
+from localdflash.backends.cpu.packing import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Bytes, Floats, Kind, MatrixShape
 from localdflash.base.errors import ModelError
 from localdflash.base.system.descriptor import read_at
 from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape

@@ -8,11 +8,7 @@ import torch
 
 from localdflash.backends.cuda.cuda_checks import check_drafter, check_heads, check_kinds, check_target
 from localdflash.backends.cuda.cuda_pair import CudaPair, Ways
-from localdflash.backends.cuda.cuda_sizes import (
-    KV_TYPES,
-    LONGEST,
-    is_out_of_memory,
-)
+from localdflash.backends.cuda.cuda_sizes import KV_TYPES, LONGEST, is_out_of_memory
 from localdflash.backends.cuda.device import has_native_fp4, on
 from localdflash.backends.cuda.native_fp4 import NativeFp4
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops

@@ -44,11 +44,8 @@ def gguf_drafter_bytes(header: GGUFHeader) -> int:
 def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     """Return the bytes of a drafter's weights that are quantized at load; k and v are held twice."""
     c = config.decoder
-    h, q, kv, f = (
-        c.hidden_size,
-        *(n * c.head_dim for n in (c.num_attention_heads, c.num_key_value_heads)),
-        c.intermediate_size,
-    )
+    h, f, d = c.hidden_size, c.intermediate_size, c.head_dim
+    q, kv = c.num_attention_heads * d, c.num_key_value_heads * d
     kind = INT8 if bits == 8 else INT4
     shapes = [(q + 2 * kv, h), (2 * kv, h), (h, q), (2 * f, h), (h, f)] * c.num_hidden_layers
     shapes += [(h, len(config.taps) * h)]

@@ -92,8 +92,7 @@ def means_gpu(name: str) -> bool:
 
 def missing_tools() -> str:
     """Return what Triton builds its launchers with and does not find, with a remedy; "" where nothing is missing."""
-    brings_both = sys.platform == "win32"  # triton-windows
-    if brings_both:
+    if sys.platform == "win32":  # triton-windows brings both
         return ""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "there is no C compiler for Triton: install gcc, or name one in the environment variable CC"

@@ -87,10 +87,7 @@ def measured(stepper: Stepper) -> Parts:
     seen = set[int]()
     parts = {TARGET: _bytes_of(stepper.target, seen), TARGET_KV: _bytes_of(stepper.cache, seen)}
     if stepper.block:
-        parts |= {
-            DRAFTER: _bytes_of(stepper.block.weights, seen),
-            DRAFTER_KV: _bytes_of(stepper.block.cache, seen),
-        }
+        parts |= {DRAFTER: _bytes_of(stepper.block.weights, seen), DRAFTER_KV: _bytes_of(stepper.block.cache, seen)}
     return {**parts, SCRATCH: torch.cuda.memory_reserved(stepper.device) - total(parts)}
 
 

@@ -210,11 +210,7 @@ def load_target(source: TensorSource, config: DecoderConfig, positions: int, lla
 
 
 def load_drafter(
-    source: TensorSource,
-    config: DFlashConfig,
-    target: TargetWeights,
-    positions: int,
-    dtype: torch.dtype,
+    source: TensorSource, config: DFlashConfig, target: TargetWeights, positions: int, dtype: torch.dtype
 ) -> DrafterWeights:
     """Return all weights of a drafter for a loaded target; `dtype`: that of activations."""
     c, device = config.decoder, target.final_gain.device

@@ -239,8 +239,5 @@ def torch_drafter(config: DFlashConfig, context: int, vocab: int, hidden: int, t
     tables = (vocab * (1 if tied else 2) + len(config.short)) * hidden
     cache = c.num_hidden_layers * 2 * keys * context * FLOAT_BYTES
     logits = config.block_size * vocab * FLOAT_BYTES
-    return {
-        DRAFTER: (weights + tables) * FLOAT_BYTES,
-        DRAFTER_KV: cache,
-        SCRATCH: cache + 2 * logits,
-    }  # grown by copying
+    scratch = cache + 2 * logits  # the cache grows by copying
+    return {DRAFTER: (weights + tables) * FLOAT_BYTES, DRAFTER_KV: cache, SCRATCH: scratch}

@@ -18,15 +18,7 @@ from localdflash.models.shapes.dflash_tensors import key_of
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf as our_gguf
 from localdflash.models.weights.ggml_types import GGMLType
-from tests.backends.cpu.packed_models import (
-    EXPERTS,
-    HEAD_DIM,
-    Bytes,
-    dequantized,
-    holds,
-    target_tensors,
-    write,
-)
+from tests.backends.cpu.packed_models import EXPERTS, HEAD_DIM, Bytes, dequantized, holds, target_tensors, write
 from tests.support.random_drafters import config_of, random_weights, write_zlab
 
 

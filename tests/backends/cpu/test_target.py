@@ -151,8 +151,9 @@ def test_the_likeliest_tokens_are_those_of_the_logits(target_file: Files, new_te
     packed, draft = open_target(target_file("Q8_0")), Draft("test", (5, 9, 2), (0.5, 0.5, 0.5))
     target = CpuTarget(packed, new_team(), taps=(0,))
     target.extend([1, 2, 3])
-    logits = target.verify(4, draft).logits.copy()
-    taps = target.copy_features(4)
+    seen = target.verify(4, draft)
+    assert seen.features is not None
+    logits, taps = seen.logits.copy(), seen.features.copy()
     likeliest, features = target.verify_greedy(4, draft)
     assert likeliest == logits.argmax(1).tolist()
     assert features is not None

@@ -152,8 +152,7 @@ def test_large_activations_do_not_overflow_the_minimums() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "module"),
-    [("residual q4_k", residual), ("swiglu q8_0", swiglu), ("matmul int4 by 128", matmul)],
+    ("name", "module"), [("residual q4_k", residual), ("swiglu q8_0", swiglu), ("matmul int4 by 128", matmul)]
 )
 def test_split_of_k_with_an_empty_part(name: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN=128: SplitPlan(-(-n // BN), BN, 3))
