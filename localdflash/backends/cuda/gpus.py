@@ -76,15 +76,6 @@ class Gpu:
         return f"{self.number} ({', '.join(filter(None, [self.name, self.uuid]))})"
 
 
-@dataclass(frozen=True)
-class Place:
-    """A GPU with what was free on it, and what of a pair fits there."""
-
-    gpu: Gpu
-    budget: MemoryBudget
-    planned: Fit
-
-
 def all_gpus() -> list[Gpu]:
     """Return all that CUDA sees, once it has started."""
     import torch
@@ -128,22 +119,22 @@ def place(
     measure: Callable[["torch.device"], MemoryBudget],
     *,
     roomy: bool = False,
-) -> Place:
+) -> tuple[Gpu, Fit]:
     """Return the first GPU that holds the pair with its drafter, else the first that holds it at all.
 
     A GPU is measured only if the ones before it have no room. OutOfMemory is that of the GPU with the most memory.
     """
-    others, full = list[Place](), list[tuple[int, OutOfMemory]]()
+    others, full = list[tuple[Gpu, Fit]](), list[tuple[int, OutOfMemory]]()
     for gpu in gpus:
         budget = measure(gpu.device)
         try:
-            found = Place(gpu, budget, fit(sizes, budget, wanted, roomy=roomy))
+            planned = fit(sizes, budget, wanted, roomy=roomy)
         except OutOfMemory as error:
             full.append((budget.free, error))
             continue
-        if found.planned.drafter == sizes.drafters[0]:
-            return found
-        others.append(found)
+        if planned.drafter == sizes.drafters[0]:
+            return gpu, planned
+        others.append((gpu, planned))
     if others:
         return others[0]
     raise max(full, key=lambda tried: tried[0])[1]

@@ -32,12 +32,12 @@ def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
     """Return the identity of the GPU that would run a pair, and the types and shapes that select its kernels there."""
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    there = place(find_gpus(options.device), sizes, options.context, budget_of)
+    gpu, _ = place(find_gpus(options.device), sizes, options.context, budget_of)
     found = _matrices(files.target)
     if drafter:
         found += [f"drafter {config_of_file(drafter)}", f"of {options.drafter_bits} bits"]
         found += [f"drafter {line}" for line in _matrices(drafter)] if drafter.suffix == ".gguf" else []
-    return _machine(there.gpu), (*found, f"{options.kv} keys", "FP4" if options.native_fp4 else "no FP4")
+    return _machine(gpu), (*found, f"{options.kv} keys", "FP4" if options.native_fp4 else "no FP4")
 
 
 def _matrices(path: Path) -> list[str]:

@@ -14,7 +14,7 @@ from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.cuda_sizes import BITS, TRIES, CudaSizes, budget_of, smaller, told
 from localdflash.backends.cuda.device import give_back
-from localdflash.backends.cuda.gpus import Place, place
+from localdflash.backends.cuda.gpus import Gpu, place
 from localdflash.backends.cuda.ops import KERNELS, Ops
 from localdflash.backends.cuda.runner import device_errors
 from localdflash.backends.cuda.stepper import Stepper
@@ -33,8 +33,8 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
     able = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    found = place(able, sizes, options.context, budget_of, roomy=options.roomy)
-    pair, planned, notice = _load(files.target, drafter, sizes, found, options, ops)
+    gpu, first = place(able, sizes, options.context, budget_of, roomy=options.roomy)
+    pair, planned, notice = _load(files.target, drafter, sizes, gpu, first, options, ops)
     stepper, notices = pair.stepper, [notice]
     if stepper.block:
         assert drafter is not None
@@ -55,10 +55,10 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
 
 
 def _load(
-    target: Path, drafter: Path | None, sizes: CudaSizes, place: Place, options: Options, ops: Ops
+    target: Path, drafter: Path | None, sizes: CudaSizes, gpu: Gpu, first: Fit, options: Options, ops: Ops
 ) -> tuple[CudaPair, Fit, str]:
     """Load the pair by the plan, or by a smaller one if the GPU is full; return it, the plan and a notice."""
-    device, planned, notice, said = place.gpu.device, place.planned, place.planned.notice, ""
+    device, planned, notice, said = gpu.device, first, first.notice, ""
     for tried in range(1, TRIES + 1):
         bits = BITS.get(planned.drafter, options.drafter_bits)
         settings = replace(options, context=planned.context, drafter_bits=bits)
@@ -72,7 +72,7 @@ def _load(
         if options.roomy:
             break
         planned = smaller(sizes, planned, options.context, budget_of(device), tried)
-        notice = told(planned, place.planned, said)
+        notice = told(planned, first, said)
     raise OutOfMemory(said)
 
 
