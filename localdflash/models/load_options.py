@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from localdflash.engine.controller import Controller
-from localdflash.engine.pair import Drafter, Target
 from localdflash.models.backend_names import Backend, RowsMode
+
+if TYPE_CHECKING:  # clients of the daemon read options without loading numpy
+    from localdflash.engine.controller import Controller
+    from localdflash.engine.pair import Drafter, Target
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 Compiling = Callable[[int, int], None]  # kernels compiled, kernels in all
-Costs = Callable[[Target, Sequence[Drafter]], Controller]
+Costs = Callable[["Target", Sequence["Drafter"]], "Controller"]
 
 
 @dataclass(frozen=True)
