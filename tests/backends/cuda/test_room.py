@@ -15,7 +15,6 @@ from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.load_cuda import load
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.models.load_options import Options
-from localdflash.models.memory.fit import COMFORTABLE
 from localdflash.models.memory.parts import gigabytes, total
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.cards import Card, in_this_machine
@@ -90,19 +89,6 @@ def test_others_that_take_more_than_was_left_shorten_the_context(
     for number in (gigabytes(planned), f"{running.context} tokens", f"{TRAINED} tokens"):
         assert number in notice
     running.close()
-
-
-def test_a_context_that_nobody_asked_for_does_not_fill_the_card(files: LocalPair, machine: Callable[..., Card]) -> None:
-    size = needed(files, 12_000) + MARGIN
-    machine(size)
-    running = load(files, Options())
-    assert COMFORTABLE <= running.context < 12_000
-    assert total(running.predicted) + MARGIN + size // cuda_sizes.SPARE <= size
-    assert f"the context has {running.context} of {TRAINED} tokens" in running.notices[0]
-    running.close()
-    asked = load(files, Options(context=11_900))
-    assert asked.context == 11_900
-    asked.close()
 
 
 # Pairs that were closed
