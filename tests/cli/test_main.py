@@ -55,6 +55,14 @@ def test_models_list_imports_no_heavy_library() -> None:
     assert (done.returncode, done.stderr) == (0, "['numpy']\n")  # which the CPU engine's library needs
 
 
+def test_a_client_of_the_daemon_imports_no_heavy_library() -> None:
+    done = python(
+        "import sys, localdflash.cli.chat_command, localdflash.cli.console_chat;"
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    )
+    assert done.stderr == "[]\n"
+
+
 def test_help_imports_no_command() -> None:
     done = python(
         "import sys; from localdflash.cli import main; main(['--help']);"
