@@ -1,9 +1,7 @@
-"""The benchmark: plain decoding and drafting in turn on the same prompts, in one process.
+"""Code benchmark: drafting and the baseline, interleaved on the same prompts and compared token by token.
 
-A prompt is run cold both ways, in alternating order; every pair of outputs is compared token by token. Speed-up is the
-ratio of the two sums of decoding time (prefill apart, which is the same work). Each way of each prompt counts with the
-fastest of its repeats, because a disturbance only ever makes it slower. On a CPU llama.cpp's own plain decoding takes
-its turn too; its text may differ, because it rounds differently.
+Each mode of each prompt counts with its fastest repeat. On a CPU llama.cpp's own decoding takes part too; its text may
+differ, because it rounds differently.
 """
 
 from collections.abc import Iterable, Sequence

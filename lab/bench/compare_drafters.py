@@ -1,9 +1,6 @@
-"""Drafters beside each other: each by itself over the same target in llama.cpp, on the same prompts.
+"""Compare drafters, each alone over the same target in llama.cpp, on the same prompts.
 
-One pair is loaded after the other, and each is compared with plain decoding of its own target, in turn, cold, greedily,
-token by token. Nothing is copied from the text (`lookup`), so that what is counted is what the model proposes. Twice:
-with as many nodes as pay, which is what a user gets, and with drafts of one fixed length, whatever that costs, which
-says how often a drafter is right.
+Each is measured with as many draft tokens as pay off, and with a fixed draft length, which shows how often it is right.
 """
 
 from collections.abc import Callable, Sequence

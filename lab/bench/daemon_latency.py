@@ -1,7 +1,6 @@
-"""The daemon as its clients feel it: completions alone and beside a streaming chat, cancellations, round trips.
+"""Latency of the daemon for its clients: completions alone and next to a streaming chat, cancellations, round trips.
 
-Completions alone and beside the chat take turns in short blocks, so that a busy moment of the machine hits both. All
-times are a client's, over the Unix socket, in milliseconds, except what the daemon reports of itself.
+Both arms alternate in short blocks. Times are a client's, in milliseconds, unless the daemon reports them itself.
 """
 
 import itertools

@@ -1,8 +1,4 @@
-"""The ways to decode that the benchmark compares, and what each kind of pair reports of its costs.
-
-A pair composed in Python is compared with the same models loaded without drafts, and with llama.cpp's plain decoding.
-The CUDA engine steps in different ways over the same memory, which could not hold the models twice.
-"""
+"""Decoding modes that the code benchmark compares, and the costs that each kind of pair reports."""
 
 import math
 import sys

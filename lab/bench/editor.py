@@ -1,10 +1,8 @@
-"""An editor without its window: a buffer whose every change goes to a language server, and its ghost text.
+"""Editor without a window: a buffer whose changes go to a language server, and its ghost text.
 
-It behaves as the clients do. `neovim`: each key is a change and a request at once, newer requests supersede older
-ones, and an item may grow by `localdflash/didUpdateInlineCompletion`. `vscode`: the older request is cancelled and
-nothing is pushed; VS Code's own wait before it asks is not part of this. Both keep what is shown while the typed text
-agrees with it. A range may go on behind the cursor, over what the text has again. Lines end at LF. Whatever would be
-shown is first checked here against the buffer: a text made for another version or another line counts as stale.
+It behaves as the plugins do. `neovim`: each key is a change and a request; an item may grow by
+`localdflash/didUpdateInlineCompletion`. `vscode`: the older request is cancelled and nothing is pushed. A suggestion is
+checked against the buffer before it is shown: one for another version or line counts as stale.
 """
 
 import asyncio
@@ -43,10 +41,7 @@ class Trace:
 
 @dataclass
 class ShownSuggestion:
-    """Suggestion on the screen: its text after the cursor, and since when (`time.perf_counter`).
-
-    `closed`: text after the cursor that is replaced when the whole suggestion is accepted.
-    """
+    """Suggestion on the screen; `closed` is text after the cursor that is replaced when all of it is accepted."""
 
     item: Json
     ghost: str
@@ -64,10 +59,7 @@ class _Asked:
 
 
 class Editor:
-    """Editor of one document at a time. `changed` is set whenever the ghost text changes.
-
-    Any key raises EngineGone after the server has ended.
-    """
+    """Editor of one document; `changed` is set when the ghost text changes. Keys raise EngineGone without a server."""
 
     def __init__(self, server: LanguageServer, style: Style, encoding: str, trace: Trace) -> None:
         self._server, self._style, self._encoding, self.trace = server, style, encoding, trace

@@ -1,7 +1,4 @@
-"""llama.cpp as fast as it can decode: one row at a time with its own flags, as `llama-server` decodes.
-
-`LlamaCppTarget` runs in a way in which a verify has the same bits, and that may cost something.
-"""
+"""llama.cpp with its own flags, one token at a time, as `llama-server` decodes: the fastest baseline."""
 
 from pathlib import Path
 from typing import Any

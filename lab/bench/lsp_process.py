@@ -1,7 +1,6 @@
-"""A language server's process and the JSON-RPC to it, as plain as an editor's: dictionaries, framed by Content-Length.
+"""Language server process and JSON-RPC to it; shares no code with the server that it measures.
 
-It shares no code with the server that it measures. Requests of the server get `null`; what it notifies goes to
-`heard`. When the server ends, every open request fails, and `check` says why.
+Requests of the server get `null`, its notifications go to `heard`. When it ends, every open request fails.
 """
 
 import asyncio

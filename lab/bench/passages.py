@@ -1,7 +1,6 @@
-"""What a replay types, and where: parts that are taken out of files, or the lines that a commit added.
+"""Text that a replay types: parts taken out of files, or the lines that a commit added.
 
-A file is opened as it was before, with everything around the part in its place, so that a completion has a suffix and
-other files. Keys are counted as an editor with auto-indent needs them: a line end brings the next line's indentation.
+Keys are counted as an editor with auto-indent needs them: a line end brings the next line's indentation.
 """
 
 import io

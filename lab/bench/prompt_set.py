@@ -1,7 +1,6 @@
-"""The held-out prompts of `bench`, derived from the modules under `prompts/`, which are in no training corpus.
+"""Held-out prompts of the code benchmark: one of every category from each module under `prompts/`.
 
-Every module gives one prompt of every category. The choices (which function, which column) are hashes of the prompt's
-id, so the set is the same on every machine; questions have the form that the embedded pair was trained on.
+Choices are hashes of a prompt's id, so the set is the same on every machine.
 """
 
 import ast
@@ -41,10 +40,7 @@ FOLDER = Path(__file__).with_name("prompts")
 
 @dataclass(frozen=True)
 class BenchPrompt:
-    """A measured request: `prefix` and `suffix` for the FIM categories, `question` for a chat with one turn.
-
-    `reference` is the human's answer; it shows what a good model would write and is not compared with the output.
-    """
+    """Request: `prefix` and `suffix` for FIM, `question` for a chat; `reference`, a human's answer, is not compared."""
 
     id: str
     category: Category

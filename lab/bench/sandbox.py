@@ -1,8 +1,7 @@
-"""Run tests that nobody trusts in a process of their own, and say how they ended.
+"""Run untrusted tests in a process that `jail.py` restricts.
 
-`jail.py` shuts the process off, and says how much of that the machine can do. It is started with nothing of ours: no
-environment, an empty folder, no stdin, no output. It has passed when it reveals a secret that it is given, which it
-does only after the tests: leaving early is a failure.
+A program has passed when the process reveals a secret that it is given, which it does only after the tests ran to their
+end.
 """
 
 import json

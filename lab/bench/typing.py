@@ -1,7 +1,4 @@
-"""`localdflash bench typing`: what is typed, and what a replay of it says about the completions.
-
-Keys are what a person would press: a line end brings the next line's indentation along, and accepting costs one key.
-"""
+"""`localdflash bench typing`: the jobs that are typed, and the report of a replay."""
 
 import os
 from collections.abc import Iterable, Sequence

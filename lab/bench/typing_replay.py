@@ -1,7 +1,6 @@
-"""A replay: type files key by key through `localdflash lsp`, as a person with an editor would.
+"""Type files key by key through `localdflash lsp`, in a copy of the workspace.
 
-A copy of the files is put into a folder of its own, which is the editor's workspace. The server is a real process,
-which asks the daemon; what the daemon generated meanwhile is read from its metrics, so nobody else should use it.
+Generated tokens are read from the daemon's metrics, so nobody else should use the daemon meanwhile.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""A model of a person who types: human gaps between keys, and what they accept of a suggestion.
+"""Model of a person who types: random gaps between keys, and what is accepted of a suggestion.
 
-Typing goes on while a suggestion is read. `REACTION` seconds after it came, if it is still there, all of it is accepted
-if that is what follows, else its first line, else its first word; at least two characters. Otherwise it is left alone
-until it changes. What remains after a line or a word is read again.
+`REACTION` seconds after a suggestion came, all of it, its first line or its first word is accepted if that is what
+follows, else nothing until the suggestion changes.
 """
 
 import asyncio

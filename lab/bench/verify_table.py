@@ -13,11 +13,9 @@ CALLS, TURN = 3, 5e-3  # at least so many at each turn, and for so many seconds:
 
 
 def verify_table(target: Target, plain: Target, seconds: float = SECONDS) -> dict[str, Any]:
-    """Return the milliseconds of a verify step by batch width, the fastest of interleaved rounds, and their ratio to a
-    single-token step. Empties both caches.
+    """Return the milliseconds of a verify step by batch width, and their ratio to a single-token step.
 
-    `plain`: the same model for the baseline, without the features that a drafter reads. `seconds`: how long to measure,
-    after at least `ROUNDS` rounds.
+    `plain` is the same model without features. Rounds are interleaved, the fastest counts. Both caches are emptied.
     """
     widths = [rows for rows in WIDTHS if rows <= target.max_width]
     context = min(CONTEXT, target.context - widths[-1] - 1)

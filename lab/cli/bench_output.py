@@ -55,10 +55,7 @@ def choose_chat_pair(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class BenchProgress:
-    """Progress on stderr: a line that is overwritten on a terminal, else a line every 10 s. A context manager.
-
-    A thread writes the line, so that it also moves during a long step.
-    """
+    """Progress on stderr, written by a thread: one line on a terminal, else a line every 10 s. A context manager."""
 
     def __init__(self) -> None:
         self._line, self._ended = ProgressLine(), threading.Event()

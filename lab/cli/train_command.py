@@ -1,6 +1,4 @@
-"""`localdflash train`: corpus, target, drafter, adapter, vocabulary. Each writes into one folder and resumes where it
-stopped.
-"""
+"""`localdflash train`: corpus, target, drafter, adapter, vocabulary. Each resumes in its folder."""
 
 import sys
 from pathlib import Path

@@ -1,8 +1,7 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) on every matrix of a frozen decoder, and rows for tokens it never used.
+"""LoRA (arXiv 2106.09685) on every matrix of a frozen decoder, and trained rows for tokens that were never used.
 
-Each matrix W becomes W + up @ down, which is computed once a step in the type of the products: a pass then costs what
-it costs without adapters, and only the gradients are taken apart. Rounding loses nothing that lasts, for `down` and
-`up` stay float32. The embedding is the head, so a trained row counts in both places.
+W + up @ down is computed once a step, so a pass costs what it costs without adapters. `down` and `up` stay float32. The
+embedding is the head, so a trained row counts in both.
 """
 
 from collections.abc import Iterator, Sequence

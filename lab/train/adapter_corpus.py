@@ -1,8 +1,4 @@
-"""What an adapter learns from: the Python of `corpus.toml`, and other languages from packages that npm has.
-
-`adapter_corpus.toml` names each package with its version, licence, hash, split and the folder whose sources count. A
-package becomes a folder of source files, in which an editor's index finds the definitions of its neighbours.
-"""
+"""Sources that an adapter learns from: the Python of `corpus.toml` and pinned npm packages."""
 
 import re
 import shutil

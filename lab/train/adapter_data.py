@@ -1,8 +1,4 @@
-"""Examples on the disk: ids one after the other, and for each example where it starts and what of it is learned.
-
-A folder is written as a whole or not at all. The order in which training reads it depends on a seed alone, so a run
-that was stopped goes on with the example that would have been next.
-"""
+"""Dataset of FIM examples on disk, written as a whole or not at all; the reading order depends on a seed alone."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

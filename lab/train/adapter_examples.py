@@ -1,7 +1,7 @@
-"""Examples of completions: the prompts that `code/fim` builds, and what is missing there as their continuation.
+"""FIM examples: the prompts that `code/fim` builds, continued by the missing text.
 
-The word at the cursor is taken out of the prompt and drawn again, as healing does; what stands before it on its line
-goes after the middle's marker. All that follows this marker is learned, what was typed included: it begins the middle.
+The word at the cursor is left out of the prompt and generated again, as token healing does. Everything after the middle
+marker is learned.
 """
 
 import random

@@ -1,7 +1,6 @@
 """Draw gaps in source files: blocks, rests of lines, lines, syntax nodes, spans, and ends of unfinished files.
 
-Half are blocks of several lines, which teach where to stop; single lines are learned from far fewer. Prose and imports
-are drawn less often than code. An open gap has no text after it, so its middle teaches no end.
+Half are blocks of several lines, which teach where to stop. Code is drawn more often than prose and imports.
 """
 
 import random

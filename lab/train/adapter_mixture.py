@@ -1,7 +1,6 @@
-"""How many examples each package gives, and the answers of the target that are mixed in so that it does not forget.
+"""Number of examples per package, and the target's own answers that are mixed in so that it does not forget.
 
-A language has its share of the examples; among its packages they go by the square root of their sizes, so that no house
-style dominates.
+A language has a share of the examples; its packages count by the square root of their sizes.
 """
 
 import random

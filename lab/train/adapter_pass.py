@@ -79,8 +79,7 @@ class PassLoss(NamedTuple):
 def weighted_loss(hidden: Tensor, labels: Tensor, weights: Tensor, embedding: AdaptedEmbedding) -> PassLoss:
     """Return the loss of hidden states [N, H], whose next ids are `labels`.
 
-    Logits over the large vocabulary exist for a chunk of rows at a time, and never twice: the gradient is computed
-    along with the loss. Of the head only the trained rows get one.
+    Logits exist for a chunk of rows at a time: the gradient is computed along with the loss.
     """
     return PassLoss(*_Loss.apply(hidden, labels, weights, embedding.head, embedding.rows, embedding.tokens))
 

@@ -1,8 +1,6 @@
-"""Let a target answer prompts, many at a time, and keep ids and taps of what it said, and what else was likely.
+"""Answer many prompts at a time, greedily, and store ids, features and the likeliest tokens.
 
-Slots are filled in the order of the prompts; a slot whose answer has ended takes the next one. Greedy: the answer to
-a prompt is always the same, so prompts that were answered before a restart are left out. An answer that goes round in
-circles is cut: there is nothing to learn from its third round.
+Prompts that were answered before a restart are left out. An answer that repeats itself is cut.
 """
 
 import time

@@ -1,8 +1,4 @@
-"""Questions about real code: functions of the corpus' packages, asked in several ways.
-
-A pair's target answers them itself; nothing of the original bodies or docstrings is an answer here. A function is
-asked about once, and a package is held out as a whole.
-"""
+"""Questions about functions of the corpus' packages; each function is asked about once."""
 
 import ast
 import random

@@ -1,8 +1,6 @@
-"""What a target that completes code is asked: holes of the pinned packages, each at several cursors, as if being typed.
+"""FIM prompts for a target: gaps in pinned packages, each at several cursors, as if being typed.
 
-The prompts are those of `code/fim`. What was typed stands at their end, so those of one hole have all but that in
-common, and an engine that keeps a prompt reads the next one almost for nothing: reading is what answers cost, for
-middles are short.
+Prompts of one gap share all but their ends, which a prefix cache reads almost for nothing.
 """
 
 import random

@@ -1,8 +1,6 @@
-"""The training corpus: Python files out of named, pinned, permissively licensed wheels.
+"""Training corpus: Python files from the pinned, permissively licensed wheels of `corpus.toml`.
 
-`corpus.toml` names each package with its version, licence, sha256 and split. `fetch` downloads exactly those files
-with pip (a wrong hash is an error), `python_files` yields the sources worth learning from. Vendored copies, tests and
-generated data are left out, because the list's licence or purpose does not cover them.
+Vendored copies, tests and generated data are left out: the list's licence or purpose does not cover them.
 """
 
 import re

@@ -1,8 +1,6 @@
-"""Turn sources into token files: the tokenizer, and one flat file of examples per split.
+"""Tokenizer and token files of the corpus.
 
-`tokens.bin` is uint32 ids (uint16 in older files), one example after the other; `examples.npy` says for each where it
-starts, how many of its ids are prompt, and of which kind it is. Training needs nothing but these files, so they can
-travel to a GPU machine.
+`tokens.bin` holds uint32 ids (uint16 in older files); `examples.npy` the start, prompt length and kind of each example.
 """
 
 import random

@@ -1,8 +1,7 @@
-"""Train a DFlash drafter for one target, on that target's own answers.
+"""Train a DFlash drafter on its target's own answers (arXiv 2602.06036, section 4.2).
 
-Random anchors in the answers; every block of a sequence in one pass under the block mask; cross-entropy on slots 1 to
-B-1 with weights exp(-(k-1)/gamma). A block sees the context strictly before its anchor: at that moment of decoding the
-anchor's own hidden state does not exist yet. Recipe: arXiv 2602.06036 section 4.2.
+Every block of a sequence is computed in one pass under the block mask. A block sees the context strictly before its
+anchor, whose own hidden state does not exist yet while decoding.
 """
 
 from collections.abc import Iterator, Mapping

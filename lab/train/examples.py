@@ -1,7 +1,6 @@
-"""Training examples from Python sources: plain code, fill-in-the-middle, and chats that write, explain and edit code.
+"""Training examples from Python sources: code, fill-in-the-middle, and chats that write, explain and edit code.
 
-An example is text in pieces; a piece is either user text or the name of a special token, so that source code which
-happens to contain a special token's spelling stays text. `prompt` ends where the model starts to answer.
+An example is a sequence of texts and special tokens, so a special token's spelling in source code stays text.
 """
 
 import ast

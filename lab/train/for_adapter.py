@@ -1,8 +1,4 @@
-"""From a GGUF target to its code adapter, in stages that each go on where they stopped: packages, examples, training.
-
-Everything lies in one folder: `wheels/` and `npm/`, `vocabulary.gguf` with the markers' names, `examples/`, `training/`
-with checkpoint, log and picture, and in the end `adapter.safetensors` and `target.gguf`, base and adapter merged.
-"""
+"""Stages from a GGUF target to its code adapter, all resumable in one folder: packages, examples, training."""
 
 from dataclasses import dataclass
 from itertools import chain

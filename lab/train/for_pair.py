@@ -1,8 +1,4 @@
-"""From a GGUF target to its drafter, in three stages that each go on where they stopped: prompts, answers, drafter.
-
-Everything lies in one folder: `prompts.jsonl`, `answers/`, `training/` with the checkpoint, and what is served in the
-end, `drafter.gguf` and `drafter.safetensors` beside the target.
-"""
+"""Stages from a GGUF target to its drafter, all resumable in one folder: prompts, answers, training."""
 
 import json
 import os

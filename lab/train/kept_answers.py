@@ -1,10 +1,8 @@
-"""What a target answered, with the hidden states that a drafter will read: four files that only grow.
+"""Stored answers of a target, with the hidden states that a drafter reads: four files that only grow.
 
-`tokens.bin` holds uint32 ids, one answered prompt after the other; `taps.bin` a float16 row of all taps for each of
-those ids (zeros for an answer's last id, which was never decoded); `likely.bin` what the target held for likely where
-each id stands (zeros for a prompt's); `index.bin` one record for each answer. An answer counts once its record is
-there: the rest is on the disk before it, and what a crash left behind is cut off when the files are opened again.
-`target.json` says which target answered, and how.
+`tokens.bin`: uint32 ids, one answered prompt after the other. `taps.bin`: a float16 row of features for each id (zeros
+for an answer's last). `likely.bin`: the likeliest ids there (zeros for a prompt). `index.bin`: a record an answer,
+written last: what a crash left behind it is cut off. `target.json`: the target and its settings.
 """
 
 import json
@@ -180,8 +178,7 @@ def _sync(file: BinaryIO) -> None:
 def likely(logits: NDArray[np.float32]) -> NDArray[np.void]:
     """Return the likeliest ids of logits [N, vocabulary] and their shares among themselves: LIKELY [N, COUNT].
 
-    The likeliest comes first. A drafter that learns from them needs a few hundred thousand tokens, where hard labels
-    need millions (knowledge distillation, arXiv 1503.02531; for drafters DistillSpec, arXiv 2310.08461).
+    With them a drafter learns from a tenth of the tokens that hard labels need (arXiv 1503.02531, 2310.08461).
     """
     best = torch.topk(torch.from_numpy(logits), min(COUNT, logits.shape[-1]))
     found = np.zeros((len(logits), COUNT), LIKELY)

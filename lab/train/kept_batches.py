@@ -1,8 +1,4 @@
-"""Kept answers as what a drafter learns from: anchors among an answer's tokens, and the tokens that follow them.
-
-A sequence is one answered prompt. Its taps before an anchor are what the drafter sees; labels are positions in the
-short vocabulary, so that the head of a step is a few thousand rows.
-"""
+"""Training blocks from stored answers: anchors, and the tokens that follow them as short-vocabulary positions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,10 +62,7 @@ class BlockSource:
         return Blocks(*tensors)
 
     def endless(self, anchors: int, rng: np.random.Generator, in_prompt: int = 0) -> Iterator[Blocks]:
-        """Sequences in random order, again and again, each with up to so many random anchors.
-
-        Up to `in_prompt` more are in its prompt: the labels there are what others wrote, not what the target would.
-        """
+        """Yield random sequences without end, each with `anchors` random anchors and `in_prompt` more in its prompt."""
         while True:
             for number in rng.permutation(self.training):
                 choice = self.answer_anchors(int(number))

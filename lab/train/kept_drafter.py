@@ -1,8 +1,7 @@
-"""A drafter's pass over blocks whose context was kept, its loss, and what it would be worth.
+"""A drafter's pass over blocks with stored features, its loss, and its tokens per verify step.
 
-The network is `DFlash`; taps are divided by the size of their channels before `fc`, which an export folds back. All
-blocks of a sequence share one context and see no other block, so attention is two products: with the context, and
-inside each block. A slot 0 that proposes nothing only gives keys and values in the last block of the network.
+Features are divided by the size of their channels before `fc`, which an export folds back. All blocks of a sequence
+share one context and see no other block.
 """
 
 from pathlib import Path
@@ -58,9 +57,7 @@ class Frozen:
 
 
 def check_trainable(config: DFlashConfig) -> None:
-    """Raise UsageError for a drafter of which `export` would not write all, or one whose blocks do not see all of an
-    answer, forwards and backwards.
-    """
+    """Raise UsageError for a drafter that `export` could not write, or whose blocks do not see all of an answer."""
     scaled = (config.embedding_scale, config.logit_scale, config.softcap) != (1.0, 1.0, 0.0)
     if config.kind != "dflash" or config.own_embedding or config.own_head or config.decoder.rope_factors or scaled:
         raise UsageError(
@@ -74,10 +71,9 @@ def check_trainable(config: DFlashConfig) -> None:
 
 
 def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
-    """A drafter of the target's last blocks, whose context is the last tap as the first of those blocks reads it.
+    """Return a drafter made of the target's last blocks; of a mixture with dense MLPs in place of the experts.
 
-    Experts are left out: of a mixture it has the attention, and dense MLPs of its own.
-    `sizes` [width] are those of the taps' channels.
+    The context is the last tap as the first of those blocks reads it. `sizes` [width] are those of the taps' channels.
     """
     check_trainable(config)
     drafter, hidden = DFlash(config), config.decoder.hidden_size
@@ -162,12 +158,11 @@ def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) ->
 
 
 def loss_of(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
-    """Sum of weighted cross-entropies, and the sum of their weights.
+    """Return the sum of weighted cross-entropies, and the sum of their weights.
 
-    Each is a mixture of two: with the token that the target chose, and with the shares of what it held for likely. Of a
-    prompt's tokens the target said nothing: they have no shares, and the first part alone.
-    A slot weighs what its loss does to the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the
-    smoothed probability that all labels up to a slot are right, summed over the slots from it on.
+    Each mixes the token that the target chose with the shares of the likeliest; a prompt's tokens have none. A slot
+    weighs what its loss does to the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the smoothed
+    probability that all labels up to a slot are right, summed over the slots from it on.
     """
     labels, sure = blocks.labels, logits.log_softmax(-1)
     chosen = -sure.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)

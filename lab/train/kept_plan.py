@@ -1,8 +1,4 @@
-"""What training a drafter on a target's answers will take, reckoned before it starts, and how it is made to fit.
-
-Answering holds the target and a cache for each conversation, training the drafter and what its optimizers keep, never
-both at once. Answers with the hidden states of their taps go to the disk.
-"""
+"""Memory and disk that the training of a drafter needs, computed before it starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,10 +55,7 @@ def needs(
     budget: MemoryBudget,
     prompts: PromptSizes = QUESTIONS,
 ) -> TrainingNeeds:
-    """Plan for `tokens` answer ids of a target of so many bytes; OutOfMemory where not even one answer at a time fits.
-
-    `layers` and `short` are the drafter's blocks and the size of its short vocabulary.
-    """
+    """Return the needs of `tokens` answer ids; OutOfMemory if not even one answer at a time fits."""
     width = len(taps) * config.hidden_size
     slot = _slot(config, width, prompts.longest)
     disk = round(tokens * (1 + prompts.share)) * (2 * width + 4 + COUNT * LIKELY.itemsize)

@@ -122,9 +122,9 @@ def _listed(taps: tuple[int, ...]) -> str:
 def _short_vocabulary(
     path: Path, kept: KeptAnswers, tokenizer: Tokenizer, wanted: DrafterOptions, report: Callable[[str], None]
 ) -> torch.Tensor:
-    """The ids of a run's short vocabulary, chosen once from the answers that are for training.
+    """Return the ids of the run's short vocabulary, chosen once from the answers for training.
 
-    Those of completions are few; the code that they are asked for in is of their kind, so it counts as well.
+    Of completions the prompts count too: answers are few, and prompts are code of the same kind.
     """
     if not path.exists():
         answers = (

@@ -1,8 +1,6 @@
-"""The loop that trains a drafter on kept answers: a steady rate, an average of the weights, checkpoints, a log.
+"""Training loop of a drafter on stored answers: constant rate, averaged weights, checkpoints, a log.
 
-Nothing here knows when it will be stopped, so the rate stays where it is after the warm-up and the average of the last
-steps' weights is what is measured and exported. It goes on where its last checkpoint left off, with the answers that
-have come meanwhile.
+The averaged weights are measured and exported, so a run may be stopped at any time.
 """
 
 import copy
@@ -195,9 +193,6 @@ def served(run: KeptRun) -> DFlash:
 
 def export_drafter(run: KeptRun, trained_in: Path, target: Path, into: Path, blocks: int) -> None:
     """Write the averaged weights as drafter.gguf (Q8_0), and as drafter.safetensors with config.json.
-
-    The files say for which target the drafter was trained and what it reached on held-out answers, and carry its short
-    vocabulary.
 
     `blocks` is how many the target has; `trained_in` the run's folder.
     """

@@ -1,7 +1,6 @@
-"""The training loop that target and drafter share: a time budget, a schedule over it, checkpoints, a log, a picture.
+"""Training loop of target and drafter: a time budget, a schedule over it, checkpoints, a log, a picture.
 
-A run lasts the given minutes, all its restarts together, and resumes at its last checkpoint. Ctrl-C keeps a checkpoint.
-Everything but the model's own loss is here.
+A run lasts the given minutes, all its restarts together. Ctrl-C keeps a checkpoint.
 """
 
 import json
@@ -50,9 +49,7 @@ def rate(progress: float) -> float:
 
 
 def initialise(model: nn.Module) -> None:
-    """Initialise with normal weights: 0.02 for embeddings, 1/sqrt(fan-in) for matrices, less for those that write
-    the residual stream.
-    """
+    """Initialise embeddings with 0.02, matrices with 1/sqrt(fan-in), less for those that write the residual stream."""
     for name, p in model.named_parameters():
         if p.ndim != 2:
             continue

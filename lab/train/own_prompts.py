@@ -1,7 +1,4 @@
-"""Prompts of the user's own: from a file, from the code of a repository, from the chats on this machine.
-
-Nothing of it leaves the machine: prompts and answers lie in the training folder, readable for this user alone.
-"""
+"""Prompts of the user's own: a file, a repository, or the chats on this machine, which they never leave."""
 
 import json
 import os

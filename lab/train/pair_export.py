@@ -55,10 +55,7 @@ def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization:
 def write_drafter_for(
     path: Path, model: DFlash, target: GGUFHeader, quantization: str, name: str, ids: Sequence[int] = (), tau: float = 0
 ) -> None:
-    """The same for a target that was not trained here: the vocabulary is copied from the target's file.
-
-    It says which target that is, its tokens per verify on held-out answers, and the ids of its short vocabulary.
-    """
+    """Write a drafter for a target that was not trained here, with that target's vocabulary, fingerprint and `tau`."""
 
     def add(writer: gguf.GGUFWriter) -> None:
         _copy_vocabulary(writer, target)

@@ -1,12 +1,7 @@
-"""Many conversations with one GGUF model on the CPU engine: the same interface as `parallel_target`, and faster.
+"""Many conversations with one GGUF model on the CPU engine, one thread: dense Qwen3 and Llama decoders.
 
-The rows of all sequences share every matrix product; attention runs for each sequence over its own KV cache.
-The stages are those of kernels/cpu/stages.h, one call of a kernel after the other, so a row has the bits that
-`CpuTarget` gives it. One thread. Dense Qwen3 and Llama decoders.
-
-SmolLM2-135M (Q4_1), 32 sequences, 5 taps, one thread, tokens per second of processor time in two interleaved rounds on
-a busy machine: 164 and 180 of answers and 539 and 594 of prompts here, 46 and 51, 83 and 89 by `parallel_target`. With
-prompts of 100 and answers of 130 tokens that is 4 times as many answers, so this file stays.
+Rows of all sequences share every matrix product; each has the bits that `CpuTarget` gives it. With prompts of 100 and
+answers of 130 tokens (SmolLM2-135M, 32 sequences) 4 times as many answers as `parallel_target`.
 """
 
 import ctypes
@@ -169,10 +164,7 @@ class ParallelCpuTarget:
         return taps
 
     def _copy_nearest(self, slot: int, ids: list[int]) -> int:
-        """Give a slot what any slot still has of a prompt's beginning; how many ids that are.
-
-        Chats begin alike, and completions of one file do so for most of their prompts.
-        """
+        """Copy the longest known beginning of a prompt from any slot; return its length."""
         shared = [count_common_prefix(known, ids) for known, _ in self._known]
         nearest, same = max(enumerate(shared), key=lambda found: (found[1], found[0] == slot))
         self._known[slot] = ids[:same], self._known[nearest][1][:same]

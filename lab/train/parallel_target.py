@@ -1,11 +1,6 @@
-"""Many conversations with one GGUF model in one decode: how a target answers thousands of prompts.
+"""Many conversations with one GGUF model in llama.cpp, one decode a step, each with its own cache.
 
-A lone sequence reads all weights for one token; rows of many sequences share that read, and the arithmetic is done as
-matrix products. Each sequence has its own cache (nothing is unified: attention over the others' keys would cost more
-than the rest), and the taps of every row that is decoded come out with it.
-
-Rows may differ from plain decoding's in the last bits (see `backends/llamacpp/decode_flags.py`): answers to learn from
-need no more.
+Rows may differ from autoregressive decoding in the last bits, which answers to learn from tolerate.
 """
 
 from collections.abc import Sequence

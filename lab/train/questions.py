@@ -1,8 +1,4 @@
-"""General questions to a small assistant: the patterns of questions.toml, filled with its subjects.
-
-They stand beside the prompts made of source code (`code_prompts`), so that a drafter also learns how its target talks.
-A subject is either for training or held out, in every pattern it appears in.
-"""
+"""General questions: the patterns of questions.toml filled with its subjects, each for training or held out."""
 
 import random
 import tomllib

@@ -27,10 +27,7 @@ class Reporter(Protocol):
 
 
 class ResumableRun(ABC):
-    """Training run in one folder, which resumes at its last checkpoint. Ctrl-C keeps a checkpoint.
-
-    A subclass calls `resume` when its model exists, and trains inside `with self.sitting()`.
-    """
+    """Training run in a folder: call `resume` when the model exists, and train inside `with self.sitting()`."""
 
     def __init__(self, folder: Path, clock: Callable[[], float], save_seconds: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,10 +46,7 @@ class ResumableRun(ABC):
 
     @contextmanager
     def sitting(self) -> Iterator[None]:
-        """Count time inside, and save at the end and at Ctrl-C.
-
-        After an error nothing is saved: a spoilt model must not replace a good one.
-        """
+        """Count time inside, and save at the end and at Ctrl-C; after an error the last good checkpoint stays."""
         self._began, self._saved = self._clock() - self.spent, time.monotonic()
         try:
             yield

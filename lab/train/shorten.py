@@ -1,8 +1,4 @@
-"""Give a drafter a short vocabulary, or another one: the most frequent tokens of its target's own answers.
-
-Prompts are not counted: the drafter must be able to propose what the target writes. The drafter's files are rewritten,
-its weights stay.
-"""
+"""Rewrite a drafter's files with a short vocabulary: the most frequent tokens of its target's own answers."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -77,10 +73,7 @@ def answers_of(data: Dataset) -> Iterator[list[int]]:
 
 
 def count_answers(folder: Path, vocab_size: int, size: int, ends: frozenset[int]) -> ShortVocabulary:
-    """The `size` most frequent tokens of the answers that `regenerate` wrote into `folder`; end tokens are among them.
-
-    UsageError for a size that makes no short vocabulary, TrainingError if there is nothing to count.
-    """
+    """Return the `size` most frequent tokens of the answers in `folder`, end tokens among them."""
     if size >= vocab_size:
         raise UsageError(f"--size {size}: expected less than the {vocab_size} tokens of the target's vocabulary")
     if not (folder / "examples.npy").is_file():

@@ -1,7 +1,6 @@
-"""Train a small Qwen3-shaped code model from token files, in a given number of minutes.
+"""Train a small Qwen3-shaped code model for a number of minutes.
 
-The last fifth runs at twice the row length, so that the model learns its whole context without paying for long rows
-throughout. On a CPU the micro-batches are small enough to stay in its caches.
+The last fifth runs at twice the row length, so that the model learns its whole context.
 """
 
 from collections.abc import Iterator, Mapping

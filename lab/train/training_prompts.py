@@ -1,8 +1,6 @@
-"""The prompts that a target is to answer: one JSON line each, made once, in the order in which they are answered.
+"""Prompt files: one JSON line for each prompt, in the order in which they are answered.
 
-Code and talk are mixed, and every so many prompts one is held out, so that any first part of the file is a fair
-sample of the whole. A line: number, kind, held_out, text, and the turns before it, if there were any; a completion has
-the ids of its prompt instead.
+Code and talk are mixed, and every so many prompts one is held out, so that any first part is a fair sample.
 """
 
 import json

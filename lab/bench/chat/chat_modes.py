@@ -1,9 +1,7 @@
-"""The ways to decode that the chat benchmark compares, over the memory of two loaded models.
+"""Decoding modes of the chat benchmark, over the memory of two loaded models.
 
-`plain` is the best plain decoding here; `drafting` is what a user gets; `dflash` and `lookup` draft by one of its
-drafters alone; `forced` verifies DFlash's whole block in every step, whatever that costs: what the drafter is worth;
-`llama.cpp` is its own plain decoding. A pair without DFlash has no `dflash` and no `forced`, and its `lookup` is
-`drafting`. A pair that is not composed in Python (CUDA) has its own `plain` and `forced`.
+`dflash` and `lookup` use one drafter alone; `forced` verifies DFlash's whole block in every step, whatever it costs.
+Without a DFlash drafter there is no `dflash` and no `forced`, and `lookup` is `drafting`.
 """
 
 from collections.abc import Iterator

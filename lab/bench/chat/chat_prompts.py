@@ -1,8 +1,7 @@
-"""The prompts of the chat benchmark: 40 questions of each category, as a user types them.
+"""Prompts of the chat benchmark: 40 questions of each category.
 
-Code comes from the modules under `lab/bench/prompts/`, written for the benchmarks and part of no training corpus; talk
-and JSON from `questions.toml`, which shares no subject with the questions that drafters are trained on. Which function
-a question is about is a hash of the question's id, so the set is the same on every machine.
+Code comes from `lab/bench/prompts/`, talk and JSON from `questions.toml`; no drafter was trained on either. Choices are
+hashes of a question's id, so the set is the same on every machine.
 """
 
 import random
@@ -47,10 +46,7 @@ class ChatPrompt:
 
 
 def load(limit: int | None = None) -> list[ChatPrompt]:
-    """The prompts, one of each category after the other, so that a run that is cut short has some of all.
-
-    Only the first `limit` of each category if given; UsageError below 1.
-    """
+    """Return the prompts, categories alternating; the first `limit` of each category if given, UsageError below 1."""
     if limit is not None and limit < 1:
         raise UsageError(f"a limit of {limit} prompts a category leaves nothing to run; use 1 or more")
     asked = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))

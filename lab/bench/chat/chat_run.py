@@ -1,9 +1,6 @@
-"""The chat benchmark: every number of a pair that talks, in one run.
+"""Chat benchmark: speed, identity, distribution test, step costs, contexts, other backends and the daemon.
 
-A prompt is run cold in every way, another way first at each prompt, so that whatever disturbs the machine is shared;
-plain decoding and drafting also at a temperature, with a seed. Then come the test of what is drawn, the costs of a
-step, longer contexts, other backends and the daemon. Ctrl-C ends the run with what it has: prompts go round the
-categories.
+Modes are interleaved on every prompt, from a cold cache. Ctrl-C ends the run with the results so far.
 """
 
 from dataclasses import replace

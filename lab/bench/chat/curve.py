@@ -1,8 +1,4 @@
-"""Speed and acceptance as the context grows: one document, cut to several lengths, and questions after it.
-
-The document is read once by each of the two models; the questions after it take turns. Acceptance is that of `forced`
-drafting: every step verifies the drafter's whole block.
-"""
+"""Speed and acceptance by context length: one document, cut to several lengths, with questions after it."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence

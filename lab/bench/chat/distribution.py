@@ -1,8 +1,7 @@
-"""Test whether drafting at a temperature samples from the target's own distribution: a χ² test with the real pair.
+"""χ² test of whether drafting at a temperature samples from the target's own distribution, with the real pair.
 
-Two tokens are drawn after a prompt, again and again, each time with a forced draft, the model's where there is one.
-What is expected comes from the target's logits of undrafted passes, through a softmax of its own; outcomes expected
-less than five times are counted together. The statistics of several prompts add up, and so do their degrees of freedom.
+Two tokens are sampled after each prompt, again and again, with a forced draft. Expected counts come from the target's
+logits without drafts; outcomes expected less than five times are counted together.
 """
 
 import math

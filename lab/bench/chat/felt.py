@@ -1,8 +1,4 @@
-"""What a user waits for, through the real daemon: a private one, so that a running engine is left alone.
-
-Cold is from starting the daemon's process to the first text of an answer, pair and tokenizer loaded in between. Warm
-is the first text in a chat that goes on: what was said before is cached, the question of about 100 tokens is new.
-"""
+"""Time to first token through a private daemon: from a cold start, and in a chat whose earlier turns are cached."""
 
 import time
 from collections.abc import Callable

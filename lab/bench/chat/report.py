@@ -1,8 +1,7 @@
-"""What the runs of the chat benchmark say: rates and their ratios, identity, acceptance; by category and together.
+"""Statistics of the chat benchmark's runs: rates and their ratios, identity, acceptance.
 
-A rate is tokens over milliseconds, both summed over prompts, decoding alone. A way of a prompt that ran several times
-counts with the median of its times. A ratio of two ways is that of their rates over the prompts that both ran; beside
-it stands the median of the prompts' own ratios, which a disturbed moment does not move.
+A rate is tokens over milliseconds, both summed over prompts, prefill excluded. Of repeats the median counts. Next to a
+ratio of rates stands the median of the prompts' own ratios, which a disturbed moment does not move.
 """
 
 from collections.abc import Mapping, Sequence

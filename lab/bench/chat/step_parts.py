@@ -1,8 +1,4 @@
-"""Where the time of a drafted step goes: draft, verify, accept, what drafters are told, and Python around it.
-
-The methods of a pair's target and drafters are timed while it answers. What `Step` calls verifying holds accepting
-too, so that is the difference; Python is what no part explains.
-"""
+"""Time of a drafted step by part: draft, verify, accept, what drafters observe, and Python around it."""
 
 import time
 from collections import defaultdict
