@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localdflash.text.chat_template import CalledTool, TemplateMessage
 from localdflash.text.gemma_values import read_object
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallReader, call_reader, syntax_of
+from localdflash.text.tools_in_words import describe_in_words
 from tests.support.chat_formats import tool_vocabularies
 from tests.text.conftest import MakeVocabulary
 from tests.text.test_thoughts import cut
@@ -167,3 +169,20 @@ def test_a_model_without_a_known_tool_syntax_gets_tools_in_words(make_vocabulary
     for template in ("{{ messages }}", "[AVAILABLE_TOOLS]{{ tools }}[/AVAILABLE_TOOLS]"):
         path = make_vocabulary({"<|endoftext|>": 3, "<|tool_call>": 3}, {"tokenizer.chat_template": template})
         assert (syntax_of(Tokenizer.load(path)) == "words") == ("tools" not in template)
+
+
+USER, SAID = TemplateMessage("user", "Will it rain?"), TemplateMessage("assistant", "It will.")
+CALL = CalledTool("1", "weather", {"city": "Łódź"})
+
+
+def test_calls_and_results_are_said() -> None:
+    results = [TemplateMessage("tool", text, call_id=text, name="weather") for text in ("rain", "sun")]
+    called = TemplateMessage("assistant", "I look.", (CALL, CALL))
+    told = describe_in_words([USER, called, *results, SAID], ())
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Łódź"}}\n</tool_call>'
+    assert told == [
+        USER,
+        TemplateMessage("assistant", f"I look.\n{call}\n{call}"),
+        TemplateMessage("user", "<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response>"),
+        SAID,
+    ]

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import Keys
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.backends.cpu.model_source import check_target_file
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.recommended import recommended
 from localdflash.models.shapes.target_config import target_config
 from localdflash.models.shapes.yarn import LARGEST, yarn_factors
 from localdflash.models.weights.gguf import read_header
@@ -115,3 +117,30 @@ def test_one_odd_number_is_refused_or_harmless(name: str, value: float) -> None:
     usual: dict[str, Any] = {"head_dim": 64, "theta": 1e6, "factor": 8.0, "context": 4096} | {name: value}
     with suppress(ModelError):
         assert all(map(math.isfinite, yarn_factors("x", **usual)))
+
+
+WRITTEN = {
+    Keys.General.SAMPLING_TEMP: 0.6,
+    Keys.General.SAMPLING_TOP_K: 20,
+    Keys.General.SAMPLING_TOP_P: 0.95,
+    Keys.General.SAMPLING_MIN_P: 0.05,
+    Keys.General.SAMPLING_PENALTY_REPEAT: 1.05,
+    Keys.General.SAMPLING_MIROSTAT: 2,
+    "general.name": "x",
+}
+
+
+def test_what_the_file_says() -> None:
+    assert recommended(WRITTEN) == {
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "repetition_penalty": 1.05,
+    }
+    assert recommended({}) == {}
+
+
+@pytest.mark.parametrize("value", [-1.0, 11.0, math.nan, "hot", True])
+def test_what_makes_no_sense_is_left_out(value: object) -> None:
+    assert recommended({**WRITTEN, Keys.General.SAMPLING_TEMP: value}).get("temperature") is None
