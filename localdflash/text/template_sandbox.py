@@ -236,7 +236,7 @@ class _MeterInserter(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802  # as jinja2 names visitors
         self.generic_visit(node)
-        size = sum(len(data.data) for statement in node.body for data in _template_data(statement))
+        size = sum(len(data.data) for data in nodes.Output(node.body).find_all(nodes.TemplateData))
         node.body.insert(0, nodes.ExprStmt(_report("charge_round", nodes.Const(size)), lineno=node.lineno))
         return node
 
@@ -261,10 +261,6 @@ class _MeterInserter(NodeTransformer):
 
 def _report(method: str, *args: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(method), list(args), [], None, None, lineno=args[0].lineno)
-
-
-def _template_data(node: nodes.Node) -> list[nodes.TemplateData]:
-    return [node] if isinstance(node, nodes.TemplateData) else list(node.find_all(nodes.TemplateData))
 
 
 def _length(value: Any) -> int:

@@ -97,7 +97,9 @@ class Tokenizer:
         """Return the bytes of one id, perhaps a part of a character. Control tokens are empty unless `special` asks."""
         key = (token, special)
         if key not in self._pieces:
-            self._pieces[key] = self._read_piece(token, special)
+            if not 0 <= token < self.vocab_size:
+                raise ModelError(f"vocabulary: token id {token} is outside of 0 to {self.vocab_size - 1}")
+            self._pieces[key] = self._vocabulary.decode_token(token, special=special)
         return self._pieces[key]
 
     def spell(self, ids: Iterable[int]) -> bytes:
@@ -138,11 +140,6 @@ class Tokenizer:
             known = len(self._line_break)
             return ids[known:] if ids[:known] == self._line_break else self._tokenize(text)
         return self._vocabulary.encode(text)
-
-    def _read_piece(self, token: int, special: bool) -> bytes:
-        if not 0 <= token < self.vocab_size:
-            raise ModelError(f"vocabulary: token id {token} is outside of 0 to {self.vocab_size - 1}")
-        return self._vocabulary.decode_token(token, special=special)
 
 
 def read_vocabulary(path: Path) -> ModelVocabulary:

@@ -224,11 +224,11 @@ def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _moved(part: Any, place: str) -> Any:
     """Return a part of a schema with its references adapted to the schema's new location."""
-    if isinstance(part, Mapping):
-        return {name: _referred(name, value, place) for name, value in part.items()}
-    return [_moved(one, place) for one in part] if isinstance(part, list) else part
-
-
-def _referred(name: str, value: Any, place: str) -> Any:
-    local = name == "$ref" and isinstance(value, str) and value.startswith("#")
-    return place + value[1:] if local else _moved(value, place)
+    if isinstance(part, list):
+        return [_moved(one, place) for one in part]
+    if not isinstance(part, Mapping):
+        return part
+    moved = {name: _moved(value, place) for name, value in part.items()}
+    if isinstance(reference := part.get("$ref"), str) and reference.startswith("#"):
+        moved["$ref"] = place + reference[1:]
+    return moved

@@ -103,8 +103,9 @@ class Removal:
     @property
     def files(self) -> list[Path]:
         """Return the files to delete, with the leftovers of their downloads."""
-        beside = [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
-        return [file for found in beside for file in _files_of(found)]
+        found = [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
+        in_folders = [file for folder in found if folder.is_dir() for file in folder.rglob("*") if not file.is_dir()]
+        return [*(file for file in found if not file.is_dir()), *in_folders]
 
     @property
     def bytes(self) -> int:
@@ -117,8 +118,8 @@ def removal(pair: PairEntry, registry: Registry) -> Removal:
     if pair.target.fetched_from is None:
         raise ModelError(f"{pair.target.path} was not downloaded by localdflash: it came with the package, or is yours")
     own = [_inside(source) for source in pair.sources if source.fetched_from]
-    others = [other for other in (*registry.pairs.values(), *registry.others_here()) if _is_other(other, pair)]
-    used = {source.path for other in others for source in other.sources}
+    targets = (other for other in (*registry.pairs.values(), *registry.others_here()) if other.target.path.is_file())
+    used = {source.path for other in targets if other.target.path != pair.target.path for source in other.sources}
     return Removal(
         tuple(path for path in own if path not in used), tuple(path for path in own if path in used and path.is_file())
     )
@@ -136,15 +137,6 @@ def remove(found: Removal, report: DownloadReport) -> None:
                 else:
                     file.unlink(missing_ok=True)
         _remove_empty(path.parent)
-
-
-def _is_other(other: PairEntry, pair: PairEntry) -> bool:
-    return other.target.path != pair.target.path and other.target.path.is_file()
-
-
-def _files_of(path: Path) -> list[Path]:
-    """Return the files in a temporary folder of pip, or the path itself if it is not such a folder."""
-    return [file for file in path.rglob("*") if not file.is_dir()] if path.is_dir() else [path]
 
 
 def _with_leftovers(path: Path) -> tuple[Path, ...]:

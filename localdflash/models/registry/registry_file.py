@@ -68,6 +68,10 @@ def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairE
     if target is None:
         raise entry.error(None, f"pair {pair_id!r} has no [pair.target]")
     layers = entry.optional("layers", whole(1, 1000))
+    sampling: dict[str, float] = {}
+    if table := entry.table("sampling"):
+        table.only(*_SAMPLING)
+        sampling = {name: table.required(name, convert) for name, convert in _SAMPLING.items() if name in table}
     return PairEntry(
         id=pair_id,
         description=entry.required("description", text),
@@ -87,14 +91,8 @@ def _pair(entry: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> PairE
         by_parts=_runners(entry, "by_parts"),
         ran_with=cast(RanWith | None, entry.optional("ran_with", one_of(*get_args(RanWith)))),
         read=cast(tuple[Read, ...], entry.optional("read", listed(one_of(*get_args(Read)))) or ()),
-        sampling=_sampling(sampling) if (sampling := entry.table("sampling")) else {},
+        sampling=sampling,
     )
-
-
-def _sampling(table: TomlTable) -> dict[str, float]:
-    table.only(*_SAMPLING)
-    found = {name: table.optional(name, convert) for name, convert in _SAMPLING.items()}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _target(table: TomlTable, base: Path, known: Mapping[str, PairEntry]) -> TargetSource:

@@ -38,14 +38,10 @@ def trained_for(target: GGUFHeader, tau: float = 0.0) -> TrainedFor:
             digest.update(f"\n{name} {info.ggml_type.name} {info.shape}\n".encode())
             digest.update(stream.read(min(FIRST_BYTES, info.nbytes)))
             sizes[info.ggml_type.name] += info.nbytes
-    kind = f"{_shape_of(target)}, {sizes.most_common(1)[0][0]}"
-    return TrainedFor(target.path.name, kind, digest.hexdigest(), tau)
-
-
-def _shape_of(target: GGUFHeader) -> str:
     name = target.architecture
     blocks, hidden = (target.metadata.get(f"{name}.{key}", "?") for key in ("block_count", "embedding_length"))
-    return f"{name}, {blocks} blocks of {hidden}"
+    kind = f"{name}, {blocks} blocks of {hidden}, {sizes.most_common(1)[0][0]}"
+    return TrainedFor(target.path.name, kind, digest.hexdigest(), tau)
 
 
 def mismatch(drafter: Path, wanted: TrainedFor | None, target: GGUFHeader) -> str:

@@ -36,7 +36,9 @@ class GGUFReader:
     def take(self, count: int, what: str) -> bytes:
         """Read `count` bytes."""
         if count > self._limit - self.position:
-            raise self._beyond(count, what)
+            if self._limit < self._size and count <= self._size - self.position:
+                raise self.broken(f"its header is larger than {MAX_HEADER_BYTES >> 20} MiB (at {what})")
+            raise self.broken(f"{what} needs {count} bytes at byte {self.position}, the file has {self._size}")
         data = self._stream.read(count)
         if len(data) != count:
             raise self.broken(f"it became shorter while {what} was read")
@@ -79,11 +81,6 @@ class GGUFReader:
             return data.decode()
         except UnicodeDecodeError:
             raise self.broken(f"{what} is not UTF-8: {data[:MAX_QUOTED]!r}") from None
-
-    def _beyond(self, count: int, what: str) -> ModelError:
-        if self._limit < self._size and count <= self._size - self.position:
-            return self.broken(f"its header is larger than {MAX_HEADER_BYTES >> 20} MiB (at {what})")
-        return self.broken(f"{what} needs {count} bytes at byte {self.position}, the file has {self._size}")
 
 
 # Code in the file -> struct format.
