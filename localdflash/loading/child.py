@@ -53,13 +53,14 @@ def run(
                 expired.set()
                 child.kill()
 
+            timer = threading.Timer(limit, expire)
+
             def restart_timer() -> None:
                 nonlocal timer
                 timer.cancel()
                 timer = threading.Timer(limit, expire)
                 timer.start()
 
-            timer = threading.Timer(limit, expire)
             timer.start()
             try:
                 report = _read_reports(child.stdout, options, on_report, restart_timer if renewed else lambda: None)

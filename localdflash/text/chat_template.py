@@ -78,9 +78,9 @@ def encode_chat(
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch]) -> list[int]:
     """Return the ids of a rendered prompt, with BOS if the model needs it."""
-    parts = (
-        part for piece in prompt for part in ([piece.text] if piece.from_user else tokenizer.split_markers(piece.text))
-    )
+    parts: list[str | int] = []
+    for piece in prompt:
+        parts += [piece.text] if piece.from_user else tokenizer.split_markers(piece.text)
     ids = _encode_parts(tokenizer, parts)
     bos = tokenizer.bos()
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
@@ -92,11 +92,9 @@ def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch]) -> list[
     The model's own text counts as user text. Markers with a text, such as `<think>`, are restored in it. Control
     tokens, which would end the turn, have no text and are never produced.
     """
-    parts = (
-        part
-        for piece in begun
-        for part in (_written(tokenizer, piece.text) if piece.from_user else tokenizer.split_markers(piece.text))
-    )
+    parts: list[str | int] = []
+    for piece in begun:
+        parts += _written(tokenizer, piece.text) if piece.from_user else tokenizer.split_markers(piece.text)
     return _encode_parts(tokenizer, parts, continues=True)
 
 

@@ -101,6 +101,10 @@ class Grammars:
             raise UsageError(f"JSON schema: {_reason(str(error))}") from error
         return self._constraint("JSON schema", grammar)
 
+    def json_object(self) -> GrammarConstraint:
+        """Return a constraint to any JSON object."""
+        return self.json_schema({"type": "object"})
+
     def lark(self, text: str) -> GrammarConstraint:
         """Return a constraint to a grammar in llguidance's dialect of Lark."""
         _check_size("Lark grammar", text)

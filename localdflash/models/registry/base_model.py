@@ -78,8 +78,8 @@ def _difference(header: GGUFHeader, pair: PairEntry) -> str:
 
 def _is_model(pair: PairEntry, model: str) -> bool:
     """Return whether an entry's target has this name; owners are compared if the name has one."""
-    names = filter(None, (pair.drafter and pair.drafter.trained_for, pair.target.repository))
-    return _plain(model) in {_plain(name if "/" in model else name.partition("/")[2]) for name in names}
+    names = (pair.drafter.trained_for if pair.drafter else None, pair.target.repository)
+    return _plain(model) in {_plain(name if "/" in model else name.partition("/")[2]) for name in names if name}
 
 
 def _plain(name: str) -> str:
