@@ -194,7 +194,7 @@ def _lines_of(token: Token) -> tuple[int, int]:
     return token.map[0], token.map[1]
 
 
-class TypedReading:
+class PlainTextReader:
     """Reader of plain text, as typed by the user."""
 
     thoughts: Thoughts | None = None
@@ -211,7 +211,7 @@ class TypedReading:
         self._read = len(source)
 
 
-class AnswerReading:
+class MarkdownReader:
     """Reader of Markdown, possibly after thinking. `source` only grows between calls of `read`."""
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ class AnswerReading:
         self.thoughts.ended = self._finished or end >= 0
         if end < 0:
             text = self._source[self._at :]
-            self.thoughts.become(text if self._finished else text[: len(text) - _begun_at_end(text, CLOSING)])
+            self.thoughts.become(text if self._finished else text[: len(text) - _partial_tag_length(text, CLOSING)])
             return
         self.thoughts.become(self._source[self._at : end])
         self._begun, self._at = True, end + len(CLOSING)
@@ -263,14 +263,13 @@ class AnswerReading:
         before = self.final[-1] if self.final else None
         for piece in pieces:
             blank = _is_blank(lines[piece.start - 1]) if piece.start else self._blank
-            piece.block.gap = blank or not _tight(before, piece.block)
+            piece.block.gap = blank or not _needs_no_gap(before, piece.block)
             before = piece.block
-        last = pieces[-1] if pieces else None
-        is_open = last and isinstance(last.block, Code) and last.block.number and not last.block.closed
-        if last and isinstance(last.block, Code) and is_open and last.start < len(lines) - 1:
-            self._keep(pieces[:-1], lines, last.start + 1)
+        start, block = (pieces[-1].start, pieces[-1].block) if pieces else (0, None)
+        if isinstance(block, Code) and block.number and not block.closed and start < len(lines) - 1:
+            self._keep(pieces[:-1], lines, start + 1)
             self._number += 1
-            self._open = (OpenFence(lines[last.start]), last.block)
+            self._open = (OpenFence(lines[start]), block)
             return True
         cut = _first_that_may_change(pieces, len(lines) - 1)
         self._keep([piece for piece in pieces if piece.start < cut], lines, cut)
@@ -308,10 +307,8 @@ class AnswerReading:
 def _first_that_may_change(pieces: Sequence[PlacedBlock], complete: int) -> int:
     """Return the line before which no further text can change a block; `complete` lines have their line feed."""
     cut = max((piece.start for piece in pieces if piece.start + 2 <= complete), default=0)
-    ends = [
-        piece.end for piece in pieces if isinstance(piece.block, Code) and piece.block.closed and piece.block.number
-    ]
-    return max([cut, *(end for end in ends if end <= complete)])
+    closed = (piece for piece in pieces if isinstance(piece.block, Code) and piece.block.closed and piece.block.number)
+    return max([cut, *(piece.end for piece in closed if piece.end <= complete)])
 
 
 def _codes(blocks: Sequence[Block]) -> dict[int, Code]:
@@ -319,7 +316,7 @@ def _codes(blocks: Sequence[Block]) -> dict[int, Code]:
     return {part.number: part for block in blocks for part in block.parts() if isinstance(part, Code) and part.number}
 
 
-def _tight(before: Block | None, block: Block) -> bool:
+def _needs_no_gap(before: Block | None, block: Block) -> bool:
     """Return whether the block needs no blank line after the one before: an item after an item or a paragraph."""
     return isinstance(block, Item) and (
         isinstance(before, Item) or (isinstance(before, Paragraph) and not before.level)
@@ -330,6 +327,6 @@ def _is_blank(line: str) -> bool:
     return not line.strip(" \t\r")
 
 
-def _begun_at_end(text: str, tag: str) -> int:
+def _partial_tag_length(text: str, tag: str) -> int:
     """Return how many characters at the end of the text may be the beginning of the tag."""
     return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)

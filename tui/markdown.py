@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from localdflash.tui.block_layout import Block
-from localdflash.tui.block_reader import AnswerReading, TypedReading
+from localdflash.tui.block_reader import MarkdownReader, PlainTextReader
 from localdflash.tui.fence import Code
 from localdflash.tui.styled_lines import Line
 
@@ -13,7 +13,7 @@ class MarkdownDocument:
 
     def __init__(self, *, plain: bool = False) -> None:
         self.source = ""
-        self._reading: AnswerReading | TypedReading = TypedReading() if plain else AnswerReading()
+        self._reader: MarkdownReader | PlainTextReader = PlainTextReader() if plain else MarkdownReader()
         self._finished = False
         self._thoughts_open = False
         self._fresh = True  # whether all of the text is read
@@ -57,10 +57,10 @@ class MarkdownDocument:
             before = self._lines[base:]
             del self._lines[base:]
         self._stale = False
-        for block in self._reading.final[self._final[0] :]:
+        for block in self._reader.final[self._final[0] :]:
             self._put(block)
-        self._final = (len(self._reading.final), len(self._lines))
-        for block in self._reading.tail:
+        self._final = (len(self._reader.final), len(self._lines))
+        for block in self._reader.tail:
             self._put(block)
         self.first_changed = base + _first_difference(before, self._lines, base)
         return self._lines
@@ -74,13 +74,13 @@ class MarkdownDocument:
 
     def _read(self) -> None:
         if not self._fresh:
-            self._reading.read(self.source, finished=self._finished)
+            self._reader.read(self.source, finished=self._finished)
             self._fresh = True
-        if self._reading.thoughts:
-            self._reading.thoughts.unfolded = self._thoughts_open
+        if self._reader.thoughts:
+            self._reader.thoughts.unfolded = self._thoughts_open
 
     def _codes(self) -> Iterator[tuple[Block, Code]]:
-        for block in (*self._reading.final, *self._reading.tail):
+        for block in (*self._reader.final, *self._reader.tail):
             yield from ((block, part) for part in block.parts() if isinstance(part, Code))
 
     def _put(self, block: Block) -> None:
