@@ -117,6 +117,3 @@ def test_a_drafter_whose_metadata_lies(tiny: Path, refused: Callable[..., str]) 
     content = path.read_bytes()
     path.write_bytes(content[:place] + struct.pack("<I", 96) + content[place + 4 :])
     assert "drafter.gguf: " in refused(tiny / "target.gguf")
-
-
-# Where it keeps its 64-bit sizes and counts: tensors, keys, the length of a key, of a name, of an axis.

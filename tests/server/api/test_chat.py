@@ -55,21 +55,6 @@ def test_usage_and_timings_add_up(client: Any) -> None:
     assert client.post(PATH, asked(max_tokens=0)).json()["choices"][0]["message"]["content"] == ""
 
 
-def test_choices_have_seeds_of_their_own(client: Any) -> None:
-    body = asked(max_tokens=16, temperature=1.5)
-    whole = client.post(PATH, {**body, "n": 3, "seed": 5}).json()
-    texts = [choice["message"]["content"] for choice in whole["choices"]]
-    alone = [client.post(PATH, {**body, "seed": 5 + i}).json()["choices"][0]["message"]["content"] for i in range(3)]
-    assert texts == alone
-    assert len(set(texts)) == 3
-    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
-    assert whole["usage"]["completion_tokens"] == 48
-    events = client.events(PATH, {**body, "n": 3, "seed": 5})
-    assert [text_of(events, index) for index in range(3)] == texts
-    unseeded = {"messages": [USER], "max_tokens": 24, "top_k": 50, "n": 4}
-    assert len({choice["message"]["content"] for choice in client.post(PATH, unseeded).json()["choices"]}) > 1
-
-
 def test_log_probabilities(client: Any) -> None:
     bare = client.post(PATH, asked()).json()["choices"][0]
     choice = client.post(PATH, asked(logprobs=True, top_logprobs=3)).json()["choices"][0]
