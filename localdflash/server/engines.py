@@ -114,8 +114,7 @@ class Engines:
                 except Exception:
                     if worker in self.workers:
                         raise
-                    continue  # another worker replaced this worker, or its load was a trial that failed
-            async with self._changing:
+            async with self._changing:  # after an error: another worker replaced this one, or its load was a trial
                 if self._is_there(role):
                     continue
                 if role not in self._later:
