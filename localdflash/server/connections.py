@@ -24,19 +24,19 @@ class ServerConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
         super().connection_made(transport)
-        self._limit: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.TimerHandle | None = None
         self.waiting_since = 0.0
         self._wait()
-        self._be_patient()
+        self._start_timeout()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
         super().data_received(data)
         if self._answers:
             self.waiting_since = 0.0
-            self._be_patient(anew=True)
-        elif not self._limit:  # the request head is incomplete
-            self._be_patient()
+            self._start_timeout(anew=True)
+        elif not self._timeout:  # the request head is incomplete
+            self._start_timeout()
 
     def on_response_complete(self) -> None:
         """Start waiting for the next request on this connection."""
@@ -45,12 +45,12 @@ class ServerConnection(H11Protocol):
             return
         self._wait()
         if self.conn.their_state is h11.SEND_BODY:  # the request was refused before its body was read
-            self._be_patient(anew=True)
+            self._start_timeout(anew=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
         self.waiting_since = 0.0
-        self._forget_limit()
+        self._cancel_timeout()
         super().connection_lost(exc)
 
     def drop(self) -> None:
@@ -64,29 +64,29 @@ class ServerConnection(H11Protocol):
 
     def _wait(self) -> None:
         """Mark the connection as waiting; drop the longest waiting connection if there are too many."""
-        self._forget_limit()
+        self._cancel_timeout()
         self.waiting_since = time.monotonic()
         for one in waiting(self.connections)[: -self.most]:
             one.drop()
 
-    def _be_patient(self, anew: bool = False) -> None:
+    def _start_timeout(self, anew: bool = False) -> None:
         """Start the timeout for the next bytes of the request; a complete request has no timeout."""
         if anew:
-            self._forget_limit()
+            self._cancel_timeout()
         if not (self._answers and not self.cycle.more_body):
-            self._limit = self.loop.call_later(WAIT_SECONDS, self._run_out)
+            self._timeout = self.loop.call_later(WAIT_SECONDS, self._on_timeout)
 
-    def _run_out(self) -> None:
+    def _on_timeout(self) -> None:
         """Close the connection after the timeout, unless the server itself paused reading."""
         if self._answers and self.flow.read_paused:
-            self._be_patient(anew=True)
+            self._start_timeout(anew=True)
         else:
             self.drop()
 
-    def _forget_limit(self) -> None:
-        if self._limit:
-            self._limit.cancel()
-            self._limit = None
+    def _cancel_timeout(self) -> None:
+        if self._timeout:
+            self._timeout.cancel()
+            self._timeout = None
 
 
 def waiting(connections: Collection[Any]) -> list[ServerConnection]:
@@ -98,7 +98,7 @@ class OutOfDescriptors:
     """asyncio exception handler that calls `make_room` and prints a rate-limited line if no descriptor is left."""
 
     def __init__(self, make_room: Callable[[], None], say: Callable[[str], None]) -> None:
-        self._make_room, self._say, self._told = make_room, say, -REPORT_SECONDS
+        self._make_room, self._say, self._reported_at = make_room, say, -REPORT_SECONDS
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an asyncio exception; asyncio retries accept after a second."""
@@ -106,6 +106,6 @@ class OutOfDescriptors:
             loop.default_exception_handler(context)
             return
         self._make_room()
-        if time.monotonic() - self._told >= REPORT_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = time.monotonic()
             self._say(f"out of file descriptors ({context.get('exception')}); closed idle connections")

@@ -79,7 +79,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
         if settings.tcp:
             listeners.append(stack.enter_context(tcp_socket(settings.tcp.host, settings.tcp.port)))
         daemon = Daemon(settings, say, path, own)
-        say(_how_to_try(path, own))
+        say(_usage_line(path, own))
         if tcp := settings.tcp:
             say(tcp.told(_url(listeners[1])))
         try:
@@ -256,7 +256,7 @@ class DaemonListener(uvicorn.Server):
         yield
 
 
-def _how_to_try(path: Path, own: LocalListener) -> str:
+def _usage_line(path: Path, own: LocalListener) -> str:
     """Return a line with the address of the daemon and a curl command to try it."""
     file = shlex.quote(str(path))
     if not own.key:

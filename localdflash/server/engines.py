@@ -185,7 +185,7 @@ class Engines:
             for role, old in before.items():
                 if role not in self._workers:
                     with suppress(Exception):  # the next request for the role retries and gets the error
-                        await self._placed((role,), old, "wait")
+                        await self._place((role,), old, "wait")
             raise
 
     async def _with_room(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
@@ -195,11 +195,11 @@ class Engines:
             # Completions never wait for a chat.
             roomy = leaving is not None and not (leaving.busy and "completion" in roles)
             try:
-                return await self._placed(roles, replace(options, roomy=roomy), others)
+                return await self._place(roles, replace(options, roomy=roomy), others)
             except OutOfMemory as error:
                 if not (leaving := self._in_the_way(roles)):
                     raise self._explained(error, roles, options) from error
-            await self._emptied(leaving, others)
+            await self._wait_until_idle(leaving, others)
             await _whole(self._drop(leaving))
 
     def _in_the_way(self, roles: Sequence[PairRole]) -> PairWorker | None:
@@ -222,18 +222,18 @@ class Engines:
         pairs = f"the chat pair {options.pair} does not fit next to the completion pair {kept.options.pair}"
         return OutOfMemory(f"{pairs}: {error}")
 
-    async def _placed(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
+    async def _place(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
         """Load a pair: reuse a worker with equal options, else start a new worker after the replaced ones are idle."""
         same = next((worker for worker in self.workers if worker.options == options and worker.error is None), None)
         replaced = [worker for worker in self._replaced(roles, options) if worker is not same]
         try:
             for worker in replaced:
-                await self._emptied(worker, others)
+                await self._wait_until_idle(worker, others)
         except BaseException:
             for worker in replaced:
                 worker.stay()
             raise
-        return await _whole(self._put(roles, same or self._first.beside(options), replaced))
+        return await _whole(self._swap(roles, same or self._first.beside(options), replaced))
 
     def _replaced(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
         """Return the workers that a new pair replaces: those that serve no other role than `roles`.
@@ -244,7 +244,7 @@ class Engines:
         completes = "completion" in roles
         return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and completes)]
 
-    async def _put(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
+    async def _swap(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:
         """Retire the replaced workers, assign `roles` to `worker`, and start `worker` unless it is running."""
         for old in replaced:
             await old.retire()
@@ -262,7 +262,7 @@ class Engines:
             self._beside = [one for one in left if not self.roles(one)]
             raise
 
-    async def _emptied(self, worker: PairWorker, others: Others) -> None:
+    async def _wait_until_idle(self, worker: PairWorker, others: Others) -> None:
         """Wait until a worker that is to be unloaded has no requests, or raise ModelBusy."""
         if others == "refuse" and worker.answering:
             raise ModelBusy(f"{worker.called} is answering in another chat")

@@ -53,12 +53,12 @@ def connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None = No
 
 def _connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None) -> Client:
     waiting = _Waiting(say, look)
-    client = _of_this_version(_running_or_started(spec, waiting), spec, waiting)
-    _load_what_is_given(client, spec, waiting)
+    client = _replace_other_version(_running_or_started(spec, waiting), spec, waiting)
+    _load_requested_pair(client, spec, waiting)
     return client
 
 
-def _load_what_is_given(client: Client, spec: EngineSpec, waiting: "_Waiting") -> None:
+def _load_requested_pair(client: Client, spec: EngineSpec, waiting: "_Waiting") -> None:
     """Load the requested pair if the role has none, or if the loaded pair differs from the given options."""
     if not (spec.given or spec.role):
         return
@@ -66,7 +66,7 @@ def _load_what_is_given(client: Client, spec: EngineSpec, waiting: "_Waiting") -
     about = _pair_of(client.get("/ps"), spec)
     if not about:
         given = {name: spec.options[name] for name in spec.given}
-        _have_loaded(client, {**given, "pair": spec.pair, **role}, waiting)
+        _request_load(client, {**given, "pair": spec.pair, **role}, waiting)
         return
     running = about["options"]
     changes = {name: spec.options[name] for name in spec.given if running.get(name) != spec.options[name]}
@@ -77,7 +77,7 @@ def _load_what_is_given(client: Client, spec: EngineSpec, waiting: "_Waiting") -
         values = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(changes.items()) if name != "pair"]
         details = f" ({', '.join(values)})" if values else ""
         waiting.say(f"loading {other}{details} ..." if other else f"reloading the pair{details} ...")
-        _have_loaded(client, {"pair": running["pair"], **changes, **role}, waiting)
+        _request_load(client, {"pair": running["pair"], **changes, **role}, waiting)
 
 
 def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
     return found[0] if found else {}
 
 
-def _have_loaded(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
+def _request_load(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
     """Ask the daemon to load a pair; if a busy chat pair must be unloaded first, print a notice and wait."""
     waiting.look(LOADING)
     try:
@@ -232,7 +232,7 @@ def last_line(file: IO[bytes]) -> str:
     return next((line for line in reversed(lines) if line.strip()), "").removeprefix("localdflash: ")
 
 
-def _of_this_version(client: Client, spec: EngineSpec, waiting: "_Waiting") -> Client:
+def _replace_other_version(client: Client, spec: EngineSpec, waiting: "_Waiting") -> Client:
     """Replace an idle daemon of another version; raise LocaldflashError if that daemon is busy."""
     about = client.get("/ps")
     theirs = about["version"]

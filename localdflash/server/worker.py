@@ -84,7 +84,7 @@ class Answering:
         job, text = self._job, self.text
         chosen, job.generation.sampler.sampled_tokens = job.generation.sampler.sampled_tokens, []
         self.observe(step)
-        self._tell(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
+        self._send(TextDelta(text.push(step.tokens, [one.logprob for one in chosen]), step, chosen))
         if text.stopped:
             job.request.finish_reason = "stop"
         elif self.seconds and time.perf_counter() > self._deadline:
@@ -92,14 +92,14 @@ class Answering:
         return not job.request.finish_reason
 
     def _on_end(self, error: BaseException | None) -> None:
-        if error is None and self._job.request.finish_reason == "stop" and self._goes_on():
+        if error is None and self._job.request.finish_reason == "stop" and self._continue_past_end():
             return
         self.request.finish_reason = self._job.request.finish_reason
         if rest := self.text.finish():
-            self._tell(TextDelta(rest, None))
-        self._tell(error)
+            self._send(TextDelta(rest, None))
+        self._send(error)
 
-    def _goes_on(self) -> bool:
+    def _continue_past_end(self) -> bool:
         """Return whether the answer continues past the model's end token."""
         if self._left.is_set() or not self.text.resumes():
             return False
@@ -113,7 +113,7 @@ class Answering:
             self.scheduler.cancel(self._job)
         return True
 
-    def _tell(self, delta: TextDelta | BaseException | None) -> None:
+    def _send(self, delta: TextDelta | BaseException | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody reads any more
             self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
 

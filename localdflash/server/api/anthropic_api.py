@@ -73,16 +73,17 @@ def chat_request(body: bodies.CountRequest) -> schemas.ChatRequest:
 
 def _messages(body: bodies.CountRequest) -> list[schemas.ChatMessage]:
     system = _paragraphs("system", body.system or "")
-    told = [schemas.ChatMessage("system", system)] if system else []
+    messages = [schemas.ChatMessage("system", system)] if system else []
     for number, message in enumerate(body.messages):
         place = f"messages[{number}].content"
-        told += [_answer(place, message)] if message.role == "assistant" else _said(place, message.content)
-    if body.messages[-1].role == "assistant" and told[-1].tool_calls:
+        answers = message.role == "assistant"
+        messages += [_assistant_message(place, message)] if answers else _user_messages(place, message.content)
+    if body.messages[-1].role == "assistant" and messages[-1].tool_calls:
         raise bad(f"messages[{len(body.messages) - 1}]", "the results of its tool_use blocks must follow")
-    return told
+    return messages
 
 
-def _answer(place: str, message: bodies.MessageParam) -> schemas.ChatMessage:
+def _assistant_message(place: str, message: bodies.MessageParam) -> schemas.ChatMessage:
     text, thoughts, calls = "", "", list[schemas.ToolCall]()
     for number, block in enumerate(_blocks(message.content)):
         match block:
@@ -98,7 +99,7 @@ def _answer(place: str, message: bodies.MessageParam) -> schemas.ChatMessage:
     return schemas.ChatMessage("assistant", text, thoughts, calls or None)
 
 
-def _said(place: str, content: str | list[bodies.MessageBlock]) -> Iterator[schemas.ChatMessage]:
+def _user_messages(place: str, content: str | list[bodies.MessageBlock]) -> Iterator[schemas.ChatMessage]:
     """Yield a user's message: the results of calls, and the text before and after them."""
     text = list[str]()
     for number, block in enumerate(_blocks(content)):

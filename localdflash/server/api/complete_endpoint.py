@@ -69,7 +69,7 @@ class _AnswerProgress:
     index: int = 0
     logprob: float = 0.0
     tokens: int = 0
-    parts: list[Event] = field(default_factory=list)  # that are not told yet
+    parts: list[Event] = field(default_factory=list)  # that are not sent yet
 
     def add(self, chosen: Sequence[SampledToken]) -> None:
         """Count the first tokens that became a part of the text."""
@@ -85,20 +85,19 @@ class _AnswerProgress:
 
 async def answers(state: AppState, generation: GenerationRequest, count: int) -> AsyncGenerator[Event]:
     """Yield the events of up to `count` different answers; all but the first when they are complete."""
-    told, ends, texts = _AnswerProgress(), list[Event](), list[str]()
+    progress, ends, texts = _AnswerProgress(), list[Event](), list[str]()
     async with aclosing(pieces(state, generation)) as source:
         async for piece in source:
-            told.add(piece.chosen)
+            progress.add(piece.chosen)
             if piece.text:
-                tokens = piece.choice.request.stats.tokens
-                part = {"index": told.index, "text": piece.text, "tokens": tokens, "confidence": told.confidence}
-                told.parts.append(part)
+                part = {"index": progress.index, "text": piece.text, "confidence": progress.confidence}
+                progress.parts.append({**part, "tokens": piece.choice.request.stats.tokens})
             ended = bool(piece.choice.finish) and not piece.text
             differs = not ended or piece.choice.text not in texts
             if (not texts or ended) and differs:
-                for part in told.parts:
+                for part in progress.parts:
                     yield part
-                told.parts.clear()
+                progress.parts.clear()
             if not ended:
                 continue
             last = piece.choice.index == len(generation.requests) - 1 or piece.choice.finish == "cancelled"
@@ -106,23 +105,23 @@ async def answers(state: AppState, generation: GenerationRequest, count: int) ->
             stop = last or len(texts) + differs == count
             if differs:
                 texts.append(piece.choice.text)
-                ends.append({**_end(piece.choice, told), "stop": stop})
+                ends.append({**_end(piece.choice, progress), "stop": stop})
                 yield ends[-1]
             elif stop:
                 yield {name: ends[0][name] for name in ("index", "text", "tokens", "confidence")} | {"stop": True}
             if stop:
                 return
-            told = _AnswerProgress(len(texts))
+            progress = _AnswerProgress(len(texts))
 
 
-def _end(choice: Choice, told: _AnswerProgress) -> Event:
+def _end(choice: Choice, progress: _AnswerProgress) -> Event:
     stats, stopped = choice.request.stats, choice.ending.reason if choice.ending else ""
     return {
-        "index": told.index,
+        "index": progress.index,
         "text": "",
         "finish": stopped if choice.finish == "stop" and stopped else choice.finish,
         "tokens": stats.tokens,
-        "confidence": told.confidence,
+        "confidence": progress.confidence,
         "tau": round(stats.tau, 3),
         "timings": timings([choice.request]),
     }

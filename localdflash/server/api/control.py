@@ -107,8 +107,8 @@ async def ps(http: HttpRequest, state: AppState) -> Response:
     schedulers = [one.scheduler for one in engines.workers if one.scheduler]
     return json_response(
         {
-            **(_of_worker(engines, worker) if worker else {}),
-            "pairs": [_of_worker(engines, one) for one in engines.workers],
+            **(_worker_status(engines, worker) if worker else {}),
+            "pairs": [_worker_status(engines, one) for one in engines.workers],
             "requests": sum(one.totals.requests for one in schedulers),
             "running": sum(one.running is not None for one in schedulers),
             "waiting": sum(one.queue_length for one in schedulers),
@@ -120,10 +120,10 @@ async def ps(http: HttpRequest, state: AppState) -> Response:
     )
 
 
-def _of_worker(engines: Engines, worker: PairWorker) -> dict[str, Any]:
+def _worker_status(engines: Engines, worker: PairWorker) -> dict[str, Any]:
     """Return the status of one pair."""
     loaded, scheduler = worker.loaded, worker.scheduler
-    about: dict[str, Any] = _about(loaded) if loaded else {"pair": worker.options.pair, "doing": worker.doing}
+    about: dict[str, Any] = _pair_status(loaded) if loaded else {"pair": worker.options.pair, "doing": worker.doing}
     if PROGRAM in about.get("memory", ()):
         about["memory"] = _with_prefixes(engines, worker, about["memory"])
     return {
@@ -138,12 +138,12 @@ def _of_worker(engines: Engines, worker: PairWorker) -> dict[str, Any]:
 def _with_prefixes(engines: Engines, worker: PairWorker, measured: Parts) -> Parts:
     """Return the memory with the prefix cache as a part; take it and all other pairs out of the program's part."""
     held = worker.prefix_bytes
-    beside = sum(one.prefix_bytes + _own(one) for one in engines.workers if one is not worker)
+    beside = sum(one.prefix_bytes + _process_bytes(one) for one in engines.workers if one is not worker)
     program = {PROGRAM: max(measured[PROGRAM] - held - beside, 0)}
     return {**measured, **program, **({PREFIXES: held} if worker.scheduler else {})}
 
 
-def _own(worker: PairWorker) -> int:
+def _process_bytes(worker: PairWorker) -> int:
     """Return the bytes of a pair in this process's memory, without the program."""
     if not worker.loaded:
         return 0
@@ -152,7 +152,7 @@ def _own(worker: PairWorker) -> int:
     return total({**in_process, PROGRAM: 0})
 
 
-def _about(loaded: LoadedPair) -> dict[str, Any]:
+def _pair_status(loaded: LoadedPair) -> dict[str, Any]:
     return {
         "pair": loaded.files.id,
         "backend": loaded.backend,
@@ -178,7 +178,7 @@ async def load(http: HttpRequest, state: AppState, body: LoadRequest) -> Respons
     changes = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not UNSET}
     loading = state.engines.load(body.role or None, changes, body.others)
     try:
-        return json_response(_about(await until_disconnect(http.receive, loading)))
+        return json_response(_pair_status(await until_disconnect(http.receive, loading)))
     except LocaldflashError as error:
         told = as_api_error(error)
         raise ApiError(400 if told.status == 500 else told.status, str(told), code=told.code or "load_failed") from None

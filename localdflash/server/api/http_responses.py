@@ -103,7 +103,7 @@ async def json_of(http: HttpRequest, work: Coroutine[Any, Any, Any]) -> Response
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`; if the client leaves before, cancel the work and raise ClientDisconnect."""
-    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
+    task, gone = asyncio.create_task(work), asyncio.create_task(_wait_for_disconnect(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -115,7 +115,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -163,17 +163,17 @@ class CompletionShape:
 
     def part(self, piece: ChoicePiece) -> dict[str, Any]:
         """See `ChatShape`."""
-        return self._told(piece.choice, piece.text, piece.chosen, None)
+        return self._choice(piece.choice, piece.text, piece.chosen, None)
 
     def last(self, choice: Choice) -> list[dict[str, Any]]:
         """See `ChatShape`."""
-        return [self._told(choice, "", (), choice.finish)]
+        return [self._choice(choice, "", (), choice.finish)]
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """See `ChatShape`."""
-        return self._told(choice, choice.text, choice.chosen, choice.finish)
+        return self._choice(choice, choice.text, choice.chosen, choice.finish)
 
-    def _told(self, choice: Choice, text: str, chosen: Sequence[SampledToken], finish: str | None) -> dict[str, Any]:
+    def _choice(self, choice: Choice, text: str, chosen: Sequence[SampledToken], finish: str | None) -> dict[str, Any]:
         return {
             "index": choice.index,
             "text": text,
@@ -214,7 +214,7 @@ async def completions(http: HttpRequest, state: AppState, body: CompletionReques
     """Answer with what follows a prompt."""
     role = state.engines.continuing if body.suffix is None else "completion"
     loaded = await state.ready(role, body.model)
-    generation = await asyncio.to_thread(_of_prompts, loaded, body, state.grammars(loaded))
+    generation = await asyncio.to_thread(_prepare_completions, loaded, body, state.grammars(loaded))
     return await answer(http, state, generation, body, CompletionShape(loaded.tokenizer, body.logprobs is not None))
 
 
@@ -246,7 +246,7 @@ async def embeddings(http: HttpRequest, state: AppState) -> Response:
     raise ApiError(404, NO_EMBEDDINGS, code="not_offered")
 
 
-def _of_prompts(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars) -> GenerationRequest:
+def _prepare_completions(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars) -> GenerationRequest:
     prompts, count = prompts_of(body.prompt), body.n or 1
     if len(prompts) * count > MAX_CHOICES:
         raise ApiError(400, f"more than {MAX_CHOICES} choices of all prompts", param="n", code="invalid_value")

@@ -43,7 +43,7 @@ class ResponseWriter:
         async with aclosing(self.answer.run(state, self.generation)) as changes:
             async for change in changes:
                 if change:
-                    for event in self._of_block(change.block, change):
+                    for event in self._block_events(change.block, change):
                         yield event
                 else:
                     for name in ("created", "in_progress"):
@@ -66,25 +66,25 @@ class ResponseWriter:
         number, self._number = self._number, self._number + 1
         return {"type": kind, "sequence_number": number, **fields}
 
-    def _of_block(self, block: AnswerBlock, change: BlockEvent) -> Iterator[Event]:
+    def _block_events(self, block: AnswerBlock, change: BlockEvent) -> Iterator[Event]:
         kind, called = _CONTENTS[block.kind], block.kind == "call"
         match change.what:
             case "begin":
                 item = _item(block, "in_progress", begun=True)
                 yield self._event("response.output_item.added", output_index=block.number, item=item)
                 if not called:
-                    yield self._about(block, "response.content_part.added", part=_part(block, ""))
+                    yield self._content_event(block, "response.content_part.added", part=_part(block, ""))
             case "more":
-                yield self._about(block, f"{kind}.delta", delta=change.text)
+                yield self._content_event(block, f"{kind}.delta", delta=change.text)
             case "end":
                 whole = {"name": block.name, "arguments": block.text or "{}"} if called else {"text": block.text}
-                yield self._about(block, f"{kind}.done", **whole)
+                yield self._content_event(block, f"{kind}.done", **whole)
                 if not called:
-                    yield self._about(block, "response.content_part.done", part=_part(block, block.text))
+                    yield self._content_event(block, "response.content_part.done", part=_part(block, block.text))
                 item = _item(block, self._status(block))
                 yield self._event("response.output_item.done", output_index=block.number, item=item)
 
-    def _about(self, block: AnswerBlock, kind: str, **fields: Any) -> Event:
+    def _content_event(self, block: AnswerBlock, kind: str, **fields: Any) -> Event:
         """Return an event about the content of an item, or the arguments of a call."""
         place: Event = {} if block.kind == "call" else {"content_index": 0}
         said = block.kind == "text" and "part" not in fields
@@ -154,13 +154,13 @@ async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRe
 
 def chat_request(body: bodies.ResponsesRequest) -> schemas.ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
-    _refuse_what_is_kept(body)
+    _refuse_stored_state(body)
     choice, form = body.tool_choice, body.text.format if body.text else None
     if form and form.type == "json_schema" and form.schema is None:
         raise bad("text.format.schema", "missing")
     return schemas.ChatRequest(
         **body.shared(),
-        messages=_instructed(body.instructions or "", messages_of_items(body.input)),
+        messages=_with_system(body.instructions or "", messages_of_items(body.input)),
         tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())],
         tool_choice=schemas.NamedTool("function", schemas.CalledFunction(choice.name))
         if isinstance(choice, bodies.NamedChoice)
@@ -172,7 +172,7 @@ def chat_request(body: bodies.ResponsesRequest) -> schemas.ChatRequest:
     )
 
 
-def _refuse_what_is_kept(body: bodies.ResponsesRequest) -> None:
+def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
     refused = {
         **dict.fromkeys(("previous_response_id", "conversation", "prompt"), NOT_STORED),
         **{name: f"{NOT_STORED}, with {name} false" for name in ("store", "background")},
@@ -186,7 +186,7 @@ def _refuse_what_is_kept(body: bodies.ResponsesRequest) -> None:
         raise ApiError(400, told, param="truncation", code="unsupported_parameter")
 
 
-def _instructed(instructions: str, messages: list[schemas.ChatMessage]) -> list[schemas.ChatMessage]:
+def _with_system(instructions: str, messages: list[schemas.ChatMessage]) -> list[schemas.ChatMessage]:
     """The messages behind one of the system, which what stands first in that role belongs to: templates take one."""
     first = next((at for at, one in enumerate(messages) if one.role not in ("system", "developer")), len(messages))
     parts = [instructions, *(str(one.content) for one in messages[:first])]
@@ -198,7 +198,7 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
     """Return the messages of a conversation."""
     if isinstance(given, str):
         return [schemas.ChatMessage("user", given)]
-    told = list[schemas.ChatMessage]()
+    messages = list[schemas.ChatMessage]()
     answering = False  # the last message is one of the model's that goes on
     for number, raw in enumerate(given):
         place = f"input[{number}]"
@@ -207,23 +207,25 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
             isinstance(item, bodies.MessageItem) and item.role == "assistant"
         )
         if answers and not answering:
-            told.append(schemas.ChatMessage("assistant", "", ""))
+            messages.append(schemas.ChatMessage("assistant", "", ""))
         answering = answers
         match item:
             case bodies.MessageItem() if answers:
-                told[-1].content = f"{told[-1].content}{text_of(item.content, f'{place}.content')}"
+                messages[-1].content = f"{messages[-1].content}{text_of(item.content, f'{place}.content')}"
             case bodies.MessageItem():
-                told.append(schemas.ChatMessage(item.role, text_of(item.content, f"{place}.content")))
+                messages.append(schemas.ChatMessage(item.role, text_of(item.content, f"{place}.content")))
             case bodies.CallItem():
                 call = schemas.ToolCall(schemas.CalledFunction(item.name, item.arguments), item.call_id)
-                told[-1].tool_calls = [*(told[-1].tool_calls or ()), call]
+                messages[-1].tool_calls = [*(messages[-1].tool_calls or ()), call]
             case bodies.ReasoningItem():
                 thoughts = item.content or item.summary or []
-                told[-1].reasoning_content = (told[-1].reasoning_content or "") + text_of(thoughts, f"{place}.content")
+                messages[-1].reasoning_content = (messages[-1].reasoning_content or "") + text_of(
+                    thoughts, f"{place}.content"
+                )
             case bodies.OutputItem():
                 output = text_of(item.output, f"{place}.output")
-                told.append(schemas.ChatMessage("tool", output, tool_call_id=item.call_id))
-    return told
+                messages.append(schemas.ChatMessage("tool", output, tool_call_id=item.call_id))
+    return messages
 
 
 def _parsed_item(place: str, raw: dict[str, object]) -> bodies.Item:
