@@ -6,13 +6,10 @@ text on the same names with `-tint`. The ANSI themes use the terminal's 16 colou
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-from rich.color import Color as RichColor
-from rich.color import ColorSystem
 from textual.app import App
-from textual.color import Color, Lab, rgb_to_lab
+from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
 DEFAULT = "localdflash-dark"
@@ -53,16 +50,39 @@ _COLOURS = {
         "#d0d0d0 #00405f #00505f #8a8a8a #5fd7ff #ffd75f #ffafff #004a52 #4a3c00 #4a004a",
     ),
 }
+# The most similar colours that a terminal of 256 colours shows as they are, and that are as readable.
+_COLOURS_256 = {
+    "dark": (
+        "#191919 #232323 #2d2d2d #e5e5e5 #87afd7 #87d7d7 #d7afff #d7af5f #ff8787 #87d7af",
+        "#b2b2b2 #424242 #424242 #4c4c4c #87d7d7 #ffd75f #d7afff #005f5f #5f5f00 #383838",
+    ),
+    "light": (
+        "#ffffff #f9f9f9 #efefef #2d2d2d #005faf #005f5f #5f0087 #875f00 #af0000 #005f00",
+        "#606060 #afd7ff #afd7ff #c6c6c6 #005f87 #875f00 #5f0087 #afd7d7 #ffd7af #d7d7ff",
+    ),
+    "dusk": (
+        "#232323 #2d2d2d #383838 #efefef #d7afff #87d7d7 #ffafd7 #d7af87 #ff8787 #afd787",
+        "#afafd7 #424242 #5f005f #5f5f87 #87d7d7 #d7af5f #ffafd7 #005f5f #5f5f00 #5f5f87",
+    ),
+    "sand": (
+        "#f9f9f9 #f9f9f9 #d7d7af #2d2d2d #870000 #005f5f #87005f #5f5f00 #870000 #005f00",
+        "#606060 #ffd7af #ffd7af #afaf87 #005f5f #5f5f00 #87005f #afd7d7 #ffd787 #ffd7ff",
+    ),
+    "contrast": (
+        "#050505 #0f0f0f #232323 #ffffff #5fd7ff #5fffd7 #ffafff #ffd75f #ff8787 #87ff87",
+        "#dbdbdb #005f87 #005f5f #939393 #5fd7ff #ffd75f #ffafff #005f5f #5f5f00 #5f005f",
+    ),
+}
 
 
-def _own(name: str) -> Theme:
-    """Return one of our themes."""
-    first, second = _COLOURS[name]
+def make_theme(name: str, *, few: bool = False) -> Theme:
+    """Return one of our themes, with `few` for a terminal of 256 colours."""
+    first, second = (_COLOURS_256 if few else _COLOURS)[name]
     fields: dict[str, Any] = dict(zip(_FIELDS.split(), first.split(), strict=True))
     variables = dict(zip(_VARIABLE_FIELDS.split(), second.split(), strict=True))
     dark = name not in ("light", "sand")
     variables |= {
-        "block-cursor-foreground": "#ffffff" if dark else "#10151b",
+        "block-cursor-foreground": "#ffffff" if dark else "#000000" if few else "#10151b",
         "block-cursor-text-style": "none",
         "block-cursor-blurred-background": fields["panel"],
         "block-cursor-blurred-foreground": fields["foreground"],
@@ -72,14 +92,11 @@ def _own(name: str) -> Theme:
         "scrollbar-background": fields["surface"],
         "own": variables["text-muted"],
         "own-tint": fields["background"],
-        "success-tint": _mix(fields["surface"], fields["success"]),
-        "error-tint": _mix(fields["surface"], fields["error"]),
     }
+    for kind in ("success", "error"):  # none of the 256 colours is faint enough
+        tint = Color.parse(fields["surface"]).blend(Color.parse(fields[kind]), 0.0 if few else _DIFF_TINT_SHARE)
+        variables[f"{kind}-tint"] = tint.hex.lower()
     return Theme(name=f"localdflash-{name}", dark=dark, variables=variables, **fields)
-
-
-def _mix(ground: str, colour: str) -> str:
-    return Color.parse(ground).blend(Color.parse(colour), _DIFF_TINT_SHARE).hex.lower()
 
 
 def _of_the_terminal(name: str) -> Theme:
@@ -89,7 +106,7 @@ def _of_the_terminal(name: str) -> Theme:
 
 # By name, in the order in which they are offered.
 THEMES: Mapping[str, Theme] = {
-    theme.name: theme for theme in (*map(_own, _COLOURS), *map(_of_the_terminal, ("ansi-dark", "ansi-light")))
+    theme.name: theme for theme in (*map(make_theme, _COLOURS), *map(_of_the_terminal, ("ansi-dark", "ansi-light")))
 }
 
 
@@ -97,69 +114,4 @@ def register(app: App[Any]) -> None:
     """Register all themes with an app, in the colours of its terminal."""
     few = app.console.color_system == "256"
     for theme in THEMES.values():
-        app.register_theme(for_256(theme) if few and not theme.ansi else theme)
-
-
-MIN_CONTRAST = 4.5  # of WCAG AA
-_GROUNDS = ("background", "surface", "panel")
-_TEXTS = ("foreground", "primary", "secondary", "accent", "warning", "error", "success")
-_VARIABLES = ("text-muted", "dflash", "lookup", "grammar", "own")  # that are texts
-_STEPS = (0, 95, 135, 175, 215, 255)
-_CANDIDATE_COLOURS = [(r, g, b) for r in _STEPS for g in _STEPS for b in _STEPS] + [(g, g, g) for g in range(256)]
-
-
-def for_256(theme: Theme) -> Theme:
-    """Return the theme in the 256 colours of a terminal, each the most similar one that is readable."""
-    grounds: dict[str, Any] = {name: nearest(getattr(theme, name)) for name in _GROUNDS}
-    texts: dict[str, Any] = {name: nearest(getattr(theme, name), grounds["panel"]) for name in _TEXTS}
-    variables = theme.variables | {name: nearest(theme.variables[name], grounds["panel"]) for name in _VARIABLES}
-    for name, value in theme.variables.items():
-        if name.endswith("-tint"):
-            variables[name] = nearest(value, texts["foreground"], tint=True)
-        elif name in ("block-cursor-background", "input-selection-background"):
-            variables[name] = nearest(value, variables["text-muted"])
-        elif name not in _VARIABLES:
-            variables[name] = nearest(value)
-    variables["own-tint"] = grounds["background"]
-    variables |= dict.fromkeys(("success-tint", "error-tint"), grounds["surface"])  # no colour is as faint
-    return replace(theme, **grounds, **texts, variables=variables)
-
-
-@cache
-def nearest(value: str, against: str = "", *, tint: bool = False) -> str:
-    """Return the most similar of the 256 colours that is readable on `against`; for a `tint` the hue counts most."""
-    if not value.startswith("#"):
-        return value
-    target, weight = rgb_to_lab(Color.parse(value)), 0.3 if tint else 1.0
-    ground = _downgraded(*Color.parse(against).rgb) if against else None
-    readable = [one for one in _all_256() if ground is None or _contrast(one[1], ground) >= MIN_CONTRAST]
-    return Color(*min(readable, key=lambda one: _distance(one[2], target, weight))[0]).hex.lower()
-
-
-@cache
-def _all_256() -> list[tuple[tuple[int, int, int], Color, Lab]]:
-    """Return each of the 256 colours once: an RGB value that is shown as it, and the colour shown."""
-    displayed = {_downgraded(*rgb): rgb for rgb in _CANDIDATE_COLOURS}
-    return [(rgb, colour, rgb_to_lab(colour)) for colour, rgb in displayed.items()]
-
-
-@cache
-def _downgraded(*rgb: int) -> Color:
-    displayed = RichColor.from_rgb(*rgb).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
-    return Color(displayed.red, displayed.green, displayed.blue)
-
-
-def _distance(one: Lab, other: Lab, weight: float) -> float:
-    return weight * (one.L - other.L) ** 2 + (one.a - other.a) ** 2 + (one.b - other.b) ** 2
-
-
-def _contrast(one: Color, other: Color) -> float:
-    """Return the contrast of two colours, as WCAG 2 defines it."""
-    dark, light = sorted((_luminance(one), _luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@cache
-def _luminance(colour: Color) -> float:
-    linear = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized)
-    return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+        app.register_theme(theme if theme.ansi else make_theme(theme.name.removeprefix("localdflash-"), few=few))

@@ -14,7 +14,7 @@ from textual.theme import Theme
 from localdflash.base.errors import LocaldflashError
 from localdflash.tui.painting import LOOKS, Palette
 from localdflash.tui.saved_state import TuiState, load, save, state_file
-from localdflash.tui.themes import DEFAULT, THEMES, VARIABLE_DEFAULTS, for_256
+from localdflash.tui.themes import DEFAULT, THEMES, VARIABLE_DEFAULTS, make_theme
 from localdflash.tui.tints import STEP, TINTS
 
 OWN = [f"localdflash-{name}" for name in ("dark", "light", "dusk", "sand", "contrast")]
@@ -61,7 +61,7 @@ def in_256_colours(value: str) -> str:
 @pytest.mark.parametrize("theme", OWN)
 def test_text_has_the_contrast_of_wcag_aa(theme: str) -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-    values, few = values_of(THEMES[theme]), values_of(for_256(THEMES[theme]))
+    values, few = values_of(THEMES[theme]), values_of(make_theme(theme.removeprefix("localdflash-"), few=True))
     for text, ground in PAIRS:
         assert contrast(values[text], values[ground]) >= 4.5, (text, ground)
         least = 3.2 if (text, ground) in LEGEND or text == "warning" else 4.5
