@@ -6,7 +6,7 @@ the editor closed a bracket. An item that closes the brackets again replaces the
 
 import re
 
-from localdflash.code.fim.brackets import CLOSERS, Brackets
+from localdflash.code.fim.brackets import Brackets
 
 PAIRS = ("()", "[]", "{}", '""', "''", "``")
 _CLOSERS = re.compile(r"[)\]}\"'`]+(?=[ \t]*\Z)")
@@ -22,7 +22,7 @@ def closed_after(language: str, line: str, rest: str) -> str:
         quote = brackets.inside
         if quote and not left.startswith(quote):
             return ""
-        if not quote and not (brackets.stack and left[0] in CLOSERS and brackets.stack[-1].is_closed_by(left[0])):
+        if not quote and not (brackets.stack and brackets.stack[-1].closer == left[0]):
             return ""
         closer = quote or left[0]
         brackets.feed(closer)
@@ -35,7 +35,7 @@ def closes_again(language: str, line: str, closed: str, text: str) -> bool:
     read, depth = _read(language, line), len(_read(language, line + closed).stack)
     for char in text:
         read.feed(char)
-        if len(read.stack) <= depth and read.in_code:
+        if len(read.stack) <= depth and not read.inside:
             return True
     return False
 

@@ -194,6 +194,6 @@ def test_an_image_gets_what_an_install_needs_and_starts_one_command() -> None:
     lines = dict(line.split(maxsplit=1) for line in (ROOT / "Dockerfile").read_text().splitlines() if line)
     program, (name, *options) = json.loads(lines["ENTRYPOINT"]), json.loads(lines["CMD"])
     assert program == [*PROJECT["project"]["scripts"]]
-    command = cli.get_command(click.Context(cli), name)
+    _, command, _ = cli.resolve_command(click.Context(cli), [name])
     assert command
     assert command.make_context(name, options).params["port"] == int(lines["EXPOSE"])

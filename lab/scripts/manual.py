@@ -50,7 +50,7 @@ def man_page() -> str:
 
 def _section(name: str, group: click.Group, parent: click.Context) -> Iterator[str]:
     """Yield the roff of a command and of its own commands."""
-    command = group.get_command(parent, name)
+    _, command, _ = group.resolve_command(parent, [name])
     assert command
     if command.hidden:
         return

@@ -15,7 +15,7 @@ from localdflash.code.context.gather import gather
 from localdflash.code.context.index import Workspace
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.healing import unfinished_word
-from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillContext, assemble
+from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, assemble
 from localdflash.lab.train.adapter_holes import Holes, TrainingHole
 from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
@@ -46,7 +46,7 @@ class FimScene:
     language: str
     text: str
     hole: TrainingHole
-    others: list[InfillContext]
+    others: list[ContextPiece]
 
     @property
     def after(self) -> str:
@@ -99,15 +99,13 @@ class FillExamples:
         place = Gap(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
         return assemble(self._encoder, form, CONTEXT, place, scene.others, MIN_ANSWER_TOKENS, word, most).ids
 
-    def _others(self, file: OpenFile, hole: TrainingHole, rng: random.Random) -> list[InfillContext]:
+    def _others(self, file: OpenFile, hole: TrainingHole, rng: random.Random) -> list[ContextPiece]:
         edits, line = EditHistory(), file.text.count("\n", 0, hole.start)
         if rng.random() < WITH_EDITS:
             self._edit(edits, file, line, rng)
         if rng.random() < WITH_OTHERS:
-            pieces = gather(self._workspace, file, line, self._open(file, rng), edits, CHARACTERS)
-        else:
-            pieces = edits.diffs(4)
-        return [_context(piece) for piece in pieces]
+            return gather(self._workspace, file, line, self._open(file, rng), edits, CHARACTERS)
+        return edits.diffs(4)
 
     def _open(self, file: OpenFile, rng: random.Random) -> Sequence[OpenFile]:
         """Return other files of the package that an editor might have open."""
@@ -132,7 +130,3 @@ class FillExamples:
 def word_to_heal(before: str, rng: random.Random) -> str:
     """The word that ends a text and is drawn again; sometimes none, as for clients that ask without healing."""
     return unfinished_word(before.rpartition("\n")[2]) if rng.random() >= UNHEALED else ""
-
-
-def _context(piece: ContextPiece) -> InfillContext:
-    return InfillContext(piece.kind, piece.name, piece.text, piece.weight)

@@ -12,10 +12,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.text.sanitize import printable
@@ -27,75 +26,43 @@ COMPLETES = "_LOCALDFLASH_COMPLETE"  # click's name for it
 SPINS = "10000"
 
 
-class CommandEntry(NamedTuple):
-    """A command: where it is defined (`module:attribute`) and its line in `--help`."""
-
-    place: str
-    help: str
-
-
-COMMANDS = {
-    "chat": CommandEntry("localdflash.cli.chat_command:command", "Chat with the model, or answer one prompt."),
-    "complete": CommandEntry("localdflash.cli.complete_command:command", "Complete the code at FILE:LINE:COL."),
-    "serve": CommandEntry("localdflash.cli.serve:command", "Run the engine that editors and the other commands share."),
-    "lsp": CommandEntry("localdflash.cli.lsp:command", "Serve completions to an editor (language server)."),
-    "bench": CommandEntry(
-        "localdflash.lab.cli.bench_command:command", "Measure speed, latency and quality on this machine."
-    ),
-    "models": CommandEntry(
-        "localdflash.cli.models_command:command", "List, download and remove pairs of target and drafter."
-    ),
-    "train": CommandEntry("localdflash.lab.cli.train_command:command", "Train a target or a drafter."),
-    "export": CommandEntry(
-        "localdflash.cli.export_command:command", "Print how to run a pair in vLLM, SGLang or llama-server."
-    ),
-    "config": CommandEntry("localdflash.cli.config_command:command", "Show or change settings."),
-    "doctor": CommandEntry("localdflash.cli.doctor.command:command", "Check hardware, libraries and models."),
+COMMANDS = {  # module and line in `--help` by name
+    "chat": ("localdflash.cli.chat_command", "Chat with the model, or answer one prompt."),
+    "complete": ("localdflash.cli.complete_command", "Complete the code at FILE:LINE:COL."),
+    "serve": ("localdflash.cli.serve", "Run the engine that editors and the other commands share."),
+    "lsp": ("localdflash.cli.lsp", "Serve completions to an editor (language server)."),
+    "bench": ("localdflash.lab.cli.bench_command", "Measure speed, latency and quality on this machine."),
+    "models": ("localdflash.cli.models_command", "List, download and remove pairs of target and drafter."),
+    "train": ("localdflash.lab.cli.train_command", "Train a target or a drafter."),
+    "export": ("localdflash.cli.export_command", "Print how to run a pair in vLLM, SGLang or llama-server."),
+    "config": ("localdflash.cli.config_command", "Show or change settings."),
+    "doctor": ("localdflash.cli.doctor.command", "Check hardware, libraries and models."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that lists its commands without importing them, and imports one when it is called."""
+    """Group whose commands are stubs with a help line; a command's module is imported when the command is called."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            **options, commands=[click.Command(name, short_help=line) for name, (_, line) in COMMANDS.items()]
+        )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See click."""
+        """Return the names in the order of `COMMANDS`."""
         return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See click."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute = COMMANDS[cmd_name].place.split(":")
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See click; suggests what was meant, which older versions do not."""
-        if args[0] not in COMMANDS:
-            from localdflash.base.files.strict_toml import did_you_mean
-
-            ctx.fail(f"no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
-        return super().resolve_command(ctx, args)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """See click, which would import every command for this."""
-        named = [
-            CompletionItem(name, help=entry.help) for name, entry in COMMANDS.items() if name.startswith(incomplete)
-        ]
-        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See click."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        """Replace the stub by the command."""
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, stub and importlib.import_module(COMMANDS[str(name)][0]).command, rest
 
 
 @dataclass
 class GlobalOptions:
-    """The values of the global options."""
+    """Values of the global options."""
 
     debug: bool = False
 
@@ -104,23 +71,9 @@ def _set_debug(context: click.Context, _option: click.Parameter, value: bool) ->
     context.ensure_object(GlobalOptions).debug = value
 
 
-def _show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
-    if not value or context.resilient_parsing:
-        return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        click.echo(f"localdflash {version('localdflash')}")
-    except PackageNotFoundError:
-        click.echo("localdflash, from a source tree that is not installed")
-    context.exit()
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, is_eager=True, expose_value=False, callback=_set_debug, help="Show tracebacks.")
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
-)
+@click.version_option(package_name="localdflash", message="%(prog)s %(version)s", help="Show the version.")
 def cli() -> None:
     """Run a local coding assistant: a quantized model and a drafter that makes it fast, offline."""
 
@@ -129,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -140,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if COMPLETES in os.environ:
-            return 1  # a shell asks what may come next: whatever is said lands in the line that is being typed
+            return 1  # a shell prints any output into the line that is being typed
         if run.debug:
             traceback.print_exception(error)
         return _report(error)
@@ -148,15 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Print an error to stderr as one line; return the exit code."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             error.show()
             return error.exit_code
         case click.Abort() | KeyboardInterrupt():
             return INTERRUPTED
-        case BrokenPipeError():
-            # Nobody reads any more; Python would complain again when it flushes at exit.
+        case BrokenPipeError():  # Python would report it again when it flushes stdout at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         case _:
@@ -166,7 +117,6 @@ def _report(error: BaseException) -> int:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    """Return the message and the exit code of an error."""
     match error:
         case LocaldflashError():
             return str(error), error.exit_code

@@ -1,4 +1,4 @@
-"""`localdflash chat`: a conversation on a full screen, line by line, or one answer for a script."""
+"""`localdflash chat`: a full-screen chat, a line-by-line chat, or one answer for a script."""
 
 import gc
 import os
@@ -17,6 +17,7 @@ from localdflash.cli.options import (
     chat_pair_options,
     daemon_option,
     given,
+    no_draft_option,
     requested_engine,
     sampling_options,
     take_sampling,
@@ -29,28 +30,19 @@ if TYPE_CHECKING:
     from localdflash.chat.messages import Attachment
 
 Session = int | Literal["latest"] | None
-ESCAPE_MS = "40"  # milliseconds until a lone Esc is one, and no longer the beginning of another key
-FEW_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminals with fewer than 256, or with all
-MAX_ANSWER_TOKENS = 256  # tokens of the longest answer that is printed, where nobody says
+ESCAPE_MS = "40"  # after which a lone Esc is no longer the beginning of another key
+NOT_256_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminals with fewer or more
+MAX_ANSWER_TOKENS = 256  # default for printed answers
 
 
 @click.command()
-@click.option(
-    "-p",
-    "--prompt",
-    help="Answer this prompt and exit. Files named in it (@path) and text on stdin are attached. Default: stdin is the"
-    " prompt.",
-)
+@click.option("-p", "--prompt", help="Answer this prompt and exit; @path and stdin are attached. Default: stdin.")
 @click.option("--system", default="", help="System prompt.")
-@click.option(
-    "--role", metavar="NAME", shell_complete=shell_completion.roles, help="Named system prompt; /role lists the names."
-)
-@click.option("-c", "--continue", "goes_on", is_flag=True, help="Continue the most recent chat in this folder.")
+@click.option("--role", metavar="NAME", shell_complete=shell_completion.roles, help="Named system prompt, see /role.")
+@click.option("-c", "--continue", "latest", is_flag=True, help="Continue the most recent chat in this folder.")
 @click.option("--resume", type=click.IntRange(1), metavar="ID", help="Continue the chat with this id.")
 @click.option("--no-log", is_flag=True, help="Do not save this chat.")
-@click.option(
-    "--plain", is_flag=True, help="Use a line-by-line interface instead of the full screen, for screen readers."
-)
+@click.option("--plain", is_flag=True, help="Chat line by line instead of on the full screen, for screen readers.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),
@@ -58,11 +50,7 @@ MAX_ANSWER_TOKENS = 256  # tokens of the longest answer that is printed, where n
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer and its statistics as JSON.")
 @click.option("--jsonl", is_flag=True, help="Stream the answer as JSON Lines.")
-@click.option(
-    "--no-draft",
-    is_flag=True,
-    help="Disable drafting, for comparison; the text is identical. A printed answer uses a private engine.",
-)
+@no_draft_option
 @daemon_option
 @chat_pair_options
 @sampling_options
@@ -73,7 +61,7 @@ def command(
     prompt: str | None,
     system: str,
     role: str | None,
-    goes_on: bool,
+    latest: bool,
     resume: int | None,
     no_log: bool,
     plain: bool,
@@ -86,12 +74,12 @@ def command(
 ) -> int:
     """Chat with the model: full screen, line by line with --plain, or a single answer with -p or text on stdin.
 
-    What is printed: the answer on stdout, everything else on stderr.
+    Answers are printed to stdout, everything else to stderr.
     """
     sampling = take_sampling(options)
-    session = _session(goes_on, resume, no_log)
-    system = _system(system, role)
-    prompt, beside = _given(prompt)
+    session = _session(latest, resume, no_log)
+    system = _system_prompt(system, role)
+    prompt, attachments = _read_prompt(prompt)
     if prompt is not None and not prompt.strip():
         raise UsageError("the prompt is empty; pass text with -p or on stdin")
     if prompt is None and (as_json or jsonl):
@@ -107,25 +95,24 @@ def command(
         with early_keys_kept():
             settings = ChatSettings(**sampling, max_tokens=max_tokens, draft=not no_draft)
             chats = None if no_log else chats_file()
-            return _on_screen(ctx, options, settings, chats, system, session, no_daemon)
-    from localdflash.cli.console_chat import OutputFormat, answer_once, open_chat
+            return _run_screen(ctx, options, settings, chats, system, session, no_daemon)
+    from localdflash.cli.console_chat import answer_once, open_chat
 
-    form: OutputFormat = "json" if as_json else "jsonl" if jsonl else "text"
     settings = ChatSettings(**sampling, max_tokens=max_tokens or MAX_ANSWER_TOKENS, draft=not no_draft)
     chats = None if no_log or (prompt is not None and session is None) else chats_file()
     source = _source(ctx, options, alone=no_daemon or no_draft, watched=False, no_draft=no_draft)
     with open_chat(source, chats, settings, system) as chat:
         if session is not None:
-            chat.wait(chat.go_on(session, system))
+            chat.wait(chat.resume(session, system))
         if prompt is not None:
-            return answer_once(chat, prompt, form, beside)
+            return answer_once(chat, prompt, "json" if as_json else "jsonl" if jsonl else "text", attachments)
         from localdflash.cli.line_chat import converse
 
         return converse(chat)
 
 
-def _given(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
-    """Return what is asked, and what goes along with it: None where the user is to be asked."""
+def _read_prompt(prompt: str | None) -> "tuple[str | None, tuple[Attachment, ...]]":
+    """Return the prompt and its attachments, from the option or stdin; None if the user will type it."""
     if prompt is None and sys.stdin and sys.stdin.isatty():
         return None, ()
     from localdflash.cli.console_chat import read_attachment, read_mentions, read_stdin
@@ -140,7 +127,7 @@ def chats_file() -> Path:
     return paths.data_folder() / "chats.db"
 
 
-def _on_screen(
+def _run_screen(
     ctx: click.Context,
     options: dict[str, Any],
     settings: ChatSettings,
@@ -150,9 +137,9 @@ def _on_screen(
     no_daemon: bool,
 ) -> int:
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
-    if not os.environ.get("COLORTERM") and not re.search(FEW_COLOURS, os.environ.get("TERM", "")):
-        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # by its name alone most terminals count as one of 16
-    gc.disable()  # it would search for garbage 20 times while all these modules are loaded
+    if not os.environ.get("COLORTERM") and not re.search(NOT_256_COLOURS, os.environ.get("TERM", "")):
+        os.environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256")  # Rich assumes 16 for most terminal names
+    gc.disable()  # 20 collections would run while these modules are imported
     from localdflash.cli.output import say
     from localdflash.tui.app_base import ChatStart
     from localdflash.tui.chat_app import ChatApp
@@ -165,38 +152,37 @@ def _on_screen(
     app.run()
     if chats and app.talk.session:
         say(f"localdflash chat --resume {app.talk.session} continues this chat")
-    gc.freeze()  # the interpreter would search all that is left once more: the prompt of the shell waits for it
+    gc.freeze()  # saves the last collection at exit
     return app.return_code or 0
 
 
-def _session(goes_on: bool, resume: int | None, no_log: bool) -> Session:
-    if goes_on and resume is not None:
+def _session(latest: bool, resume: int | None, no_log: bool) -> Session:
+    if latest and resume is not None:
         raise UsageError("--continue and --resume: choose one")
-    session: Session = "latest" if goes_on else resume
+    session: Session = "latest" if latest else resume
     if session is not None and no_log:
         raise UsageError("--no-log cannot be used with --continue or --resume: a resumed chat is saved")
     return session
 
 
-def _system(system: str, role: str | None) -> str:
+def _system_prompt(system: str, role: str | None) -> str:
     if role is None:
         return system
     if system:
         raise UsageError("--system and --role: choose one")
-    from localdflash.chat.roles import load_role as role_text
+    from localdflash.chat.roles import load_role
 
-    return role_text(role)
+    return load_role(role)
 
 
 def _has_screen() -> bool:
-    """Return whether a full screen can be shown."""
     return bool(sys.stdout and sys.stdout.isatty()) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def _source(
     ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True, no_draft: bool = False
 ) -> "ServerSource":
-    """Return the engine or server that answers. `no_draft` needs an engine that is `alone`."""
+    """Return the engine or server that answers; `alone`: a private engine, which `no_draft` needs."""
     from localdflash.chat.answer_sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server

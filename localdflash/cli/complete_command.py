@@ -6,6 +6,7 @@ import re
 import secrets
 import sys
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from localdflash.cli.options import (
     completion_pair_options,
     daemon_option,
     given,
+    no_draft_option,
     requested_engine,
     sampling_options,
     take_sampling,
@@ -38,25 +40,17 @@ if TYPE_CHECKING:
     from localdflash.lsp.engine_completer import Event
 
 MAX_RESTARTS = 2  # of the daemon, for one completion
-MAX_FILE_BYTES = 4_000_000  # bytes
-INDEXING_SECONDS = 10.0  # seconds to look through the repository
-MAX_CONTEXT_CHARS = 8000  # characters of other code; the prompt takes what fits
+MAX_FILE_BYTES = 4_000_000
+INDEXING_SECONDS = 10.0
+MAX_CONTEXT_CHARS = 8000  # of other code
 
 
 @click.command()
 @click.argument("place", metavar="FILE:LINE:COL", shell_complete=shell_completion.file)
 @click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Maximum tokens to insert.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
-@click.option(
-    "--explain",
-    is_flag=True,
-    help="Print the prompt that an editor would send: token budget, parts, and omitted text.",
-)
-@click.option(
-    "--no-draft",
-    is_flag=True,
-    help="Disable drafting and use a private engine, for comparison; the text is identical.",
-)
+@click.option("--explain", is_flag=True, help="Print an editor's prompt: token budget, parts, and omitted text.")
+@no_draft_option
 @click.option("--json", "as_json", is_flag=True, help="Print the insertion and its statistics as JSON.")
 @daemon_option
 @completion_pair_options
@@ -80,45 +74,44 @@ def command(
     """
     params = SamplingParams(**take_sampling(options))
     path, line, column = parse_cursor(place)
-    alone = is_ignored(path)
+    is_ignored = check_allowed(path)
     text = read_text(path)
     offset = offset_of(text, line, column)
-    others = context_of(path, text, line - 1) if explain and not alone else []
     body = {
         **sampling_fields(params, max_tokens),
         "path": path.name,
         "prefix": text[:offset],
         "middle": "",
         "suffix": text[offset:],
-        "context": others,
+        "context": context_of(path, text, line - 1) if explain and not is_ignored else [],
         "mode": "line" if one_line else "auto",
     }
     interrupt = Interrupt()
-    named = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
+    remote = RemoteServer.of(load_config(), options["pair"] if "pair" in given(ctx, options) else "")
     if no_daemon or no_draft:
         with private.started(requested_engine(ctx, {**options, "no_draft": no_draft}, "completion"), say) as client:
-            filled = _request_completion(client, body, interrupt)
-    elif named is None:
-        filled = _fill_by_daemon(requested_engine(ctx, options, "completion"), body, interrupt)
+            completion = _request_completion(client, body, interrupt)
+    elif remote is None:
+        completion = _complete_by_daemon(requested_engine(ctx, options, "completion"), body, interrupt)
     elif explain:
         raise UsageError("--explain needs localdflash's own engine; add --no-daemon")
     else:
-        filled = _fill_by_another(named, body, interrupt)
-    _tell_of_cuts(filled.explained)
-    insertion = filled.text.replace("\n", "\r\n") if "\r\n" in text else filled.text
+        completion = _read_completion(_remote_events(remote, body), interrupt)
+    _report_cuts(completion.explained)
+    insertion = completion.text.replace("\n", "\r\n") if "\r\n" in text else completion.text
     if as_json:
-        explained = filled.explained if explain else {}
-        print_json({"insertion": insertion, "finish": filled.finish, **filled.numbers, **explained})
+        explained = completion.explained if explain else {}
+        print_json({"insertion": insertion, "finish": completion.finish, **completion.numbers, **explained})
     elif explain:
-        sys.stdout.write("".join(f"{printable(line)}\n" for line in explained_lines(filled.explained)))
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in explained_lines(completion.explained)))
     else:
         sys.stdout.write(sanitize(insertion) if sys.stdout.isatty() else insertion)
         sys.stdout.write("\n" if sys.stdout.isatty() else "")
     return 130 if interrupt.set else 0
 
 
-class Insertion(NamedTuple):
-    """The inserted text, why it ended, its statistics, and the prompt if that is known."""
+class Completion(NamedTuple):
+    """Inserted text, finish reason, statistics, and the explained prompt if known."""
 
     text: str
     finish: str
@@ -126,52 +119,47 @@ class Insertion(NamedTuple):
     explained: dict[str, Any]
 
 
-def _fill_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
-    """Complete with the daemon. If that goes away, start it again and repeat the request: the answer is the same."""
+def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrupt: Interrupt) -> Completion:
+    """Complete with the daemon. If it ends, start it again and repeat the request: the answer is the same."""
     client = connect(engine, say)
-    for left in reversed(range(MAX_RESTARTS + 1)):
-        try:
+    for _ in range(MAX_RESTARTS):
+        with suppress(EngineGone, DeviceFailed):
             return _request_completion(client, body, interrupt)
-        except (EngineGone, DeviceFailed) as error:
-            if not left:
-                raise EngineGone(f"{error}: try again") from None
         client = connect(engine, say)
         say(ENGINE_RESTARTED)
-    raise AssertionError
-
-
-def _fill_by_another(engine: RemoteServer, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
-    """Complete with the server that the settings name."""
     try:
-        return _insertion(_events_of(engine, body), interrupt)
-    except EngineGone as error:
+        return _request_completion(client, body, interrupt)
+    except (EngineGone, DeviceFailed) as error:
         raise EngineGone(f"{error}: try again") from None
 
 
-def _events_of(engine: RemoteServer, body: Mapping[str, object]) -> "Generator[Event, None, None]":
+def _remote_events(server: RemoteServer, body: Mapping[str, object]) -> "Generator[Event, None, None]":
+    """Yield the events of a completion by the server that the settings name."""
     from localdflash.lsp.foreign.finding import find_server
 
     with asyncio.Runner() as runner:
-        source = runner.run(find_server(engine.address(), engine.model))
-        events = source.complete(body)
-
-        async def following() -> "Event | None":
-            return await anext(events, None)
-
         try:
-            while event := runner.run(following()):
-                yield event
-        finally:
-            source.close()
+            source = runner.run(find_server(server.address(), server.model))
+            events = source.complete(body)
+
+            async def next_event() -> "Event | None":
+                return await anext(events, None)
+
+            with closing(source):
+                while event := runner.run(next_event()):
+                    yield event
+        except EngineGone as error:
+            raise EngineGone(f"{error}: try again") from None
 
 
-def _request_completion(client: Client, body: Mapping[str, object], interrupt: Interrupt) -> Insertion:
-    """Complete with localdflash's own engine."""
-    return _insertion(client.stream("/complete", {**body, "explain": True, "stream": True}), interrupt)
+def _request_completion(client: Client, body: Mapping[str, object], interrupt: Interrupt) -> Completion:
+    return _read_completion(client.stream("/complete", {**body, "explain": True, "stream": True}), interrupt)
 
 
-def _insertion(events: "Generator[Event, None, None] | Generator[Json, None, None]", interrupt: Interrupt) -> Insertion:
-    """Return the text of a completion's events; if interrupted, the text so far."""
+def _read_completion(
+    events: "Generator[Event, None, None] | Generator[Json, None, None]", interrupt: Interrupt
+) -> Completion:
+    """Join the events of a completion; if interrupted, those so far."""
     text, finish = "", "cancelled"
     numbers: dict[str, Any] = {}
     explained: dict[str, Any] = {}
@@ -181,22 +169,22 @@ def _insertion(events: "Generator[Event, None, None] | Generator[Json, None, Non
             explained = {name: event[name] for name in ("prompt", "budget") if name in event} or explained
             if "steps" in event.get("timings", ()):
                 numbers = _statistics(event["timings"])
-            elif "finish" in event:  # another server says no more
+            elif "finish" in event:  # a remote server reports nothing else
                 numbers = {"tokens": event.get("tokens", 0)}
             finish = event.get("finish") or finish
             text += event.get("text") or ""
-    return Insertion(text, finish, numbers, explained)
+    return Completion(text, finish, numbers, explained)
 
 
 def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object]:
-    """Return a request's fields for these parameters; those that ask for nothing are left out.
+    """Return a request's fields for these parameters, without those at their defaults.
 
     Sampling without a seed gets one, so that a repeated request gives the same answer.
     """
     fields: dict[str, object] = {"temperature": params.temperature, "max_tokens": max_tokens}
-    nothing = SamplingParams()
+    default = SamplingParams()
     for name in ("top_k", "top_p", "min_p", "repetition_penalty"):
-        if (value := getattr(params, name)) != getattr(nothing, name):
+        if (value := getattr(params, name)) != getattr(default, name):
             fields[name] = value
     if params.temperature:
         fields["seed"] = secrets.randbits(31) if params.seed is None else params.seed
@@ -204,23 +192,17 @@ def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object
 
 
 def _statistics(timings: Json) -> dict[str, Any]:
-    """Return the statistics that the commands print."""
-    return {
-        "tokens": timings.get("predicted_n", 0),
-        "steps": timings.get("steps", 0),
-        "tau": timings.get("tau", 0.0),
-        "drafted": timings.get("draft_n", 0),
-        "accepted": timings.get("draft_n_accepted", 0),
-        "accept_by_slot": timings.get("accept_by_slot", []),
-        "steps_by_drafter": timings.get("steps_by_drafter", {}),
-        "ms": {"prompt": timings.get("prompt_ms", 0.0), "answer": timings.get("predicted_ms", 0.0)},
-        "tokens_per_second": round(timings.get("predicted_per_second", 0.0), 1),
+    names = {"tokens": "predicted_n", "drafted": "draft_n", "accepted": "draft_n_accepted"}
+    same = ("steps", "tau", "accept_by_slot", "steps_by_drafter")
+    return {name: timings[field] for name, field in (names | {name: name for name in same}).items()} | {
+        "ms": {"prompt": timings["prompt_ms"], "answer": timings["predicted_ms"]},
+        "tokens_per_second": round(timings["predicted_per_second"], 1),
     }
 
 
 def offset_of(text: str, line: int, column: int) -> int:
-    """Where line and column (both from 1, columns in characters) lie in the text; UsageError names what is outside."""
-    lines = text.split("\n")  # as editors do; str.splitlines also splits at form feeds and the like
+    """Return the offset of line and column (from 1, in characters); UsageError if they are outside the text."""
+    lines = text.split("\n")  # as editors do; str.splitlines also splits at form feeds
     if not 1 <= line <= len(lines):
         raise UsageError(f"line {line} is outside the file, whose last line is {len(lines)}")
     width = len(lines[line - 1])
@@ -231,10 +213,10 @@ def offset_of(text: str, line: int, column: int) -> int:
     return sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
 
 
-def is_ignored(path: Path) -> bool:
-    """Return whether git ignores a file; raise UsageError for a file that may not be put into a prompt at all.
+def check_allowed(path: Path) -> bool:
+    """Raise UsageError if a file must not be put into a prompt; return whether git ignores it.
 
-    An ignored file is completed only on request and without code of other files.
+    A file that git ignores is completed without code of other files.
     """
     from localdflash.code.context.denied import Refusal
     from localdflash.code.context.index import Workspace
@@ -252,7 +234,7 @@ def repository_of(path: Path) -> Path | None:
 
 
 def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
-    """Other code of the file's repository for the prompt; none if the file is in no repository."""
+    """Return other code of the file's repository for the prompt; [] outside of repositories."""
     from localdflash.code.context.context import OpenFile
     from localdflash.code.context.edits import EditHistory
     from localdflash.code.context.gather import gather
@@ -288,12 +270,11 @@ def explained_lines(explained: dict[str, Any]) -> Iterator[str]:
     yield f"{'in all':<11}{sum(part['tokens'] for part in parts):>6}"
 
 
-def _tell_of_cuts(explained: dict[str, Any]) -> None:
-    """Say on stderr if a file is not wholly in the prompt."""
+def _report_cuts(explained: dict[str, Any]) -> None:
+    """Report on stderr which lines of the file the prompt holds, if not all."""
     own = [part for part in explained.get("prompt", ()) if part["lines"]]
     if any(part["cut"] for part in own):
-        first, last = own[0]["lines"][0] + 1, own[-1]["lines"][1] + 1
-        print(f"The prompt holds lines {first} to {last}: --explain shows it.", file=sys.stderr)
+        say(f"The prompt holds lines {own[0]['lines'][0] + 1} to {own[-1]['lines'][1] + 1}: --explain shows it.")
 
 
 def parse_cursor(place: str) -> tuple[Path, int, int]:
@@ -305,7 +286,7 @@ def parse_cursor(place: str) -> tuple[Path, int, int]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a source file; UsageError if it is no file, too large, binary or not UTF-8."""
+    """Return the text of a source file; UsageError if it is missing, too large, binary or not UTF-8."""
     try:
         if not path.is_file():
             raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")

@@ -20,18 +20,14 @@ def command() -> None:
 def show(origin: bool, as_json: bool) -> None:
     """Print all settings."""
     config = load_config()
-    values = _values(config)
+    tables = _tables(config)
+    values = {f"{table}.{key}": _text(value) for table, keys in tables.items() for key, value in keys.items()}
     if as_json:
-        document: dict[str, Any] = {}
-        for name, value in values.items():
-            table, key = name.split(".")
-            document.setdefault(table, {})[key] = value
-        print_json(document | ({"origins": dict(config.origins)} if origin else {}))
+        print_json(tables | ({"origins": dict(config.origins)} if origin else {}))
     elif origin:
-        rows = ((name, _text(value), config.origins[name]) for name, value in values.items())
-        print_table(("SETTING", "VALUE", "ORIGIN"), rows)
+        print_table(("SETTING", "VALUE", "ORIGIN"), ((name, values[name], config.origins[name]) for name in values))
     else:
-        print_fields((name, _text(value)) for name, value in values.items())
+        print_fields(values.items())
 
 
 @command.command()
@@ -46,16 +42,15 @@ def path() -> None:
 def set_(name: str, value: str) -> None:
     """Change a setting in config.toml, for example `config set chat.pair qwen3-4b`."""
     set_value(name, value)
-    print(f"{config_file()}: {name} = {_text(_values(load_config())[name])}")
+    table, _, key = name.partition(".")
+    print(f"{config_file()}: {name} = {_text(_tables(load_config())[table][key])}")
 
 
-def _values(config: Config) -> dict[str, Any]:
-    """Return every setting by name, as the file would have it."""
-    unset = {"server.key_file": "", "server.port": 0}
+def _tables(config: Config) -> dict[str, dict[str, Any]]:
     tables = {name: asdict(getattr(config, name)) for name in ("model", "chat", "completion", "server")}
-    values = {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
-    values |= {name: value for name, value in unset.items() if values[name] is None}
-    return values | {"server.key_file": str(values["server.key_file"])}
+    server = tables["server"]
+    server["key_file"], server["port"] = str(server["key_file"] or ""), server["port"] or 0
+    return tables
 
 
 def _text(value: object) -> str:

@@ -1,6 +1,6 @@
-"""A chat whose answers are printed: one answer for a script, or line by line (`line_chat`).
+"""Chat with printed answers: one answer for a script, or line by line (`line_chat`).
 
-The answer goes to stdout, everything else to stderr. The event loop runs only while an answer is waited for.
+The answer goes to stdout, everything else to stderr. The event loop runs only while an answer is pending.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from localdflash.cli.output import ENGINE_RESTARTED, print_json, print_json_line
 from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import ThoughtSplit, split
 
-MAX_STDIN_BYTES = 16 * 2**20  # as many as the engine takes in a request
-# Sampling parameters that OpenAI's API lacks, each with the value that changes nothing.
-NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+MAX_STDIN_BYTES = 16 * 2**20  # the daemon's limit of a request
+NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # sampling parameters, with neutral values
 _COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
 OutputFormat = Literal["text", "json", "jsonl"]
 Show = Callable[[str], None]
 
 
 class ConsoleChat:
-    """Chat whose answers are printed. Ctrl-C stops the current answer, and `interrupt` is then set. If `kept`, the
-    chat is stored on disk. `wait` runs a coroutine to its end; Ctrl-C ends it and is raised.
+    """Chat with printed answers. Ctrl-C stops the current answer and sets `interrupt`. `kept`: it is stored on disk.
+
+    `wait` runs a coroutine to its end; Ctrl-C cancels it and raises KeyboardInterrupt.
     """
 
     def __init__(self, talk: Talk, runner: asyncio.Runner, interrupt: Interrupt, *, kept: bool) -> None:
@@ -41,12 +41,12 @@ class ConsoleChat:
 
     @property
     def pair(self) -> str:
-        """Return the name of what answers."""
+        """Return the name of the pair that answers."""
         about = self.talk.answerer.about
         return about.pair if about else ""
 
-    async def go_on(self, session: int | Literal["latest"], system: str) -> None:
-        """Continue an earlier chat, with other instructions if there are any. UsageError if there is none."""
+    async def resume(self, session: int | Literal["latest"], system: str) -> None:
+        """Continue an earlier chat, with new instructions unless `system` is "". UsageError if there is no chat."""
         if session == "latest":
             from localdflash.chat.store import ChatStore
 
@@ -58,10 +58,10 @@ class ConsoleChat:
         if system:
             await self.talk.set_instructions(system)
         if self.talk.messages and self.talk.messages[-1].role == "user":
-            self.talk.take_back_question()  # nothing has answered it
+            self.talk.take_back_question()  # it was not answered
 
     def text_of(self, number: str) -> str:
-        """Return the text of message N, or of the last answer for "". UsageError if there is none."""
+        """Return the text of message N, or of the last answer if `number` is "". UsageError if there is none."""
         messages = self.talk.messages
         if number and not (number.isdecimal() and number.isascii() and 1 <= int(number[:9]) <= len(messages)):
             raise UsageError(f"no message {number}; this chat has {len(messages)} messages")
@@ -73,56 +73,59 @@ class ConsoleChat:
     def ask(
         self, text: str, show: Show, think: Show = lambda _: None, attachments: Sequence[Attachment] = ()
     ) -> Message:
-        """Return the answer to one more message, as far as it came if it was stopped.
+        """Send a message and return the answer, cut short if the user stopped it.
 
-        `show` gets its text as it comes, and `think` what was thought before it. Any other early end is raised, and the
-        question can be asked again.
+        `show` receives the streamed text, `think` the reasoning before it. On an error the message is removed again.
         """
         self.talk.say(text, attachments)
         try:
-            return self._answered(show, think)
+            return self._answer(show, think)
         except BaseException:
             self.talk.take_back_question()
             raise
 
     def again(self, show: Show, think: Show) -> Message:
-        """Return another answer to the last message; if there is none, the one before stays. UsageError without one."""
+        """Answer the last message again; on an error the previous answer stays. UsageError if there is no answer."""
         before = list(self.talk.messages)
         self.talk.take_back_answer()
         try:
-            return self._answered(show, think)
+            return self._answer(show, think)
         except BaseException:
             self.talk.messages[:] = before
             raise
 
     def more(self, show: Show, think: Show) -> Message:
-        """Go on with the last answer. UsageError if there is none."""
+        """Continue the last answer. UsageError if there is none."""
         if not self.talk.messages or self.talk.messages[-1].role != "assistant":
             raise UsageError("this chat has no answer to continue")
-        return self._answered(show, think, self.talk.messages[-1].text)
+        return self._answer(show, think, self.talk.messages[-1].text)
 
-    def _answered(self, show: Show, think: Show, begun: str | None = None) -> Message:
-        """Return an answer to the messages; `begun` is the text of one to go on with."""
-        split = _split_after(begun)
+    def _answer(self, show: Show, think: Show, begun: str | None = None) -> Message:
+        """Return an answer to the messages, or the continuation of one with the text `begun`."""
 
-        def tell(thoughts: str, said: str) -> None:
+        def split_after_begun() -> ThoughtSplit:
+            split = ThoughtSplit()
+            split.push(begun or "")
+            return split
+
+        split = split_after_begun()
+
+        def emit(thoughts: str, said: str) -> None:
             if thoughts:
                 think(thoughts)
             if said:
                 show(said)
 
-        def begin_anew() -> None:
+        def restart() -> None:
             nonlocal split
-            split = _split_after(begun)
+            split = split_after_begun()
             show("\n")
 
         try:
             with self.interrupt:
-                answering = self.talk.answer(
-                    lambda new, _: tell(*split.push(new)), begin_anew, goes_on=begun is not None
-                )
+                answering = self.talk.answer(lambda new, _: emit(*split.push(new)), restart, goes_on=begun is not None)
                 answer = self.wait(answering)
-                tell(*split.finish())
+                emit(*split.finish())
             if answer.finish == "gone":
                 raise EngineGone(str(self.talk.trouble))
         except (EngineGone, DeviceFailed) as error:
@@ -130,24 +133,24 @@ class ConsoleChat:
         return answer
 
 
-def _split_after(begun: str | None) -> ThoughtSplit:
-    """Return what tells thoughts from an answer, after what there is of it."""
-    split = ThoughtSplit()
-    split.push(begun or "")
-    return split
-
-
 @contextmanager
 def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, system: str) -> Iterator[ConsoleChat]:
-    """Find or start the engine of this source, and open a chat with it."""
-    engine = Answerer(source, say)
-    engine.on_stage = _report_restarts()
+    """Connect to the engine of a source, starting it if necessary, and open a chat."""
+    engine, gone = Answerer(source, say), False
+
+    def report_restart(stage: str) -> None:
+        nonlocal gone
+        if stage == "ready" and gone:
+            say(ENGINE_RESTARTED)
+        gone = stage == "gone" or (gone and stage != "ready")
+
+    engine.on_stage = report_restart
     with asyncio.Runner() as runner:
         try:
             runner.run(engine.ready())
             ignored = [name for name, none in NOT_IN_OPENAI.items() if getattr(settings, name) not in (None, none)]
             if ignored and not engine.ours:
-                say(f"The server is asked in OpenAI's words: without {', '.join(ignored)}.")
+                say(f"The server has OpenAI's API only: {', '.join(ignored)} ignored.")
             talk = Talk(engine, chats, os.getcwd(), say, in_memory=False)
             talk.settings, talk.system = settings, system
             stop = lambda: runner.get_loop().call_soon_threadsafe(talk.stop)  # noqa: E731
@@ -159,21 +162,9 @@ def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, 
             runner.run(engine.close())
 
 
-def _report_restarts() -> Callable[[str], None]:
-    gone = False
-
-    def on_stage(stage: str) -> None:
-        nonlocal gone
-        if stage == "ready" and gone:
-            say(ENGINE_RESTARTED)
-        gone = stage == "gone" or (gone and stage != "ready")
-
-    return on_stage
-
-
 def read_stdin() -> str:
-    """Return the text on stdin; UsageError if it is not UTF-8, or more than any context holds."""
-    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1) if sys.stdin else b""  # None: started without one
+    """Return the text on stdin; UsageError if it is not UTF-8, or larger than `MAX_STDIN_BYTES`."""
+    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1) if sys.stdin else b""
     if len(data) > MAX_STDIN_BYTES:
         raise UsageError(f"stdin has more than {MAX_STDIN_BYTES // 2**20} MiB; pipe a smaller part")
     try:
@@ -183,12 +174,12 @@ def read_stdin() -> str:
 
 
 def read_attachment() -> tuple[Attachment, ...]:
-    """What is piped, or read from a file, beside a prompt of its own; nothing where stdin is neither, or empty."""
+    """Return the text on stdin as an attachment; () if stdin is empty, closed, a terminal or another device."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # there is none, or it is no file
+    except (AttributeError, OSError, ValueError):
         return ()
-    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):  # a terminal, /dev/null
+    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
         return ()
     text = read_stdin()
     return (Attachment("output", "stdin", text),) if text.strip() else ()
@@ -219,7 +210,7 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
         case "json":
             answer = chat.ask(prompt, lambda _: None, attachments=attachments)
             thoughts, said, _ = split(answer.text)
-            print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": said, **_told(answer)})
+            print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": said, **_result(answer)})
         case "jsonl":
             answer = chat.ask(
                 prompt,
@@ -227,14 +218,12 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
                 lambda thoughts: print_json_line({"thoughts": thoughts}),
                 attachments,
             )
-            print_json_line(_told(answer))
+            print_json_line(_result(answer))
     return 130 if chat.interrupt.set else 0
 
 
 def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
-    """Print an answer as it comes, without what was thought before it; say so if it is shorter than the model would
-    have made it. `ask` gets what shows text, and what is told of thoughts.
-    """
+    """Stream an answer to stdout without its reasoning; report on stderr why it was cut."""
     terminal, says_thinking = sys.stdout.isatty(), sys.stderr.isatty()
 
     def show(text: str) -> None:
@@ -256,16 +245,17 @@ def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
     return answer
 
 
-def _told(answer: Message) -> dict[str, Any]:
+def _result(answer: Message) -> dict[str, Any]:
     model = {"model": answer.numbers["model"]} if "model" in answer.numbers else {}
     return {"finish": answer.finish, **model, **statistics(answer.numbers)}
 
 
 def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of an answer that a command prints; of another server tokens and their speed at most."""
+    """Return the statistics of an answer to print; a remote server reports at most tokens and their speed."""
     if "steps" not in numbers:
         return {name: numbers[name] for name in ("tokens", "tokens_per_second") if name in numbers}
     by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}
-    told = {name: numbers[name] for name in _COUNTED} | {"steps_by_drafter": by_drafter}
-    told["ms"] = numbers.get("ms") or {"prompt": numbers.get("prompt_ms", 0.0), "answer": numbers.get("answer_ms", 0.0)}
-    return {**told, "tokens_per_second": round(numbers["tokens_per_second"], 1)}
+    ms = numbers.get("ms") or {"prompt": numbers.get("prompt_ms", 0.0), "answer": numbers.get("answer_ms", 0.0)}
+    speed = round(numbers["tokens_per_second"], 1)
+    counts = {name: numbers[name] for name in _COUNTED}
+    return {**counts, "steps_by_drafter": by_drafter, "ms": ms, "tokens_per_second": speed}

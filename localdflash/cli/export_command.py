@@ -16,9 +16,7 @@ from localdflash.text.sanitize import printable
 @click.argument("pair_id", metavar="ID", shell_complete=shell_completion.pairs)
 @click.option("--drafter", metavar="SPEC", help="Use another drafter: a path, or hf:owner/name/file.")
 @click.option("--target", metavar="REPO", help="For vLLM and SGLang: repository (owner/name) or folder of the target.")
-@click.option(
-    "--draft-tokens", type=click.IntRange(1, 64), metavar="N", help="Draft N tokens per step instead of a full block."
-)
+@click.option("--draft-tokens", type=click.IntRange(1, 64), metavar="N", help="Draft N tokens instead of a full block.")
 @click.option("--context", type=click.IntRange(1), metavar="N", help="Context length in tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print the arguments of the command as JSON.")
 def command(

@@ -1,19 +1,16 @@
-"""Ctrl-C stops what is being generated; a second one leaves."""
+"""Ctrl-C stops the generation; a second Ctrl-C ends the command."""
 
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self, TypeVar
 
 T = TypeVar("T")
 
 
 class Interrupt:
-    """A context in which the first SIGINT sets a flag, calls `stop` and ends the wait in `each`.
-
-    The next one raises KeyboardInterrupt.
-    """
+    """Context in which the first SIGINT sets `set`, calls `stop` and ends `each`; the next raises KeyboardInterrupt."""
 
     def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
         self.set = False
@@ -49,7 +46,5 @@ class Interrupt:
         self._before = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)

@@ -1,4 +1,4 @@
-"""The chat line by line: for screen readers, for simple terminals, and for pipes."""
+"""Line-by-line chat: for screen readers, simple terminals and pipes."""
 
 import io
 import sys
@@ -31,75 +31,20 @@ _ALSO = (
 
 
 def converse(chat: ConsoleChat) -> int:
-    """Ask for lines and answer them until the input ends; return the exit code."""
+    """Read lines and answer them until the input ends; return the exit code."""
     if chat.pair == "embedded":
         say(f"{SMALL_MODEL} `localdflash models list` names larger pairs.")
     say(HOW_TO_LEAVE)
     with suppress(ImportError):
         import_module("readline")  # gives `input` arrow keys and a history
     with closing(AttachableFiles(Path.cwd(), say)) as files:
-        LineReader(chat, files).take_all()
+        LineChat(chat, files).read_lines()
     if chat.talk.session:
         say(f"localdflash chat --plain --resume {chat.talk.session} continues this chat")
     return 0
 
 
-class LineReader:
-    """What is done with a line: a command is run, `!command` by the shell, anything else is sent."""
-
-    def __init__(self, chat: ConsoleChat, files: AttachableFiles) -> None:
-        self._chat, self._files = chat, files
-        self._commands = PlainCommands(chat)
-        self._outputs: list[Attachment] = []  # what goes along with the next message
-
-    def take_all(self) -> None:
-        """Take lines until the input ends, or the user leaves."""
-        self._commands.look_for_project()
-        while not self._commands.left:
-            try:
-                line = _read_line("> ")
-            except (EOFError, KeyboardInterrupt):
-                say("")
-                return
-            if line.strip():
-                self._take(line)
-
-    def _take(self, line: str) -> None:
-        """Errors are printed, and the conversation goes on."""
-        try:
-            if command := parse(line.strip()):
-                self._commands.run(*command)
-            elif outside := parse_command(line.strip()):
-                self._run(outside)
-            else:
-                self._send(line)
-        except LocaldflashError as error:
-            say(str(error))
-
-    def _run(self, command: str) -> None:
-        """Run a command of the user's, if they agree."""
-        say(f"Run this in {self._files.root}? What it prints goes along with your next message: {command}")
-        with suppress(EOFError, KeyboardInterrupt):
-            if _read_line("[y/N] ").strip().lower() in ("y", "yes"):
-                output = self._chat.wait(run_command(command, Path(self._files.root)))
-                self._outputs.append(output)
-                _tell(output)
-
-    def _send(self, line: str) -> None:
-        """Send a message with the files that it mentions, unless one of them may not be used."""
-        found = attach_mentions(line, self._files)
-        for reason in found.refused:
-            say(reason)
-        if found.refused:
-            return
-        attachments = (*self._outputs, *found.attachments)
-        for one in found.attachments:
-            _tell(one)
-        if exchange(lambda show, think: self._chat.ask(line, show, think, attachments)):
-            self._outputs.clear()
-
-
-def _tell(attachment: Attachment) -> None:
+def _report_attached(attachment: Attachment) -> None:
     say(f"[goes along: {attachment_line(attachment).text.removeprefix('▸ ')}]")
 
 
@@ -113,12 +58,12 @@ def _read_line(prompt: str) -> str:
 
 
 def exchange(ask: Callable[[Show, Show], Message]) -> bool:
-    """Print an answer as it comes, and its numbers; an error is printed instead, and False returned."""
+    """Stream an answer and print its statistics; on an error print that and return False."""
     try:
         answer = print_answer(ask)
     except ContextOverflow as error:
         say(f"{error}, or start over with /new")
-    except LocaldflashError as error:  # the conversation is still here: the question can be asked again
+    except LocaldflashError as error:
         say(str(error))
     else:
         say(_summary(answer))
@@ -127,33 +72,71 @@ def exchange(ask: Callable[[Show, Show], Message]) -> bool:
 
 
 def _summary(answer: Message) -> str:
-    """Who has answered, and how fast."""
-    named = model_name(str(answer.numbers.get("model", "")))
-    who = f"{named}: " if named else ""
-    match answer.numbers:
-        case {"tokens": tokens, "tokens_per_second": speed, "tau": tau}:
-            return f"[{who}{tokens} tokens, {speed:.0f} a second, {tau:.2f} per verify]"
-        case {"tokens": tokens, "tokens_per_second": speed}:  # another server says no more
-            return f"[{who}{tokens} tokens, {speed:.0f} a second]"
-        case {"tokens": tokens}:
-            return f"[{who}{tokens} tokens]"
-    return "[stopped]"
+    """Describe an answer: model, tokens, speed and tokens per verify step, as far as the server reports them."""
+    numbers = answer.numbers
+    if "tokens" not in numbers:
+        return "[stopped]"
+    parts = [f"{numbers['tokens']} tokens"]
+    if "tokens_per_second" in numbers:
+        parts.append(f"{numbers['tokens_per_second']:.0f} a second")
+    if "tau" in numbers:
+        parts.append(f"{numbers['tau']:.2f} per verify step")
+    name = model_name(str(numbers.get("model", "")))
+    return f"[{f'{name}: ' if name else ''}{', '.join(parts)}]"
 
 
-class PlainCommands:
-    """A method for each command, with its name; `left` once the user wants to leave."""
+class LineChat:
+    """Chat that reads lines: `/command` is a method `do_command`, `!command` runs in a shell, other lines are sent."""
 
-    def __init__(self, chat: ConsoleChat) -> None:
-        self._chat, self.left = chat, False
+    def __init__(self, chat: ConsoleChat, files: AttachableFiles) -> None:
+        self._chat, self._files, self._has_quit = chat, files, False
+        self._outputs: list[Attachment] = []  # of shell commands, for the next message
 
-    def run(self, command: Command, argument: str) -> None:
-        """Run a command; what it cannot do is raised. UsageError if it needs the screen."""
-        does = getattr(self, f"do_{command.name}", None)
-        if does is None:
-            raise UsageError(
-                f"/{command.name} needs the full screen (`localdflash chat`); /help lists the available commands"
-            )
-        does(argument) if command.argument else does()
+    def read_lines(self) -> None:
+        """Handle lines until the input ends or the user quits; print errors."""
+        self._attach_project()
+        while not self._has_quit:
+            try:
+                line = _read_line("> ")
+            except (EOFError, KeyboardInterrupt):
+                say("")
+                return
+            try:
+                if command := parse(line.strip()):
+                    self._run(*command)
+                elif shell_command := parse_command(line.strip()):
+                    self._run_in_shell(shell_command)
+                elif line.strip():
+                    self._send(line)
+            except LocaldflashError as error:
+                say(str(error))
+
+    def _run(self, command: Command, argument: str) -> None:
+        method = getattr(self, f"do_{command.name}", None)
+        if method is None:
+            raise UsageError(f"/{command.name} needs the full screen (`localdflash chat`); see /help")
+        method(argument) if command.argument else method()
+
+    def _run_in_shell(self, command: str) -> None:
+        """Run a shell command if the user agrees; attach its output to the next message."""
+        say(f"Run this in {self._files.root}? What it prints goes along with your next message: {command}")
+        with suppress(EOFError, KeyboardInterrupt):
+            if _read_line("[y/N] ").strip().lower() in ("y", "yes"):
+                output = self._chat.wait(run_command(command, Path(self._files.root)))
+                self._outputs.append(output)
+                _report_attached(output)
+
+    def _send(self, line: str) -> None:
+        found = attach_mentions(line, self._files)
+        for reason in found.refused:
+            say(reason)
+        if found.refused:
+            return
+        attachments = (*self._outputs, *found.attachments)
+        for one in found.attachments:
+            _report_attached(one)
+        if exchange(lambda show, think: self._chat.ask(line, show, think, attachments)):
+            self._outputs.clear()
 
     def do_help(self) -> None:
         """List the commands."""
@@ -168,15 +151,15 @@ class PlainCommands:
         say("A new conversation.")
 
     def do_quit(self) -> None:
-        """Leave."""
-        self.left = True
+        """End the chat."""
+        self._has_quit = True
 
     def do_retry(self) -> None:
         """Answer the last message again."""
         exchange(self._chat.again)
 
     def do_continue(self) -> None:
-        """Go on with the last answer."""
+        """Continue the last answer."""
         exchange(self._chat.more)
 
     def do_copy(self, number: str = "") -> None:
@@ -201,7 +184,7 @@ class PlainCommands:
         say("/model ID loads one")
 
     def do_role(self, name: str = "") -> None:
-        """Choose named instructions."""
+        """Choose a role."""
         from localdflash.chat.roles import list_roles, load_role
 
         if not name:
@@ -227,11 +210,11 @@ class PlainCommands:
         say(", ".join(f"{name} {'auto' if value is None else value}" for name, value in settings.items()))
 
     def do_think(self, value: str = "") -> None:
-        """Let the model think before it answers, or not."""
+        """Turn the model's reasoning on or off."""
         self.do_set(f"thinking {value or ('off' if self._chat.talk.settings.thinking else 'on')}")
 
     def do_project(self, value: str = "") -> None:
-        """Say whether the project's instructions go along, or decide it."""
+        """Show or decide whether the project's instructions are attached."""
         if value not in ("", "on", "off"):
             raise UsageError(f"expected on or off, found {value!r}")
         file = project.find_project_file(Path.cwd())
@@ -244,8 +227,8 @@ class PlainCommands:
         how = "goes along, from the next answer on" if self._chat.talk.project else "does not go along"
         say(f"{project.FILE_NAME} {how}: {file.path}")
 
-    def look_for_project(self) -> None:
-        """Take the project's instructions along where that is allowed; say so, or that there are some."""
+    def _attach_project(self) -> None:
+        """Attach the project's instructions if the user allowed it; say so, or that there are some."""
         file = project.find_project_file(Path.cwd())
         if file is None or file.allowed is False:
             return
@@ -254,10 +237,9 @@ class PlainCommands:
             return
         try:
             self._chat.talk.project = file.text()
+            say(f"[{project.FILE_NAME} goes along]")
         except UsageError as error:
             say(str(error))
-        else:
-            say(f"[{project.FILE_NAME} goes along]")
 
 
 def _copy_by_terminal(text: str) -> None:

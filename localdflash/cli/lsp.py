@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     help="Listen on this port of 127.0.0.1 (0: any free port); any program on this machine can connect.",
 )
 @click.option(
-    "--socket",
-    "path",
-    type=click.Path(path_type=Path),
-    help="Listen on this Unix socket; only you can connect.",
+    "--socket", "path", type=click.Path(path_type=Path), help="Listen on a Unix socket; only you can connect."
 )
 @completion_pair_options
 @click.pass_context
@@ -45,23 +42,17 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     transport.quiet()
     if port is None and path is None:
         return transport.serve_stdio(lambda: create_server(engine))
-    with _tcp(port) if port is not None else _unix(path or Path()) as listener:
+    from localdflash.server.sockets import tcp_socket
+
+    with tcp_socket("127.0.0.1", port) if port is not None else _unix(path or Path()) as listener:
         address = listener.getsockname()
         say(f"listening on {address if path else f'{address[0]}:{address[1]}'}; Ctrl-C ends it")
         return transport.serve_socket(lambda: create_server(engine), listener)
 
 
 @contextmanager
-def _tcp(port: int) -> "Iterator[socket.socket]":
-    from localdflash.server.sockets import tcp_socket
-
-    with tcp_socket("127.0.0.1", port) as listener:
-        yield listener
-
-
-@contextmanager
 def _unix(path: Path) -> "Iterator[socket.socket]":
-    """Return a listening socket, where there is none or a stale one; it is removed at the end."""
+    """Yield a listening Unix socket, which replaces a stale one and is removed at the end."""
     from localdflash.base.system import unix_socket
     from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
 

@@ -1,6 +1,6 @@
 """`localdflash models`: list pairs, show one, manage its files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ import click
 from localdflash.base.errors import ModelError
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.cli.plan import plan
+from localdflash.cli.plan import plan, rate
 from localdflash.cli.ps import ps
 from localdflash.cli.pull import pull
 from localdflash.cli.remove import remove
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 READ = {
     "target": "the target's file",
     "drafter": "the drafter's file",
-    "config": "the drafter's configuration, as others have published it",
+    "config": "the drafter's published configuration",
 }
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -52,7 +52,8 @@ def list_pairs(as_json: bool) -> None:
     seen = [here(describe_pair(pair)) for pair in pairs]
     rows = (
         (
-            *(pair.id, _memory(pair), _verdict(one), _speed(one)),
+            *(pair.id, _memory(pair), _verdict(one)),
+            "-" if one.tokens_per_second is None else f"{rate(one.tokens_per_second)}/s",
             pair.drafter.kind if pair.drafter else "none",
             "missing" if missing_files(pair) else "here",
             _on_disk(pair),
@@ -61,8 +62,11 @@ def list_pairs(as_json: bool) -> None:
         for pair, one in zip(pairs, seen, strict=True)
     )
     print_table(("PAIR", "MEMORY", "RUNS HERE", "SPEED", "DRAFTER", "FILES", "ON DISK", "DESCRIPTION"), rows)
-    for line in _basis(seen):
-        print(line)
+    for by in dict.fromkeys(one.bandwidth for one in seen if one.bandwidth):
+        print(
+            f"\nSPEED: at most, without drafting: {by.value:.1f} GB/s ({by.how}, {by.day}) divided by the bytes of"
+            " weights read per token, estimated for missing files. Weights that stay in a cache can be faster."
+        )
 
 
 @command.command()
@@ -84,7 +88,7 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
 
 
 def _verdict(one: "PairAssessment") -> str:
-    """Which backend runs it on this machine, or why none does."""
+    """Return the backend that runs the pair on this machine, or why none does."""
     if one.backend is None:
         return "nothing yet"
     if not one.fits:
@@ -92,38 +96,24 @@ def _verdict(one: "PairAssessment") -> str:
     return f"{one.backend}, untried" if one.untried else one.backend
 
 
-def _speed(one: "PairAssessment") -> str:
-    if one.tokens_per_second is None:
-        return "-"
-    return f"{one.tokens_per_second:.0f}/s" if one.tokens_per_second >= 10 else f"{one.tokens_per_second:.1f}/s"
-
-
-def _basis(seen: "Iterable[PairAssessment]") -> Iterator[str]:
-    """Yield what the speeds rest on."""
-    for by in dict.fromkeys(one.bandwidth for one in seen if one.bandwidth):
-        yield (
-            f"\nSPEED: tokens a second at most, without drafts: {by.value:.1f} GB/s ({by.how}, {by.day}) over the bytes"
-            " of weights that a token reads, reckoned where the file is not here. What stays in a cache can be faster."
-        )
-
-
 def _document(pair: PairEntry) -> dict[str, Any]:
-    """An entry as JSON; `missing` says what to do for each file that is not here, `why_not` why the pair cannot run on
-    this machine; sizes are bytes, `to_fetch` what a pull would fetch if that is known.
+    """Return an entry as JSON values; sizes are bytes.
+
+    `missing`: how to get each missing file; `to_fetch`: bytes that a pull downloads, None if unknown; `why_not`: why
+    the pair cannot run on this machine.
     """
     from localdflash.loading.plan.here import why_not
 
-    drafter = asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None
-    missing = [how_to_get(source) for source in missing_files(pair)]
-    verified = {str(source.path): asdict(record) for source in pair.sources if (record := records.current(source.path))}
     return asdict(pair) | {
-        "drafter": drafter,
+        "drafter": asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None,
         "origin": str(pair.origin),
-        "missing": missing,
+        "missing": [how_to_get(source) for source in missing_files(pair)],
         "to_fetch": _to_fetch(pair),
         "why_not": why_not(pair),
         "bytes_on_disk": _bytes_on_disk(pair),
-        "verified": verified,
+        "verified": {
+            str(source.path): asdict(record) for source in pair.sources if (record := records.current(source.path))
+        },
     }
 
 
@@ -143,7 +133,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "licence", _known(pair.licence)
     yield "memory", _memory(pair)
     yield "runs on", ", ".join(pair.backends) or "none yet"
-    shipped = pair.origin == shipped_file()  # of others nobody says
+    shipped = pair.origin == shipped_file()
     if shipped:
         yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
     yield "completion", pair.fim or "no fill-in-the-middle format"
@@ -174,7 +164,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
 
 
 def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
-    """Yield what the registry pins of a file, otherwise what was found when it was downloaded."""
+    """Yield the registry's pins of a file, or else what its download recorded."""
     record = records.current(source.path)
     if source.package:
         yield "  package", source.package.requirement
@@ -185,17 +175,13 @@ def _source_fields(source: FileSource) -> Iterator[tuple[str, str]]:
         yield "  revision", source.revision or fetched or "main when it is fetched"
     if record:
         yield "  sha256", f"{record.sha256} (verified)"
-    elif source.sha256:
-        yield "  sha256", source.sha256
     else:
-        unknown = (
-            "not pinned: compared with what the hub names" if source.repository else "none: a file on this machine"
-        )
-        yield "  sha256", unknown
+        unpinned = "not pinned: compared with the hub's" if source.repository else "none: a file on this machine"
+        yield "  sha256", source.sha256 or unpinned
 
 
 def _ran(ran: tuple[str, ...], by_parts: tuple[str, ...], how: str) -> str:
-    """On which backends tests ran something, and of which they ran parts."""
+    """Return the backends on which tests ran a model, or parts of it."""
     parts = f"by parts on {', '.join(by_parts)}" if by_parts else ""
     return ", ".join(filter(None, (f"on {', '.join(ran)}" if ran else "", parts, how if ran else ""))) or "on none yet"
 

@@ -1,9 +1,5 @@
-"""The offer to pull the pairs of chat and completions: made once, on a terminal, where no other pair is chosen.
+"""Offer to pull the default pairs of chat and completions: once, on a terminal. The answer is remembered."""
 
-A refusal is remembered.
-"""
-
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +7,7 @@ import click
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import create_private, data_folder
+from localdflash.cli.output import say
 from localdflash.models.config import load_config
 from localdflash.models.registry.defaults import CHAT, chat_pair, worth_pulling
 from localdflash.models.registry.pair_entry import PairEntry
@@ -20,7 +17,7 @@ QUESTION = "The chat's model is not here yet: {about}, {megabytes:.0f} MB.\nFetc
 
 
 def offer_better_pair(pair: str) -> str:
-    """Return the chat's pair, after the user was asked whether to pull better ones; `pair` if the chat has its own."""
+    """Ask the user whether to pull better pairs; return the chat pair, which is `pair` if the user chose one."""
     from localdflash.models.registry.hub import offline
 
     config = load_config()
@@ -31,14 +28,14 @@ def offer_better_pair(pair: str) -> str:
         return pair
     if _agreed(found[0]):
         _pull(found)
-    with suppress(OSError, LocaldflashError):  # then it is asked again
+    with suppress(OSError, LocaldflashError):  # the next chat asks again
         create_private(answer_file().parent)
         answer_file().touch()
     return chat_pair(config)
 
 
 def better_pair_hint(pair: str) -> str:
-    """Return how to get the chat's usual pair where a smaller one answers for want of it, else ""."""
+    """Return how to get the default chat pair if the embedded pair answers because it is missing, else ""."""
     from localdflash.models.load_options import Options
 
     found = worth_pulling(load_config()) if pair == Options().pair else []
@@ -48,7 +45,7 @@ def better_pair_hint(pair: str) -> str:
 
 
 def answer_file() -> Path:
-    """Return the file that is there once the offer was answered."""
+    """Return the file that exists once the offer was answered."""
     return data_folder() / "pull-offered"
 
 
@@ -63,7 +60,6 @@ def _megabytes(pair: PairEntry) -> float:
 
 
 def _pull(pairs: list[PairEntry]) -> None:
-    """Pull them; a failure is told, and the chat begins without."""
     from localdflash.cli.pull import shown
     from localdflash.models.registry import fetching
 
@@ -72,5 +68,5 @@ def _pull(pairs: list[PairEntry]) -> None:
             with shown() as report:
                 fetching.pull(pair, report)
         except LocaldflashError as error:
-            print(printable(f"{error} (`localdflash models pull {pair.id}`)"), file=sys.stderr)
+            say(f"{error} (`localdflash models pull {pair.id}`)")
             return

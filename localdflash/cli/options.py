@@ -1,8 +1,8 @@
 """Options that several commands share."""
 
-import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,25 +19,11 @@ from localdflash.server.engine_spec import EngineSpec, PairRole
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _setting(option: str, name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an option whose default is a setting, read when the option was not given; `--help` names the setting."""
-    return click.option(
-        option,
-        default=lambda: operator.attrgetter(name)(load_config()),
-        show_default=f"setting {name}",
-        help=help_text,
-        **more,
-    )
-
-
-def _pair(shown: str, **more: Any) -> Callable[[Command], Command]:
-    return click.option(
-        "--pair",
-        show_default=shown,
-        shell_complete=shell_completion.pairs,
-        help="Id of a pair, path of a .gguf file, or hf:owner/name/file.gguf.",
-        **more,
-    )
+def _setting(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
+    """Return an option whose default is the setting `model.NAME`, read if the option was not given."""
+    default = lambda: getattr(load_config().model, name)  # noqa: E731
+    shown = f"setting model.{name}"
+    return click.option(f"--{name.replace('_', '-')}", default=default, show_default=shown, help=help_text, **more)
 
 
 _RUN = (
@@ -50,61 +36,42 @@ _RUN = (
         " or any small GGUF model with the same vocabulary.",
     ),
     _setting(
-        "--backend",
-        "model.backend",
+        "backend",
         "Backend. auto: cuda if it can run the pair, else llama.cpp on a GPU, else cpu or llama.cpp,"
         " whichever is faster on this machine. torch is the reference implementation.",
         type=click.Choice(BACKENDS),
     ),
-    _setting("--threads", "model.threads", "CPU threads; 0: chosen by the backend.", type=click.IntRange(0, 1024)),
+    _setting("threads", "CPU threads; 0: chosen by the backend.", type=click.IntRange(0, 1024)),
+    _setting("context", "Context length in tokens; 0: the trained context length.", type=click.IntRange(0)),
     _setting(
-        "--context",
-        "model.context",
-        "Context length in tokens; 0: the trained context length.",
-        type=click.IntRange(0),
-    ),
-    _setting(
-        "--device",
-        "model.device",
+        "device",
         "Device. auto: the first GPU that holds the pair (llama.cpp: at least half of it), else cpu. gpu:"
         " the best GPU. Or a GPU by number, name or UUID (cuda backend), or by its llama.cpp name.",
     ),
+    _setting("gpu_layers", "Layers that llama.cpp computes on the GPU; -1: all that fit.", type=click.IntRange(-1)),
     _setting(
-        "--gpu-layers",
-        "model.gpu_layers",
-        "Layers that llama.cpp computes on the GPU; -1: as many as fit.",
-        type=click.IntRange(-1),
-    ),
-    _setting(
-        "--rows",
-        "model.rows",
+        "rows",
         "Batch widths of the llama.cpp backend. exact: drafting never changes a token. fast: no guarantee. auto: exact"
         " if its cost is low.",
         type=click.Choice(ROWS_MODES),
     ),
     _setting(
-        "--kv",
-        "model.kv",
+        "kv",
         "KV cache type: int8 (cpu, cuda) and fp8 (cuda, RTX 40 or newer) use about half the memory of f16.",
         type=click.Choice(KV_FORMATS),
     ),
     _setting(
-        "--drafter-bits",
-        "model.drafter_bits",
+        "drafter_bits",
         "Bits per drafter weight on the cpu and cuda backends; 4 is faster but slightly less accurate.",
         type=click.Choice(DRAFTER_BITS),
     ),
-    click.option(
-        "--native-fp4",
-        is_flag=True,
-        help="Use FP4 activations for FP4 weights on Blackwell RTX; changes the text, with or without drafting.",
-    ),
+    click.option("--native-fp4", is_flag=True, help="FP4 activations for FP4 weights on Blackwell; changes the text."),
 )
 _SAMPLING: tuple[tuple[str, type, str], ...] = (
     (
         "temperature",
         float,
-        "Sampling temperature; 0 is greedy decoding. Default: 0, or the recommendation of the chat model.",
+        "Sampling temperature; 0 is greedy decoding. Default: 0, or the chat model's recommendation.",
     ),
     ("top_k", int, "Sample from the k most likely tokens; 0: all tokens."),
     ("top_p", float, "Sample from the most likely tokens up to this cumulative probability."),
@@ -114,47 +81,42 @@ _SAMPLING: tuple[tuple[str, type, str], ...] = (
 )
 
 
-def pair_options(command: Command) -> Command:
-    """Add the options that say which pair to run, and how: pair, drafter, backend, threads, context and more."""
-    return _pair("setting model.pair", default=lambda: load_config().model.pair)(_run_options(command))
+def _all_of(options: Iterable[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """Return a decorator that adds several options, listed in this order in `--help`."""
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed([*options]), command)
 
 
-def chat_pair_options(command: Command) -> Command:
-    """Add the same options with the chat's pair, None where it is not given: see `requested_engine`."""
-    return _pair(f"setting chat.pair, else model.pair, else {defaults.CHAT} where it is here")(_run_options(command))
-
-
-def completion_pair_options(command: Command) -> Command:
-    """Add the same options with the pair of completions, None where it is not given: see `requested_engine`."""
-    return _pair(f"setting completion.pair, else model.pair, else {defaults.CODE} where it is here")(
-        _run_options(command)
+def _pair_options(shown: str, **more: Any) -> Callable[[Command], Command]:
+    """Return a decorator that adds --pair and the options of how to run the pair."""
+    pair = click.option(
+        "--pair",
+        show_default=shown,
+        shell_complete=shell_completion.pairs,
+        help="Id of a pair, path of a .gguf file, or hf:owner/name/file.gguf.",
+        **more,
     )
+    return _all_of((pair, *_RUN))
 
 
-def _run_options(command: Command) -> Command:
-    for option in reversed(_RUN):
-        command = option(command)
-    return command
-
-
-def daemon_option(command: Command) -> Command:
-    """Add the option to load a pair for this command alone instead of asking the shared engine."""
-    return click.option(
-        "--no-daemon", is_flag=True, help="Load the pair in a private engine instead of the shared engine."
-    )(command)
-
-
-def sampling_options(command: Command) -> Command:
-    """Add the options that say how tokens are drawn: the fields of `SamplingParams`, None where they are not given."""
-    for name, kind, about in reversed(_SAMPLING):
-        command = click.option(f"--{name.replace('_', '-')}", type=kind, help=about)(command)
-    return command
+pair_options = _pair_options("setting model.pair", default=lambda: load_config().model.pair)
+# In these two `pair` is None if the user gives none: see `requested_engine`.
+chat_pair_options = _pair_options(f"setting chat.pair, else model.pair, else {defaults.CHAT} where it is here")
+completion_pair_options = _pair_options(
+    f"setting completion.pair, else model.pair, else {defaults.CODE} where it is here"
+)
+no_draft_option = click.option(
+    "--no-draft", is_flag=True, help="Disable drafting, for comparison; the text is identical. Uses a private engine."
+)
+daemon_option = click.option(
+    "--no-daemon", is_flag=True, help="Load the pair in a private engine instead of the shared engine."
+)
+sampling_options = _all_of(
+    click.option(f"--{name.replace('_', '-')}", type=kind, help=about) for name, kind, about in _SAMPLING
+)
 
 
 def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the sampling options from a command's, and return those that were given, by field of `SamplingParams`,
-    checked; what stays is for `localdflash.loading.load_pair.Options`.
-    """
+    """Remove the sampling options from `options`; return those that the user gave, validated."""
     taken = {name: options.pop(name) for name, _, _ in _SAMPLING}
     found = {name: value for name, value in taken.items() if value is not None}
     SamplingParams(**found)
@@ -162,10 +124,9 @@ def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> EngineSpec:
-    """Return the engine that a command's pair options ask for; those given on the command line must hold.
+    """Return the engine that a command's pair options request; a running engine must have those given explicitly.
 
-    `role`: what the pair is for; the pair of another role stays as it is. The default pair of a role is looked up in
-    the registry only if the engine has none.
+    The default pair of `role` is looked up in the registry only if the engine has no pair for that role.
     """
     options = {**options, "drafter": _absolute_path(options["drafter"])}
     if options["pair"] is None:
@@ -183,16 +144,16 @@ def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole
 
 
 def given(ctx: click.Context, options: dict[str, Any]) -> set[str]:
-    """Return the names of the options that stand on the command line."""
+    """Return the names of the options that were given on the command line."""
     return {name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def _absolute_pair(pair: str) -> str:
-    """The name of a pair as a process in another folder would need it; without a suffix or a folder it is an id."""
+    """Return a pair's id, or its absolute path, which a process in another folder needs."""
     is_path = pair.endswith((".gguf", ".safetensors")) or "/" in pair or os.sep in pair
     return _absolute_path(pair) if is_path else pair
 
 
 def _absolute_path(path: str) -> str:
-    """Return the name of a drafter, which may be a folder beside the user."""
+    """Return an absolute path; "" and names on the hub stay."""
     return path if not path or path.startswith("hf:") else str(Path(path).expanduser().absolute())

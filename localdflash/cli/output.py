@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from localdflash.text.sanitize import printable
 
@@ -36,5 +37,28 @@ def print_json_line(value: object) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line for the user on stderr."""
-    print(printable(line), file=sys.stderr, flush=True)
+    """Print a line for the user on stderr, unless stderr is closed or its disk is full."""
+    with suppress(OSError):
+        print(printable(line), file=sys.stderr, flush=True)
+
+
+class ProgressBar:
+    """Progress bar on stderr, shown after `delay` seconds; it disappears at the end. Call it with done and total."""
+
+    def __init__(self, description: str, unit: str = "B", delay: float = 0.0) -> None:
+        from tqdm import tqdm
+
+        self._bar = bar = tqdm(
+            desc=description, unit=unit, unit_scale=unit == "B", leave=False, delay=delay, file=sys.stderr
+        )
+        self.close = bar.close
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show how much is done."""
+        bar = self._bar
+        if bar.total is None:
+            bar.total, bar.initial = total, done
+            bar.n = bar.last_print_n = done
+        bar.update(done - bar.n)
+        if done >= total:
+            bar.close()

@@ -11,32 +11,25 @@ from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table, say
 from localdflash.models.backend_names import PLANNED
 from localdflash.models.config import KV_FORMATS
+from localdflash.models.memory.parts import gigabytes
 
 if TYPE_CHECKING:
     from localdflash.loading.plan.planner import Plan, RegistryOnly, Speed
     from localdflash.models.backend_names import Backend
 
-CACHED = 64_000_000  # bytes of weights that the caches of a processor may hold
+MAX_CACHED_BYTES = 64_000_000  # weights that the caches of a processor may hold
 
 
 @click.command()
 @click.argument("spec", metavar="ID", shell_complete=shell_completion.pairs)
 @click.option(
-    "--ctx", "context", type=click.IntRange(0), default=0, help="Context length in tokens; 0: the largest that fits."
+    "--ctx", "context", type=click.IntRange(0), default=0, help="Context in tokens; 0: the largest that fits."
 )
-@click.option(
-    "--backend",
-    type=click.Choice(PLANNED),
-    default="auto",
-    show_default=True,
-    help="Backend to plan for; auto: the backend that would be chosen on this machine.",
-)
-@click.option(
-    "--device", default="auto", show_default=True, help="GPU to plan for, cpu or gpu; see `localdflash serve --help`."
-)
+@click.option("--backend", type=click.Choice(PLANNED), default="auto", help="Backend; auto: chosen for this machine.")
+@click.option("--device", default="auto", help="GPU, cpu or gpu; auto: see `localdflash serve --help`.")
 @click.option("--gpu-layers", type=click.IntRange(-1), default=-1, help="Layers on the GPU; -1: as many as fit.")
 @click.option(
-    "--kv", type=click.Choice(KV_FORMATS), default="f16", help="KV cache type; see `localdflash serve --help`."
+    "--kv", type=click.Choice(KV_FORMATS), default="f16", help="KV cache type, see `localdflash serve --help`."
 )
 @click.option("--beside", metavar="ID", help="Pair already in memory, such as the completion pair.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
@@ -52,8 +45,8 @@ def plan(
 ) -> int:
     """Plan the memory of a pair on this machine: an id of `models list`, a GGUF file, or hf:owner/name/file.gguf.
 
-    Files that are not here are not downloaded: their headers are read from the hub, or without a network the registry's
-    sizes are compared. Exit code 4 if it does not fit.
+    Missing files are not downloaded: their headers are read from the hub, or offline the registry's sizes are used.
+    Exit code 4 if the pair does not fit.
     """
     from localdflash.loading.plan.planner import RegistryOnly, make_plan
 
@@ -64,16 +57,16 @@ def plan(
     if as_json:
         print_json(asdict(made) | {"total": made.total})
     else:
-        print_table(("PART", "SIZE"), _parts(made))
+        sizes = made.parts | {"margin": made.margin, "total": made.total, f"free {made.what}": made.free}
+        print_table(("PART", "SIZE"), [(name, gigabytes(size)) for name, size in sizes.items()])
         print()
         print_fields(_fields(made))
     return 0 if made.fits else OutOfMemory.exit_code
 
 
 def _plan_by_registry(error: "RegistryOnly", as_json: bool) -> int:
-    """Print what the registry knows of a pair whose files cannot be read now; return the exit code."""
+    """Print a plan from registry data for a pair whose files cannot be read; return the exit code."""
     from localdflash.loading.plan.planner import plan_by_registry
-    from localdflash.models.memory.parts import gigabytes
 
     made = plan_by_registry(error.pair)
     say(f"{error}; using registry data only:")
@@ -83,15 +76,6 @@ def _plan_by_registry(error: "RegistryOnly", as_json: bool) -> int:
         needs = [("memory, at a small context", gigabytes(made.memory)), ("free memory", gigabytes(made.free))]
         print_fields([("pair", made.pair), *needs, ("fits", "yes" if made.fits else "no")])
     return 0 if made.fits else OutOfMemory.exit_code
-
-
-def _parts(made: "Plan") -> Iterator[tuple[str, str]]:
-    from localdflash.models.memory.parts import gigabytes
-
-    yield from ((name, gigabytes(size)) for name, size in made.parts.items())
-    yield "margin", gigabytes(made.margin)
-    yield "total", gigabytes(made.total)
-    yield f"free {made.what}", gigabytes(made.free)
 
 
 def _fields(made: "Plan") -> Iterator[tuple[str, str]]:
@@ -109,22 +93,19 @@ def _fields(made: "Plan") -> Iterator[tuple[str, str]]:
 
 
 def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
-    from localdflash.models.memory.parts import gigabytes
-
     bandwidth = speed.bandwidth
     yield "memory bandwidth", f"{bandwidth.value:.1f} GB/s, {bandwidth.how}, {bandwidth.day}"
     read = gigabytes(speed.bytes_per_token)
-    cached = "; more while they stay in a cache" if speed.bytes_per_token < CACHED else ""
-    yield (
-        "speed, estimated",
-        f"at most {_rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each{cached}",
-    )
+    cached = "; more while they stay in a cache" if speed.bytes_per_token < MAX_CACHED_BYTES else ""
+    without = f"at most {rate(speed.plain)} tokens/s without drafts: {read} of weights are read for each{cached}"
+    yield "speed, estimated", without
     if speed.tau and speed.drafted:
-        tau = f"{speed.tau.value:.2f} tokens a verify ({speed.tau.how}, {speed.tau.day})"
-        yield "with drafts", f"at most {_rate(speed.drafted)} tokens/s: {tau}"
+        tau = f"{speed.tau.value:.2f} tokens per verify step ({speed.tau.how}, {speed.tau.day})"
+        yield "with drafts", f"at most {rate(speed.drafted)} tokens/s: {tau}"
     else:
         yield "with drafts", "not known: no acceptance of this pair was measured here"
 
 
-def _rate(tokens: float) -> str:
-    return f"{tokens:.0f}" if tokens >= 10 else f"{tokens:.1f}"
+def rate(tokens_per_second: float) -> str:
+    """Format a speed: one decimal below 10."""
+    return f"{tokens_per_second:.0f}" if tokens_per_second >= 10 else f"{tokens_per_second:.1f}"

@@ -8,15 +8,13 @@ import click
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.cli.output import print_fields, print_json, print_table
+from localdflash.models.memory.parts import gigabytes, total
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
 def ps(as_json: bool) -> None:
-    """Show the loaded pairs with roles and memory, planned and measured, by part.
-
-    Exit code 1 without a daemon.
-    """
+    """Show the loaded pairs with roles and memory, planned and measured, by part. Exit code 1 without a daemon."""
     from localdflash.server.client import find
 
     client = find()
@@ -53,15 +51,8 @@ def _fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parts(state: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    from localdflash.models.memory.parts import gigabytes, total
-
     planned, measured = state.get("predicted") or {}, state["memory"]
     for name in dict.fromkeys((*planned, *measured)):
-        yield name, _size(planned, name), _size(measured, name)
+        sizes = (gigabytes(parts[name]) if name in parts else "-" for parts in (planned, measured))
+        yield name, *sizes
     yield "total", gigabytes(total(planned)), gigabytes(total(measured))
-
-
-def _size(parts: Mapping[str, int], name: str) -> str:
-    from localdflash.models.memory.parts import gigabytes
-
-    return gigabytes(parts[name]) if name in parts else "-"

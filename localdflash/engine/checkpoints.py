@@ -1,8 +1,7 @@
-"""Checkpoints of recurrent states.
+"""Checkpoints of recurrent states, which cannot go back to a shorter length.
 
-A recurrent state cannot go back to a shorter length. So its cache keeps copies: one where each prompt ended, because
-the next prompt often continues there, and one every `SPACING_TOKENS` of a prompt. A sequence that is rolled back
-continues from the longest checkpoint that is not too long.
+A copy is kept where each prompt ended, because the next prompt often continues there, and every `SPACING_TOKENS` of a
+prompt. A sequence that is rolled back continues from the longest checkpoint that is not too long.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,7 @@
 """Lock that lets one of several pairs on one machine compute at a time, urgent work first.
 
-A request that is not urgent releases the lock between two steps, and between two chunks of its prefill, while urgent
-work of another pair is running. Its own pair keeps its sequence, so the request continues without computing anything
-again.
+A request that is not urgent releases the lock between two steps, and between two chunks of its prefill, while another
+pair does urgent work. Its own pair keeps its sequence, so nothing is computed again.
 """
 
 import threading
@@ -29,10 +28,9 @@ class ComputeLock:
 
     def yield_to_urgent(self) -> None:
         """Release the lock, held for work that is not urgent, until all urgent work is done."""
-        if not self._urgent:
-            return
-        self._release()
-        self._acquire(False)
+        if self._urgent:
+            self._release()
+            self._acquire(False)
 
     def _acquire(self, urgent: bool) -> None:
         with self._changed:

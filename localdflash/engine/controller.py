@@ -108,13 +108,9 @@ class Controller:
         self.calibration = defaultdict[str, Calibration](Calibration)
         self.calibration.update({name: DepthCalibration() for name in next_ms})
         self._answer_tokens = INITIAL_ANSWER_TOKENS
-        self._credit_ms = self._needed_ms = 0.0  # time saved up for probes, and what the last wish for one costs
+        self._credit_ms = self._needed_ms = 0.0  # time saved up for probes, and cost of the last rejected probe
         self._probes = 0
         self._is_probing = False
-
-    def set_context_length(self, length: int) -> None:
-        """Predict the costs of verify batches after `length` tokens."""
-        self.costs.set_context_length(length)
 
     def predict_verify_ms(self, width: int) -> float:
         """Return the expected time of a verify batch."""
@@ -137,8 +133,8 @@ class Controller:
     def choose_prefix(self, draft: Draft) -> tuple[int, float]:
         """Return how many tokens of a draft to verify, and the expected tokens per millisecond.
 
-        The draft is already paid for, so it need not earn its own cost to be verified. But every step pays for a draft,
-        which favours longer prefixes. So the length is chosen with that cost, and the returned rate leaves it out.
+        The cost of a draft, which every step pays, favours longer prefixes. So the length is chosen with that cost. The
+        returned rate excludes it, because this draft is already paid for.
         """
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.predict_draft_ms(draft.drafter, len(draft))

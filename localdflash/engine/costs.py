@@ -1,9 +1,8 @@
 """Costs of a verify batch by width and context length, and of a draft. Times are milliseconds.
 
 The cost of a verify batch is a shape, measured at load, times the current pace. The pace follows the machine (other
-programs, heat), which slows all widths together; so a width that has not run lately is not judged by an old time. The
-context changes the shape: every token of a batch attends to all of it, so over a long context the cost grows nearly
-linearly with the width.
+programs, heat), which slows all widths together. The context changes the shape: every token of a batch attends to all
+of it, so over a long context the cost grows nearly linearly with the width.
 """
 
 from collections.abc import Mapping
@@ -63,9 +62,7 @@ def _interpolate_widths(measured: Mapping[int, float]) -> list[float]:
 
 
 class DraftCost:
-    """Cost of a draft: `first_ms` for the first token or a whole block, `next_ms` for every further token, `read_ms`
-    for every unread token that the drafter must process before.
-    """
+    """Cost of a draft: of its first token or whole block, of each further token, and of each unread token before."""
 
     def __init__(self, first_ms: float = 0.0, next_ms: float = 0.0, read_ms: float = 0.0) -> None:
         self.first_ms, self.next_ms, self.read_ms = first_ms, next_ms, read_ms

@@ -78,7 +78,6 @@ class Generation:
         return step
 
     def _reached_limit(self, pair: Pair) -> str:
-        """Return the limit that forbids another token, or ""."""
         if self.request.stats.tokens >= self.request.max_tokens:
             return "length"
         return "context" if pair.room == 0 else ""

@@ -1,55 +1,43 @@
-"""A pair composed in Python: one target, any drafters, acceptance on the host. Works with every backend.
+"""Pair composed in Python from one target and any drafters of any backend; acceptance runs on the host.
 
-A step: the drafters propose, the controller picks a draft and its length (none is a choice), the target verifies anchor
-and draft in one forward, `accept` walks it, target and drafters keep what was committed.
+A step: the drafters propose, the controller picks a draft and its length (zero is a choice), the target verifies anchor
+and draft in one forward pass, `accept` walks the logits, target and drafters keep the committed tokens.
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from localdflash.base.errors import ContextOverflow, UsageError
 from localdflash.engine.accept import accept, accept_greedy
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
-from localdflash.engine.pair import (
-    Cancelled,
-    DocumentDrafter,
-    Drafter,
-    GreedyTarget,
-    SavedSequence,
-    Step,
-    Target,
-    never_cancelled,
-)
+from localdflash.engine.lookup import LookupDrafter
+from localdflash.engine.pair import Cancelled, Drafter, GreedyTarget, SavedSequence, Step, Target, never_cancelled
 from localdflash.engine.sampling import Constraint, Sampler
 
-GRAMMAR, FORCED = "grammar", 0.95  # what a grammar forces is a draft too; the target may spell it in other tokens
-AGREED = "agreed"  # a copied draft that begins as a model's does is right far more often: counted apart
-GUESS = 0.4  # a copied draft of less confidence does not keep a model from being asked
+GRAMMAR = "grammar"  # drafter of the tokens that a grammar forces
+FORCED_CONFIDENCE = 0.95  # the target may spell the forced text in other tokens
+AGREED = "agreed"  # lookup drafts that begin like a model's draft: accepted far more often, calibrated separately
+MIN_LOOKUP_CONFIDENCE = 0.4  # of a lookup draft that keeps a model from being asked
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A draft whose outcome is not known yet: it claims ids[start:]."""
+class _PendingDraft(NamedTuple):
+    """Draft of ids[start:] whose outcome is not known yet."""
 
     draft: Draft
     start: int
 
 
 class HostPair:
-    """See `Pair`. With `controller=None` it decodes plainly: the same target, nothing drafted.
+    """See `Pair`. With `controller=None` it decodes without drafting.
 
-    A failure midway drops the whole sequence, so that target and drafters never disagree on how much is committed.
+    An error in a step drops the whole sequence, so that target and drafters never hold different tokens.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        drafters: Sequence[Drafter] = (),
-        controller: Controller | None = None,
-    ) -> None:
+    def __init__(self, target: Target, drafters: Sequence[Drafter] = (), controller: Controller | None = None) -> None:
         self.target = target
         self.drafters = tuple(drafters) if controller else ()
         self.controller = controller
@@ -57,9 +45,9 @@ class HostPair:
         self.drafting_enabled = True
         self.ids: list[int] = []
         self._greedy = target if isinstance(target, GreedyTarget) else None
-        self._open: dict[str, _Open] = {}
-        self._answered = 0  # tokens since the prompt
-        self._drafting_ms = 0.0  # that the drafters with a cost of their own took in this step
+        self._pending: dict[str, _PendingDraft] = {}  # by drafter
+        self._answer_tokens = 0
+        self._drafting_ms = 0.0  # of model drafters in this step
 
     @property
     def cached(self) -> Sequence[int]:
@@ -72,34 +60,33 @@ class HostPair:
         return self.target.context - len(self.ids)
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
-        """See `Pair`. ContextOverflow names both numbers; a cancelled prefill keeps what it has computed."""
+        """See `Pair`. A cancelled prefill keeps the computed tokens."""
         if not ids:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.target.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.target.context}")
-        if self.controller and self._answered:
-            self.controller.record_answer(self._answered)
-            self._answered = 0
-        wanted = list(ids[:-1])
-        kept = count_common_prefix(self.cached, wanted)
+        if self.controller and self._answer_tokens:
+            self.controller.record_answer(self._answer_tokens)
+            self._answer_tokens = 0
+        prompt = list(ids[:-1])
         try:
-            self._crop(kept)
-            kept = self.target.length
-            done = self._extend(wanted, kept, cancelled)
+            self._crop(count_common_prefix(self.cached, prompt))
+            cached = self.target.length
+            done = self._extend(prompt, cached, cancelled)
             self.target.end_prompt()
         except BaseException:
             self.forget()
             raise
-        self.ids = [*wanted[:done], ids[done]]
-        return done - kept
+        self.ids = list(ids[: done + 1])
+        return done - cached
 
     def _extend(self, ids: list[int], done: int, cancelled: Cancelled) -> int:
         """Compute ids[done:] chunk by chunk; return how many ids are computed."""
         while done < len(ids) and not cancelled():
             chunk = ids[done : done + self.target.max_width]
-            taps = self.target.extend(chunk)
+            features = self.target.extend(chunk)
             for drafter in self.drafters:
-                drafter.observe(chunk, taps)
+                drafter.observe(chunk, features)
             done += len(chunk)
         return done
 
@@ -117,11 +104,11 @@ class HostPair:
     def _step(self, sampler: Sampler, room: int) -> Step:
         anchor, self._drafting_ms = self.ids[-1], 0.0
         if self.controller:
-            self.controller.set_context_length(self.target.length)
+            self.controller.costs.set_context_length(self.target.length)
         began = time.perf_counter()
         limit = min(room, self.target.max_width) - 1
         controller = self.controller if self.drafting_enabled else None
-        draft = self._draft(anchor, limit, sampler.constraint) if controller else EMPTY_DRAFT
+        draft = self._draft(controller, anchor, limit, sampler.constraint) if controller else EMPTY_DRAFT
         drafted = time.perf_counter()
         if sampler.needs_only_argmax and self._greedy:
             likeliest, features = self._greedy.verify_greedy(anchor, draft)
@@ -133,93 +120,75 @@ class HostPair:
         self.target.keep(len(committed))
         verified = time.perf_counter()
         if self.drafters:
-            fresh = [anchor, *committed[:-1]]
-            taps = None if features is None else features[: len(fresh)].copy()
+            observed = [anchor, *committed[:-1]]
+            features = None if features is None else features[: len(observed)].copy()
             for drafter in self.drafters:
-                drafter.observe(fresh, taps)
+                drafter.observe(observed, features)
         self.ids += committed
-        self._answered += len(committed)
+        self._answer_tokens += len(committed)
         draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
         if controller:
-            self._judge()
+            self._record_outcomes(controller)
             ms = (time.perf_counter() - began) * 1e3
             controller.record_verify(len(draft) + 1, ms - self._drafting_ms)
         return Step(committed, draft.drafter, len(draft), len(committed) - 1, draft_ms, verify_ms)
 
-    def _draft(self, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
-        """Return the draft that promises most; drafters that cost a forward are asked only if that can pay."""
-        assert self.controller is not None
-        best, rate = EMPTY_DRAFT, self.controller.baseline_rate
+    def _draft(self, controller: Controller, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
+        """Return the draft with the highest expected rate; models draft only if that can pay off."""
+        best, rate = EMPTY_DRAFT, controller.baseline_rate
         if limit < 1:
             return best
         if constraint:
-            best, rate = self._better(_forced(constraint, limit), best, rate)
-        copied, agreed = EMPTY_DRAFT, False
+            best, rate = self._choose(controller, _forced_draft(constraint, limit), best, rate)
+        lookup, agrees = EMPTY_DRAFT, False
         for drafter in self.drafters:
-            asked = min(limit, drafter.max_draft_tokens)
-            if drafter.is_model and not self._worth_asking(drafter, asked, max(rate, self._promised(copied))):
-                continue
-            draft = _allowed(self._propose(drafter, anchor, asked), constraint)
-            if not drafter.is_model:
-                copied = draft
-                continue
-            best, rate = self._better(draft, best, rate)
-            agreed = agreed or draft.tokens[:1] == copied.tokens[:1]
-        best, _ = self._better(replace(copied, drafter=AGREED) if agreed else copied, best, rate)
-        return copied.first(len(best)) if best.drafter == AGREED else best
+            length = min(limit, drafter.max_draft_tokens)
+            if drafter.is_model:
+                if not _should_draft(controller, drafter, length, max(rate, _lookup_rate(controller, lookup))):
+                    continue
+                length = controller.choose_length(drafter.name, length)
+            draft = self._propose(controller, drafter, anchor, length)
+            if constraint:
+                draft = draft.first(constraint.count_allowed(draft.tokens))
+            if drafter.is_model:
+                best, rate = self._choose(controller, draft, best, rate)
+                agrees = agrees or draft.tokens[:1] == lookup.tokens[:1]
+            else:
+                lookup = draft
+        best, _ = self._choose(controller, replace(lookup, drafter=AGREED) if agrees else lookup, best, rate)
+        return lookup.first(len(best)) if best.drafter == AGREED else best
 
-    def _promised(self, copied: Draft) -> float:
-        """Return the rate that a model must beat to be asked."""
-        assert self.controller is not None
-        if not copied or copied.confidence[0] < GUESS:
-            return 0.0
-        nodes, promised = self.controller.choose_prefix(copied)
-        return promised if nodes else 0.0
-
-    def _propose(self, drafter: Drafter, anchor: int, limit: int) -> Draft:
-        assert self.controller is not None
-        if drafter.is_model:
-            limit = self.controller.choose_length(drafter.name, limit)
+    def _propose(self, controller: Controller, drafter: Drafter, anchor: int, length: int) -> Draft:
         began = time.perf_counter()
-        draft = drafter.propose(anchor, limit)
+        draft = drafter.propose(anchor, length)
         if drafter.is_model:
             ms = (time.perf_counter() - began) * 1e3
-            self.controller.record_draft(drafter.name, ms, max(len(draft), 1))
+            controller.record_draft(drafter.name, ms, max(len(draft), 1))
             self._drafting_ms += ms
-        return draft.first(limit) if len(draft) > limit else draft
+        return draft.first(length) if len(draft) > length else draft
 
-    def _better(self, draft: Draft, best: Draft, rate: float) -> tuple[Draft, float]:
-        """Return the better one of two drafts, with its rate; a new draft is remembered, to see how it does."""
-        assert self.controller is not None
+    def _choose(self, controller: Controller, draft: Draft, best: Draft, rate: float) -> tuple[Draft, float]:
+        """Return the better of two drafts with its expected rate, and note the new draft until its outcome is known."""
         if not draft:
             return best, rate
-        if draft.drafter not in self._open:
-            self._open[draft.drafter] = _Open(draft, len(self.ids))
-        nodes, promised = self.controller.choose_prefix(draft)
-        return (draft.first(nodes), promised) if nodes and promised > rate else (best, rate)
+        if draft.drafter not in self._pending:
+            self._pending[draft.drafter] = _PendingDraft(draft, len(self.ids))
+        length, expected = controller.choose_prefix(draft)
+        return (draft.first(length), expected) if length and expected > rate else (best, rate)
 
-    def _worth_asking(self, drafter: Drafter, limit: int, rate: float) -> bool:
-        assert self.controller is not None
-        waiting = drafter.unread_tokens if drafter.is_autoregressive else 0
-        promised = self.controller.predict_rate(drafter.name, limit)
-        if promised > rate and self.controller.should_read_prompt(drafter.name, waiting, rate, promised):
-            return True
-        return self.controller.should_probe(drafter.name, limit, rate, waiting)
-
-    def _judge(self) -> None:
-        """Tell the controller how each open draft did, once the committed tokens decide it."""
-        assert self.controller is not None
-        for name, claim in tuple(self._open.items()):
-            actual = self.ids[claim.start :]
-            right = count_common_prefix(claim.draft.tokens, actual)
-            if right < len(actual) or right == len(claim.draft):
-                self.controller.record_outcome(name, claim.draft.confidence, right)
-                del self._open[name]
+    def _record_outcomes(self, controller: Controller) -> None:
+        """Record each pending draft whose outcome the committed tokens decide."""
+        for name, (draft, start) in tuple(self._pending.items()):
+            actual = self.ids[start:]
+            accepted = count_common_prefix(draft.tokens, actual)
+            if accepted < len(actual) or accepted == len(draft):
+                controller.record_outcome(name, draft.confidence, accepted)
+                del self._pending[name]
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
         """See `Pair`."""
         for drafter in self.drafters:
-            if isinstance(drafter, DocumentDrafter):
+            if isinstance(drafter, LookupDrafter):
                 drafter.set_documents(documents)
 
     def rollback(self, length: int) -> None:
@@ -236,7 +205,7 @@ class HostPair:
         self.ids = []
 
     def _crop(self, length: int) -> None:
-        self._open.clear()
+        self._pending.clear()
         self.target.crop(length)
         for drafter in self.drafters:
             drafter.rollback(self.target.length)
@@ -247,8 +216,8 @@ class HostPair:
         return SavedSequence(tuple(self.cached), self.target.save(), drafters, self.target.is_recurrent)
 
     def load(self, state: SavedSequence) -> None:
-        """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
-        self._open.clear()
+        """See `Pair`; the next call must be `prefill` with ids that continue the state's."""
+        self._pending.clear()
         try:
             self.target.load(bytes(state.target), len(state.ids))
             for drafter, saved in zip(self.drafters, state.drafters, strict=True):
@@ -259,10 +228,23 @@ class HostPair:
         self.ids = list(state.ids)
 
 
-def _allowed(draft: Draft, constraint: Constraint | None) -> Draft:
-    return draft.first(constraint.count_allowed(draft.tokens)) if constraint else draft
+def _should_draft(controller: Controller, drafter: Drafter, limit: int, rate: float) -> bool:
+    """Return whether a model's draft is expected to beat `rate`, or is worth a probe."""
+    unread = drafter.unread_tokens if drafter.is_autoregressive else 0
+    expected = controller.predict_rate(drafter.name, limit)
+    if expected > rate and controller.should_read_prompt(drafter.name, unread, rate, expected):
+        return True
+    return controller.should_probe(drafter.name, limit, rate, unread)
 
 
-def _forced(constraint: Constraint, limit: int) -> Draft:
+def _lookup_rate(controller: Controller, lookup: Draft) -> float:
+    """Return the rate of a lookup draft that a model must beat; 0 if its confidence is low."""
+    if not lookup or lookup.confidence[0] < MIN_LOOKUP_CONFIDENCE:
+        return 0.0
+    length, expected = controller.choose_prefix(lookup)
+    return expected if length else 0.0
+
+
+def _forced_draft(constraint: Constraint, limit: int) -> Draft:
     tokens = constraint.forced_tokens()[:limit]
-    return Draft(GRAMMAR, tokens, [FORCED] * len(tokens))
+    return Draft(GRAMMAR, tokens, [FORCED_CONFIDENCE] * len(tokens))

@@ -1,9 +1,8 @@
 """Prompt-lookup drafter: proposes what followed the last occurrence of the newest tokens.
 
-It searches the prompt, given documents and the generated text for the longest earlier match of the newest tokens, which
-takes microseconds. While an answer copies a passage with changes, the drafter remembers its position in the passage and
-resumes the copy one token after a change. If no triple matches, the newest pair or single token still gives a guess:
-where a second token costs little, verifying the guess pays.
+It searches the prompt, given documents and the generated text for the longest earlier match of the newest tokens. While
+an answer copies a passage with changes, the drafter remembers its position in the passage and resumes the copy one
+token after a change. If no triple matches, the newest pair or single token still gives a draft of low confidence.
 """
 
 from collections.abc import Sequence
@@ -101,11 +100,16 @@ class LookupDrafter:
         """See `Drafter`."""
         self._index()
         position, match = self._find_match(anchor)
-        self._track_copy(position if match >= RESUMED_TOKENS else None)
+        if position is not None and match >= RESUMED_TOKENS:
+            self._copy_offset, self._misses = len(self._text) - position, 0
+        else:
+            self._misses += 1
+            if self._misses > MAX_MISSES:
+                self._copy_offset = None
         if position is None:
             return EMPTY_DRAFT
         tokens = self._continue_from(position, anchor, min(limit, self.max_draft_tokens))
-        confidence = [confidence_after(match + accepted) for accepted in range(len(tokens))]
+        confidence = [length / (length + 2.0) for length in range(match, match + len(tokens))]
         return Draft(self.name, tokens, confidence) if tokens else EMPTY_DRAFT
 
     def _continue_from(self, position: int, anchor: int, count: int) -> list[int]:
@@ -119,15 +123,6 @@ class LookupDrafter:
             while len(tokens) < count:
                 tokens.append(tokens[len(tokens) - period])
         return tokens
-
-    def _track_copy(self, position: int | None) -> None:
-        """Remember the passage being copied; forget it after too many steps without a match."""
-        if position is not None:
-            self._copy_offset, self._misses = len(self._text) - position, 0
-            return
-        self._misses += 1
-        if self._misses > MAX_MISSES:
-            self._copy_offset = None
 
     def _find_match(self, anchor: int) -> tuple[int | None, int]:
         """Return an earlier position of the anchor to continue from, and the length of the match there."""
@@ -147,10 +142,8 @@ class LookupDrafter:
         text = self._text
         best, longest = positions[-1], 0
         for position in positions[: -MAX_CANDIDATES - 1 : -1]:
-            match = size
-            while (
-                match < MAX_MATCH_TOKENS and position - match >= 0 and text[position - match] == text[len(text) - match]
-            ):
+            match, limit = size, min(MAX_MATCH_TOKENS, position + 1)
+            while match < limit and text[position - match] == text[len(text) - match]:
                 match += 1
             if match > longest:
                 best, longest = position, match
@@ -168,11 +161,6 @@ class LookupDrafter:
                 if 0 <= position < len(text) and text[position] == anchor and expected - position <= TOKENS_BEHIND:
                     return position
         return None
-
-
-def confidence_after(match: int) -> float:
-    """Return the confidence in a token that follows a match of this length."""
-    return match / (match + 2.0)
 
 
 def _newest_grams(text: list[int]) -> tuple[tuple[int, ...], ...]:

@@ -59,7 +59,7 @@ def already_complete() -> None:
 
 @dataclass(frozen=True, slots=True)
 class SavedSequence:
-    """Saved sequence: ids without the anchor, and the caches of target and drafters. Only its own pair can load it."""
+    """Saved sequence: ids without the anchor, and the caches of target and drafters. Only its pair can load it."""
 
     ids: tuple[int, ...]
     target: bytes | bytearray
@@ -160,14 +160,6 @@ class Drafter(Protocol):
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
         """Replace the drafter's state by a saved one over these ids."""
-
-
-@runtime_checkable
-class DocumentDrafter(Protocol):
-    """Drafter that copies from documents besides the sequence."""
-
-    def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """See `Pair`."""
 
 
 class Pair(Protocol):

@@ -1,8 +1,7 @@
 """Prefix cache: saved sequences, the states of target and drafters together.
 
 The pair's own sequence is a cache too: `prefill` crops it to the prefix that a new prompt shares. The prefix cache
-holds other sequences, so that two documents, or a chat and an editor, do not evict each other at every request. When
-the process ends, it may be written to disk for the next process.
+holds other sequences, so that two documents, or a chat and an editor, do not evict each other at every request.
 """
 
 import logging
@@ -19,15 +18,12 @@ if TYPE_CHECKING:  # the disk cache needs packages that a machine for GPU tests 
 
 log = logging.getLogger(__name__)
 
-MAX_SEQUENCES = 64  # more documents than a user has open; searching hundreds takes as long as some steps
+MAX_SEQUENCES = 64  # more than a user has documents open; searching hundreds takes as long as some steps
 MIN_GAIN_TOKENS = 32  # computing fewer tokens again is cheaper than copying a state
 
 
 class PrefixCache:
-    """LRU cache of saved sequences, limited to `budget` bytes and `MAX_SEQUENCES`.
-
-    `disk` holds the sequences of an earlier process.
-    """
+    """LRU cache of saved sequences, limited to `budget` bytes and `MAX_SEQUENCES`. `disk`: of an earlier process."""
 
     def __init__(self, budget: int, disk: "DiskCache | None" = None) -> None:
         self._budget, self._disk = budget, disk
@@ -39,10 +35,7 @@ class PrefixCache:
         return sum(state.size for state in list(self._states.values()))
 
     def load_longest(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Before a prefill of `ids`, load the saved sequence with the longest shared prefix, if it beats the pair's.
-
-        If its bytes were lost, drop it and try the next best.
-        """
+        """Before a prefill of `ids`, load the saved sequence with the longest shared prefix, if it beats the pair's."""
         live, ids = tuple(pair.cached), tuple(ids)
         shared = count_common_prefix(live, ids)
         best = self._find_best(ids, shared + MIN_GAIN_TOKENS)

@@ -1,8 +1,7 @@
 """Saved sequences on disk, so that a new process need not compute prefixes again.
 
 Each sequence is a safetensors file in a folder for its model: `ids`, `target`, `drafter.N`, and a digest of them. A
-file that is damaged, truncated or of another model is deleted and never loaded, because C code reads it. Only this
-user can read the files. If the budget of bytes is exceeded, the least recently used files are deleted.
+damaged file is deleted and never loaded, because C code reads it. Only this user can read the files.
 """
 
 import hashlib
@@ -104,15 +103,13 @@ def _serialize(state: SavedSequence) -> bytes:
 
 
 def _read_ids(path: Path) -> SavedSequence | None:
-    """Read a sequence without its bytes."""
     try:
         with safe_open(path, "numpy") as file:
             ids, is_recurrent = file.get_tensor("ids"), RECURRENT in (file.metadata() or {})
     except (SafetensorError, OSError):
         return None
-    return (
-        SavedSequence(tuple(ids.tolist()), b"", (), is_recurrent) if ids.dtype == np.int32 and ids.ndim == 1 else None
-    )
+    is_sound = ids.dtype == np.int32 and ids.ndim == 1
+    return SavedSequence(tuple(ids.tolist()), b"", (), is_recurrent) if is_sound else None
 
 
 def _is_abandoned(path: Path) -> bool:

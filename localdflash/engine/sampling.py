@@ -1,10 +1,8 @@
 """Samples one token from a row of logits: bias, penalties, temperature, top-k, top-p, min-p, in this order.
 
 One uniform random number is used per committed token, drafted or not. So one seed gives the same text with and without
-drafting at any temperature, if the target's logits are the same.
-
-A constraint (a grammar) masks the logits. Acceptance samples along a draft and commits every sample, so the constraint
-advances with each sample and is never rolled back.
+drafting at any temperature, if the target's logits are the same. Acceptance samples along a draft and commits every
+sample, so a constraint (a grammar), which masks the logits, advances with each sample and is never rolled back.
 """
 
 import math

@@ -1,9 +1,8 @@
 """Decides which request has the pair: urgent ones first, and only the newest request of each document.
 
-`submit` and `cancel` may be called from any thread; `run` is the engine thread. A job's callbacks run on the engine
-thread, except that the thread that cancels a queued job calls its `on_end`. Between two steps the engine checks whether
-the job was cancelled or a more urgent job waits. A preempted job returns to the head of its queue and continues from
-its KV cache (`PrefixCache`). The schedulers of several pairs share a `ComputeLock`.
+`submit` and `cancel` may be called from any thread; `run` is the engine thread, which calls a job's callbacks, except
+that the thread that cancels a queued job calls its `on_end`. A job is cancelled or preempted between two steps. A
+preempted job returns to the head of its queue and continues from its KV cache (`PrefixCache`).
 """
 
 import threading
@@ -141,17 +140,14 @@ class Scheduler:
         while (job := self._next()) is not None:
             self._run_job(job)
 
-    def close(self) -> None:
-        """Accept no more jobs and cancel the queue; `run` returns after the current step."""
-        self._stop(None)
-
     def drain(self) -> None:
         """Accept no more jobs; `run` returns when the queue is empty."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
-    def _stop(self, error: BaseException | None) -> None:
+    def close(self, error: BaseException | None = None) -> None:
+        """Accept no more jobs and end those queued, with `error` if given; `run` returns after the current step."""
         with self._changed:
             self._closed = True
             queued = [*self._urgent, *self._patient]
@@ -166,16 +162,13 @@ class Scheduler:
     def _next(self) -> EngineJob | None:
         """Wait for the oldest urgent job, else the oldest other one; return None after `close`."""
         with self._changed:
-            while True:
-                if self._urgent or self._patient:
-                    self.running = (self._urgent or self._patient).popleft()
-                    return self.running
-                if self._closed:
-                    return None
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._urgent or self._patient or self._closed)
+            if self._urgent or self._patient:
+                self.running = (self._urgent or self._patient).popleft()
+                return self.running
+            return None
 
     def _run_job(self, job: EngineJob) -> None:
-        """Run a job until it ends or is preempted."""
         request = job.request
         error: Exception | None = None
         try:
@@ -192,7 +185,7 @@ class Scheduler:
             self.totals.cancel_ms.append((time.perf_counter() - job.cancelled_at) * 1e3)
         self._end(job, error)
         if isinstance(error, DeviceFailed):
-            self._stop(error)
+            self.close(error)
             raise error
 
     def _run_steps(self, job: EngineJob) -> bool:

@@ -56,11 +56,6 @@ class Stats:
         return self.tokens / self.steps if self.steps else 0.0
 
     @property
-    def host_ms(self) -> float:
-        """Time outside of drafting and verifying."""
-        return self.total_ms - self.draft_ms - self.verify_ms
-
-    @property
     def tokens_per_second(self) -> float:
         """Committed tokens per second of all steps."""
         return self.tokens / self.total_ms * 1e3 if self.total_ms else 0.0
@@ -68,21 +63,3 @@ class Stats:
     def acceptance(self) -> list[float]:
         """Return the share of draft tokens that were accepted, by slot."""
         return [round(a / o, 4) for a, o in zip(self.accepted_by_slot, self.offered_by_slot, strict=True)]
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the statistics as JSON values."""
-        return {
-            "tokens": self.tokens,
-            "steps": self.steps,
-            "tau": round(self.tau, 3),
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "accept_by_slot": self.acceptance(),
-            "steps_by_drafter": dict(self.steps_by_drafter),
-            "ms": {
-                "draft": round(self.draft_ms, 2),
-                "verify": round(self.verify_ms, 2),
-                "host": round(self.host_ms, 2),
-            },
-            "tokens_per_second": round(self.tokens_per_second, 1),
-        }

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.extent import Extent, Mode, find_extent
 from localdflash.code.fim.presentable import PresentableEnding
-from localdflash.code.fim.prompt import Gap, InfillContext
+from localdflash.code.fim.prompt import Gap
 from localdflash.code.fim.python_lines import missing_blanks
 from localdflash.code.fim.sound import Soundness
 from localdflash.text.syntax import language_of
@@ -33,7 +34,7 @@ class InfillTask:
     """A gap, other code, and limits of the text. `max_tokens` 0: the server may read the prompt ahead of a request."""
 
     hole: Gap
-    others: tuple[InfillContext, ...]
+    others: tuple[ContextPiece, ...]
     mode: Mode
     max_tokens: int
     count: int
@@ -56,9 +57,7 @@ class InfillTask:
                 body.get("first_line", 0),
                 body.get("closed", ""),
             ),
-            tuple(
-                InfillContext(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())
-            ),
+            tuple(ContextPiece(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())),
             body.get("mode", "auto"),
             body["max_tokens"],
             body.get("count", 1) if body["max_tokens"] else 1,

@@ -58,7 +58,7 @@ def test_a_conversation(terminal: Callable[..., Terminal]) -> None:
     for line in (b"Write a function.\n", b"   \n", b"Again.\n"):
         screen.type(line)
         if line.strip():
-            screen.expect(b" per verify]")
+            screen.expect(b" per verify step]")
         screen.expect(b"> ")
     for command, said in ((b"/hlep", b"did you mean /help?"), (b"/help", b"/quit"), (b"/new", b"A new conversation.")):
         screen.type(command + b"\n")
@@ -79,7 +79,7 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(terminal: Callable[..., Terminal
     screen.expect(b"everything.\r\n")
     time.sleep(0.5)  # it answers by now
     screen.process.send_signal(signal.SIGINT)
-    assert b" per verify]" in screen.expect(b"]\r\n> ")
+    assert b" per verify step]" in screen.expect(b"]\r\n> ")
     leaves(screen.process)
 
 

@@ -1,7 +1,6 @@
 """`localdflash complete`: its output, Ctrl-C, and the errors for bad values."""
 
 import json
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -46,17 +45,6 @@ def test_drafting_changes_nothing(
     assert plain["steps"] == plain["tokens"]
 
 
-def test_carriage_returns_are_kept_and_change_nothing_else(
-    file: Path, tmp_path: Path, complete: Callable[..., Any]
-) -> None:
-    other = tmp_path / "windows.py"
-    other.write_bytes(CODE.replace("\n", "\r\n").encode())
-    arguments = ("--max-tokens", 90, "--temperature", 2, "--seed", 9)
-    unix, windows = (complete(f"{path}:3:5", *arguments).out for path in (file, other))
-    assert "\n" in unix
-    assert windows == unix.replace("\n", "\r\n")
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("where", ["--no-daemon", "--seed=1"])
 def test_ctrl_c_ends_loading(where: str, file: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,15 +61,6 @@ def test_ctrl_c_ends_loading(where: str, file: Path, run: Callable[..., Any], mo
 
 
 # The prompt in a long file and with other files, as --explain shows it
-
-
-def test_a_notice_names_the_lines_of_the_prompt_where_some_were_left_out(
-    long_file: Path, complete: Callable[..., Any]
-) -> None:
-    done = complete(f"{long_file}:1001:6", "--max-tokens", 30)
-    assert done.code == 0
-    assert re.search(r"lines 9\d\d to 10\d\d.*--explain", done.err)
-    assert done.err.count("\n") == 1
 
 
 def test_explain_shows_every_part(long_file: Path, complete: Callable[..., Any]) -> None:

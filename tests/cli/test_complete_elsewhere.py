@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.lsp.foreign.made_up import Said, in_thread, llama, openai
+from tests.lsp.foreign.made_up import Said, in_thread, llama
 
 STREAM = "text/event-stream"
 
@@ -20,16 +20,6 @@ STREAM = "text/event-stream"
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Makes the settings name a server."""
     return lambda url: monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
-
-
-def test_options_reach_the_server(file: Path, run: Callable[..., Any], at: Callable[[str], None]) -> None:
-    with in_thread(openai("return x\n", models=("one", "two"))) as server:
-        at(server.url)
-        options = ("--pair", "two", "--max-tokens", 7, "--temperature", 0.5, "--seed", 3, "--line")
-        told = json.loads(run("complete", f"{file}:3:5", "--json", *options).out)
-        body = server.bodies("/v1/completions")[-1]
-    assert told == {"insertion": "return x", "finish": "line", "tokens": 1}
-    assert (body["model"], body["max_tokens"], body["temperature"], body["seed"]) == ("two", 7, 0.5, 3)
 
 
 def test_errors_are_one_line(file: Path, fails: Callable[..., str], at: Callable[[str], None]) -> None:

@@ -13,11 +13,6 @@ from localdflash.base.errors import UsageError
 from localdflash.cli.complete_command import offset_of, parse_cursor
 
 
-def test_cursors() -> None:
-    for name in ("app.py", "a:b:c.py", "C:\\code\\app.py"):
-        assert parse_cursor(f"{name}:007:9") == (Path(name), 7, 9)
-
-
 def test_bad_cursors(fails: Callable[..., str]) -> None:
     for place in (
         *("app.py", "app.py:1", "app.py:1:", "app.py::1", "app.py:a:1", "app.py:-1:1", "app.py:1:1.0", "", ":1:1"),

@@ -48,16 +48,6 @@ def test_show(run: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPat
     assert document["origins"]["server.key_file"] == f"{file}:5"
 
 
-def test_bad_settings_are_one_line(fails: Callable[..., str], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setenv("LOCALDFLASH_SERVER_PORT", "http")
-        assert fails(2, "config", "show").startswith("LOCALDFLASH_SERVER_PORT: ")
-    file.write_text("[model]\nkv = 'f\\u001b[31m'\n")
-    assert fails(3, "config", "show").startswith(f"{file}:2: ")
-    file.write_text("[model]\nthreads = -1\n")
-    assert fails(3, "complete", "--no-daemon", "x.py:1:1").startswith(f"{file}:2: model.threads: ")
-
-
 @pytest.fixture
 def parsed() -> Callable[..., dict[str, Any]]:
     """The pair options that a command gets for these arguments."""

@@ -1,12 +1,12 @@
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from localdflash.base.machine import measurements
 from localdflash.cli.doctor import command, self_test
-from localdflash.cli.doctor.check import DoctorCheck, Finding, Status
+from localdflash.cli.doctor.check import DoctorCheck, Finding
 from tests.cli.conftest import Command
 
 
@@ -56,20 +56,6 @@ def test_a_text_that_drafting_changed_is_a_failure_unless_the_widths_are_not_cer
     assert (check["status"], done.code) == (status, int(status == "failed")), check
     assert ("drafted text may differ" in check["detail"]) == (rows == "fast")
     assert measurements.recall(f"tau of {pair}") is None
-
-
-@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("failed", 1)])
-def test_check_gpu(state: Status, code: int, run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def again(spec: str) -> Iterator[Finding]:
-        asked.append(spec)
-        yield Finding("gpu check", state, "embedded, as it was found")
-
-    monkeypatch.setattr("localdflash.cli.doctor.gpu_check.again", again)
-    done = run("doctor", "--check-gpu", "embedded")
-    assert (done.code, asked) == (code, ["embedded"])
-    assert done.out.split()[:4] == [state, "gpu", "check", "embedded,"]
 
 
 @pytest.mark.checks_gpu

@@ -1,4 +1,4 @@
-"""Notices, errors and the progress bar while a pair loads."""
+"""Notices while a pair loads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from localdflash.backends.cuda import device
-from localdflash.cli.doctor.gpu_check import LoadingBar
 
 
 @pytest.mark.usefixtures("without_cpu_engine")
@@ -26,19 +25,3 @@ def test_a_fallback_is_one_line_on_stderr(
         (line,) = [line for line in done.err.splitlines() if "CUDA engine" in line]
         assert "llama.cpp runs this pair" in line
         assert "PyTorch" in line
-
-
-def test_a_bar_appears_only_after_a_while_and_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
-    quick, bar = LoadingBar(), LoadingBar()
-    quick(5, 10)
-    assert capsys.readouterr().err == ""
-    bar._began -= 60
-    bar(3 * 10**9, 6 * 10**9)
-    bar(3 * 10**9 + 1, 6 * 10**9)  # nothing new to draw
-    assert capsys.readouterr().err == "\rloading [###############...............] 3.0 of 6.0 GB"
-    bar(6 * 10**9, 6 * 10**9)
-    assert capsys.readouterr().err.strip("\r ") == ""
-    bar.compiling(18, 37)
-    assert capsys.readouterr().err == "\rcompiling [##############................] 18 of 37"
-    bar.compiling(37, 37)
-    assert capsys.readouterr().err.strip("\r ") == ""

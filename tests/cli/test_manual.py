@@ -16,7 +16,7 @@ from localdflash.lab.scripts import manual
 def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
     """Every command that help shows, with its path."""
     for name in group.list_commands(context):
-        command = group.get_command(context, name)
+        _, command, _ = group.resolve_command(context, [name])
         assert command
         if not command.hidden:
             own = click.Context(command, info_name=name, parent=context)

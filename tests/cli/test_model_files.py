@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
 
 
@@ -40,18 +38,6 @@ def test_truncated(name: str, pair: Path, refused: Callable[..., str], fails: Ca
         assert str(path) in refused(pair / "target.gguf"), cut
     for command in (("chat", "--no-daemon", "-p", "x"), ("bench", "--limit", "1")):
         assert f"{path}: broken GGUF file" in fails(3, *command, "--pair", pair / "target.gguf")
-
-
-def test_a_foreign_architecture(tmp_path: Path, refused: Callable[..., str]) -> None:
-    path = tmp_path / "foreign.gguf"
-    writer = gguf.GGUFWriter(path, "no-such-architecture")
-    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    for backend in ("llama.cpp", "torch"):
-        assert "no-such-architecture" in refused(path, "--backend", backend)
 
 
 @pytest.mark.system

@@ -94,12 +94,6 @@ def test_a_failed_pull_is_reported_once_and_an_interrupted_one_is_offered_again(
         assert capsys.readouterr().err == "no network (`localdflash models pull smollm2-135m`)\n"
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(home: Path, asked: list[str], answer: Answers) -> None:
-    home.write_text("in the way")
-    answer(False)
-    assert offer.offer_better_pair("embedded") == "embedded"
-
-
 @pytest.mark.parametrize(
     "settings",
     ["offline", "[chat]\npair = 'b'", "[model]\npair = 'embedded'", "[server]\nurl = 'http://127.0.0.1:9/v1'", "here"],

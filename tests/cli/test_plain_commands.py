@@ -13,7 +13,7 @@ from localdflash.chat.model_list import ModelRow
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.cli.chat_command import chats_file
 from localdflash.cli.console_chat import open_chat
-from localdflash.cli.line_chat import PlainCommands, converse
+from localdflash.cli.line_chat import LineChat, converse
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
 from localdflash.server.engine_spec import EngineSpec
@@ -72,7 +72,7 @@ def test_help_lists_the_commands_of_the_line_by_line_chat(told: Told) -> None:
     assert "/accepted" not in text
     assert "full screen" in told("/accepted")
     assert "did you mean /retry?" in told("/rerty")
-    own = {name.removeprefix("do_") for name in vars(PlainCommands) if name.startswith("do_")}
+    own = {name.removeprefix("do_") for name in vars(LineChat) if name.startswith("do_")}
     assert own <= {command.name for command in COMMANDS}
 
 
@@ -156,8 +156,3 @@ def test_instructions_of_the_project(told: Told, engine: ScriptedEngine, folder:
     found = project.find_project_file(folder)
     assert found
     assert found.allowed is False
-
-
-def test_the_command_that_resumes_a_kept_chat(told: Told) -> None:
-    assert "localdflash chat --plain --resume 1" in told("why?", kept=True)
-    assert "--resume" not in told("why?") + told(kept=True)

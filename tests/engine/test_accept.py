@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from localdflash.engine.accept import accept, accept_greedy
-from localdflash.engine.draft import EMPTY_DRAFT, MAX_DRAFT_TOKENS, Draft
+from localdflash.engine.draft import Draft
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 
@@ -44,11 +44,3 @@ def test_the_penalty_sees_the_tokens_of_the_path_that_are_not_committed_yet() ->
     # Row 0: 4. Row 1: 4 was committed on the way, so 5. Row 2: both seen; 4 again.
     assert accept(chain(4, 5), logits, sampler, [1], 99, frozenset()) == [4, 5, 4]
     assert accept(chain(4, 4), logits, sampler, [1], 99, frozenset()) == [4, 5]
-
-
-def test_prefixes_of_a_draft_are_drafts() -> None:
-    part = chain(4, 5, 6).first(2)
-    assert (part.drafter, list(part.tokens), list(part.confidence), len(part)) == ("test", [4, 5], [0.5, 0.5], 2)
-    assert not chain(4, 5, 6).first(0)
-    assert not EMPTY_DRAFT
-    assert MAX_DRAFT_TOKENS >= 64

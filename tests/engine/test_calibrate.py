@@ -91,28 +91,6 @@ def test_nodes_that_are_forwards_cost_apart(timed_target: Make, fake_drafter: Ma
         assert fewest <= controller.choose_length("model", 8) <= most
 
 
-def test_a_busy_moment_does_not_count(measure: Make) -> None:
-    controller, _, _ = measure(Clock(busy=(1, 2, 3, 4, 7, 19, 31, 40)), context=256)
-    assert controller.predict_verify_ms(1) == pytest.approx(1.0)
-    assert controller.predict_verify_ms(8) == pytest.approx(2.4)
-    assert controller.draft_ms["model"] == pytest.approx(2.5)
-
-
-def test_long_calls_are_not_repeated_within_a_turn(timed_target: Make) -> None:
-    """The first answer waits for all of them."""
-    target = timed_target(Clock(), lambda rows: 0.9 * rows, context=256)
-    assert calibrate(target, []).predict_verify_ms(32) == pytest.approx(0.9 * 32)
-    in_a_turn = {width: target.widths.count(width) / module.ROUNDS for width in module.WIDTHS}
-    assert in_a_turn == {1: 4, 2: 2, 4: 2, 8: 2, 16: 1, 32: 1}
-
-
-@pytest.mark.parametrize(("context", "max_width"), [(8, 33), (256, 5), (9, 1)])
-def test_small_targets_are_measured_within_their_limits(measure: Make, context: int, max_width: int) -> None:
-    controller, target, _ = measure(Clock(), context=context, max_width=max_width)
-    assert max(target.widths) <= min(max_width, context // 2 + 1)
-    assert controller.baseline_rate == pytest.approx(1.0)
-
-
 def test_a_long_context_is_assumed_to_see_what_it_costs(timed_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row costs 1 ms and each further one 0.2; at 2 048 tokens 2 ms, and each further one 1.2."""
     assumed: list[int] = []
@@ -126,7 +104,7 @@ def test_a_long_context_is_assumed_to_see_what_it_costs(timed_target: Make, monk
     controller = calibrate(target, [])
     assert assumed == [module.LONG_CONTEXT_TOKENS]
     assert controller.predict_verify_ms(8) == pytest.approx(2.4)
-    controller.set_context_length(module.LONG_CONTEXT_TOKENS - module.CONTEXT_TOKENS)  # what is between the two
+    controller.costs.set_context_length(module.LONG_CONTEXT_TOKENS - module.CONTEXT_TOKENS)  # what is between the two
     for rows in (1, 2, 4, 8, 32):
         assert controller.predict_verify_ms(rows) == pytest.approx(2.0 + 1.2 * (rows - 1), rel=0.05)
     assert target.length == 0

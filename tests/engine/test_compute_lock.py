@@ -65,20 +65,6 @@ def test_a_completion_of_another_pair_goes_between_two_steps_of_a_chat(
     assert talk.request.computed_tokens == len(talk.request.ids) - 1, "nothing is computed again"
 
 
-def test_a_chat_waits_until_a_completion_is_over(pairs: list[Gated], both: list[Scheduler]) -> None:
-    pairs[1].gate.hold()
-    filled, talk = Watched(completion(), urgent=True), Watched(chat(5))
-    both[1].submit(filled.job)
-    pairs[1].gate.until_held()
-    both[0].submit(talk.job)
-    pairs[1].gate.step()
-    assert not talk.tokens
-    pairs[1].gate.release()
-    filled.wait()
-    assert len(talk.wait().tokens) == 5
-    assert talk.request.queue_ms > 0
-
-
 def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both: list[Scheduler]) -> None:
     """Between two chunks of a long prompt, as between two steps."""
     order: list[str] = []

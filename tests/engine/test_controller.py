@@ -35,15 +35,6 @@ def test_counting_corrects_a_claim(claim: float, truth: float) -> None:
     assert calibration.survival == sorted(calibration.survival, reverse=True)
 
 
-def test_nodes_behind_a_wrong_one_tell_nothing() -> None:
-    calibration = Calibration()
-    for _ in range(50):
-        calibration.record_outcome([0.9, 0.1, 0.5], 0)
-    assert calibration.acceptance(0.9) < 0.15
-    assert calibration.acceptance(0.1) == Calibration().acceptance(0.1)
-    assert calibration.acceptance(0.5) == Calibration().acceptance(0.5)
-
-
 def test_newer_drafts_count_more_at_up_to_32_depths() -> None:
     calibration = Calibration()
     calibration.record_outcome([0.9] * 40, 0)
@@ -86,32 +77,6 @@ def test_the_chosen_prefix_is_the_best_of_all(confidence: list[float], drafting:
     assert rate == pytest.approx(expected[nodes - 1] / verify[nodes - 1])
 
 
-def test_a_promise_counts_the_drafters_own_cost() -> None:
-    controller = Controller(COSTS, {"model": 2.0})
-    assert controller.predict_rate("model", 15) == 0.0  # never seen
-    judged(controller, [7] * 200)
-    assert controller.predict_rate("model", 15) == pytest.approx(8 / (3.3 + 2.0))
-    assert controller.predict_rate("model", 3) == pytest.approx(4 / (1.9 + 2.0))
-
-
-def test_of_a_block_all_nodes_are_asked_for() -> None:
-    controller = Controller(COSTS, {"model": 2.0})
-    judged(controller, [1] * 50)
-    assert controller.choose_length("model", 15) == 15
-
-
-def test_a_depth_that_is_not_drafted_any_more_is_thought_to_do_as_the_one_before() -> None:
-    controller = Controller(COSTS, {"model": 0.1}, next_ms={"model": 0.1})
-    judged(controller, [1] * 40, length=8)  # the first node is right, the second never
-    calibration = controller.calibration["model"]
-    assert calibration.survival[0] > 0.9
-    assert calibration.survival[1] < 0.2
-    chance = calibration.survival[1] / calibration.survival[0]
-    assert calibration.survival[2] == pytest.approx(calibration.survival[1] * chance)  # not counted
-    judged(controller, [1] * 90, length=1)
-    assert calibration.survival[1] > 0.5
-
-
 def probe(controller: Controller, ms: float = 2.0) -> bool:
     """One draft that took this long, if a probe is due."""
     due = controller.should_probe("model", 15, 1.0)
@@ -137,56 +102,9 @@ def test_probes_take_their_share_of_the_time_and_no_more() -> None:
     assert probes(controller, 10_000) * 2.0 == pytest.approx(PROBE_SHARE * 10_000, rel=0.05)
 
 
-def test_a_probe_that_takes_longer_than_a_draft_is_paid_for_in_full() -> None:
-    """As the first one after a prompt does, when the drafter has to read it."""
-    controller = Controller(COSTS, {"model": 2.0})
-    for _ in range(round(2.0 / TRIAL_SHARE) + 5):
-        controller.record_verify(1, 1.0)
-    assert probe(controller, 40.0)
-    assert probes(controller, round(0.95 * 40.0 / TRIAL_SHARE)) == 0
-    assert probes(controller, round(0.1 * 40.0 / TRIAL_SHARE)) > 0
-
-
-def test_drafts_that_are_no_probes_are_not_counted_as_such() -> None:
-    controller = Controller(COSTS, {"model": 2.0})
-    for _ in range(round(2.0 / TRIAL_SHARE) + 5):
-        controller.record_verify(1, 1.0)
-        controller.record_draft("model", 2.0)
-    assert probe(controller)
-
-
-def test_no_more_than_a_few_probes_are_saved_up() -> None:
-    controller = Controller(COSTS, {"model": 2.0})
-    for _ in range(100_000):
-        controller.record_verify(8, 3.3)
-    assert sum(probe(controller) for _ in range(1000)) == 12
-
-
 def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:
     controller = Controller(COSTS, {"model": 8.0})
     for _ in range(1000):
         controller.record_verify(1, 1.0)
     assert not controller.should_probe("model", 15, rate=1.0)  # at best 8.1 tokens in 5.8 + 8 ms are to be hoped for
     assert controller.should_probe("model", 15, rate=0.5)
-
-
-def test_measured_costs_replace_the_old_ones_and_one_interruption_changes_little() -> None:
-    controller = Controller(COSTS, {"model": 1.0})
-    controller.record_verify(1, 500.0)
-    controller.record_draft("model", 500.0)
-    assert controller.predict_verify_ms(1) < 1.15
-    assert controller.draft_ms["model"] < 1.15
-    for _ in range(150):
-        controller.record_verify(6, 4.0)
-        controller.record_draft("model", 0.2)
-    assert controller.predict_verify_ms(6) == pytest.approx(4.0, rel=0.01)
-    assert controller.draft_ms["model"] == pytest.approx(0.2, rel=0.01)
-
-
-def test_a_shorter_measurement_is_believed_sooner_than_a_longer_one() -> None:
-    shorter, longer = Controller(COSTS, {"model": 1.0}), Controller(COSTS, {"model": 1.0})
-    for _ in range(5):
-        shorter.record_draft("model", 0.5)
-        longer.record_draft("model", 1.5)
-    assert shorter.draft_ms["model"] < 0.6
-    assert longer.draft_ms["model"] < 1.2

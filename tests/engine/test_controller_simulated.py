@@ -188,59 +188,12 @@ def test_nearly_as_fast_as_the_best_fixed_choice(
     assert pace < (1.05 if drafting else 1.04) * best_fixed(acceptance, drafting, each)
 
 
-def test_two_drafters_take_turns(clock: Clock) -> None:
-    """Lookup copies a third of the text perfectly and knows nothing of the rest."""
-
-    def copied(position: int) -> float:
-        return 0.98 if position % 300 < 100 else 0.0
-
-    lookup = SimulatedDrafter(clock, 0.0, copied, 0.8, "lookup", is_model=False)
-    model = SimulatedDrafter(clock, 0.5, lambda _: 0.8)
-    together = run(clock, [lookup, model], 3000, measured(lookup, model))
-    halves = best_fixed(0.98, 0.0) / 3 + best_fixed(0.8, 0.5) * 2 / 3
-    assert together < 1.05 * halves
-    assert sum(position % 300 >= 100 for position in model.asked) > 0.8 * len(model.asked)
-
-
-def test_a_useless_drafter_is_probed_within_its_share(clock: Clock) -> None:
-    drafter = SimulatedDrafter(clock, 1.0, lambda _: 0.02, 0.99)
-    run(clock, [drafter], 4000, measured(drafter))
-    assert len(drafter.asked) > 20  # it is not given up for good
-    assert clock.drafting < 0.02 * clock.ms
-
-
 def test_a_drafter_that_becomes_good_is_found_and_one_that_becomes_bad_is_left(clock: Clock) -> None:
     drafter = SimulatedDrafter(clock, 0.5, lambda n: 0.9 if 2000 <= n < 4000 else 0.02)
     run(clock, [drafter], 6000, measured(drafter))
     before, during, after = np.histogram(drafter.asked, [0, 2000, 4000, 6000])[0]
     assert during > 4 * before
     assert during > 4 * after
-
-
-def test_wrong_costs_are_found_out(clock: Clock) -> None:
-    drafter = SimulatedDrafter(clock, 0.5, lambda _: 0.9)
-    flat = Controller(dict.fromkeys(COSTS, 1.0), {"model": 0.5})  # as if rows were free
-    assert run(clock, [drafter], 3000, flat) < 1.1 * best_fixed(0.9, 0.5)
-    assert flat.predict_verify_ms(16) > 4.0  # by then it was left
-    drafter = SimulatedDrafter(clock, 0.5, lambda _: 0.9)
-    dear = Controller(COSTS, {"model": 4.0})  # as if the machine had been busy while drafts were measured
-    assert run(clock, [drafter], 3000, dear) < 1.1 * best_fixed(0.9, 0.5)
-    assert dear.draft_ms["model"] == pytest.approx(0.5, rel=0.1)
-
-
-def test_wrong_costs_of_nodes_are_found_out(clock: Clock) -> None:
-    """They were measured four times as dear, and four times as cheap, as they are."""
-    for factor in (4.0, 0.25):
-        drafter = SimulatedDrafter(clock, 0.1, lambda _: 0.8, each=0.1)
-        controller = Controller(COSTS, {"model": factor * 0.1}, next_ms={"model": factor * 0.1})
-        assert run(clock, [drafter], 3000, controller) < 1.1 * best_fixed(0.8, 0.1, 0.1)
-        assert controller.predict_draft_ms("model", 5) == pytest.approx(0.5, rel=0.1)
-
-
-def test_longer_drafts_are_tried_again_when_a_text_becomes_easier(clock: Clock) -> None:
-    drafter = SimulatedDrafter(clock, 0.1, lambda n: 0.95 if n >= 2000 else 0.5, each=0.1)
-    pace = run(clock, [drafter], 6000, measured(drafter))
-    assert pace < 1.05 * (best_fixed(0.5, 0.1, 0.1) / 3 + best_fixed(0.95, 0.1, 0.1) * 2 / 3)
 
 
 def answers(clock: Clock, drafter: Any, prompt: int, answer: int, count: int) -> float:
@@ -263,8 +216,3 @@ def test_a_prompt_is_read_where_the_answer_pays_for_it(clock: Clock, acceptance:
     """Of 400 tokens for an answer of 40; where it does not pay, what trials cost is in there."""
     drafter = SimulatedDrafter(clock, 0.1, lambda _: acceptance, 0.9, each=0.1, read=read)
     assert answers(clock, drafter, 400, 40, 40) < 1.06
-
-
-def test_a_prompt_of_a_long_answer_is_read(clock: Clock) -> None:
-    drafter = SimulatedDrafter(clock, 0.1, lambda _: 0.9, 0.9, each=0.1, read=0.2)
-    assert answers(clock, drafter, 100, 400, 12) < 1.15 * (best_fixed(0.9, 0.1, 0.1) + 0.2 * 100 / 400)

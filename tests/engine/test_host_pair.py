@@ -44,14 +44,6 @@ def extended(pair: HostPair) -> list[int]:
     return sizes
 
 
-def test_a_prompt_is_computed_in_chunks_and_without_its_last_token(pair: HostPair) -> None:
-    assert pair.prefill(PROMPT) == 7
-    assert extended(pair) == [5, 2]
-    assert list(pair.cached) == PROMPT[:-1]
-    assert pair.ids == PROMPT
-    assert pair.room == 32 - 8
-
-
 def test_only_what_is_not_cached_is_computed(pair: HostPair) -> None:
     pair.prefill(PROMPT)
     extended(pair)
@@ -61,15 +53,6 @@ def test_only_what_is_not_cached_is_computed(pair: HostPair) -> None:
     assert pair.prefill(PROMPT[:3]) == 0
     assert extended(pair) == [1, 2]
     assert pair.drafters[0].save() == pair.target.save()
-
-
-def test_a_step_says_what_it_did(pair: HostPair, greedy: Sampler) -> None:
-    pair.prefill(PROMPT)
-    step = pair.step(greedy, 9)
-    assert (step.drafter, step.drafted, step.accepted) == ("three", 3, len(step.tokens) - 1)
-    assert step.draft_ms >= 0.0
-    assert step.verify_ms > 0.0
-    assert pair.step(greedy, 1).drafter == "none"  # nothing is drafted where one token is wanted
 
 
 class TestTogether:
@@ -96,17 +79,6 @@ class TestTogether:
         pair, _ = self.made(fake_target, fake_drafter, copy, model)
         step = pair.step(greedy, 9)
         assert (step.drafter, step.drafted) == (drafter, drafted)
-
-    def test_what_both_proposed_is_learned_of_both(
-        self, fake_target: Make, fake_drafter: Make, greedy: Sampler
-    ) -> None:
-        pair, _ = self.made(fake_target, fake_drafter, ([1, 5], [0.5] * 2), ([1, 0], [0.5] * 2))
-        assert pair.controller
-        before = {name: one.drafts for name, one in pair.controller.calibration.items()}
-        while pair.step(greedy, 9).tokens and len(pair.ids) < len(PROMPT) + 6:
-            pass
-        learned = {name: one.drafts > before[name] for name, one in pair.controller.calibration.items()}
-        assert learned == {"text": False, "model": True, AGREED: True}
 
     @pytest.mark.parametrize(("trust", "asks"), [(0.9, 0), (0.3, 1)])
     def test_a_guess_does_not_keep_the_model_from_being_asked(
@@ -177,26 +149,6 @@ def test_a_rollback_outside_of_the_sequence_is_refused(pair: HostPair, length: i
     with pytest.raises(UsageError, match=f"{length} tokens of 8"):
         pair.rollback(length)
     assert pair.ids == PROMPT
-
-
-def test_a_rollback_makes_the_last_kept_token_the_anchor(pair: HostPair, greedy: Sampler) -> None:
-    pair.prefill(PROMPT)
-    pair.step(greedy, 9)
-    pair.rollback(3)
-    assert (pair.ids, list(pair.cached)) == (PROMPT[:3], PROMPT[:2])
-    assert pair.step(greedy, 1).tokens == [int(TABLE[2, 3].argmax())]
-
-
-def test_a_saved_state_brings_back_both_halves(pair: HostPair, greedy: Sampler) -> None:
-    pair.prefill(PROMPT)
-    state = pair.save()
-    assert state.ids == tuple(PROMPT[:-1])
-    assert state.size == 2 * 7 * 4
-    pair.prefill([5, 5, 5])
-    pair.load(state)
-    assert pair.prefill([*PROMPT, 2]) == 1
-    pair.step(greedy, 9)
-    assert pair.drafters[0].save() == pair.target.save()
 
 
 @pytest.mark.parametrize("where", ["verify", "keep", "extend", "observe", "propose", "sample"])

@@ -133,38 +133,3 @@ def test_a_copy_goes_on_after_a_change(
 ) -> None:
     copy(copying, written)
     assert list(copying.propose(anchor, 3).tokens) == tokens
-
-
-@pytest.mark.parametrize(
-    ("copied", "anchor", "match"),
-    [
-        *(([*range(10), 77], 11 + distance, match) for distance, match in ((12, 3), (13, 1), (-4, 3), (-5, 1))),
-        *(([50, 5, 6, 7, 77], 9, 3), ([50, 5, 6, 77], 8, 1)),  # three tokens make a copy
-    ],
-)
-def test_a_copy_is_picked_up_near_the_expected_position(copied: list[int], anchor: int, match: int) -> None:
-    drafter = LookupDrafter([[*range(40)]])
-    copy(drafter, copied)
-    assert list(drafter.propose(anchor, 3).confidence) == rising(match, 3)
-
-
-def test_only_the_newest_places_are_compared_and_at_most_32_tokens_of_each() -> None:
-    end = [1, 2, 3, 4]
-    best = [*end, 50]  # agrees in all of the end, and is older than the others
-    others = [token for i in range(8) for token in (100 + i, 2, 3, 4, 60 + i)]
-    drafter = LookupDrafter()
-    drafter.observe([*best, *others, 1, 2, 3])
-    assert drafter.propose(4, 1).tokens == [67]
-    drafter.rollback(0)
-    drafter.observe([*best, *others[5:], 1, 2, 3])
-    assert drafter.propose(4, 1).tokens == [50]
-    drafter.rollback(0)
-    drafter.observe([*range(50), *range(49)])
-    assert list(drafter.propose(49, 3).confidence) == rising(32, 3)
-
-
-def test_a_rollback_forgets_the_copy(copying: LookupDrafter) -> None:
-    copying.observe([77])
-    copying.rollback(20)
-    copying.observe([77])
-    assert list(copying.propose(COMMA, 1).tokens) == [77]

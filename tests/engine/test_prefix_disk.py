@@ -73,19 +73,6 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     assert disk.find_longest(list(range(5000, 5050)), 50) == state(5000)
 
 
-def test_the_budget_counts_all_models(tmp_path: Path) -> None:
-    DiskCache(tmp_path, "old", BIG).write(state(0, 100))
-    DiskCache(tmp_path, "new", 3000).write(state(0, 50))
-    (left,) = files(tmp_path)
-    assert DiskCache(tmp_path, "new", BIG).find_longest(list(range(50)), 50) == state(0, 50)
-    assert left.parent == DiskCache(tmp_path, "new", BIG).folder
-
-
-def test_what_is_larger_than_the_budget_is_not_written(tmp_path: Path) -> None:
-    DiskCache(tmp_path, "model", 100).write(state(0))
-    assert files(tmp_path) == []
-
-
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_dropped(tmp_path: Path, data: st.DataObject) -> None:
@@ -117,22 +104,6 @@ def test_a_file_that_is_none_of_ours_is_dropped(tmp_path: Path, content: bytes) 
     (folder / f"{'0' * 32}.safetensors").write_bytes(content)
     assert DiskCache(tmp_path, "model", BIG).find_longest([1], 0) is None
     assert files(tmp_path) == []
-
-
-def test_what_is_no_file_is_no_obstacle(tmp_path: Path) -> None:
-    folder = DiskCache(tmp_path, "model", BIG).folder / "x.safetensors"
-    folder.mkdir(parents=True)
-    assert DiskCache(tmp_path, "model", BIG).find_longest([1], 0) is None
-
-
-def test_a_cache_that_may_not_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    disk = DiskCache(tmp_path, "model", BIG)
-    disk.write(state(0))
-    monkeypatch.setattr(os, "utime", refuse)
-    assert disk.find_longest(list(range(50)), 50) == state(0)
 
 
 def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> None:

@@ -80,29 +80,6 @@ def test_the_distribution_is_that_of_plain_arithmetic(
         assert actual.get(token, 0.0) == pytest.approx(expected.get(token, 0.0), abs=1e-9), (expected, actual)
 
 
-@pytest.mark.parametrize(
-    ("params", "survivors"),
-    [
-        # Probabilities at temperature 1: 0.4, 0.3, 0.2, 0.1.
-        (SamplingParams(1.0), {0, 1, 2, 3}),
-        (SamplingParams(1.0, top_k=2), {0, 1}),
-        (SamplingParams(1.0, top_p=0.65), {0, 1}),  # 0.4 + 0.3 crosses
-        (SamplingParams(1.0, top_p=0.75), {0, 1, 2}),
-        (SamplingParams(1.0, min_p=0.6), {0, 1}),
-        (SamplingParams(1.0, top_k=2, top_p=0.5), {0}),  # of 4/7 and 3/7: top-k first
-        (SamplingParams(2.0, top_p=0.65), {0, 1, 2}),  # temperature first: 0.33, 0.28, 0.23, 0.16
-        (SamplingParams(1.0, repetition_penalty=3.0, top_k=1), {1}),  # the penalty first: token 0 was seen
-    ],
-)
-def test_the_filters_come_in_the_documented_order(params: SamplingParams, survivors: set[int]) -> None:
-    logits = [math.log(p) + 3.0 for p in (0.4, 0.3, 0.2, 0.1)]
-    assert actual_distribution(logits, [0], params).keys() == survivors
-
-
-def test_without_filters_the_least_likely_token_stays() -> None:
-    assert actual_distribution([0.0, -50.0], [], SamplingParams(1.0)).keys() == {0, 1}
-
-
 def test_of_equal_logits_the_lower_ids_stay() -> None:
     assert actual_distribution([1.0, 5.0, 5.0, 5.0], [], SamplingParams(1.0, top_k=2)).keys() == {1, 2}
     assert Sampler(SamplingParams()).sample(np.array([1, 7, 7], np.float32), []) == 1
@@ -125,17 +102,6 @@ def test_a_large_vocabulary_keeps_its_whole_nucleus() -> None:
     actual = actual_distribution(logits.tolist(), [], params)
     assert actual.keys() == expected.keys()
     assert list(actual.values()) == pytest.approx([expected[t] for t in actual])
-
-
-@pytest.mark.parametrize("temperature", [1e-308, 1e-9])
-def test_a_tiny_temperature_is_greedy_without_a_warning(temperature: float) -> None:
-    assert Sampler(SamplingParams(temperature)).sample(np.array([0.0, 2.0, -1e30], np.float32), []) == 1
-
-
-def test_tokens_ruled_out_by_minus_infinity_are_never_drawn() -> None:
-    logits = np.array([-np.inf, 0.0, -np.inf, 0.1], np.float32)
-    sampler = Sampler(SamplingParams(5.0, seed=0))
-    assert {sampler.sample(logits, []) for _ in range(200)} == {1, 3}
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(1.0), SamplingParams(repetition_penalty=1.5)])

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -234,23 +233,6 @@ def test_a_job_that_is_cancelled_while_it_makes_room_ends_at_once(scheduler: Sch
     assert (scheduler.totals.preempted, len(scheduler.totals.cancel_ms)) == (0, 1)
 
 
-def test_times_are_milliseconds(pair: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.engine.scheduler.time", SimpleNamespace(perf_counter=lambda: 3.0))
-    scheduler, waited = Scheduler(pair), Watched(chat(), submitted=1.0, cancelled_at=2.5)
-    scheduler.submit(waited.job)
-    scheduler.drain()
-    scheduler.run()
-    assert (waited.request.queue_ms, list(scheduler.totals.cancel_ms)) == (2000.0, [500.0])
-
-
-def test_a_job_may_end_itself(scheduler: Scheduler) -> None:
-    ended = threading.Event()
-    job = EngineJob(chat(300), lambda step: False, lambda error: ended.set())
-    scheduler.submit(job)
-    assert ended.wait(PATIENCE)
-    assert job.request.stats.steps == 1
-
-
 def test_a_queue_that_is_full_says_so(scheduler: Scheduler, pair: Gated) -> None:
     pair.gate.hold()
     jobs = [Watched(chat(2)) for _ in range(9)]
@@ -267,19 +249,6 @@ def test_a_queue_that_is_full_says_so(scheduler: Scheduler, pair: Gated) -> None
     for watched in jobs:
         watched.wait()
     assert scheduler.queue_length == 0
-
-
-def test_chats_keep_their_order(scheduler: Scheduler, pair: Gated) -> None:
-    log: list[str] = []
-    pair.gate.hold()
-    jobs = [Watched(Request([i, 2, 3] * 12, 4), log, str(i)) for i in range(4)]
-    for watched in jobs:
-        scheduler.submit(watched.job)
-    pair.gate.until_held()
-    pair.gate.release()
-    for watched in jobs:
-        watched.wait()
-    assert log == sorted(log)
 
 
 def test_a_request_that_fails_leaves_the_engine_alive(

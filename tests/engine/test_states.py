@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,24 +101,6 @@ def test_every_text_is_that_of_plain_decoding(jobs: list[Asked], apart: int, bud
     assert state_of(pair) == pair.ids[:-1]
 
 
-def test_what_is_computed_again_is_what_lies_after_the_last_state() -> None:
-    pair, prefixes = make_pair(apart=16), PrefixCache(1 << 30)
-
-    def computed(ids: list[int]) -> int:
-        request = Request(ids, 5, GREEDY)
-        assert [token for step in generate(pair, request, prefixes) for token in step.tokens] == text_after(ids, 5)
-        return request.computed_tokens
-
-    first, other = DOCUMENTS
-    assert computed(first[:120]) == 119
-    assert computed(first[:120]) == 0  # where the prompt ended
-    assert computed([*first[:120], *text_after(first[:120], 4)]) in range(5)  # its rows are the last ones
-    assert computed([*first[:100], 1, 2]) in range(2, 2 + 16 + 9)  # a state on the way
-    assert computed(other[:60]) == 59
-    assert computed([*first[:100], 1, 2, *text_after([*first[:100], 1, 2], 5)]) == 0  # saved, and used from its end
-    assert computed(other[:50]) == 49  # of a saved one nothing else is of use
-
-
 def test_a_new_process_goes_on_from_the_end_of_what_was_written(tmp_path: Path) -> None:
     ids, ended = DOCUMENTS[0][:100], make_pair(apart=16)
     text = [token for step in generate(ended, Request(ids, 20, GREEDY)) for token in step.tokens]
@@ -130,15 +111,3 @@ def test_a_new_process_goes_on_from_the_end_of_what_was_written(tmp_path: Path) 
         found = [token for step in generate(make_pair(apart=16), request, prefixes) for token in step.tokens]
         assert found == text_after(prompt, 8)
         assert request.computed_tokens == computed
-
-
-def test_a_draft_that_fails_midway_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair, ids = make_pair(apart=16), DOCUMENTS[0][:70]
-    generation = generate(pair, Request(ids, 30, GREEDY))
-    next(generation)
-    with monkeypatch.context() as patch:
-        patch.setattr("localdflash.engine.host_pair.accept", lambda *_: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            next(generation)
-    assert (pair.ids, state_of(pair)) == ([], [])
-    assert [token for step in generate(pair, Request(ids, 30, GREEDY)) for token in step.tokens] == text_after(ids, 30)

@@ -1,4 +1,4 @@
-"""Small files of our own, JSON above all: read up to a limit, and replaced as a whole, so that no reader sees half."""
+"""Small files, mostly JSON: read up to a limit, and replaced atomically."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from localdflash.base.files.paths import create_private
 
 
 def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
-    """Return the object in a file; empty if the file is missing, longer than the limit, or damaged."""
+    """Return the object in a file; {} if the file is missing, longer than `max_bytes`, or damaged."""
     try:
         with path.open("rb") as stream:
             value = json.loads(stream.read(max_bytes))
@@ -26,9 +26,9 @@ def write_json(path: Path, value: Mapping[str, object], *, sync: bool = False) -
 
 
 def replace_file(path: Path, text: str, *, sync: bool = False) -> None:
-    """Replace a file, in a folder that is created if missing; with `sync` the new one is on the disk before that.
+    """Replace a file atomically, creating its folder; with `sync` the new one is on disk before it replaces the old.
 
-    OSError or LocaldflashError if that fails; the old file is then still there.
+    OSError or LocaldflashError if that fails; the old file is then unchanged.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     create_private(path.parent)

@@ -1,7 +1,4 @@
-"""Where localdflash keeps its files: the platform's folders, or subfolders of LOCALDFLASH_HOME when that is set.
-
-Asking for a folder touches nothing on disk; `create_private` makes it, for this user alone.
-"""
+"""Paths of localdflash's files: in the platform's folders, or in subfolders of LOCALDFLASH_HOME if that is set."""
 
 import os
 import stat
@@ -16,22 +13,22 @@ from localdflash.base.system import owner
 
 HOME_VARIABLE = "LOCALDFLASH_HOME"
 TRANSPORT_VARIABLE = "LOCALDFLASH_TRANSPORT"
-SUFFIXES: dict[str, str] = {"unix": ".sock", "tcp": ".tcp"}  # of what stands for an engine, by its transport
-SOCKET_LIMIT = 104 if sys.platform == "darwin" else 108  # bytes of `sun_path`, the closing zero included
+SUFFIXES: dict[str, str] = {"unix": ".sock", "tcp": ".tcp"}  # of the daemon's socket or port file
+SOCKET_LIMIT = 104 if sys.platform == "darwin" else 108  # bytes of `sun_path`, including the final zero
 
 
 def config_folder() -> Path:
-    """Return the folder of settings that the user writes."""
+    """Return the folder of the user's settings."""
     return _folder("config")
 
 
 def data_folder() -> Path:
-    """Return the folder of what the user would miss: chats, the server's key."""
+    """Return the folder of data that cannot be recreated: chats, the server's key."""
     return _folder("data")
 
 
 def cache_folder() -> Path:
-    """Return the folder of what can be downloaded or computed again: models, measurements."""
+    """Return the folder of data that can be recreated: models, measurements."""
     return _folder("cache")
 
 
@@ -41,10 +38,7 @@ def runtime_folder() -> Path:
 
 
 def transport() -> str:
-    """Return how an engine and its clients reach each other: "unix", or "tcp" where there are no Unix sockets.
-
-    UsageError if the environment asks for anything else, or for what this system has not.
-    """
+    """Return the transport between daemon and clients, "unix" or "tcp"; UsageError if the variable is invalid."""
     given = os.environ.get(TRANSPORT_VARIABLE) or ("tcp" if sys.platform == "win32" else "unix")
     if given not in SUFFIXES:
         raise UsageError(f"{TRANSPORT_VARIABLE}={given!r}: choose unix or tcp")
@@ -54,15 +48,12 @@ def transport() -> str:
 
 
 def transport_of(path: Path) -> str:
-    """Return the transport of an engine that listens at this path."""
+    """Return the transport of a daemon that listens at this path."""
     return "tcp" if path.suffix == SUFFIXES["tcp"] else "unix"
 
 
 def engine_socket() -> Path:
-    """Return where the daemon listens: a Unix socket, or the file that holds its port and key.
-
-    UsageError if a socket's path is longer than the system allows.
-    """
+    """Return the daemon's Unix socket, or the file with its port and key; UsageError if the path is too long."""
     path = runtime_folder() / f"engine{SUFFIXES[transport()]}"
     if transport_of(path) == "unix" and (length := len(os.fsencode(path))) >= SOCKET_LIMIT:
         raise UsageError(
@@ -73,12 +64,12 @@ def engine_socket() -> Path:
 
 
 def private_socket() -> Path:
-    """Return where an engine listens that serves this process alone."""
-    return (path := engine_socket()).with_name(f"{os.getpid()}{path.suffix}")  # no longer than the other one
+    """Return the socket of a private engine of this process."""
+    return (path := engine_socket()).with_name(f"{os.getpid()}{path.suffix}")  # not longer than the daemon's
 
 
 def key_file() -> Path:
-    """Return the file of the key that requests over TCP need: directly in LOCALDFLASH_HOME if that is set."""
+    """Return the file of the API key for TCP, directly in LOCALDFLASH_HOME if that is set."""
     home = os.environ.get(HOME_VARIABLE)
     return (_absolute(home) if home else data_folder()) / "api-key"
 
@@ -89,10 +80,7 @@ def engine_log() -> Path:
 
 
 def check_private(folder: Path) -> None:
-    """Raise LocaldflashError if others own a folder, may enter it, or could have put a link in its place.
-
-    FileNotFoundError if there is none.
-    """
+    """Raise LocaldflashError if a folder is not this user's alone, FileNotFoundError if it is missing."""
     try:
         about = folder.lstat()
     except FileNotFoundError:
@@ -108,7 +96,7 @@ def check_private(folder: Path) -> None:
 
 
 def create_private(folder: Path) -> Path:
-    """Create a folder and its missing parents with mode 0700; folders that exist stay as they are."""
+    """Create a folder and its missing parents with mode 0700; existing folders keep their mode."""
     try:
         missing = [part for part in (folder, *folder.parents) if not part.is_dir()]
         for part in reversed(missing):
@@ -119,31 +107,18 @@ def create_private(folder: Path) -> Path:
 
 
 def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
-    home = os.environ.get(HOME_VARIABLE)
-    if home:
+    if home := os.environ.get(HOME_VARIABLE):
         return _absolute(home) / kind
     folders = PlatformDirs("localdflash", appauthor=False)
-    match kind:
-        case "config":
-            return folders.user_config_path
-        case "data":
-            return folders.user_data_path
-        case "cache":
-            return folders.user_cache_path
-        case "runtime":
-            return _runtime(folders)
-
-
-def _runtime(folders: PlatformDirs) -> Path:
-    """The session's folder; without a session a folder at home, rather than one in a place that all users share."""
-    if sys.platform == "linux" and not os.environ.get("XDG_RUNTIME_DIR"):
-        session = owner.session_folder()
+    if kind == "runtime" and sys.platform == "linux" and not os.environ.get("XDG_RUNTIME_DIR"):
+        session = owner.session_folder()  # without a session not /tmp, which all users share
         return Path(session, "localdflash") if session else folders.user_cache_path / "runtime"
-    return folders.user_runtime_path
+    path: Path = getattr(folders, f"user_{kind}_path")
+    return path
 
 
 def _absolute(home: str) -> Path:
-    """Refuse a relative LOCALDFLASH_HOME, which would follow the current folder into any repository."""
+    """Return LOCALDFLASH_HOME; UsageError if it is relative, so that no repository can hold it."""
     folder = Path(os.path.expanduser(home))
     if not folder.is_absolute():
         raise UsageError(f"{HOME_VARIABLE}={home!r} is relative; give an absolute path")

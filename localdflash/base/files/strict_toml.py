@@ -1,8 +1,7 @@
 """Read TOML that people write: every error is a ModelError that names file, line and key.
 
-`tomllib` reports no line for a value, so the lines are found when an error needs one: the text is cut into its
-statements and each is parsed alone. A `TomlTable` returns values through converters (`text`, `whole`, ...), which raise
-ValueError for what they refuse; `only` refuses unknown keys and suggests what was meant.
+`tomllib` reports no line for a value. If an error needs one, the text is split into statements, which are parsed one by
+one. A `TomlTable` returns values through converters (`text`, `whole`, ...), which raise ValueError.
 """
 
 import difflib
@@ -17,19 +16,19 @@ from localdflash.base.files.regular import open_model
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64  # open brackets and dots of one statement
-MAX_SHOWN_CHARS = 120  # characters of what an error quotes of a file
+MAX_SHOWN_CHARS = 120  # of a quotation in an error
 
 T = TypeVar("T")
-Keys = tuple[str | int, ...]  # the way from the root to a value: names, and indices in arrays of tables
+Keys = tuple[str | int, ...]  # path from the root to a value: names, and indices in arrays of tables
 
-# What decides where a statement ends: strings, comments, brackets, line ends. The text is valid TOML by then.
+# Strings, comments, brackets and line ends of valid TOML decide where a statement ends.
 _TOKEN = re.compile(
     r'"{3}(?:\\.|[^\\])*?"{3,5}|' r"'{3}.*?'{3,5}|" r'"(?:\\.|[^"\\])*"|' r"'[^']*'|#[^\n]*|[\[\]{}\n]", re.DOTALL
 )
 
 
 class TomlTable:
-    """A table of a file, its values still unchecked."""
+    """Table of a file with unchecked values."""
 
     def __init__(self, file: Path, text: str, where: Keys, values: Mapping[str, object]) -> None:
         self.file, self._text, self._where, self._values = file, text, where, values
@@ -70,14 +69,13 @@ class TomlTable:
         return key in self._values
 
     def line(self, key: str | None) -> int:
-        """Find the line where a key, or the table itself, is written."""
-        where = self._where if key is None else (*self._where, key)
-        return key_lines(self._text)[where]
+        """Return the line of a key, or of the table itself."""
+        return key_lines(self._text)[self._where if key is None else (*self._where, key)]
 
     def error(self, key: str | None, message: str) -> ModelError:
-        """Make the error to raise about a key, or about the table."""
+        """Return the error to raise about a key, or about the table."""
         parts = (*self._where, key) if key is not None else self._where
-        names = ".".join(_plain(part) for part in parts if isinstance(part, str))
+        names = ".".join(part if part.isprintable() else repr(part) for part in parts if isinstance(part, str))
         return ModelError(f"{self.file}:{self.line(key)}: {_cut(names) + ': ' if names else ''}{message}")
 
 
@@ -108,7 +106,7 @@ def text(value: object) -> str:
 
 
 def matching(pattern: str, expected: str) -> Callable[[object], str]:
-    """Take text that matches a whole pattern; `expected` says in words what that is."""
+    """Take text that matches a whole pattern; `expected` describes it."""
     whole_pattern = re.compile(pattern, re.ASCII)
 
     def convert(value: object) -> str:
@@ -258,11 +256,6 @@ def _kind(value: object) -> str:
     names: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
     names |= {dict: "a table", list: "an array"}
     return names.get(type(value), "a date or time")
-
-
-def _plain(key: str) -> str:
-    """Make a key safe to show: a file can hold anything."""
-    return key if key.isprintable() else repr(key)
 
 
 def _cut(shown: str) -> str:

@@ -1,4 +1,4 @@
-"""Which processors a process may use, one of each physical core: two threads of a core share its multipliers."""
+"""Physical cores that this process may use; two threads of a core would share its multipliers."""
 
 import os
 import sys
@@ -14,16 +14,13 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 @cache
 def physical_cores() -> list[int]:
-    """Return one logical processor of every physical core that this process may run on, ascending; never empty.
-
-    If a container has a quota of processor time, no more cores than that is worth.
-    """
+    """Return one logical processor of every usable physical core, at most a container's quota; never empty."""
     cores = _on_linux() if sys.platform.startswith("linux") else _counted()
     return cores[: _quota() or len(cores)]
 
 
 def clamp(threads: int) -> tuple[int, str]:
-    """The number of threads to run, and a line for the user if it is less than asked for; 0 asks for one a core."""
+    """Return the number of threads to run (0: one per core), and a notice if it is less than requested."""
     cores = len(physical_cores())
     if threads <= cores:
         return threads or cores, ""
@@ -31,7 +28,7 @@ def clamp(threads: int) -> tuple[int, str]:
 
 
 def _on_linux() -> list[int]:
-    """Return the lowest allowed processor of each core; all of them if Linux does not say which are siblings."""
+    """Return the lowest allowed processor of each core, or all processors if siblings are unknown."""
     allowed = limits.allowed_processors()
     firsts = {min(_siblings(processor) & allowed | {processor}) for processor in allowed}
     return sorted(firsts)
@@ -48,14 +45,13 @@ def _siblings(processor: int) -> set[int]:
 
 
 def _counted() -> list[int]:
-    """As many as the system counts, if processors cannot be told apart."""
     import psutil
 
     return list(range(psutil.cpu_count(logical=False) or os.cpu_count() or 1))
 
 
 def _quota() -> int:
-    """Return the processors that a container's share of time is worth, 0 without a limit."""
+    """Return a container's quota in processors, 0 without a limit."""
     try:
         share, period = (int(number) for number in QUOTA.read_text().split())
     except (OSError, ValueError):  # "max" is no number

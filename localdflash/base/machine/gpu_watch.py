@@ -1,7 +1,7 @@
-"""Whether a GPU ended the engine: drivers abort the process where a device is lost or full, and nobody can catch that.
+"""Count the processes that a GPU driver aborted, which it does if a device is lost or full.
 
-A file in the runtime folder holds one byte that is up while the GPU computes, and below it the times at which a process
-was found to have died so. One process at a time keeps watch, under a lock that its death releases.
+A file in the runtime folder holds a byte that is up while the GPU computes, and the times of earlier deaths. One
+process at a time keeps watch, under a lock that its death releases.
 """
 
 import mmap
@@ -18,15 +18,15 @@ from localdflash.base.files.paths import create_private, runtime_folder
 from localdflash.base.system.file_lock import process_lock
 
 UP, DOWN = ord("1"), ord("0")
-MEMORY_SECONDS = 86_400.0  # seconds
-MAX_DEATHS = 2  # deaths from which on a GPU that nobody named is left alone
-MAX_FILE_BYTES = 1 << 12  # bytes of the file
+MEMORY_SECONDS = 86_400.0
+MAX_DEATHS = 2  # after which `--device auto` does not use the GPU
+MAX_FILE_BYTES = 1 << 12
 Watch = AbstractContextManager[object, None]
 UNWATCHED: Watch = nullcontext()
 
 
 class Flag(AbstractContextManager["Flag", None]):
-    """Up inside `with`, which may be nested."""
+    """Byte of the file that is up inside `with`, which may be nested."""
 
     def __init__(self, place: Path) -> None:
         self._depth = 0
@@ -44,12 +44,12 @@ class Flag(AbstractContextManager["Flag", None]):
             self._byte[0] = DOWN
 
     def close(self) -> None:
-        """Leave the file to others."""
+        """Close the file."""
         self._byte.close()
 
 
 def deaths() -> int:
-    """Return how often a GPU ended a process of this user within a day; 0 where that cannot be known."""
+    """Return how often a GPU ended a process of this user within a day; 0 if unknown."""
     if not _place().exists():
         return 0
     with suppress(OSError):
@@ -60,9 +60,7 @@ def deaths() -> int:
 
 
 def watch(stack: ExitStack) -> Watch:
-    """The flag of this process until the stack is closed; one that nobody sees where another process has it, or where
-    the folder cannot be written.
-    """
+    """Return this process's flag, held until the stack is closed; a dummy if another process has it or on errors."""
     with suppress(OSError, LocaldflashError, Timeout):
         create_private(runtime_folder())
         stack.enter_context(_lock())
@@ -74,7 +72,7 @@ def watch(stack: ExitStack) -> Watch:
 
 
 def _settled() -> Sequence[float]:
-    """The times of deaths, with that of the process watched last if its flag is still up; its file is written anew."""
+    """Return the times of deaths, including the last watched process if its flag is still up; rewrite the file."""
     now = time.time()
     times = [one for one in _times() if 0 <= now - one < MEMORY_SECONDS]
     if _read()[:1] == bytes([UP]):

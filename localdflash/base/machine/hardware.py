@@ -1,4 +1,4 @@
-"""What a result was measured on: processor, memory bandwidth, commit."""
+"""Hardware and commit that a result was measured on."""
 
 import platform
 import time
@@ -12,7 +12,7 @@ from localdflash.base.system import limits
 
 
 def bandwidth(threads: int = 0) -> float:
-    """GB/s at which so many threads, by default one on every core, read memory that no cache holds."""
+    """Return the GB/s at which threads, by default `reading_threads`, read memory that no cache holds."""
     threads = threads or reading_threads()
     data = np.ones(32 * 1024 * 1024, np.uint64)
     parts = np.array_split(data, threads)
@@ -26,7 +26,7 @@ def bandwidth(threads: int = 0) -> float:
 
 
 def reading_threads() -> int:
-    """Return how many threads `bandwidth` uses: all cores of this process; eight fill any desktop's memory channels."""
+    """Return how many threads `bandwidth` uses: one per core; eight saturate any desktop's memory channels."""
     return min(len(limits.allowed_processors()), 8)
 
 
@@ -52,7 +52,7 @@ def gpu() -> str:
 
 
 def gpu_bandwidth() -> float:
-    """GB/s at which the GPU reads memory that no cache holds."""
+    """Return the GB/s at which the GPU reads memory that no cache holds."""
     import torch
 
     data = torch.ones(1 << 28, device="cuda")

@@ -1,7 +1,4 @@
-"""Measurements of this machine, kept in the cache folder: memory bandwidth, and tokens per verify (tau) of pairs.
-
-If the file cannot be read things are measured anew; if it cannot be written they are measured every time.
-"""
+"""Measurements of this machine in the cache folder: memory bandwidth, and tokens per verify step (τ) of pairs."""
 
 import platform
 from contextlib import suppress
@@ -22,7 +19,7 @@ BANDWIDTH_DAYS = 7  # after which memory bandwidth is measured again
 
 @dataclass(frozen=True)
 class Measurement:
-    """A value and where it comes from."""
+    """Measured value with its method and day."""
 
     value: float
     how: str
@@ -35,7 +32,7 @@ def file() -> Path:
 
 
 def machine() -> str:
-    """Return the machine's name and processor, because several machines may share a cache folder."""
+    """Return the machine's name and processor; several machines may share a cache folder."""
     from localdflash.base.machine.hardware import device
 
     return f"{platform.node()}, {device()}"
@@ -53,7 +50,7 @@ def recall(name: str) -> Measurement | None:
 
 
 def remember(name: str, value: float, how: str) -> Measurement:
-    """Keep a value measured now."""
+    """Store a value measured now."""
     measured = Measurement(float(value), how, date.today().isoformat())
     known = read_json(file(), MAX_FILE_BYTES) | {f"{machine()}: {name}": asdict(measured)}
     with suppress(OSError, LocaldflashError):
@@ -62,21 +59,18 @@ def remember(name: str, value: float, how: str) -> Measurement:
 
 
 def bandwidth(on_gpu: bool = False) -> Measurement:
-    """Return the GB/s at which memory is read: measured in half a second, and recalled for `BANDWIDTH_DAYS`.
+    """Return the memory bandwidth in GB/s: measured in half a second, and recalled for `BANDWIDTH_DAYS`.
 
-    What a busy machine measured is recalled only as long as it is busy.
+    A value of a busy machine is recalled only while the machine is busy.
     """
     from localdflash.base.machine import hardware
 
     name = f"bandwidth of {hardware.gpu()}" if on_gpu else "bandwidth of memory"
     busy = OF_BUSY if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
     known = recall(name)
-    if known and (busy or not known.how.endswith(OF_BUSY)) and _age_days(known) < BANDWIDTH_DAYS:
+    is_fresh = known and (date.today() - date.fromisoformat(known.day)).days < BANDWIDTH_DAYS
+    if known and is_fresh and (busy or not known.how.endswith(OF_BUSY)):
         return known
     if on_gpu:
         return remember(name, hardware.gpu_bandwidth(), "read of 1 GB of GPU memory")
     return remember(name, hardware.bandwidth(), f"read of 256 MB on {hardware.reading_threads()} threads{busy}")
-
-
-def _age_days(known: Measurement) -> int:
-    return (date.today() - date.fromisoformat(known.day)).days

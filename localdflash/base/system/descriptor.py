@@ -1,28 +1,27 @@
-"""Files by their descriptors: flags, modes, reading and writing at a place. What a system has not is left out."""
+"""File descriptors: flags, modes, reading and writing at an offset."""
 
 import os
 import sys
 
-# Not inherited, no link at the end of the path, text as it is.
 PLAIN = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY", "O_NOINHERIT"))
-READ = os.O_RDONLY | PLAIN | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # a FIFO is not waited for
+READ = os.O_RDONLY | PLAIN | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # opening a FIFO does not block
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN
 
 
 def set_mode(file: int, mode: int) -> None:
-    """Set who may use a file. Windows has an access list for that, which stays."""
+    """Set a file's mode; do nothing on Windows, which has access lists."""
     if sys.platform != "win32":
         os.fchmod(file, mode)
 
 
 def set_blocking(file: int, blocking: bool) -> None:
-    """Have reads and writes wait, or not. Windows' pipes always do."""
+    """Make reads and writes blocking or not; on Windows, pipes always block."""
     if sys.platform != "win32":
         os.set_blocking(file, blocking)
 
 
 def read_at(file: int, count: int, offset: int) -> bytes:
-    """At most so many bytes from an offset. On Windows it moves the descriptor's place: not for two threads at once."""
+    """Read at most `count` bytes at an offset. On Windows this moves the file position: one thread only."""
     if sys.platform == "win32":
         os.lseek(file, offset, os.SEEK_SET)
         return os.read(file, count)
@@ -40,8 +39,8 @@ def write_at(file: int, data: bytes | memoryview, offset: int) -> int:
 
 
 def in_memory(name: str) -> int:
-    """Return a new file that is on no disk; OSError where the system has none."""
+    """Return a new file in memory; OSError on other systems than Linux."""
     if sys.platform == "linux":
         return os.memfd_create(name)
     else:
-        raise OSError("files in memory are Linux'")
+        raise OSError("only Linux has files in memory")

@@ -1,14 +1,13 @@
-"""Keep keys that are pressed while the program is still starting, without echoing them.
+"""Keep keys that are pressed while the program is starting, without echoing them.
 
-Until a screen takes over, a terminal would print them below the command line and turn Enter into a line feed, which the
-prompt reads as a new line instead of the end of the message.
+Otherwise the terminal would print them and turn Enter into a line feed, which the chat reads as a new line.
 """
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_LOCAL, _INPUT = 3, 0  # places in what tcgetattr returns
+_LOCAL, _INPUT = 3, 0  # indices in the result of tcgetattr
 
 
 @contextmanager

@@ -1,11 +1,8 @@
-"""Locks on files: `take`, shared or exclusive, on a descriptor; `process_lock`, one process's alone until it ends.
+"""Locks on files: `take`, shared or exclusive, of a descriptor; `process_lock`, of a process until it ends.
 
-Those of `take` (`flock`) end with the file's last descriptor, and keep nobody from reading it. A second descriptor of
-the same file, in this process too, is somebody else's. Every fork keeps the file open: one that hangs keeps the lock.
-
-`process_lock` is a record lock (`fcntl`), which no child has, not even one that C code forks. It would end when any
-descriptor of the file is closed here, so the file is opened by nobody else, and a second lock in this process is
-refused before it is opened.
+A lock of `take` (`flock`) ends with the file's last descriptor; forks inherit it. `process_lock` is a record lock
+(`fcntl`), which no child inherits. It would end if any descriptor of the file were closed in this process, so a second
+lock in this process is refused before the file is opened.
 """
 
 import errno
@@ -19,7 +16,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-POLL_SECONDS = 0.05  # seconds between two tries
+POLL_SECONDS = 0.05
 _here: set[Path] = set()
 _guard = threading.Lock()
 
@@ -76,8 +73,8 @@ else:
 
 @contextmanager
 def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold the lock of this path; Timeout if another process, or thread, has it for so many seconds, or `give_up`
-    says so. OSError where the file cannot be made.
+    """Hold the lock of this path. Timeout if another process or thread holds it for `patience` seconds, or `give_up`
+    returns True; OSError if the file cannot be created.
     """
     end = time.monotonic() + patience
     while (file := _taken(path)) is None:
@@ -93,7 +90,7 @@ def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] 
 
 
 def _taken(path: Path) -> int | None:
-    """Return the descriptor that has the lock; None if it cannot be had now."""
+    """Return a descriptor that holds the lock; None if it is held elsewhere."""
     with _guard:
         if path in _here:
             return None
@@ -114,9 +111,6 @@ if sys.platform == "win32":  # which has no forks
 else:
 
     def _try(file: int) -> bool:
-        """Return whether the lock can be had now; OSError where the file system has none."""
-        import fcntl
-
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

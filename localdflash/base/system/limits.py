@@ -1,4 +1,4 @@
-"""What a process may use of the machine: processors, descriptors, memory."""
+"""Processors, descriptors and memory of this process."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def allowed_processors() -> set[int]:
-    """Return the logical processors that this process may run on; all of them where the system does not say."""
+    """Return the logical processors that this process may run on; all of them if unknown."""
     if sys.platform == "linux":
         return os.sched_getaffinity(0)
     else:
@@ -15,7 +15,7 @@ def allowed_processors() -> set[int]:
 
 
 def load_average() -> float:
-    """Return how many programs wanted to run at once, on average of the last minute."""
+    """Return the load average of the last minute."""
     if sys.platform == "win32":
         import psutil
 
@@ -25,7 +25,7 @@ def load_average() -> float:
 
 
 def allow_descriptors(most: int) -> None:
-    """Let this process have as many descriptors as the system allows without being asked, up to `most`."""
+    """Raise this process's soft limit of descriptors up to `most`, as far as the hard limit allows."""
     if sys.platform != "win32":
         import resource
 
@@ -36,7 +36,7 @@ def allow_descriptors(most: int) -> None:
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this process had at once."""
+    """Return the peak memory of this process in bytes."""
     if sys.platform == "win32":
         import psutil
 

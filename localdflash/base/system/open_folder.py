@@ -1,7 +1,6 @@
-"""A folder held open: what is done in it happens there, whatever is put in its place meanwhile; no link is followed.
+"""Folder held open: operations happen in it even if its path is replaced meanwhile; no link is followed.
 
-Windows holds no folder open for Python. There every step goes by the path, links and junctions are looked for right
-before it, and one that is put in place in between is followed.
+Python on Windows cannot hold a folder open. There every step goes by the path and checks for links right before it.
 """
 
 import errno
@@ -14,11 +13,11 @@ from localdflash.base.system.descriptor import READ
 
 BY_PATH = os.open not in os.supports_dir_fd
 _FOLDER = READ | getattr(os, "O_DIRECTORY", 0)
-_LINKS = (0xA000000C, 0xA0000003)  # what Windows calls a symbolic link, and a junction
+_LINKS = (0xA000000C, 0xA0000003)  # reparse tags of symbolic links and junctions
 
 
 class OpenFolder:
-    """A folder by its path, or by its name in another one; OSError if there is none, or a link."""
+    """Folder opened by its path, or by its name in another folder; OSError if it is missing or a link."""
 
     def __init__(self, path: str | Path, within: "OpenFolder | None" = None) -> None:
         self._path = within._of(path) if within else os.fspath(path)
@@ -36,7 +35,7 @@ class OpenFolder:
         self.close()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the folder."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
@@ -48,11 +47,11 @@ class OpenFolder:
         return os.open(self._of(name), flags, mode, **self._here())
 
     def about(self, name: str) -> os.stat_result:
-        """Return what is there by this name, a link if it is one."""
+        """Return the status of an entry, not following links."""
         return os.stat(self._of(name), follow_symlinks=False, **self._here())
 
     def make(self, name: str) -> None:
-        """Make a folder in it."""
+        """Create a folder."""
         os.mkdir(self._of(name), **self._here())
 
     def remove_folder(self, name: str) -> None:
@@ -64,15 +63,15 @@ class OpenFolder:
         os.unlink(self._of(name), **self._here())
 
     def replace(self, old: str, new: str) -> None:
-        """Give a file another name, which may be taken, in one step."""
+        """Rename a file, replacing one of the new name."""
         os.replace(self._of(old), self._of(new), **self._both())
 
     def link(self, old: str, new: str) -> None:
-        """Give a file one more name; FileExistsError if it is taken."""
+        """Create a hard link; FileExistsError if the name is taken."""
         os.link(self._of(old), self._of(new), **self._both(), **({} if BY_PATH else {"follow_symlinks": False}))
 
     def sync(self) -> None:
-        """Have on disk what was made, renamed and removed in it; OSError where that cannot be asked for."""
+        """Flush created, renamed and removed entries to disk; OSError if the system cannot."""
         os.fsync(self._held)
 
     def _of(self, name: str | Path) -> str:
@@ -86,7 +85,7 @@ class OpenFolder:
 
 
 def _look(path: str) -> os.stat_result:
-    """Return what is at a path; OSError if that is a link."""
+    """Return the status of a path; OSError if it is a link."""
     about = os.lstat(path)
     if stat.S_ISLNK(about.st_mode) or getattr(about, "st_reparse_tag", 0) in _LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

@@ -1,4 +1,4 @@
-"""Processes: started apart from this one, ended with all that they began, and how they and their signals are named."""
+"""Processes: start them detached, kill them with their children, name their signals."""
 
 import os
 import signal
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-ENDING = (signal.SIGINT, signal.SIGTERM)  # what asks a process to leave
+ENDING = (signal.SIGINT, signal.SIGTERM)  # signals that end a process
 if sys.platform == "win32":
-    LEAVING = (signal.SIGTERM, signal.SIGBREAK)  # what tells a program on a terminal to leave
+    LEAVING = (signal.SIGTERM, signal.SIGBREAK)  # signals that end a program on a terminal
 else:
     LEAVING = (signal.SIGTERM, signal.SIGHUP)
 
-_FAULTS = {  # Windows' codes for what other systems have signals for
+_FAULTS = {  # Windows' exit codes of crashes, as signals
     0xC0000005: "SIGSEGV",
     0xC000001D: "SIGILL",
     0xC0000094: "SIGFPE",
@@ -28,7 +28,7 @@ _FAULTS = {  # Windows' codes for what other systems have signals for
 
 
 def apart() -> dict[str, Any]:
-    """Arguments of Popen for a process that this one's terminal, and what interrupts it, does not reach."""
+    """Return the arguments of Popen for a process that the signals of this one's terminal do not reach."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     else:
@@ -36,7 +36,7 @@ def apart() -> dict[str, Any]:
 
 
 def kill_with_children(number: int) -> None:
-    """Kill a process that was started `apart` and, but for those that went apart themselves, all that it began."""
+    """Kill a process that was started `apart`, and its children except those started `apart`."""
     if sys.platform == "win32":
         import psutil
 
@@ -51,7 +51,7 @@ def kill_with_children(number: int) -> None:
 
 
 def is_there(number: int) -> bool:
-    """Return whether a process of this number exists, whoever owns it."""
+    """Return whether a process of this number exists, of any user."""
     if sys.platform == "win32":  # where `os.kill(number, 0)` sends it Ctrl-C
         import psutil
 
@@ -61,13 +61,13 @@ def is_there(number: int) -> bool:
             os.kill(number, 0)
         except ProcessLookupError:
             return False
-        except (OSError, OverflowError):  # another user's; a number that none can have
+        except (OSError, OverflowError):  # another user's process; an impossible number
             return True
         return True
 
 
 def ending_signal(code: int) -> str:
-    """Return the name of the signal that ended a process, by its exit code; "" if none did. Windows: of a fault."""
+    """Return the name of the signal that ended a process, by its exit code, or ""."""
     if sys.platform == "win32":
         return _FAULTS.get(code & 0xFFFFFFFF, "")
     else:
@@ -75,7 +75,7 @@ def ending_signal(code: int) -> str:
 
 
 def on_ending(loop: "asyncio.AbstractEventLoop", handle: Callable[[int], None]) -> None:
-    """Have `handle` called on this loop with the number of each signal that asks this process to leave."""
+    """Call `handle` on this loop with the number of each signal that ends this process."""
     for number in ENDING:
         if sys.platform == "win32":
             signal.signal(number, lambda number, _: loop.call_soon_threadsafe(handle, number))

@@ -1,12 +1,12 @@
-"""Sockets that listen on a port which is theirs alone."""
+"""TCP sockets with an exclusive port."""
 
 import socket
 import sys
 
 
 def claim(listener: socket.socket) -> None:
-    """Before `bind`: the port may have been used lately, and nobody else may bind it meanwhile."""
-    if sys.platform == "win32":  # where SO_REUSEADDR lets any program take the port as well
+    """Prepare a socket for `bind` to a port that was used recently, exclusively."""
+    if sys.platform == "win32":  # where SO_REUSEADDR lets other programs bind the port, too
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
     else:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Unix sockets, and who is at their other end. Python knows none on Windows: there nothing listens at any path."""
+"""Unix sockets, and the user at their other end. Python has none on Windows: there nothing listens at any path."""
 
 import errno
 import socket
@@ -13,34 +13,28 @@ THERE = sys.platform != "win32"
 
 if sys.platform == "win32":
 
-    def bound(path: Path) -> socket.socket:
-        """OSError: there are none."""
-        raise OSError(errno.EAFNOSUPPORT, "there are no Unix sockets here")
-
-    def connected(path: Path, timeout: float) -> socket.socket:
-        """OSError: there are none."""
+    def bound(path: Path, timeout: float = 0.0) -> socket.socket:
+        """Raise OSError."""
         raise OSError(errno.EAFNOSUPPORT, "there are no Unix sockets here")
 
     async def opened(path: Path) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
-        """OSError: there are none."""
+        """Raise OSError."""
         raise OSError(errno.EAFNOSUPPORT, "there are no Unix sockets here")
 
-    def is_listening(path: Path) -> bool:
-        """Nothing does."""
+    def is_listening(path: Path | socket.socket) -> bool:
+        """Return False."""
         return False
 
-    def is_of_somebody_else(connection: socket.socket) -> bool:
-        """No other end of a Unix socket is."""
-        return False
+    connected, is_of_somebody_else = bound, is_listening
 
 else:
     import os
     import struct
 
     def bound(path: Path) -> socket.socket:
-        """Return a socket at a path where nothing is, of mode 0600; OSError if that cannot be."""
+        """Return a socket bound to a free path, of mode 0600 from the start."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)  # never open to others, not even before a chmod
+        before = os.umask(0o177)
         try:
             listener.bind(str(path))
         except OSError:
@@ -51,7 +45,7 @@ else:
         return listener
 
     def connected(path: Path, timeout: float) -> socket.socket:
-        """Return a connection, made within so many seconds; OSError if that cannot be."""
+        """Return a connection, made within `timeout` seconds."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(timeout)
@@ -62,7 +56,7 @@ else:
         return connection
 
     async def opened(path: Path) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
-        """The same on an event loop."""
+        """Return a connection on an event loop."""
         import asyncio
 
         return await asyncio.open_unix_connection(path)

@@ -1,4 +1,4 @@
-"""Run a check so that anything that goes wrong in it becomes a finding."""
+"""A check of doctor, and its finding: any error of a check becomes a finding too."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +12,7 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding. `failed` means that localdflash cannot work without it; `remedy` is empty if there is nothing to
-    do.
-    """
+    """Result of a check. `failed`: localdflash cannot work without it. `remedy` is "" if nothing needs to be done."""
 
     name: str
     status: Status
@@ -24,13 +22,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """A check to run, and what helps if it cannot be run at all."""
+    """A check, and the remedy if it raises an error."""
 
     name: str
     run: Callable[[str], Finding]
     remedy: str
     required: bool = True
-    slow: bool = False  # takes seconds: run by `doctor --full` only
+    slow: bool = False  # only `doctor --full` runs it
 
     def check(self) -> Finding:
         """Run the check and return its finding."""
@@ -42,6 +40,6 @@ class DoctorCheck:
             detail = str(error)
         except (ImportError, OSError) as error:
             detail = f"cannot be loaded: {error}"
-        except Exception as error:  # a check that breaks must not hide what the others find
+        except Exception as error:
             detail = f"{type(error).__name__}: {error}"
         return Finding(self.name, "failed" if self.required else "warning", detail, self.remedy)

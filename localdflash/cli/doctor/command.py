@@ -11,34 +11,31 @@ from localdflash.text.sanitize import printable
 
 LIST = "see `localdflash models list`"
 REINSTALL = "run `pip install --force-reinstall localdflash`"
+REINSTALL_LLAMA = "run `pip install --force-reinstall llama-cpp-python`"
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--check-gpu", metavar="SPEC", help="Only check the CUDA engine on this GPU, with the pair SPEC.")
-@click.option(
-    "--full", is_flag=True, help="Also import torch, and generate with the completion pair and the chat pair."
-)
+@click.option("--full", is_flag=True, help="Also check torch, the completion pair and the chat pair.")
 def command(as_json: bool, check_gpu: str | None, full: bool) -> int:
     """Check Python, libraries, hardware, terminal, editors and pairs. The exit code is 1 if a check fails."""
-    checks = []
-    for check in (
-        gpu_check.again(check_gpu) if check_gpu else (probe.check() for probe in _probes() if full or not probe.slow)
-    ):
-        checks.append(check)
+    results = gpu_check.again(check_gpu) if check_gpu else (one.check() for one in _checks() if full or not one.slow)
+    findings = []
+    for finding in results:
+        findings.append(finding)
         if not as_json:
-            print(f"{check.status:8} {check.name:17} {printable(check.detail)}", flush=True)
-            if check.remedy:
-                print(f"{'':26} {printable(check.remedy)}")
-    if not (full or check_gpu or as_json):
-        print(f"{'':26} `localdflash doctor --full` also checks torch, the completion pair and the chat pair")
+            print(f"{finding.status:8} {finding.name:17} {printable(finding.detail)}", flush=True)
+            if finding.remedy:
+                print(f"{'':26} {printable(finding.remedy)}")
     if as_json:
-        print_json([asdict(check) for check in checks])
-    return 1 if any(check.status == "failed" for check in checks) else 0
+        print_json([asdict(finding) for finding in findings])
+    elif not (full or check_gpu):
+        print(f"{'':26} `localdflash doctor --full` also checks torch, the completion pair and the chat pair")
+    return 1 if any(finding.status == "failed" for finding in findings) else 0
 
 
-def _probes() -> tuple[DoctorCheck, ...]:
-    """Return all checks, the environment first, the self-tests last."""
+def _checks() -> tuple[DoctorCheck, ...]:
     return (
         DoctorCheck("python", installation.python, REINSTALL),
         DoctorCheck("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False, slow=True),
@@ -46,12 +43,7 @@ def _probes() -> tuple[DoctorCheck, ...]:
         DoctorCheck("GPUs", installation.cuda_gpus, "update the NVIDIA driver", required=False),
         DoctorCheck("gpu check", gpu_check.found, "see `localdflash doctor --check-gpu`", required=False),
         DoctorCheck("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
-        DoctorCheck(
-            "llama-cpp-python",
-            installation.llama,
-            "run `pip install --force-reinstall llama-cpp-python`",
-            required=False,
-        ),
+        DoctorCheck("llama-cpp-python", installation.llama, REINSTALL_LLAMA, required=False),
         DoctorCheck("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),
         DoctorCheck("jinja2", installation.jinja2, "run `pip install 'jinja2>=3.1.6'`"),
         DoctorCheck("offline mode", installation.offline, "unset HF_HUB_OFFLINE", required=False),

@@ -1,4 +1,4 @@
-"""The check of GPUs: which are here, which llama.cpp can use, and the one command that gets it a build for them."""
+"""Check of GPUs: those of this machine, those that llama.cpp can use, and the command that installs its GPU build."""
 
 import platform
 import re
@@ -21,7 +21,7 @@ CUDA_WHEELS = {(13, 0): "cu130", (12, 4): "cu124", (12, 1): "cu121"}  # by the o
 
 @dataclass(frozen=True)
 class Chip:
-    """A GPU of this machine. `capability` is NVIDIA's, 0 where its driver does not tell."""
+    """A GPU of this machine. `capability` is NVIDIA's compute capability, 0 if unknown."""
 
     vendor: str  # NVIDIA, AMD, Intel or Apple
     name: str
@@ -29,7 +29,7 @@ class Chip:
 
 
 def llama_gpu(name: str) -> Finding:
-    """Check whether llama.cpp can compute on the GPUs that are here, or say how it could."""
+    """Check whether llama.cpp can use the GPUs of this machine; the remedy is the command that makes it."""
     chips = here()
     if extras.missing_module("llama"):
         found = ", ".join(chip.name for chip in chips) or "no GPU was found"
@@ -37,30 +37,32 @@ def llama_gpu(name: str) -> Finding:
     from localdflash.backends.llamacpp.llama_library import devices
 
     if seen := devices():
-        detail = "; ".join(
-            f"{device.name}, {device.description}, {device.free / 1e9:.1f} GB free of {device.size / 1e9:.1f}"
-            for device in seen
+        memory = (
+            (f"{one.name}, {one.description}", f"{one.free / 1e9:.1f} GB free of {one.size / 1e9:.1f}") for one in seen
         )
+        detail = "; ".join(map(", ".join, memory))
         if (times := gpu_watch.deaths()) >= gpu_watch.MAX_DEATHS:
             detail = f"{detail}; a GPU crashed the engine {times} times today, so --device auto does not use it"
-            return Finding(
-                name,
-                "warning",
-                detail,
-                "check the GPU's driver and other programs that use it; --device gpu tries it again",
-            )
+            remedy = "check the GPU's driver and other programs that use it; --device gpu tries it again"
+            return Finding(name, "warning", detail, remedy)
         return _matches(name, detail, chips)
     if not chips:
         return Finding(name, "ok", "no GPU found; every pair runs on the CPU")
-    detail = f"llama.cpp does not use {', '.join(chip.name for chip in chips)}: its build {_lacks(chips)}"
+    from localdflash.backends.llamacpp.builds import gpu_backends
+
+    build = "is CPU-only"
+    if there := gpu_backends():
+        build = f"is for {' and '.join(sorted(there))} and finds none of them; check the GPU driver"
+    detail = f"llama.cpp does not use {', '.join(chip.name for chip in chips)}: its build {build}"
     return Finding(name, "warning", detail, command(chips))
 
 
 def _matches(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
-    """Return whether a build for CUDA has code for the chips of this machine."""
+    """Check whether a CUDA build has code for the chips of this machine ("CUDA : ARCHS = 860,890")."""
     import llama_cpp.llama_cpp as api
 
-    built = built_for(api.llama_print_system_info().decode("utf-8", "replace"))
+    found = re.search(r"ARCHS = ([\d,]+)", api.llama_print_system_info().decode("utf-8", "replace"))
+    built = [int(part) // 10 for part in found[1].split(",") if part] if found else []
     without = [chip for chip in chips if built and chip.capability and not has_code(built, chip.capability)]
     if not without:
         return Finding(name, "ok", detail)
@@ -69,37 +71,25 @@ def _matches(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
     return Finding(name, "warning", f"{detail}; {lacks}", command(without))
 
 
-def _lacks(chips: Sequence[Chip]) -> str:
-    from localdflash.backends.llamacpp.builds import gpu_backends
-
-    if there := gpu_backends():
-        return f"is for {' and '.join(sorted(there))} and finds none of them; check the GPU driver"
-    return "is CPU-only"
-
-
-def built_for(info: str) -> Collection[int]:
-    """Return the compute capabilities that a build has code for, by llama.cpp's own line ("CUDA : ARCHS = 860,890")."""
-    found = re.search(r"ARCHS = ([\d,]+)", info)
-    return [int(part) // 10 for part in found[1].split(",") if part] if found else []
-
-
 def has_code(built: Collection[int], capability: int) -> bool:
-    """Return whether code of one of these capabilities is native to a chip: same generation, and not newer."""
+    """Return whether a chip natively runs code of one of these capabilities: same generation, and not newer."""
     return any(one // 10 == capability // 10 and one <= capability for one in built)
 
 
 def command(chips: Sequence[Chip]) -> str:
-    """Return the one command that installs llama-cpp-python for the first of these GPUs."""
+    """Return the command that installs llama-cpp-python for the first of these GPUs."""
     chip = chips[0]
     if chip.vendor == "NVIDIA" and chip.capability > NEWEST_IN_WHEELS:
         how = f"-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES={chip.capability}"
         return f'`CMAKE_ARGS="{how}" {_pip("--no-binary")}` (needs the CUDA toolkit 12.8 or newer)'
-    if chip.vendor == "NVIDIA":
-        return f"`{_pip('--only-binary')} --extra-index-url {WHEELS}/{_cuda_wheels()}`"
-    if chip.vendor == "Apple":
-        return f"`{_pip('--only-binary')} --extra-index-url {WHEELS}/metal`"
-    rocm = chip.vendor == "AMD" and ROCM.exists()
-    return f"`{_pip('--only-binary')} --extra-index-url {WHEELS}/{'rocm72' if rocm else 'vulkan'}`"
+    match chip.vendor:
+        case "NVIDIA":
+            wheels = _cuda_wheels()
+        case "Apple":
+            wheels = "metal"
+        case _:
+            wheels = "rocm72" if chip.vendor == "AMD" and ROCM.exists() else "vulkan"
+    return f"`{_pip('--only-binary')} --extra-index-url {WHEELS}/{wheels}`"
 
 
 def _pip(form: str) -> str:
@@ -110,13 +100,12 @@ def _pip(form: str) -> str:
 
 
 def here() -> Sequence[Chip]:
-    """Return the GPUs of this machine, as far as its system tells, NVIDIA's first."""
+    """Return the GPUs of this machine, NVIDIA's first."""
     if sys.platform == "darwin":
         return [Chip("Apple", "Apple GPU")] if platform.machine() == "arm64" else []
     else:  # noqa: RET505 - type checkers read one branch only
         nvidia = _nvidia()
-        others = [chip for chip in _pci() if not (nvidia and chip.vendor == "NVIDIA")]
-        return [*nvidia, *others]
+        return [*nvidia, *(chip for chip in _pci() if not (nvidia and chip.vendor == "NVIDIA"))]
 
 
 def _pci() -> Sequence[Chip]:
@@ -144,16 +133,14 @@ def _nvidia() -> Sequence[Chip]:
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-            name = pynvml.nvmlDeviceGetName(handle)
-            text = name if isinstance(name, str) else name.decode("utf-8", "replace")
-            chips.append(Chip("NVIDIA", text, 10 * major + minor))
+            chips.append(Chip("NVIDIA", pynvml.nvmlDeviceGetName(handle), 10 * major + minor))
         return chips
     except pynvml.NVMLError:
         return []
 
 
 def _cuda_wheels() -> str:
-    """Return the newest wheels that the NVIDIA driver can run; the oldest ones where it does not tell."""
+    """Return the newest wheels that the NVIDIA driver can run, the oldest if its version is unknown."""
     import pynvml
 
     try:

@@ -1,4 +1,4 @@
-"""Checks of Python and the libraries: what is installed, how it was built, and whether that suits this machine."""
+"""Checks of Python and the libraries: installed versions, their builds, and whether these suit this machine."""
 
 import os
 import platform
@@ -14,7 +14,6 @@ OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 INSTRUCTIONS = {"AVX2": ("avx2",), "AVX512": ("avx512f",), "AVX512_VNNI": ("avx512_vnni",), "AVX_VNNI": ("avx_vnni",)}
 TORCH_IS_FOR = "training, the torch reference, the CUDA engine, and safetensors drafters beside llama.cpp"
 LLAMA_IS_FOR = "GGUF files that the CPU engine cannot run, and GPUs other than NVIDIA's"
-LLAMA = "pip install --force-reinstall llama-cpp-python"
 CPU_TORCH = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cpu"
 REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinstall --no-binary :all: llama-cpp-python`"
 
@@ -25,7 +24,7 @@ def python(name: str) -> Finding:
 
 
 def torch(name: str) -> Finding:
-    """Say whether PyTorch is installed, how it was built, and what needs it."""
+    """Report whether PyTorch is installed, its build, and what needs it."""
     if extras.missing_module("torch"):
         return Finding(name, "ok", f"not installed; for {TORCH_IS_FOR}", f"`{extras.install_command('torch')}` adds it")
     import torch as cpu_library
@@ -69,7 +68,7 @@ def cuda(name: str) -> Finding:
 
 
 def cuda_gpus(name: str) -> Finding:
-    """Tell every GPU that CUDA sees, by what `--device` calls it, and when the CUDA engine takes it."""
+    """List every CUDA GPU with its name for `--device`, and when the CUDA engine uses it."""
     from localdflash.backends.cuda.device import driver_present
     from localdflash.backends.cuda.gpus import roles
     from localdflash.models.config import load_config
@@ -79,7 +78,7 @@ def cuda_gpus(name: str) -> Finding:
 
 
 def cpu_engine(name: str) -> Finding:
-    """Check which instructions our CPU engine runs with, or say what is lost without it."""
+    """Report the instruction set of the CPU engine, or what is lost without it."""
     from localdflash.backends.cpu import cpu_library
     from localdflash.base.machine.cores import physical_cores
 
@@ -95,7 +94,7 @@ def cpu_engine(name: str) -> Finding:
 
 
 def llama(name: str) -> Finding:
-    """Compare how llama.cpp was built with what this processor has. ModelError if the build has no taps."""
+    """Compare llama.cpp's build with this processor's features. ModelError if the build has no taps."""
     if extras.missing_module("llama"):
         return Finding(name, "ok", f"not installed; for {LLAMA_IS_FOR}", f"`{extras.install_command('llama')}` adds it")
     import llama_cpp.llama_cpp as api
@@ -109,16 +108,14 @@ def llama(name: str) -> Finding:
     flags = cpu_flags()
     unused = [what for what, names in INSTRUCTIONS.items() if what not in on and flags.issuperset(names)]
     if "AVX2" in unused:
-        return Finding(
-            name, "warning", f"{detail}; this CPU has AVX2, but the build does not use it", f"build it {REBUILD}"
-        )
+        detail += "; this CPU has AVX2, but the build does not use it"
+        return Finding(name, "warning", detail, f"build it {REBUILD}")
     if unused:
         return Finding(name, "ok", f"{detail}; this CPU also has {' '.join(unused)}", f"may be faster built {REBUILD}")
     return Finding(name, "ok", detail)
 
 
 def _built_with(info: str) -> list[str]:
-    """Return the features that llama.cpp's own line says are on."""
     parts = info.replace(" : ", " | ").split("|")
     return [part.split("=")[0].strip() for part in parts if part.strip().endswith("= 1")]
 
@@ -138,17 +135,13 @@ def jinja2(name: str) -> Finding:
     found = version(name)
     numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
     if numbers < OLDEST_JINJA:
-        return Finding(
-            name,
-            "failed",
-            f"{found}: chat templates can escape its sandbox (CVE-2025-27516)",
-            "pip install 'jinja2>=3.1.6'",
-        )
+        detail = f"{found}: chat templates can escape its sandbox (CVE-2025-27516)"
+        return Finding(name, "failed", detail, "pip install 'jinja2>=3.1.6'")
     return Finding(name, "ok", found)
 
 
 def offline(name: str) -> Finding:
-    """Check whether something keeps the hub from being asked."""
+    """Report environment variables that forbid requests to the hub."""
     on = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
     if not on:
         return Finding(name, "ok", "off: only `models pull` and `models plan` use the network")

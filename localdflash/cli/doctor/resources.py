@@ -1,9 +1,11 @@
-"""Checks of the machine: processor, memory and its speed, disk, limits on watched files."""
+"""Checks of the machine: processor, memory, disk, limits on watched files."""
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
+from localdflash.base.errors import NoDevice
 from localdflash.cli.doctor.check import Finding
 
 MIN_FREE_MEMORY_BYTES = 1 << 30  # bytes: the embedded pair and its margin
@@ -37,21 +39,18 @@ def memory(name: str) -> Finding:
 def bandwidth(name: str) -> Finding:
     """Report how fast memory is read, which bounds tokens per second."""
     from localdflash.backends.cuda.device import driver_present, find_device
-    from localdflash.base.errors import NoDevice
     from localdflash.base.machine import measurements
 
     found = [measurements.bandwidth()]
     if driver_present():
-        try:
+        with suppress(NoDevice):  # the check of CUDA says why
             find_device()
             found.append(measurements.bandwidth(on_gpu=True))
-        except NoDevice:
-            pass  # the check of CUDA says why
     return Finding(name, "ok", "; ".join(f"{m.value:.1f} GB/s, {m.how}, {m.day}" for m in found))
 
 
 def models(name: str) -> Finding:
-    """Check where models are, how much room there is, and that the files are still those that were verified."""
+    """Check the models folder: free disk space, and that the files are unchanged since their verification."""
     from localdflash.models.registry import records
     from localdflash.models.registry.pair_entry import models_folder
 
@@ -65,9 +64,8 @@ def models(name: str) -> Finding:
         detail += f"; {changed[0].name} changed since its verification"
         return Finding(name, "warning", detail, "run `localdflash models pull` for this file")
     if not os.access(there, os.W_OK):
-        return Finding(
-            name, "warning", f"{detail}; {there} cannot be written", "set LOCALDFLASH_HOME to another folder"
-        )
+        detail += f"; {there} cannot be written"
+        return Finding(name, "warning", detail, "set LOCALDFLASH_HOME to another folder")
     if free < MIN_FREE_DISK_BYTES:
         return Finding(name, "warning", detail, "free disk space: an 8B pair takes about 8 GB")
     return Finding(name, "ok", detail)

@@ -1,4 +1,4 @@
-"""The last checks: generate once with drafts and once without; the texts must be the same."""
+"""Self-tests: generate with and without drafting; the texts must be identical."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -11,26 +11,20 @@ if TYPE_CHECKING:
     from localdflash.models.load_options import Options
 
 TOKENS = 64
-INEXACT = ("fast", "not certified")  # rows that llama.cpp may compute otherwise beside a draft
+INEXACT = ("fast", "not certified")  # modes in which llama.cpp's batch widths are not bit-exact
 PREFIX = 'def add(first, second):\n    """Return the sum of two numbers."""\n    '
 QUESTION = "Write a Python function that returns the sum of two numbers."
 
 
 def embedded_pair(name: str) -> Finding:
-    """Complete with the embedded pair."""
+    """Complete with the embedded pair; on one thread, because more do not make so small a model faster."""
     from localdflash.models.load_options import Options
-    from localdflash.text.fim_formats import build
 
-    # So small a model gains nothing from more threads, which wait for each other.
-    return _generate(
-        name,
-        Options(backend="auto", threads=1),
-        lambda loaded: build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n"),
-    )
+    return _generate(name, Options(backend="auto", threads=1), _infill_prompt)
 
 
 def chat_pair(name: str) -> Finding:
-    """Answer a question with the chat's pair, where it is another one."""
+    """Answer a question with the chat pair, unless it is the embedded pair."""
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
@@ -43,39 +37,40 @@ def chat_pair(name: str) -> Finding:
         absent = next((found for found in defaults.worth_pulling(config) if found.id == defaults.CHAT), None)
         remedy = f"`localdflash models pull {absent.id}` installs a chat model: {absent.description}" if absent else ""
         return Finding(name, "ok", f"{pair}, as above", remedy)
-    return _generate(
-        name, _as_set(config, pair), lambda loaded: render_chat(loaded, [TemplateMessage("user", QUESTION)]).encode()
-    )
+    messages = [TemplateMessage("user", QUESTION)]
+    return _generate(name, _configured(config, pair), lambda loaded: render_chat(loaded, messages).encode())
 
 
 def completion_pair(name: str) -> Finding:
-    """Complete with the pair of completions, where it is another one than the embedded."""
+    """Complete with the completion pair, unless it is the embedded pair."""
     from localdflash.loading.filling import check_can_fill
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
-    from localdflash.text.fim_formats import build
 
     config = load_config()
     pair = defaults.completion_pair(config)
     if pair == Options().pair:
         return Finding(name, "ok", f"{pair}, as above")
     check_can_fill(pair)
-    return _generate(
-        name, _as_set(config, pair), lambda loaded: build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n")
-    )
+    return _generate(name, _configured(config, pair), _infill_prompt)
 
 
-def _as_set(config: "Config", pair: str) -> "Options":
-    """Return how the settings have a pair run."""
+def _configured(config: "Config", pair: str) -> "Options":
     from localdflash.models.load_options import Options
 
     how = config.model
     return Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers, rows=how.rows)
 
 
+def _infill_prompt(loaded: "LoadedPair") -> list[int]:
+    from localdflash.text.fim_formats import build
+
+    return build(loaded.fim_format(), loaded.tokenizer, PREFIX, "\n")
+
+
 def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Sequence[int]]") -> Finding:
-    """Tokens per verify are remembered for `models plan`."""
+    """Compare the texts with and without drafting; store the tokens per verify step for `models plan`."""
     from localdflash.base.machine import measurements
     from localdflash.engine.generate import Request, generate
     from localdflash.loading.load_pair import LoadedPair

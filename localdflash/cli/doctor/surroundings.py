@@ -2,20 +2,17 @@
 
 import os
 import shutil
-import subprocess
 import sys
 
 from localdflash.cli.doctor.check import Finding
 
 EDITORS = {"nvim": "Neovim", "vim": "Vim", "code": "VS Code", "codium": "VSCodium", "zed": "Zed", "hx": "Helix"}
-WITH_VERSION = ("nvim", "code", "codium")  # programs whose version is asked for
-VERSION_SECONDS = 1.5  # seconds
-PORT = 8012  # what llama.vim asks by default
+PORT = 8012  # llama.vim's default
 CAPABLE = ("kitty", "wezterm", "ghostty", "foot", "alacritty", "iterm")  # of OSC 52 and kitty's keys
 
 
 def runtime_socket(name: str) -> Finding:
-    """Check that the daemon's socket can be made in a folder of this user alone. LocaldflashError if it cannot."""
+    """Check that the daemon's socket can be created in a folder that only this user can enter."""
     from localdflash.base.files import paths
 
     path = paths.engine_socket()
@@ -33,22 +30,14 @@ def daemon(name: str) -> Finding:
 
 
 def terminal(name: str) -> Finding:
-    """Report what is known of the terminal without asking it."""
-    kind = os.environ.get("TERM", "")
-    program = os.environ.get("TERM_PROGRAM", "")
+    """Report the terminal's type, colours, encoding and size, without sending it a query."""
+    kind, program = os.environ.get("TERM", ""), os.environ.get("TERM_PROGRAM", "")
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
     size = shutil.get_terminal_size()
     capable = any(known in f"{kind} {program}".lower() for known in CAPABLE) and "TMUX" not in os.environ
-    parts = [
-        kind or "no TERM",
-        _colours(kind),
-        encoding or "no encoding",
-        f"{size.columns} columns" if sys.stdout.isatty() else "stdout is not a terminal",
-        "clipboard (OSC 52) and kitty keyboard protocol"
-        if capable
-        else "clipboard (OSC 52) and kitty keyboard protocol unknown",
-    ]
-    detail = ", ".join(parts)
+    columns = f"{size.columns} columns" if sys.stdout.isatty() else "stdout is not a terminal"
+    keys = f"clipboard (OSC 52) and kitty keyboard protocol{'' if capable else ' unknown'}"
+    detail = ", ".join((kind or "no TERM", _colours(kind), encoding or "no encoding", columns, keys))
     if encoding.replace("-", "") != "utf8":
         return Finding(name, "warning", detail, "use UTF-8: `export LANG=C.UTF-8`, or PYTHONUTF8=1")
     if sys.stdout.isatty() and size.columns < 60:
@@ -68,23 +57,9 @@ def _colours(kind: str) -> str:
 
 def editors(name: str) -> Finding:
     """Report which editors are installed, and how they reach localdflash."""
-    found = [f"{label} {_version(program)}".strip() for program, label in EDITORS.items() if shutil.which(program)]
+    found = [label for program, label in EDITORS.items() if shutil.which(program)]
     if not found:
         return Finding(name, "ok", "none found; any editor with an OpenAI-compatible client can connect")
     url = f"http://127.0.0.1:{PORT}"
     how = f"{url}/infill (llama.vim, llama.vscode) or {url}/v1 (OpenAI-compatible)"
     return Finding(name, "ok", ", ".join(found), f"to connect: `localdflash serve --port {PORT}`, then {how}")
-
-
-def _version(program: str) -> str:
-    """Return what a program says its version is; "" if it does not answer in time."""
-    if program not in WITH_VERSION:
-        return ""
-    command = [shutil.which(program) or program, "--version"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "(does not respond)"
-    return done.stdout.decode("utf-8", "replace").partition("\n")[0].removeprefix("NVIM ")[:40]

@@ -1,13 +1,13 @@
-"""A queue of changed paths. Each path is returned at most once per `PAUSE_SECONDS`."""
+"""Queue of changed paths. Each path is returned at most once per `PAUSE_SECONDS`."""
 
 import threading
 import time
 
-PAUSE_SECONDS = 0.2  # seconds from a file's first change to its next look
+PAUSE_SECONDS = 0.2  # from a file's first change until it is read
 
 
 class ChangeQueue:
-    """A queue that any thread fills and one thread empties."""
+    """Queue that any thread fills and one thread empties."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -17,9 +17,7 @@ class ChangeQueue:
         self._busy = False
 
     def put(self, path: str, *, gone: bool = False, pause: float = PAUSE_SECONDS) -> None:
-        """Queue a changed path. `gone`: the file was renamed away, even if a file of that name exists (on a disk
-        that ignores case).
-        """
+        """Queue a path. `gone`: it was renamed away, even if a disk that ignores case still has a file of that name."""
         with self._changed:
             due = time.monotonic() + pause
             self._due[path] = min(self._due.get(path, due), due)

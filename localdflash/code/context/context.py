@@ -2,24 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-ContextKind = Literal["import", "definition", "open", "recent", "edit"]
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPiece:
-    """A piece of context. `name` is the path relative to its root; `weight` (0 to 1) is its importance."""
+    """Piece of other code in a prompt."""
 
-    kind: ContextKind
-    name: str
+    kind: str  # import, definition, open, recent or edit
+    name: str  # path relative to its root
     text: str
-    weight: float
+    weight: float = 1.0  # importance, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """An open document. It has no path if it was never saved; `language` is one of text/syntax."""
+    """Open document. It has no path if it was never saved; `language` is one of text/syntax."""
 
     path: Path | None
     name: str

@@ -1,38 +1,37 @@
-"""Find the definitions of a file, at its top level and in its classes, with the few lines that show how to use them.
+"""Find the definitions of a file, at its top level and in its classes, with the lines that show how to use them.
 
 The text of a function is its signature, for Python with the first line of its docstring. The text of a small class is
-the whole class, otherwise its head and the first line of each member. Kinds: function, method, class, type, constant.
+the whole class, otherwise its head and the first line of each member.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tree_sitter import Node
 
 from localdflash.text import syntax
 
-MAX_TEXT_CHARS = 600  # characters of a definition's text
-MAX_DEFINITIONS = 2_000  # definitions of one file
-_SMALL_CLASS_LINES = 12  # lines of a class that is kept whole
+MAX_TEXT_CHARS = 600  # of a definition
+MAX_DEFINITIONS = 2_000  # of one file
+_SMALL_CLASS_LINES = 12  # of a class that is kept whole
 _LAST_NAME = re.compile(r"[\w$]+$")
 _DOCSTRING_OPENING = re.compile(r"""[rRuU]?('{3}|"{3})\s*""")
-_DUNDER_NAME = re.compile(r"__\w+__$")  # Python's own methods: nobody looks for them by name
+_DUNDER_NAME = re.compile(r"__\w+__$")
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A definition. `path` is relative to the root; `line` and `lines` (the first and last line of the whole) count
-    from 0. `owner` is the class that a member belongs to, or "".
-    """
+    """Definition in a file; lines count from 0."""
 
     name: str
-    path: str
+    path: str  # relative to the root
     line: int
     text: str
-    kind: str
-    owner: str
-    lines: tuple[int, int]
+    kind: str  # function, method, class, type, constant
+    owner: str  # class of a member, or ""
+    lines: tuple[int, int]  # first and last
 
     @property
     def qualified(self) -> str:
@@ -40,8 +39,7 @@ class Definition:
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
-@dataclass(frozen=True)
-class _Rules:
+class _Rules(NamedTuple):
     """Node types of one grammar: those that define a name, and those that only surround definitions."""
 
     kinds: dict[str, str]
@@ -49,7 +47,6 @@ class _Rules:
 
 
 def _rules(around: str, **kinds: str) -> _Rules:
-    """Make rules from node types separated by spaces."""
     return _Rules({each: kind for kind, types in kinds.items() for each in types.split()}, frozenset(around.split()))
 
 
@@ -130,17 +127,18 @@ def find_definitions(path: str, language: str, text: str) -> list[Definition]:
     source = text.encode("utf-8", "replace")
     found: list[Definition] = []
     variables = set()
-    for node, kind, owner in _walk(tree.root_node, rules):
+    for node, node_kind, owner in _walk(tree.root_node, rules):
         name = _name(node)
         if name is None or _DUNDER_NAME.match(name):
             continue
-        refined = _refined(node, kind)
-        if refined == "constant" and name in variables:
-            continue  # assigned again
-        if refined == "constant":
+        kind = _refined(node, node_kind)
+        if kind == "constant":
+            if name in variables:
+                continue  # assigned again
             variables.add(name)
-        shown = _text(source, node, refined)
-        found.append(Definition(name, path, node.start_point.row, shown, refined, owner, _lines(node)))
+        whole = node.parent if node.parent is not None and node.parent.type in _WRAPPERS else node
+        lines = whole.start_point.row, whole.end_point.row
+        found.append(Definition(name, path, node.start_point.row, _text(source, node, kind), kind, owner, lines))
         if len(found) == MAX_DEFINITIONS:
             break
     return found
@@ -168,13 +166,6 @@ def _owner(node: Node) -> str:
     named = node.child_by_field_name("type") if node.type in _OWNERS else None
     found = re.match(r"\w+", named.text.decode("utf-8", "replace")) if named is not None and named.text else None
     return found[0] if found else ""
-
-
-def _lines(node: Node) -> tuple[int, int]:
-    """Return the first and last line of a definition, including its decorators."""
-    parent = node.parent
-    whole = parent if parent is not None and parent.type in _WRAPPERS else node
-    return whole.start_point.row, whole.end_point.row
 
 
 def _refined(node: Node, kind: str) -> str:
@@ -245,17 +236,18 @@ def _signature(source: bytes, node: Node, inner: Node) -> str:
         before = before.prev_sibling
     end = before.end_byte if before is not None else node.end_byte
     text = _cut(source, node.start_byte, end, node.start_point.column)
+    text = text[:MAX_TEXT_CHARS]
     first = body.named_children[0] if body is not None and body.named_children else None
     if first is not None and first.type == "expression_statement" and first.named_children:
         first = first.named_children[0]
     if first is None or first.type != "string" or node.type not in {"function_definition", "class_definition"}:
-        return text[:MAX_TEXT_CHARS]
+        return text
     whole = _cut(source, first.start_byte, first.end_byte, 0)
     opening = _DOCSTRING_OPENING.match(whole)
     if opening is None or "\n" not in whole:
-        return f"{text[:MAX_TEXT_CHARS]}\n    {whole[:MAX_TEXT_CHARS]}"
+        return f"{text}\n    {whole[:MAX_TEXT_CHARS]}"
     line = whole[opening.end() :].split("\n")[0]
-    return f"{text[:MAX_TEXT_CHARS]}\n    {opening[0].rstrip()}{line[:MAX_TEXT_CHARS]}{opening[1]}"
+    return f"{text}\n    {opening[0].rstrip()}{line[:MAX_TEXT_CHARS]}{opening[1]}"
 
 
 def _head(source: bytes, node: Node) -> str:

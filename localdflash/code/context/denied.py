@@ -1,8 +1,7 @@
 """Files with secrets: never read, indexed or put into a prompt, not even if they are open in the editor.
 
-This is the whole list. Names are compared without regard to case, and without the additions of backup copies (`.env~`,
-`#.env#`, `server.key.bak`). No setting and no ignore file removes a name from the list. `.localdflashignore` adds
-names, folder by folder.
+Names are compared without regard to case and without the endings of backup copies (`.env~`, `server.key.bak`). No
+setting removes a name from the list.
 """
 
 import re
@@ -48,7 +47,7 @@ def is_secret(path: PurePath) -> bool:
 
 
 class Refusal(Enum):
-    """The reasons, as users read them. A file that git ignores is still completed on request by hand."""
+    """Reasons to refuse a file, as users read them. A file that git ignores is still completed on request."""
 
     SECRET = "its name is one of files with secrets"
     OUTSIDE = "it is a link to a file outside of the project"

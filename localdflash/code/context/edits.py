@@ -1,8 +1,7 @@
-"""Recent changes of open documents, grouped into a few edits: a run of typing is one edit.
+"""Recent changes of open documents, grouped into edits: a run of typing is one edit.
 
 A change joins the newest edit of its file if it is near (`NEAR_LINES`) and soon (`SOON_SECONDS`), or on the same lines,
-until that edit reaches `MAX_EDIT_CHARS`. An edit is a list of hunks; hunks that touch are merged. Applied in order, the
-edits of a file lead from its old text to its new one, unless a single change was too large.
+until that edit reaches `MAX_EDIT_CHARS`.
 """
 
 import threading
@@ -14,10 +13,10 @@ from localdflash.code.context.context import ContextPiece
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.files import clean_name
 
-NEAR_LINES = 8  # lines
-SOON_SECONDS = 1.0  # seconds
-MAX_EDITS = 32  # edits
-MAX_EDIT_CHARS = 3_000  # characters of an edit, old and new together
+NEAR_LINES = 8
+SOON_SECONDS = 1.0
+MAX_EDITS = 32
+MAX_EDIT_CHARS = 3_000  # old and new together
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +79,14 @@ class EditHistory:
 
     def _add(self, name: str, change: EditHunk, now: float) -> None:
         edit = next((one for one in reversed(self._edits) if one.name == name), None)
-        if edit and _goes_on(edit, change.line, change.line + len(change.old), now):
+        if edit and _joins(edit, change.line, change.line + len(change.old), now):
             merged = RecentEdit(name, _merged(edit, change), now)
             if merged.size() <= MAX_EDIT_CHARS:
                 self._edits.remove(edit)
                 self._edits += [merged] if merged.hunks else []
                 return
         fresh = RecentEdit(name, [change], now)
-        # Of what is too large nothing is kept but that it was: lines of older edits no longer fit.
+        # A change that is too large stays as an edit without hunks: it moved the lines of older edits.
         self._edits.append(fresh if fresh.size() <= MAX_EDIT_CHARS else RecentEdit(name, [], now))
 
     def edits(self) -> list[RecentEdit]:
@@ -98,21 +97,17 @@ class EditHistory:
     def diffs(self, limit: int, typing: tuple[str, int] | None = None) -> list[ContextPiece]:
         """Return the newest `limit` edits, newest last, as hunks of a unified diff without context.
 
-        `typing` is a document and its cursor's line. The edit under way there is left out, because it changes with
-        every key and its text is near the cursor anyway.
+        `typing` is a document and its cursor's line. The current edit there is left out, because it changes with every
+        key and its text is near the cursor anyway.
         """
         known = self.edits()
-        if (
-            typing
-            and known
-            and known[-1].name == typing[0]
-            and known[-1].distance(typing[1], typing[1] + 1) <= NEAR_LINES
-        ):
+        newest = known[-1] if known else None
+        if typing and newest and newest.name == typing[0] and newest.distance(typing[1], typing[1] + 1) <= NEAR_LINES:
             known.pop()
-        newest = known[max(len(known) - limit, 0) :]
+        ages = range(min(limit, len(known)), 0, -1)
         return [
-            ContextPiece("edit", clean_name(edit.name), _diff(edit), 1 / (len(newest) - at))
-            for at, edit in enumerate(newest)
+            ContextPiece("edit", clean_name(edit.name), _diff(edit), 1 / age)
+            for edit, age in zip(known[len(known) - len(ages) :], ages, strict=True)
         ]
 
     def replaced(self, limit: int) -> list[str]:
@@ -126,11 +121,9 @@ class EditHistory:
             self._edits = [edit for edit in self._edits if edit.name != name]
 
 
-def _goes_on(edit: RecentEdit, first: int, last: int, now: float) -> bool:
-    distance = edit.distance(first, last)
-    return any(at < last and first < at + len(hunk.new) for at, hunk in edit.placed()) or (
-        distance <= NEAR_LINES and now - edit.last <= SOON_SECONDS
-    )
+def _joins(edit: RecentEdit, first: int, last: int, now: float) -> bool:
+    is_soon_and_near = now - edit.last <= SOON_SECONDS and edit.distance(first, last) <= NEAR_LINES
+    return is_soon_and_near or any(at < last and first < at + len(hunk.new) for at, hunk in edit.placed())
 
 
 def _trimmed(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
@@ -155,7 +148,7 @@ def _merged(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
         else:
             touched.append((at, hunk))
     first, old, current, at = min([start, *(at for at, _ in touched)]), [], [], start
-    for place, hunk in touched:  # between two of them lie lines of the change that were not changed before
+    for place, hunk in touched:  # lines of the change between two hunks were not changed before
         between = change.old[at - start : place - start] if place > at else ()
         old += [*between, *hunk.old]
         current += [*between, *hunk.new]

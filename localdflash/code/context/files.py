@@ -1,7 +1,6 @@
-"""Read a file of a workspace: only plain, small text files, and never through a link.
+"""Read a file of a workspace: only regular, small text files.
 
 Every folder is opened from its parent without following links, so concurrent changes cannot lead out of the root.
-FIFOs, sockets and devices are refused before a byte is read, and opening them does not block.
 """
 
 import os
@@ -12,12 +11,12 @@ from typing import NamedTuple
 from localdflash.base.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
 
-MAX_FILE_BYTES = 1_000_000  # bytes
-MAX_LINE_CHARS = 5_000  # characters: what has longer ones was not written by hand
+MAX_FILE_BYTES = 1_000_000
+MAX_LINE_CHARS = 5_000  # of a hand-written line
 
 
 class Signature(NamedTuple):
-    """Identifies one state of a file."""
+    """State of a file."""
 
     inode: int
     size: int
@@ -30,7 +29,7 @@ def read_signature(path: str) -> Signature | None:
         found = os.lstat(path)
     except (OSError, ValueError):
         return None
-    return _signature(found) if stat.S_ISREG(found.st_mode) else None
+    return Signature(found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def read_text(root: str, name: str) -> str | None:
@@ -75,7 +74,3 @@ def is_minified(text: str) -> bool:
 def clean_name(name: str) -> str:
     """Return a name that is safe in a prompt or a message: one line, without invisible characters."""
     return sanitize(name.replace("\r", "\u240d").replace("\n", "\u240a").replace("\t", "\u2409"))
-
-
-def _signature(found: os.stat_result) -> Signature:
-    return Signature(found.st_ino, found.st_size, found.st_mtime_ns)

@@ -1,19 +1,18 @@
 """Gather the context of a completion: code of other files that matters at the cursor.
 
-The order goes from what changes rarely to what changes often, so that a cached prompt stays valid: definitions of
-imported names, definitions of names near the cursor, similar passages of other open files, recent edits. Typing adds to
-the end of its group: names below the cursor come before those above it, and an unfinished word does not count. The
-cursor's line counts for nothing else, and windows begin at steps.
+Parts that change rarely come first, so that a cached prompt stays valid: definitions of imported names, definitions of
+names near the cursor, similar passages of other open files, recent edits. While the user types, names are only added at
+the end of their group.
 """
 
 import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import TypeVar
 
 from localdflash.code.context import similar
-from localdflash.code.context.context import ContextKind, ContextPiece, OpenFile
+from localdflash.code.context.context import ContextPiece, OpenFile
 from localdflash.code.context.definitions import Definition
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.edits import EditHistory
@@ -21,30 +20,21 @@ from localdflash.code.context.files import clean_name
 from localdflash.code.context.imports import cut_head, parse_imports
 from localdflash.code.context.index import Workspace
 
-NEAR_LINES = 20  # lines around the cursor whose names are looked up
-STEP_LINES = 5  # lines by which that window moves
+T = TypeVar("T")
+NEAR_LINES = 20  # around the cursor, whose names are looked up
+STEP_LINES = 5  # by which that window moves
 MAX_AMBIGUOUS_FILES = 3  # a name that more files define is not looked up without an import
 MAX_PASSAGES = 4
 MAX_EDITS = 8
 MIN_SIMILARITY = 0.05
-CUMULATIVE_SHARES = {
-    "import": 0.35,
-    "definition": 0.6,
-    "passage": 0.85,
-    "edit": 1.0,
-}  # of the characters, with all groups before
+IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.35, 0.6, 0.85  # of the characters, with all groups before
 _NAME = re.compile(r"[^\W\d]\w{2,}")
 _FINISHED_NAME = re.compile(r"[^\W\d]\w{2,}(?=\W)")
 _DEFINED_HERE = re.compile(
     r"\b(?:def|class|func|fn|function|type|struct|interface|enum|trait|const|let|var|local|static)\s+(\w+)"
 )
-
 _DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # several words, not private
-
-
-class _WeightedDefinition(NamedTuple):
-    definition: Definition
-    weight: float
+_WeightedDefinitions = Sequence[tuple[Definition, float]]
 
 
 def gather(
@@ -63,13 +53,11 @@ def gather(
         return []
     names = _names_near(current.text.split("\n"), line)
     imported, used = _definitions(workspace, current, names)
-    parts = _as_parts("import", imported, int(characters * CUMULATIVE_SHARES["import"]))
-    parts += _as_parts("definition", used, int(characters * CUMULATIVE_SHARES["definition"]) - _length(parts))
-    parts += _passages(
-        workspace, current, line, others, edits, int(characters * CUMULATIVE_SHARES["passage"]) - _length(parts)
-    )
+    parts = _as_parts("import", imported, int(characters * IMPORT_SHARE))
+    parts += _as_parts("definition", used, int(characters * DEFINITION_SHARE) - _length(parts))
+    parts += _passages(workspace, current, line, others, edits, int(characters * PASSAGE_SHARE) - _length(parts))
     recent = [part for part in edits.diffs(MAX_EDITS, (current.name, line)) if workspace.allowed_name(part.name)]
-    return parts + _fitting(recent, characters - _length(parts))
+    return parts + _fitting(recent, [(len(part.text), part.weight) for part in recent], characters - _length(parts))
 
 
 def _allowed(workspace: Workspace, file: OpenFile) -> bool:
@@ -84,10 +72,8 @@ def _length(parts: Sequence[ContextPiece]) -> int:
 
 def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
     """Return each name around the cursor once: those below it, those above it, the finished ones of its line."""
-    start, end = (
-        max(line - NEAR_LINES, 0) // STEP_LINES * STEP_LINES,
-        (line + NEAR_LINES) // STEP_LINES * STEP_LINES + STEP_LINES,
-    )
+    start = max(line - NEAR_LINES, 0) // STEP_LINES * STEP_LINES
+    end = (line + NEAR_LINES) // STEP_LINES * STEP_LINES + STEP_LINES
     far = "\n".join((*lines[line + 1 : end], *lines[start:line]))
     own = "".join(lines[line : line + 1])
     return dict.fromkeys((*_NAME.findall(far), *_FINISHED_NAME.findall(own)))
@@ -95,10 +81,8 @@ def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
 
 def _definitions(
     workspace: Workspace, current: OpenFile, names: dict[str, None]
-) -> tuple[list[_WeightedDefinition], list[_WeightedDefinition]]:
-    """Return the definitions of imported names, in the order of the imports, then those of nearby names in other
-    files.
-    """
+) -> tuple[_WeightedDefinitions, _WeightedDefinitions]:
+    """Return the definitions of imported names, in the order of the imports, and those of nearby names."""
     path = workspace.real(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
     taken: dict[Definition, float] = {}
@@ -111,7 +95,6 @@ def _definitions(
             here = [each for each in defined if each.name == name and each.kind != "method"]
             for each in here or _unambiguous(workspace, name, current.language):
                 taken.setdefault(each, 1.0 if name in names else 0.6)
-    imported = [_WeightedDefinition(each, weight) for each, weight in taken.items() if each not in own]
     used: dict[Definition, float] = {}
     here_too = set(_DEFINED_HERE.findall(current.text))
     for name in names:
@@ -120,9 +103,8 @@ def _definitions(
         elif name not in here_too:
             likely = [each for each in _unambiguous(workspace, name, current.language) if _is_likely(each, current)]
             used |= {each: 0.7 / len(likely) for each in likely if each not in used}
-    return imported, [
-        _WeightedDefinition(each, weight) for each, weight in used.items() if each not in taken and each not in own
-    ]
+    imported = [(each, weight) for each, weight in taken.items() if each not in own]
+    return imported, [(each, weight) for each, weight in used.items() if each not in taken and each not in own]
 
 
 def _unambiguous(workspace: Workspace, name: str, language: str) -> Sequence[Definition]:
@@ -138,25 +120,19 @@ def _is_likely(definition: Definition, current: OpenFile) -> bool:
     return here.parent == there.parent or bool(_DISTINCTIVE_NAME.search(definition.name))
 
 
-def _as_parts(kind: ContextKind, found: Sequence[_WeightedDefinition], room: int) -> list[ContextPiece]:
+def _as_parts(kind: str, found: _WeightedDefinitions, room: int) -> list[ContextPiece]:
     """Return the definitions of highest weight that fit, in their order; neighbours in one file form one part."""
-    kept = set()
-    for at, one in sorted(enumerate(found), key=lambda pair: (-pair[1].weight, pair[0])):
-        if len(one.definition.text) + 1 <= room:
-            room -= len(one.definition.text) + 1
-            kept.add(at)
+    fitting = _fitting(found, [(len(definition.text) + 1, weight) for definition, weight in found], room)
     parts = []
-    for name, group in groupby((found[at] for at in sorted(kept)), key=lambda one: one.definition.path):
-        pieces = list(group)
-        text = "\n".join(one.definition.text for one in pieces)
-        parts.append(ContextPiece(kind, name, text, max(one.weight for one in pieces)))
+    for name, group in groupby(fitting, key=lambda pair: pair[0].path):
+        definitions, weights = zip(*group, strict=True)
+        parts.append(ContextPiece(kind, name, "\n".join(one.text for one in definitions), max(weights)))
     return parts
 
 
 def _passages(
     workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, room: int
 ) -> list[ContextPiece]:
-    """Return the most similar passages of other open files, by name."""
     wanted = similar.identifiers_around(current.text.split("\n"), line)
     edited = {edit.name for edit in edits.edits()}
     parts = []
@@ -165,17 +141,18 @@ def _passages(
             continue
         found = similar.find_most_similar(wanted, other.text)
         if found and found.score >= MIN_SIMILARITY:
-            kind: ContextKind = "recent" if other.name in edited else "open"
+            kind = "recent" if other.name in edited else "open"
             parts.append(ContextPiece(kind, clean_name(other.name), found.text, round(found.score, 3)))
-    parts.sort(key=lambda part: (-part.weight, part.name))
-    return sorted(_fitting(parts[:MAX_PASSAGES], room), key=lambda part: part.name)
+    best = sorted(parts, key=lambda part: (-part.weight, part.name))[:MAX_PASSAGES]
+    fitting = _fitting(best, [(len(part.text), part.weight) for part in best], room)
+    return sorted(fitting, key=lambda part: part.name)
 
 
-def _fitting(parts: Sequence[ContextPiece], room: int) -> list[ContextPiece]:
-    """Return the parts of highest weight that fit, in their order."""
+def _fitting(items: Sequence[T], sizes_and_weights: Sequence[tuple[int, float]], room: int) -> list[T]:
+    """Return the items of highest weight that fit into `room`, in their order."""
     kept = set()
-    for at, part in sorted(enumerate(parts), key=lambda pair: (-pair[1].weight, pair[0])):
-        if len(part.text) <= room:
-            room -= len(part.text)
+    for at, (size, _) in sorted(enumerate(sizes_and_weights), key=lambda pair: (-pair[1][1], pair[0])):
+        if size <= room:
+            room -= size
             kept.add(at)
-    return [part for at, part in enumerate(parts) if at in kept]
+    return [item for at, item in enumerate(items) if at in kept]

@@ -1,8 +1,7 @@
 """Ignore files: `.gitignore` at every level as git reads it, and `.localdflashignore`, which overrides it.
 
-Rules of the folders above the root count too, up to the repository's top. Rules are cached until `forget`. A file of
-rules that cannot be read, or is larger than a megabyte, ignores its whole folder, so nothing leaks that a user wanted
-to keep out.
+Rules of the folders above the root count too, up to the repository's top. An ignore file that cannot be read, or is
+larger than a megabyte, ignores its whole folder.
 """
 
 import re
@@ -21,21 +20,21 @@ _DIRECTORY_GROUP = "ps_d"  # pathspec's group: the slash after the part of a pat
 
 
 class _Rule(NamedTuple):
-    """One line of a file of rules."""
+    """Line of an ignore file."""
 
     pattern: re.Pattern[str]
     ignores: bool
 
     def names(self, path: str) -> bool:
-        """Return whether the line names this path itself. Files in an ignored folder are ignored too, but cannot be
-        re-included.
-        """
-        return any(self._is_whole(found, path) for found in self.pattern.finditer(path))
-
-    def _is_whole(self, found: re.Match[str], path: str) -> bool:
-        if _DIRECTORY_GROUP in self.pattern.groupindex and (end := found.end(_DIRECTORY_GROUP)) != -1:
-            return end == len(path)
-        return found.end() < len(path) or not found[0].endswith("/")  # `x/**` is what lies in x, not x
+        """Return whether the line names this path itself, not only a folder above it."""
+        for found in self.pattern.finditer(path):
+            if _DIRECTORY_GROUP in self.pattern.groupindex and (end := found.end(_DIRECTORY_GROUP)) != -1:
+                is_whole = end == len(path)
+            else:
+                is_whole = found.end() < len(path) or not found[0].endswith("/")  # `x/**` names the contents of x
+            if is_whole:
+                return True
+        return False
 
 
 _ALL = (_Rule(re.compile("."), True),)
@@ -54,7 +53,7 @@ class IgnoreRules:
         return bool(self.ignored_by(name, folder))
 
     def ignored_by(self, name: str, folder: bool = False) -> str:
-        """Return the kind of file whose rule ignores the path, our own before git's; "" if none does."""
+        """Return the name of the ignore file that ignores the path, our own before git's; "" if none does."""
         parts = (*self._above, *name.split("/"))
         first = len(self._above) + 1
         kinds = {self._verdict(parts[:end], folder or end < len(parts)) for end in range(first, len(parts) + 1)}
@@ -69,9 +68,7 @@ class IgnoreRules:
         self._rules = {}
 
     def _verdict(self, parts: tuple[str, ...], folder: bool) -> str:
-        """Return the kind of file whose rule ignores the path, or "". The last matching rule of the deepest file
-        counts; our own files are read first.
-        """
+        """Return the name of the ignore file that ignores the path, or ""; the last rule of the deepest file counts."""
         end = "/" if folder else ""
         for kind in IGNORE_FILES:
             for depth in range(len(parts) - 1, -1, -1):
@@ -82,7 +79,7 @@ class IgnoreRules:
         return ""
 
     def _read(self, folder: str, kind: str) -> tuple[_Rule, ...]:
-        rules = self._rules  # forget() puts another in its place: what is read meanwhile is not kept
+        rules = self._rules  # `forget` replaces it: rules read meanwhile are not kept
         if (folder, kind) not in rules:
             rules[folder, kind] = _rules_of(str(self._top), f"{folder}/{kind}" if folder else kind)
         return rules[folder, kind]
@@ -90,7 +87,7 @@ class IgnoreRules:
 
 def _rules_of(top: str, name: str) -> tuple[_Rule, ...]:
     if read_signature(f"{top}/{name}") is None:
-        return ()  # nothing, or no plain file: git does not follow a link here either
+        return ()  # git does not follow a link either
     data = read_bytes(top, name)
     if data is None:
         return _ALL

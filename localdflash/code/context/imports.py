@@ -1,7 +1,7 @@
-"""Parse the imports of a file into paths where the modules may be.
+"""Parse the imports of a file into candidate paths of the modules.
 
 `./` and `../` count from the importing file, other paths from a source folder. A path that ends with `/` is a folder.
-Nothing is looked up here. Path mappings and the module files of build tools are not read.
+Path mappings and the module files of build tools are not read.
 """
 
 import re
@@ -13,7 +13,7 @@ from tree_sitter import Node
 
 from localdflash.text import syntax
 
-MAX_HEAD_CHARS = 16_000  # characters of a file in which its imports are looked for
+MAX_HEAD_CHARS = 16_000  # of a file, searched for imports
 _AROUND = {
     *("if_statement", "else_clause", "try_statement", "except_clause", "block", "import_declaration"),
     *("import_spec_list", "preproc_ifdef", "preproc_if", "linkage_specification", "lexical_declaration"),
@@ -122,15 +122,10 @@ def _rust(node: Node) -> Iterator[Import]:
         return
     names = _WORD.findall(rest) or modules[-1:]
     folders = {"crate": ("src/", ""), "super": ("./", "../"), "self": ("./",)}[first]
-    found = [
-        f"{folder}{'/'.join(modules[:end])}{file}"
-        for end in range(len(modules), 0, -1)
-        for folder in folders
-        for file in (".rs", "/mod.rs")
-    ]
-    yield Import(
-        (*found, *(f"{folder}{file}.rs" for folder in folders for file in ("lib", "mod", "main"))), tuple(names)
-    )
+    paths = ["/".join(modules[:end]) for end in range(len(modules), 0, -1)]
+    found = [f"{folder}{path}{file}" for path in paths for folder in folders for file in (".rs", "/mod.rs")]
+    roots = [f"{folder}{file}.rs" for folder in folders for file in ("lib", "mod", "main")]
+    yield Import((*found, *roots), tuple(names))
 
 
 def _c(node: Node) -> Iterator[Import]:
@@ -158,14 +153,7 @@ def _lua(node: Node) -> Iterator[Import]:
 
 
 _READERS = {
-    "c": _c,
-    "cpp": _c,
-    "go": _go,
-    "java": _java,
-    "javascript": _script,
-    "lua": _lua,
-    "python": _python,
-    "rust": _rust,
-    "tsx": _script,
-    "typescript": _script,
+    **dict.fromkeys(("c", "cpp"), _c),
+    **dict.fromkeys(("javascript", "tsx", "typescript"), _script),
+    **{"go": _go, "java": _java, "lua": _lua, "python": _python, "rust": _rust},
 }

@@ -1,9 +1,8 @@
-"""The index of a workspace: the definitions of its files, kept up to date by one thread. Lookups never touch the disk.
+"""Index of the definitions in a workspace, kept up to date by one thread. Lookups never touch the disk.
 
-The thread reads all files once, in short slices, and then the paths that the watcher reports. Events only say where to
-look: content always comes from the disk, through the rules of `allowed`. Left out are files without a grammar, files
-over a megabyte, binary and minified files, dependencies and build results, links, and everything beyond `MAX_FILES`
-files or `MAX_FOLDERS` folders.
+The thread reads all files once, in short slices, and then the paths that the watcher reports. Left out are dependencies
+and build results, links, files without a grammar, over a megabyte, binary or minified, and everything beyond
+`MAX_FILES` files or `MAX_FOLDERS` folders.
 """
 
 import os
@@ -11,6 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -38,9 +38,9 @@ class _Root(NamedTuple):
 
 
 class Workspace:
-    """The folders that an editor has open. `warn` gets each warning once, from any thread.
+    """Folders that an editor has open. `warn` gets each warning once, from any thread.
 
-    `before` is the workspace that this one replaces; the index of the folders that stay is reused.
+    `before` is the workspace that this one replaces; the index of folders in both is reused.
     """
 
     def __init__(self, roots: Sequence[Path], warn: Callable[[str], None], before: "Workspace | None" = None) -> None:
@@ -54,7 +54,7 @@ class Workspace:
         self._warned: set[str] = before._warned if before else set()
         self._store: FileStore = before._store if before else FileStore()
         self._changes = ChangeQueue()
-        self._located: tuple[int, dict[tuple[str, str], Sequence[str]]] = (0, {})
+        self._locate = lru_cache(4096)(self._find_module)
         self._folders = 0
         self._stop, self._unwatched = threading.Event(), threading.Event()
         self._unwatched.set()
@@ -63,9 +63,7 @@ class Workspace:
         self._thread = threading.Thread(target=self._run, name="workspace", daemon=True)
 
     def start(self, when_read: Callable[[], None] = lambda: None) -> None:
-        """Read the files in the background, then watch them. `when_read` is called in between, unless the workspace
-        was closed. May be called once.
-        """
+        """Read the files in the background, call `when_read` unless closed, then watch the files. Call this once."""
         self._when_read = when_read
         self._changes.start()
         self._thread.start()
@@ -127,18 +125,12 @@ class Workspace:
         return entry.definitions if entry else ()
 
     def locate(self, path: str, module: str) -> Sequence[str]:
-        """Return the absolute paths of the indexed files of a module named in the file at `path`.
+        """Return the absolute paths of the indexed files of a module that the file at `path` (without links) imports.
 
-        `./` and `../` count from that file. Other modules are searched in each folder from there up to the root, and in
-        `SOURCES` of it. A name that ends with `/` is a folder: all of its files. `path` has no links.
+        `./` and `../` count from that file. Other modules are searched in `SOURCES` of each folder up to the root. A
+        name that ends with `/` is a folder: all of its files.
         """
-        folder, version = os.path.dirname(path), self._store.version
-        if self._located[0] != version:
-            self._located = (version, {})
-        located = self._located[1]
-        if (folder, module) not in located:
-            located[folder, module] = self._locate(folder, module)
-        return located[folder, module]
+        return self._locate(os.path.dirname(path), module, self._store.version)
 
     def real(self, path: Path) -> str:
         """Return an absolute path without links, as the index stores it."""
@@ -148,7 +140,7 @@ class Workspace:
         """Read a file again that was opened or saved. Returns at once."""
         self._changes.put(os.path.abspath(path), pause=0.0)
 
-    def _locate(self, folder: str, module: str) -> Sequence[str]:
+    def _find_module(self, folder: str, module: str, _version: int) -> Sequence[str]:
         root = self._root_of(folder)
         if root is None:
             return ()
@@ -209,13 +201,11 @@ class Workspace:
         self._observer = None
 
     def _notice(self, path: str, gone: bool, folder: bool) -> None:
-        """Queue a path (called by watchdog)."""
         name = os.path.basename(path)
         if folder or name in IGNORE_FILES or language_of(name):
             self._changes.put(path, gone=gone)
 
     def _is_wanted(self, folder: str) -> bool:
-        """Return whether to watch a folder (called by watchdog)."""
         root = self._root_of(folder)
         if root is None or self._stop.is_set() or self._unwatched.is_set():
             return False
@@ -231,7 +221,6 @@ class Workspace:
         self._lost()  # also wakes the thread, which stops the observer
 
     def _look(self, path: str, gone: bool) -> None:
-        """Bring the index up to date for one path."""
         path = path if self._root_of(path) else os.path.realpath(path)
         root = self._root_of(path)
         if root is None:

@@ -14,7 +14,7 @@ from localdflash.code.context.denied import is_secret
 from localdflash.code.context.files import clean_name
 from localdflash.code.context.ignore import IgnoreRules
 
-MAX_FILES = 100_000  # files
+MAX_FILES = 100_000
 MAX_SECONDS = 2.0
 VERSION_CONTROL = {".git", ".hg", ".svn", ".jj"}
 SKIPPED = VERSION_CONTROL | {
@@ -52,13 +52,9 @@ def list_files(root: str, rules: IgnoreRules, *, most: int = MAX_FILES, seconds:
             if entry.is_dir(follow_symlinks=False):
                 if may_enter(rules, name):
                     waiting.append(name)
-            elif entry.is_file(follow_symlinks=False) and _may_use(rules, name):
+            elif entry.is_file(follow_symlinks=False) and not (is_secret(PurePath(name)) or rules.ignored_entry(name)):
                 names.append(name)
     return Listing(tuple(names), False)
-
-
-def _may_use(rules: IgnoreRules, name: str) -> bool:
-    return not is_secret(PurePath(name)) and not rules.ignored_entry(name)
 
 
 def list_entries(folder: str) -> list[os.DirEntry[str]]:

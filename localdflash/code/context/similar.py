@@ -1,7 +1,6 @@
 """Find passages of other files that resemble the one around the cursor, by Jaccard similarity of their identifiers.
 
-Files are cut into windows at fixed lines. The passage around the cursor is cut in steps and without the cursor's line,
-so that a typed character changes neither.
+The passage around the cursor moves in steps and excludes the cursor's line, so that typing rarely changes it.
 """
 
 import re
@@ -11,8 +10,8 @@ from typing import NamedTuple
 
 from localdflash.code.context.files import MAX_FILE_BYTES, is_minified
 
-WINDOW_LINES = 40  # lines
-STEP_LINES = 20  # lines between two windows' starts
+WINDOW_LINES = 40
+STEP_LINES = 20  # between the starts of two windows
 _IDENTIFIER = re.compile(r"[^\W\d]\w{2,}")
 _COMMON = frozenset(
     re.findall(
@@ -48,16 +47,12 @@ def identifiers_around(lines: Sequence[str], line: int) -> frozenset[str]:
 
 def find_most_similar(wanted: frozenset[str], text: str) -> Passage | None:
     """Return the window of a text that shares most identifiers; None if none shares any."""
-    best = (0.0, 0)
-    windows = _windows(text)
-    for number, names in enumerate(windows):
-        shared = len(wanted & names)
-        score = shared / (len(wanted) + len(names) - shared) if shared else 0.0
-        best = max(best, (score, -number))
-    if not best[0]:
+    scores = [len(wanted & names) / (len(wanted | names) or 1) for names in _windows(text)]
+    best = max(scores, default=0.0)
+    if not best:
         return None
-    start = -best[1] * STEP_LINES
-    return Passage(start, "\n".join(text.split("\n")[start : start + WINDOW_LINES]).strip("\n"), best[0])
+    start = scores.index(best) * STEP_LINES
+    return Passage(start, "\n".join(text.split("\n")[start : start + WINDOW_LINES]).strip("\n"), best)
 
 
 @lru_cache(64)

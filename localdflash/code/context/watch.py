@@ -1,7 +1,7 @@
-"""Watch folders: one watchdog observer for all roots, and only folders that are indexed.
+"""Watch the indexed folders of all roots with one watchdog observer. Files are never polled.
 
-On Linux watchdog would watch everything below a root, including `node_modules`, and stay silent if the system runs out
-of watches. The subclasses here ask a listener which folders to watch and report errors to it. Files are never polled.
+On Linux watchdog watches everything below a root, including `node_modules`, and does not report that the system has no
+more watches. The subclasses here ask a listener which folders to watch, and report errors to it.
 """
 
 import errno
@@ -41,12 +41,12 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class WatchListener:
-    """The callbacks of a watch. watchdog's threads call them; they must return at once."""
+    """Callbacks of a watch. watchdog's threads call them; they must return at once."""
 
-    changed: Callable[[str, bool, bool], None]  # a path, whether it is certainly gone, whether it is a folder
-    wanted: Callable[[str], bool]  # whether a folder is to be watched
-    lost: Callable[[], None]  # events were lost: everything may have changed
-    failed: Callable[[OSError], None]  # no more watches
+    changed: Callable[[str, bool, bool], None]  # path, whether it was moved away, whether it is a folder
+    wanted: Callable[[str], bool]  # whether to watch a folder
+    lost: Callable[[], None]  # events were lost
+    failed: Callable[[OSError], None]  # the system has no more watches
 
 
 def start_watching(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
@@ -72,10 +72,11 @@ def stop_watching(observer: BaseObserver) -> None:
 def format_warning(error: OSError) -> str:
     """Return a line that says that nothing is watched, why, and what to do."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    remedy = _REMEDIES.get(error.errno or 0)
+    if remedy := _REMEDIES.get(error.errno or 0):
+        reason, remedy = f"inotify: {reason}", f"{remedy}; "
     return (
-        f"changes of files are not noticed ({f'inotify: {reason}' if remedy else reason})"
-        f"{f'; {remedy}' if remedy else ''}; until then a file is read again when it is opened or saved"
+        f"changes of files are not noticed ({reason}); {remedy or ''}until then a file is read again when it is opened"
+        " or saved"
     )
 
 

@@ -1,8 +1,4 @@
-"""Track open brackets, strings and comments in a text that comes character by character.
-
-Only the quotes and comment signs of a language are known. An unclosed one-line string ends with its line, so an error
-does not last.
-"""
+"""Track open brackets, strings and comments in a streamed text. An unclosed one-line string ends with its line."""
 
 from dataclasses import dataclass, replace
 
@@ -10,16 +6,16 @@ OPENERS, CLOSERS = "([{", ")]}"  # in the same order
 _HASH, _SLASHES, _DASHES = ("#",), ("//", "/*"), ("--",)
 _COMMENTS = {"python": _HASH, "lua": _DASHES, "": ("#", "//")}
 _QUOTES = {"go": '"`', "javascript": "\"'`", "typescript": "\"'`", "tsx": "\"'`", "rust": '"', "": '"'}
-_LASTING = ("`", "*/", '"""', "'''")  # what may hold line feeds
+_MULTILINE = ("`", "*/", '"""', "'''")  # ends of strings and comments that may hold line feeds
 
 
 @dataclass(frozen=True)
 class Opener:
-    """An open bracket, the indentation of its line in characters, and whether only blanks follow on that line."""
+    """Open bracket."""
 
     bracket: str
-    indent: int
-    ends_line: bool = False
+    indent: int  # of its line, in characters
+    ends_line: bool = False  # only blanks follow on its line
 
     @property
     def opens_block(self) -> bool:
@@ -31,13 +27,9 @@ class Opener:
         """Return the matching closing bracket."""
         return CLOSERS[OPENERS.index(self.bracket)]
 
-    def is_closed_by(self, closer: str) -> bool:
-        """Return whether this closing bracket matches."""
-        return closer == self.closer
-
 
 class Brackets:
-    """Feed it characters. `inside` is what ends the current string or comment, or "" in code."""
+    """Tracker to feed with characters. `inside` is the end of the current string or comment, or "" in code."""
 
     def __init__(self, language: str) -> None:
         self._comments = _COMMENTS.get(language, _SLASHES)
@@ -46,8 +38,8 @@ class Brackets:
         self.stack: list[Opener] = []
         self.inside = ""
         self._indent, self._in_indent = 0, True
-        self._last = ""  # characters that may belong to a sign of several
-        self.escaped = False  # the next character stands for itself
+        self._last = ""  # characters that may begin a longer quote or comment sign
+        self.escaped = False  # the next character is escaped
         self._empty = self._after_opener = False
 
     def feed(self, text: str) -> None:
@@ -56,26 +48,18 @@ class Brackets:
             if char == "\n" and self._after_opener:
                 self.stack[-1] = replace(self.stack[-1], ends_line=True)
             self._after_opener = self._after_opener and char in " \t"
-            self._count_indent(char)
+            if char == "\n":
+                self._indent, self._in_indent = 0, True
+            elif self._in_indent and char in " \t":
+                self._indent += 1
+            else:
+                self._in_indent = False
             if self.inside:
                 self._in_text(char)
             else:
                 self._in_code(char)
-            if char == "\n" and self.inside not in _LASTING:
+            if char == "\n" and self.inside not in _MULTILINE:
                 self.inside, self._last = "", ""
-
-    @property
-    def in_code(self) -> bool:
-        """Return whether the next character is code."""
-        return not self.inside
-
-    def _count_indent(self, char: str) -> None:
-        if char == "\n":
-            self._indent, self._in_indent = 0, True
-        elif self._in_indent and char in " \t":
-            self._indent += 1
-        else:
-            self._in_indent = False
 
     def _in_text(self, char: str) -> None:
         if self.escaped:
@@ -102,5 +86,5 @@ class Brackets:
             if char in OPENERS:
                 self.stack.append(Opener(char, self._indent))
                 self._after_opener = True
-            elif char in CLOSERS and self.stack and self.stack[-1].is_closed_by(char):
+            elif char in CLOSERS and self.stack and self.stack[-1].closer == char:
                 self.stack.pop()

@@ -1,4 +1,4 @@
-"""Constraints for several answers at one cursor: each begins with another token, and none is empty."""
+"""Constraints for several answers at one cursor: each begins with a different token, and none is empty."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,17 +13,17 @@ from localdflash.engine.generate import Request
 class DistinctStart:
     """A `Constraint`: after the healed word, the first token is none of `taken`, to which it is then added."""
 
-    renormalizes = False  # how likely a token is, is among all of them
+    renormalizes = False
 
     def __init__(self, healing: Healing | None, vocab_size: int, taken: set[int]) -> None:
         self._healing, self._size, self._taken = healing, vocab_size, taken
-        self._free = True  # the next token after the word is still to come
+        self._is_first = True  # the first token after the word is still to come
 
     def mask(self) -> NDArray[np.bool_] | None:
         """See `Constraint`."""
         if self._healing and (spelled := self._healing.mask()) is not None:
             return spelled
-        if not self._free:
+        if not self._is_first:
             return None
         mask = np.ones(self._size, np.bool_)
         mask[list(self._taken)] = False
@@ -33,16 +33,16 @@ class DistinctStart:
         """See `Constraint`."""
         if self._healing and not self._healing.done:
             self._healing.advance(token)
-        elif self._free:
+        elif self._is_first:
             self._taken.add(token)
-            self._free = False
+            self._is_first = False
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`."""
-        if not self._free:
+        if not self._is_first:
             return len(tokens)
         if self._healing and not self._healing.done:
-            return min(self._healing.count_allowed(tokens), 1)  # the next step knows whether the word is complete
+            return min(self._healing.count_allowed(tokens), 1)  # then the word may be complete
         return 0 if tokens and tokens[0] in self._taken else len(tokens)
 
     def forced_tokens(self) -> Sequence[int]:
@@ -51,9 +51,6 @@ class DistinctStart:
 
 
 def continue_past_end(request: Request, ids: Sequence[int], vocab_size: int) -> Request:
-    """Return a request that continues an answer whose end, the last of its `ids`, does not count. Both share their
-    `stats`.
-    """
-    return replace(
-        request, ids=list(ids[:-1]), constraint=DistinctStart(None, vocab_size, {*request.ends}), finish_reason=""
-    )
+    """Return a request that continues an answer past its end, the last of its `ids`. Both share their `stats`."""
+    not_an_end = DistinctStart(None, vocab_size, {*request.ends})
+    return replace(request, ids=list(ids[:-1]), constraint=not_an_end, finish_reason="")

@@ -1,21 +1,20 @@
 """Cut a text to a number of tokens, in whole lines, encoding little more than that.
 
-A prefix is cut at lines whose number is a multiple of a step. The cut moves rarely, and then far, so that the prompt
-keeps its KV cache as the file grows.
+A prefix is cut at lines whose number is a multiple of a step: the cut moves rarely, and the KV cache stays valid.
 """
 
 from dataclasses import dataclass
 
 from localdflash.code.fim.encoder import Encoder, lines_of
 
-MAX_CHARS_PER_TOKEN = 10  # characters a token: more than code has, so this much text surely fills the room
+MAX_CHARS_PER_TOKEN = 10  # code has fewer
 STEP_SHARE, TOKENS_PER_LINE = 4, 12  # the step of a prefix is about a quarter of its room
-LINE_STEP_CHARS = 256  # the step inside of a line that is too long
+LINE_STEP_CHARS = 256  # step inside of a line that is too long
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A piece of a text: its start and end in characters, and its token ids."""
+    """Piece of a text: its start and end in characters, and its token ids."""
 
     start: int
     end: int
@@ -57,9 +56,8 @@ def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
     if first or away:
         first = _on_grid(lines, first, first_line + text.count("\n", 0, away), room)
     kept = lines[first:]
-    return Cut(
-        len(text) - sum(map(len, kept)), len(text), tuple(token for line in kept for token in encoder.line(line))
-    )
+    ids = tuple(token for line in kept for token in encoder.line(line))
+    return Cut(len(text) - sum(map(len, kept)), len(text), ids)
 
 
 def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:

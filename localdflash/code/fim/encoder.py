@@ -1,7 +1,7 @@
-"""Encode text line by line and cache each line, so that a key costs only the line that changed.
+"""Encode text line by line, with a cache, so that a typed key costs only the line that changed.
 
-Lines are encoded separately: the ids of a text do not depend on its surroundings, and a longer text only adds ids.
-Pre-tokenizers split after a line feed too, except for empty lines, which stay with the line before them.
+The ids of a text do not depend on its surroundings, and a longer text only adds ids. Empty lines stay with the line
+before them, as in pre-tokenizers.
 """
 
 import re
@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from localdflash.text.fim_formats import Vocabulary
 
-MAX_CACHED_LINES = 16_384  # lines
-MAX_CACHED_LINE_CHARS = 1024  # characters; longer ones are not remembered
+MAX_CACHED_LINES = 16_384
+MAX_CACHED_LINE_CHARS = 1024  # longer lines are not cached
 _LINES = re.compile(r"[^\n]*\n(?:[ \t]*\n)*|[^\n]+")
 
 
@@ -21,15 +21,15 @@ def lines_of(text: str) -> Iterator[str]:
 
 
 class Encoder:
-    """A caching encoder for one vocabulary. Thread-safe."""
+    """Caching encoder for one vocabulary. Thread-safe."""
 
     def __init__(self, tokenizer: Vocabulary) -> None:
         self.tokenizer = tokenizer
-        self._remembered = lru_cache(MAX_CACHED_LINES)(self._encode)
+        self._encode_cached = lru_cache(MAX_CACHED_LINES)(self._encode)
 
     def line(self, line: str) -> tuple[int, ...]:
         """Return the ids of one line of `lines_of`, as inside a text."""
-        return self._remembered(line) if len(line) <= MAX_CACHED_LINE_CHARS else self._encode(line)
+        return self._encode_cached(line) if len(line) <= MAX_CACHED_LINE_CHARS else self._encode(line)
 
     def text(self, text: str) -> list[int]:
         """Return the ids of a text."""

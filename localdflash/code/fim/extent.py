@@ -17,8 +17,8 @@ from localdflash.text import syntax
 Mode = Literal["auto", "line", "lines"]
 ExtentKind = Literal["line", "statement", "block"]
 
-MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000  # characters that are looked at
-LINES_ABOVE, LINES_BELOW = 8, 3  # lines that an answer must not repeat
+MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000
+LINES_ABOVE, LINES_BELOW = 8, 3  # that an answer must not repeat
 _CLOSING = re.compile(r"[\s)\]}\"'`;:,]*")
 _CLOSERS = re.compile(r"[)\]}]+")
 _OPENING = {
@@ -28,30 +28,27 @@ _OPENING = {
 }
 _BRACES = re.compile(r"\{\s*$")
 _WORDS = re.compile(r"\w{2,}")
-_BEGINS = re.compile(  # a line that hardly stands in a string
+_BEGINS = re.compile(  # a line that is rarely inside a string
     r"^(?:(?:async )?def |class \w+[(:{ ]|@\w|import \w+$|from \S+ import |fn |func |function |pub |export |impl |"
     r"struct |#include|static |const |local |public |package )",
     re.MULTILINE,
 )
-
 _BEGINS_INSIDE = re.compile(r"^[ \t]+(?:async )?def \w+\(|^[ \t]+class \w+[(:]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Extent:
-    """The surroundings that end a completion. `owed` are the brackets open at the cursor that the text after it does
-    not close; `awaited` are the closing ones below that wait for the cursor's line to open them.
-    """
+    """Surroundings that end a completion."""
 
     kind: ExtentKind
     language: str
-    line: str  # the cursor's, up to the cursor
-    rest: str  # and from there on
-    brackets: Brackets  # as they are at the cursor
-    outer: int  # how many of the open ones its line has not opened
-    owed: frozenset[int]  # places in the stack of brackets
-    awaited: str
-    begins_in_text: bool  # its line begins in a string or a comment
+    line: str  # of the cursor, up to the cursor
+    rest: str  # of that line
+    brackets: Brackets  # at the cursor
+    outer: int  # number of brackets that earlier lines left open
+    owed: frozenset[int]  # indices of open brackets that the text after the cursor does not close
+    awaited: str  # closing brackets below that the cursor's line still has to open
+    begins_in_text: bool  # the line begins in a string or a comment
     opens_block: bool  # the last line with code before the cursor begins a block
     above: Sequence[str]
     below: Sequence[str]
@@ -71,9 +68,8 @@ class Extent:
 
     def opens_what_is_awaited(self, stack: Sequence[Opener]) -> bool:
         """Return whether the innermost open brackets match the awaited closers below."""
-        return bool(self.awaited) and all(
-            len(stack) > place and stack[-1 - place].is_closed_by(closer) for place, closer in enumerate(self.awaited)
-        )
+        innermost = [one.closer for one in reversed(stack)][: len(self.awaited)]
+        return bool(self.awaited) and innermost == list(self.awaited)
 
 
 def find_extent(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
@@ -126,19 +122,15 @@ def _window(before: str) -> str:
     """Return the last lines, starting at one that is probably not inside a string."""
     if len(before) <= MAX_BEFORE_CHARS:
         return before
-    for begins, most in (
-        (_BEGINS, MAX_BEFORE_CHARS),
-        (_BEGINS, 2 * MAX_BEFORE_CHARS),
-        (_BEGINS_INSIDE, MAX_BEFORE_CHARS),
-    ):
-        if found := begins.search(before, max(len(before) - most, 0)):
+    for begins, factor in ((_BEGINS, 1), (_BEGINS, 2), (_BEGINS_INSIDE, 1)):
+        if found := begins.search(before, max(len(before) - factor * MAX_BEFORE_CHARS, 0)):
             return before[found.start() :]
     return before[-MAX_BEFORE_CHARS:]
 
 
 def _is_text(language: str, before: str, brackets: Brackets) -> bool:
     """Return whether the cursor is in a string or a comment. If grammar and brackets disagree, the grammar is right."""
-    if brackets.in_code:
+    if not brackets.inside:
         return False
     tree = syntax.parse(language, before + brackets.inside)  # without its end a string is not read as one
     if tree is None:
@@ -153,24 +145,21 @@ def _is_text(language: str, before: str, brackets: Brackets) -> bool:
 
 
 def _awaited(brackets: Brackets, indent: int, rest: str, later: str) -> str:
-    """Return the closers on the first line below that is indented no more than the cursor's, if it is indented the
-    same and closes no bracket that is open by then.
-    """
+    """Return the closers that begin a line below with the cursor's indentation, if no open bracket awaits them."""
     outer = next((line for line in later.split("\n") if line.strip() and indent_of(line) <= indent), "")
     found = _CLOSERS.match(outer, indent)
     if not found or indent_of(outer) < indent:
         return ""
     whole_line = deepcopy(brackets)
     whole_line.feed(rest)
-    closes_one = any(one.indent == indent and one.is_closed_by(found[0][0]) for one in whole_line.stack)
+    closes_one = any(one.indent == indent and one.closer == found[0][0] for one in whole_line.stack)
     return "" if closes_one else found[0]
 
 
 def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:
-    """Return the brackets that the text after the cursor leaves open, by its closers and the indentation of their
-    lines.
+    """Return the brackets that the text after the cursor leaves open, by its closers and their lines' indentation.
 
-    Only the beginning of a long text is read: then the `outer` brackets count as closed.
+    Of a long text only the beginning is read, and the `outer` brackets count as closed.
     """
     owed = set(range(len(stack)))
     depth, indent, first, blank = 0, 0, True, True
@@ -186,8 +175,6 @@ def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:
             elif char in CLOSERS and depth:
                 depth -= 1
             elif char in CLOSERS:
-                fitting = [i for i in owed if stack[i].is_closed_by(char) and (first or stack[i].indent <= indent)]
-                if not fitting:
-                    continue
-                owed -= {max(fitting)}
+                fitting = [i for i in owed if stack[i].closer == char and (first or stack[i].indent <= indent)]
+                owed -= {max(fitting, default=-1)}
     return frozenset(owed if len(after) <= MAX_AFTER_CHARS else owed - set(range(outer)))

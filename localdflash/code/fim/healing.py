@@ -1,8 +1,7 @@
 """Token healing: sample the end of the cursor's line again, so that the model spells it in its own tokens.
 
-`retu` may be two tokens and `return` one: after those two the model has to continue in a way it has rarely seen. A word
-after a lone blank or full stop is as rare, because ` word` and `.word` are one token, and so is a new line after a lone
-`):`. So the word, the signs or the blank are removed from the prompt, and the answer must begin with them.
+`retu` may be two tokens and `return` one; models rarely saw what follows those two. The same holds for a word after a
+lone blank or full stop. So the unfinished word is removed from the prompt, and the answer must begin with it.
 """
 
 import re
@@ -16,16 +15,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from localdflash.text.tokenizer import Tokenizer  # loads llama.cpp's library
 
-# As pre-tokenizers cut: letters with the one character before them that is none, signs with a blank, or a blank.
+# As pre-tokenizers split: letters with one other character before them, signs with a blank, or a blank.
 _WORD = re.compile(r"(?:[^\r\n\w]|_)?[^\W\d_]+\Z| ?[^\w\s]+\Z|(?<=\S) \Z")
-MAX_WORD_CHARS = 32  # characters
+MAX_WORD_CHARS = 32
 
 
 def unfinished_word(line: str) -> str:
-    """Return the word at the end of a line, with the blank or sign before it; or the signs; or the single blank.
-
-    Return "" after a digit and for a blank line. Leading blanks of the line stay.
-    """
+    """Return the word, signs or blank at the end of a line, without the line's indentation; "" after a digit."""
     found = _WORD.search(line, max(len(line) - MAX_WORD_CHARS, 0))
     if not found:
         return ""
@@ -33,7 +29,7 @@ def unfinished_word(line: str) -> str:
 
 
 class Spellings:
-    """The tokens of a vocabulary by their bytes; built once per vocabulary, in about 0.7 s for 150 000 tokens."""
+    """Tokens of a vocabulary by their bytes; built in about 0.7 s for 150 000 tokens."""
 
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int) -> None:
         self.size = vocab_size
@@ -53,9 +49,9 @@ class Spellings:
 
 
 class Healing:
-    """A `Constraint`: the answer begins with a word."""
+    """`Constraint`: the answer begins with a word."""
 
-    renormalizes = True  # that the word stands there is known
+    renormalizes = True
 
     def __init__(self, spellings: Spellings, word: str) -> None:
         self._spellings, self._wanted = spellings, word.encode()

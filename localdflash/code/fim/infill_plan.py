@@ -1,16 +1,17 @@
 """Turn a cursor position into engine requests for one loaded pair: the prompt, the start of the answer, and its end."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from localdflash.base.errors import ContextOverflow
+from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.choices import DistinctStart
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.extent import Extent, Mode, find_extent
 from localdflash.code.fim.healing import Healing, Spellings, unfinished_word
 from localdflash.code.fim.presentable import PresentableEnding
-from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, Gap, InfillContext, InfillPrompt, assemble
+from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, Gap, InfillPrompt, assemble
 from localdflash.code.fim.python_lines import missing_blanks
 from localdflash.code.fim.sound import Soundness
 from localdflash.engine.generate import Request
@@ -18,17 +19,15 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.fim_formats import check_cursor, stop_ids
 
-MAX_DRAFT_TOKENS = 1024  # tokens of texts that drafts may be copied from; each costs some microseconds when they change
-SPARE_REQUESTS = 3  # answers more than are asked for, in place of those that end at once
-VARIED_TEMPERATURE = 0.8  # temperature of choices but the first, where nothing else tells them apart
-WAIT_SECONDS = 0.1  # seconds: the first key does not wait for a large vocabulary; who asks by hand does
+MAX_DRAFT_TOKENS = 1024  # of texts for lookup drafts; each token costs some microseconds when they change
+SPARE_REQUESTS = 3  # in place of answers that are empty
+VARIED_TEMPERATURE = 0.8  # of further choices whose first tokens cannot be kept distinct
+WAIT_SECONDS = 0.1  # that an automatic completion waits for the token spellings
 
 
 @dataclass(frozen=True)
 class InfillPlan:
-    """The completions of one position: a request for each, and what they share. Requests beyond the requested number
-    replace empty answers.
-    """
+    """Completions of one position. Requests beyond the requested number replace empty answers."""
 
     prompt: InfillPrompt
     requests: Sequence[Request]
@@ -36,31 +35,34 @@ class InfillPlan:
     extent: Extent
     sound: Callable[[str], bool]
     texts: Sequence[str]  # the file and other code
-    word: str  # what every answer begins with, for it stands before the cursor
-    lead: str  # blanks that every answer begins with, which the prompt has already
+    word: str  # before the cursor; every answer begins with it
+    lead: str  # missing indentation, which is in the prompt already
     least_sure: float  # see `Stopping`
 
     def ending(self) -> PresentableEnding:
-        """Return a new `Ending` for the text of one answer. `least_sure` is 0 if the user requested it."""
+        """Return a new `Ending` for the text of one answer."""
         return PresentableEnding.at(self.extent, self.sound, self.texts, self.word, self.least_sure, self.lead)
 
 
 class InfillPlanner:
-    """Plans completions for one pair; ModelError if it was not trained for infilling. Thread-safe."""
+    """Plans completions for one pair; ModelError if it was not trained for infilling. Thread-safe.
+
+    An automatic completion waits `patience` seconds for the token spellings, without which no word is healed. Manual
+    requests, or None, wait until they are computed.
+    """
 
     def __init__(self, loaded: LoadedPair, patience: float | None = WAIT_SECONDS) -> None:
-        """`patience`: seconds that an automatic completion waits for the token spellings, without which no word is
-        healed. None waits forever, as manual requests do.
-        """
-        self._context, self._form, self._patience = loaded.context, loaded.fim_format(), patience  # not the pair itself
+        self._context, self._form, self._patience = loaded.context, loaded.fim_format(), patience
         self._encoder = Encoder(loaded.tokenizer)
         self._ends = stop_ids(self._form, loaded.tokenizer)
-        self._spellings = _prepare_spellings(loaded)
+        thread = ThreadPoolExecutor(1, "spellings")
+        self._spellings = thread.submit(Spellings, loaded.tokenizer, loaded.vocab_size)
+        loaded.before_close(thread.shutdown)
 
     def fill(
         self,
         hole: Gap,
-        others: Sequence[InfillContext] = (),
+        others: Sequence[ContextPiece] = (),
         copies: Sequence[str] = (),
         *,
         mode: Mode = "auto",
@@ -71,36 +73,29 @@ class InfillPlanner:
         most: int = MAX_PROMPT_TOKENS,
         heals: bool = True,
     ) -> InfillPlan:
-        """Plan completions of a gap, each with another start. `copies` are likely texts for lookup drafts.
+        """Plan completions of a gap, each with a different start. `copies` are likely texts for lookup drafts.
 
-        An answer ends below the probability `least_sure` (see `Stopping`). `most` limits the prompt's tokens, because a
-        large prompt takes long to read. Without `heals` an answer begins at the cursor, even within a word.
+        `least_sure`: see `Stopping`; 0 if the user requested the completions. `most` limits the prompt's tokens.
+        Without `heals` an answer begins at the cursor, even within a word.
         """
         check_cursor(self._form, hole.suffix)
         asked = heals and least_sure == 0
         before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
-        spellings = self._ready_spellings(None if asked and max_tokens else self._patience) if heals else None
+        patience = None if asked and max_tokens else self._patience
+        spellings = self._spellings.result() if heals and wait([self._spellings], patience).done else None
         word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
         extent = find_extent(hole.language, before, after, mode)
         lead = missing_blanks(extent) if heals else ""
         if lead:
             before, hole = before + lead, replace(hole, middle=hole.middle + lead)
             extent = find_extent(hole.language, before, after, mode)
-        place, context = hole.without(word), self._context
-        prompt = assemble(
-            self._encoder, self._form, context, place, others, max_tokens, word, min(most, self._form.max_prompt_tokens)
-        )
+        hole, context, most = hole.without(word), self._context, min(most, self._form.max_prompt_tokens)
+        prompt = assemble(self._encoder, self._form, context, hole, others, max_tokens, word, most)
         if len(prompt.ids) >= context:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
-        first = Request(
-            prompt.ids,
-            prompt.max_tokens,
-            params,
-            self._ends,
-            top_logprobs=0,
-            documents=self._documents(prompt, copies),
-        )
-        taken = {*self._ends}  # tokens that no answer begins with; each adds its own
+        documents = self._documents(prompt, copies)
+        first = Request(prompt.ids, prompt.max_tokens, params, self._ends, top_logprobs=0, documents=documents)
+        taken = {*self._ends}  # tokens that no answer begins with; each answer adds its own
         requests = []
         spare = SPARE_REQUESTS if asked and spellings and max_tokens else 0
         for number in range(count + spare):
@@ -110,11 +105,6 @@ class InfillPlanner:
             requests.append(replace(first, params=drawn, constraint=differs, stats=type(first.stats)()))
         sound, texts = Soundness.at(extent, before, after, hole.closed), (before, after, *(one.text for one in others))
         return InfillPlan(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
-
-    def _ready_spellings(self, patience: float | None) -> Spellings | None:
-        if not wait([self._spellings], patience).done:
-            return None
-        return self._spellings.result()
 
     def _documents(self, prompt: InfillPrompt, copies: Sequence[str]) -> list[list[int]]:
         """Return texts for lookup drafts, likeliest last. Texts in the prompt are looked up anyway."""
@@ -127,14 +117,6 @@ class InfillPlanner:
                 documents.insert(0, ids)
                 room -= len(ids)
         return documents
-
-
-def _prepare_spellings(loaded: LoadedPair) -> Future[Spellings]:
-    """Compute the spellings in a thread; closing the pair waits for it."""
-    thread = ThreadPoolExecutor(1, "spellings")
-    made = thread.submit(Spellings, loaded.tokenizer, loaded.vocab_size)
-    loaded.before_close(thread.shutdown)
-    return made
 
 
 def _varied(params: SamplingParams, number: int) -> SamplingParams:

@@ -1,7 +1,7 @@
 """Judge whether the word at the cursor becomes a known one: `re.compi` may become `re.compile`, not `re.compilement`.
 
-Known are the words of the file, of other code in the prompt, and of the language. A new word passes where code names
-something, in strings and comments, or if the model is confident.
+Known are the words of the file, of other code in the prompt, and of the language. A new word is accepted in strings,
+comments and definitions, or if the model is confident.
 """
 
 import builtins
@@ -36,7 +36,7 @@ _WORDS = {"python": _PYTHON, "javascript": _SCRIPT, "typescript": _SCRIPT, "tsx"
 
 
 class KnownNames:
-    """Judges one answer whose first `len(word)` characters are before the cursor already."""
+    """Judge of one answer, whose first `len(word)` characters are before the cursor already."""
 
     def __init__(self, extent: Extent, word: str, texts: Iterable[str]) -> None:
         tail = _TAIL.search(extent.line)
@@ -44,7 +44,7 @@ class KnownNames:
         self._texts, self._language = texts, extent.language
         head = extent.line[: len(extent.line) - len(self._begun)]
         self._open = bool(
-            self._begun and extent.language in _WORDS and extent.brackets.in_code and not _NAMED.search(head)
+            self._begun and extent.language in _WORDS and not extent.brackets.inside and not _NAMED.search(head)
         )
         self._skipped, self._added = len(word), ""
         self._logprobs = list[float]()
@@ -70,10 +70,7 @@ class KnownNames:
     def _judge(self, rest: str) -> bool:
         self._open = False
         word = self._begun + rest
-        if not rest or word in _WORDS[self._language] or self._is_known(word):
+        whole = re.compile(rf"\b{re.escape(word)}\b")
+        if not rest or word in _WORDS[self._language] or any(whole.search(text) for text in self._texts):
             return True
         return sum(self._logprobs) / len(self._logprobs) >= math.log(SURE_PROBABILITY)
-
-    def _is_known(self, word: str) -> bool:
-        whole = re.compile(rf"\b{re.escape(word)}\b")
-        return any(whole.search(text) for text in self._texts)

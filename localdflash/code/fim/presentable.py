@@ -1,9 +1,8 @@
-"""Let through of an answer what can stand at the cursor, however the answer continues or breaks off.
+"""Present of an answer only text that is sound at the cursor, however the answer continues or breaks off.
 
-Lines are passed on as soon as they are complete and sound. At the end the longest sound beginning is kept: all of it,
-else without the text that follows the cursor already, else up to an earlier line, word or sign. If nothing is sound, a
-text whose first line is of high probability continues past its end to a sound one: a header into its body, a docstring
-to its quotes. If the user requested the text, an unsound one is returned whole.
+Lines are passed on as soon as they are complete and sound. At the end the longest sound beginning is kept. If nothing
+is sound, a text whose first line is of high probability continues past its end: a header into its body, a docstring to
+its quotes. If the user requested the text, an unsound one is returned whole.
 """
 
 import math
@@ -16,12 +15,10 @@ from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.repeats import stutter
 from localdflash.code.fim.stopping import Stopping
 
-MIN_LINE_PROBABILITY = (
-    0.1  # product of the probabilities of a first line's tokens, above which a text may go on past its end
-)
-MAX_PASSED_ENDS = 2  # ends that it may go on past
+MIN_LINE_PROBABILITY = 0.1  # of the first line's tokens together, for a text to continue past its end
+MAX_PASSED_ENDS = 2
 _PASSABLE = frozenset({"line", "statement", "unsure"})
-MAX_TRIED_ENDS = 24  # ends of one answer: each costs a parse
+MAX_TRIED_ENDS = 24  # of one answer: each costs a parse
 _END = re.compile(r"(?<=[\w)\]}\"'`;])(?![\w\"'`])")
 _WANTS_MORE = re.compile(
     r"\b(?:return|yield|raise|throw|assert|del|import|from|with|for|while|elif|except|as|await|case|new|typeof|extends|"
@@ -31,7 +28,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
 
 
 class PresentableEnding:
-    """An `Ending` around another one. `lead` comes before any text; `asked`: the user requested the text."""
+    """`Ending` around another one. `lead` comes before any text; `asked`: the user requested the text."""
 
     def __init__(
         self,
@@ -45,11 +42,10 @@ class PresentableEnding:
     ) -> None:
         self._stopping, self._extent, self._sound, self._names, self._asked = stopping, extent, sound, names, asked
         self._text, self._sent, self._looked = "", 0, 0
-        self._lead = lead
-        self._doubt = ""
-        self._pieces = list[str]()  # as they came
+        self._lead, self._doubt = lead, ""
+        self._pieces = list[str]()
         self._logprob = 0.0  # of the first line
-        self._passed = 0  # ends that did not count
+        self._passed = 0  # number of ends that the text continued past
 
     @classmethod
     def at(
@@ -61,10 +57,9 @@ class PresentableEnding:
         least_sure: float,
         lead: str = "",
     ) -> "PresentableEnding":
-        """Return the ending of a text that begins with `word`, see `Stopping`. `least_sure` is 0 if the user requested
-        it.
+        """Return the ending of a text that begins with `word`. `texts`: the file and other code, whose words are known.
 
-        `texts` are the file and other code, whose words are known.
+        `least_sure`: see `Stopping`; 0 if the user requested the text.
         """
         asked = least_sure == 0
         names = None if asked else KnownNames(extent, word, texts)
@@ -115,12 +110,8 @@ class PresentableEnding:
 
     def _is_to_go_on(self) -> bool:
         """Return whether a text that would end here continues."""
-        if (
-            self._asked
-            or self._sent
-            or self._passed == MAX_PASSED_ENDS
-            or self._logprob < math.log(MIN_LINE_PROBABILITY)
-        ):
+        is_likely = self._logprob >= math.log(MIN_LINE_PROBABILITY)
+        if self._asked or self._sent or self._passed == MAX_PASSED_ENDS or not is_likely:
             return False
         whole = (self._text + copy(self._stopping).finish()).rstrip()
         return bool(whole) and self._sound_end(whole) is None

@@ -2,45 +2,33 @@
 
     head (other code) | prefix up to the anchor | suffix | middle: text typed since the anchor
 
-Prefix and suffix are in the order of the model's format. Parts that change least come first, so that the next key adds
-a few ids at the end and all others keep their KV cache. Room for typing is reserved from the start, and other room is
-used in coarse steps; otherwise every key would move the cuts.
+Parts that change least come first, so that the next key adds a few ids at the end and the others keep their KV cache.
+Room for typing is reserved, and other room is used in coarse steps; otherwise every key would move the cuts.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.cut import MAX_CHARS_PER_TOKEN, Cut, first_of, last_of
 from localdflash.code.fim.encoder import Encoder
 from localdflash.text.fim_formats import FimFormat, arrange_prompt, repository_head
 
-MAX_PROMPT_TOKENS = 2048  # tokens of a prompt: a cold prefill stays short
-HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # their shares of a prompt, at most
-STEP_TOKENS = 64  # tokens: the step in which room is taken, and the least of a part that is cut
-MARKER_TOKENS = 8  # tokens
-MAX_LINE_CHARS = 400  # characters of the cursor's line that may go after the middle's marker
-MIN_ANSWER_TOKENS = (
-    128  # room for the answer that is kept at least, so that a warming request has the prompt of what follows it
-)
+MAX_PROMPT_TOKENS = 2048
+HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # of the prompt, at most
+STEP_TOKENS = 64  # in which room is used, and the least of a part that is cut
+MARKER_TOKENS = 8
+MAX_LINE_CHARS = 400  # of the cursor's line that may go into the middle
+MIN_ANSWER_TOKENS = 128  # reserved, so that a warming request has the same prompt as the completion after it
 _COMMENTS = {"python": "#", "lua": "--"}
 
 
 @dataclass(frozen=True)
-class InfillContext:
-    """Other code: its origin and its importance. `kind`: definition, import, open, recent or edit."""
-
-    kind: str
-    name: str
-    text: str
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
 class Gap:
-    """The position to complete. `prefix` ends at the anchor and begins with line `first_line`, from 0, of its file.
+    """Position to complete. `prefix` ends at the anchor and begins with line `first_line`, from 0, of its file.
 
-    `closed` is between cursor and `suffix`: brackets that an editor closed, which an answer may close again.
+    `closed`: closing brackets between cursor and `suffix` that the editor inserted; an answer may close them again.
     """
 
     path: str
@@ -62,19 +50,15 @@ class Gap:
 
 @dataclass(frozen=True)
 class PromptPart:
-    """A part of the prompt. `lines` are its first and last line in the file, from 0, if known.
-
-    `cut`: only a piece of it went in. A part that was left out has no tokens, and its whole text. A part of kind "word"
-    has no tokens either: the answer will begin with it.
-    """
+    """Part of the prompt."""
 
     kind: str
     name: str
-    tokens: int
+    tokens: int  # 0 if it was left out, and for kind "word", which the answer begins with
     text: str
     left_out: bool = False
-    cut: bool = False
-    lines: tuple[int, int] | None = None
+    cut: bool = False  # only a piece of it is in the prompt
+    lines: tuple[int, int] | None = None  # first and last in the file, from 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +76,7 @@ class TokenBudget:
 
 @dataclass(frozen=True)
 class InfillPrompt:
-    """The ids, their parts, and the maximum number of answer tokens."""
+    """Ids of a prompt, their parts, and the maximum number of answer tokens."""
 
     ids: list[int]
     parts: list[PromptPart]
@@ -114,16 +98,14 @@ def assemble(
     fim: FimFormat,
     context: int,
     hole: Gap,
-    others: Sequence[InfillContext],
+    others: Sequence[ContextPiece],
     max_tokens: int,
     word: str = "",
     most: int = MAX_PROMPT_TOKENS,
 ) -> InfillPrompt:
-    """Return the prompt for a gap in a model with a context of `context` tokens. `word` is before the cursor and
-    will be sampled.
-    """
+    """Return the prompt for a gap. `context`: tokens of the model; `word`: before the cursor, to be sampled."""
     hole = _normal(hole)
-    if not fim.markers:  # one text, encoded as one
+    if not fim.markers:
         hole = replace(hole, prefix=hole.prefix + hole.middle, middle="", suffix="")
     max_tokens = min(max_tokens, context // 2)
     answer = min(_up(max(max_tokens, MIN_ANSWER_TOKENS)), context // 2)
@@ -146,10 +128,7 @@ def _up(tokens: int) -> int:
 
 
 def _normal(hole: Gap) -> Gap:
-    """Return the gap with LF line ends, and the anchor before the first code of its line.
-
-    Middles of training text begin with code. After blanks or within a word, models tend to end at once.
-    """
+    """Return the gap with LF line ends, and the anchor before the first code of its line, as in training."""
     prefix, middle, suffix = (text.replace("\r\n", "\n") for text in (hole.prefix, hole.middle, hole.suffix))
     line = prefix.rfind("\n") + 1
     if len(prefix) - line < MAX_LINE_CHARS:
@@ -171,7 +150,7 @@ def _middle(encoder: Encoder, hole: Gap, most: int) -> tuple[Gap, list[int]]:
 
 
 def _head(
-    encoder: Encoder, fim: FimFormat, hole: Gap, others: Sequence[InfillContext], most: int
+    encoder: Encoder, fim: FimFormat, hole: Gap, others: Sequence[ContextPiece], most: int
 ) -> tuple[list[int], list[PromptPart]]:
     """Return the ids of other code in the given order, and its parts; the pieces of least weight are left out first."""
     frame = repository_head(fim, encoder.tokenizer)
@@ -200,7 +179,6 @@ def _head(
 
 
 def _own_parts(hole: Gap, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
-    """Return the parts from the file itself, in its order."""
     start = hole.first_line + hole.prefix.count("\n", 0, before.start)
     anchor = hole.first_line + hole.prefix.count("\n")
     cursor = anchor + hole.middle.count("\n")

@@ -17,12 +17,12 @@ from functools import cached_property
 from localdflash.code.fim.brackets import CLOSERS
 from localdflash.code.fim.extent import Extent, indent_of, opens_block
 
-INDENT_UNIT = 4  # blanks, where no line says how many
+INDENT_UNIT = 4  # blanks, if no line shows another indentation
 _BRANCH = re.compile(r"\s*(?:elif|else|except|finally|case)\b")
 
 
 class PythonLines:
-    """Checks texts at one cursor between `before` and `after`."""
+    """Checker of texts at one cursor between `before` and `after`."""
 
     def __init__(self, extent: Extent, before: str, after: str) -> None:
         self._extent, self._before, self._text_after = extent, before, after
@@ -31,10 +31,10 @@ class PythonLines:
         self._below = next((line for line in extent.below if not line.lstrip().startswith("#")), "")
 
     def fit(self, text: str) -> bool:
-        """Return whether a text makes valid statements there, before the next line below.
+        """Return whether a text makes valid statements at the cursor, before the next line below.
 
-        Lines that belong to a statement above the cursor's, or that are incomplete, are parsed with the file, if the
-        file parses without them or without the cursor's line.
+        Incomplete lines, and those of a statement that begins above, are parsed with the file, if that parses without
+        them or without the cursor's line.
         """
         extent, brackets = self._extent, deepcopy(self._extent.brackets)
         brackets.feed(text + extent.rest)
@@ -46,13 +46,11 @@ class PythonLines:
 
     @cached_property
     def _parses_now(self) -> bool:
-        """Return whether the file parses unchanged, or without the cursor's line."""
         line, rest = self._extent.line, self._extent.rest
         without = self._before[: len(self._before) - len(line)] + self._text_after[len(rest) :]
         return _parses(self._before + self._text_after) or _parses(without)
 
     def _after(self, lines: str) -> str:
-        """Return a stand-in for the line below."""
         below = self._below
         if lines.rpartition("\n")[2].lstrip().startswith("@"):
             return " " * indent_of(lines.rpartition("\n")[2]) + "def decorated(): pass\n"

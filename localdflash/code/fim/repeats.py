@@ -1,27 +1,23 @@
-"""Find repetitions: lines that are before or after the cursor already, alone or alternating, and repeats within a
-line.
-"""
+"""Find repetitions of lines before or after the cursor, alone or alternating, and repeats within a line."""
 
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 PERIODS = (1, 2, 3, 4)  # lines
-MAX_TRIVIAL_CHARS = 10  # characters: a shorter line may stand twice
-MAX_PIECE_CHARS, MIN_PHRASE_CHARS = (
-    40,
-    8,
-)  # characters of what a line may say again and again; from so many on it is a phrase
-LONG_LINE_CHARS = 32  # characters before a line is looked at for shorter pieces
+MAX_TRIVIAL_CHARS = 10  # a shorter line may be repeated
+MAX_PIECE_CHARS = 40  # of a piece that a line may repeat
+MIN_PHRASE_CHARS = 8  # longer pieces are phrases
+LONG_LINE_CHARS = 32  # in which shorter pieces are looked for
 _WORD = re.compile(r"\w")
-_SIGNS = re.compile(r"[\"'`()\[\]{},]")  # lines of others are rules: -----
+_SIGNS = re.compile(r"[\"'`()\[\]{},]")  # repeated other signs are a rule: -----
 
 
 class Stutter(NamedTuple):
-    """A line's end that repeats one piece: where the second time ends, and whether it repeats often enough to stop."""
+    """Repeats of one piece at the end of a line."""
 
-    end: int
-    enough: bool
+    end: int  # of its second occurrence
+    enough: bool  # to stop
 
 
 def stutter(line: str) -> Stutter | None:
@@ -48,7 +44,7 @@ def stutter(line: str) -> Stutter | None:
 
 
 class Repeats:
-    """Feed it complete lines; it tells which of them an incomplete line may repeat."""
+    """Tracker of complete lines, which finds those that an incomplete line may repeat."""
 
     def __init__(self, above: Sequence[str], below: Sequence[str]) -> None:
         self._lines = [line.rstrip() for line in above]

@@ -1,16 +1,13 @@
-"""Check whether a text can stand at the cursor: it leaves nothing open, and the following code still parses.
+"""Check whether a text is sound at the cursor: it leaves nothing open, and the following code still parses.
 
-Three checks, the cheapest first: brackets and strings; Python lines with Python's parser; a syntax tree of the file, or
-of the part that came. The tree must have no error near the cursor, and no more errors than without the text or without
-the cursor's line. A block that is not closed yet is read as if it ended there.
+Three checks, the cheapest first: brackets and strings; Python lines with Python's parser; the file's syntax tree, which
+must have no error near the cursor, and no more errors than without the text or without the cursor's line.
 """
 
 import re
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cached_property
-
-from tree_sitter import Node
 
 from localdflash.code.fim.extent import Extent, find_extent
 from localdflash.code.fim.python_lines import PythonLines
@@ -20,12 +17,12 @@ _OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else
 _SIGNS = re.compile(r"(?:,|&&|\|\||[-+|&])\Z")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
 _PART = re.compile(r"\n(?=[^\s)\]}])")  # before a line that is not indented
-MAX_AFTER_CHARS = 12_000  # characters: of so many after the cursor the last part may not be whole
-NEAR_LINES = 12  # lines above and below
+MAX_AFTER_CHARS = 12_000  # a longer text after the cursor was cut, perhaps within a part
+NEAR_LINES = 12  # above and below
 
 
 class Soundness:
-    """Checks texts at one cursor, whose `extent` was found between `before` and `after`."""
+    """Checker of texts at one cursor, whose `extent` was found between `before` and `after`."""
 
     def __init__(self, extent: Extent, before: str, after: str) -> None:
         self._extent = extent
@@ -54,14 +51,10 @@ class Soundness:
         return any(self._parses(reading, text) for reading in self._readings)
 
     def _parses(self, reading: "_Reading", text: str) -> bool:
-        """Return whether there is no error near the text, and no more errors than without it."""
         found = syntax.errors(reading.around.with_text(text))
-        return len(found) <= reading.most_errors and not any(self._is_near(error, text) for error in found)
-
-    def _is_near(self, error: Node, text: str) -> bool:
-        """Return whether an error may be the text's: it begins on or near its lines."""
         first = self._before.count("\n")
-        return first - NEAR_LINES <= error.start_point.row <= first + text.count("\n") + NEAR_LINES
+        near = range(first - NEAR_LINES, first + text.count("\n") + NEAR_LINES + 1)
+        return len(found) <= reading.most_errors and not any(error.start_point.row in near for error in found)
 
     @cached_property
     def _readings(self) -> "list[_Reading]":
@@ -86,10 +79,10 @@ class Soundness:
         if len(brackets.stack) - awaited > self._most_open or (extent.awaited and not awaited):
             return False
         if not brackets.inside and ends_its_line and not brackets.stack:
-            return not _OPERATOR.search(text) or bool(_INCREMENT.search(text)) or self._goes_on_as_above(text)
+            return not _OPERATOR.search(text) or bool(_INCREMENT.search(text)) or self._ends_like_line_above(text)
         return True
 
-    def _goes_on_as_above(self, text: str) -> bool:
+    def _ends_like_line_above(self, text: str) -> bool:
         """Return whether a one-line text ends with the same sign as the line above: of a list or a chain."""
         above = self._extent.above[-1].rstrip() if self._extent.above else ""
         signs = _SIGNS.search(text)
@@ -97,9 +90,7 @@ class Soundness:
 
     @cached_property
     def _most_open(self) -> int:
-        """Return the number of brackets that may be open at the end: none of the cursor's line that the text after it
-        leaves open.
-        """
+        """Return how many brackets may be open at the end: those of the cursor's line only if closed after it."""
         count = len(self._extent.brackets.stack)
         return next((at for at in range(self._extent.outer, count) if at in self._extent.owed), count)
 
@@ -111,7 +102,7 @@ class Soundness:
 
 
 class _Reading:
-    """The text around a cursor, as one variant of the file."""
+    """Text around a cursor in one variant of the file."""
 
     def __init__(self, extent: Extent, before: str, after: str) -> None:
         self._extent, self._before, self._after = extent, before, after

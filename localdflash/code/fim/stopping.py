@@ -1,8 +1,7 @@
 """Decide while decoding where the text of a completion ends: no token is wasted, no text is taken back.
 
 `push` returns the text that is certain. Held back are trailing blanks, text that may repeat the surroundings or itself,
-and text that may be the rest of the cursor's line. Characters are read one by one, so pieces may be of any size, except
-that probabilities are reported per token.
+and text that may be the rest of the cursor's line.
 """
 
 import math
@@ -27,7 +26,7 @@ _DONE = re.compile(r"(\+\+|--)$")
 
 
 class Stopping:
-    """The end of one text, whose first `skipped` characters are before the cursor already.
+    """Stopping rule of one text, whose first `skipped` characters are before the cursor already.
 
     `reason` is why it ended, or "". A text ends before two consecutive tokens whose probabilities have a geometric mean
     below `least_sure`; 0 disables that.
@@ -38,30 +37,28 @@ class Stopping:
         self._extent, self._skipped, self._word = extent, skipped, skipped
         self._kind = extent.kind
         self._brackets = deepcopy(extent.brackets)
-        self._before = len(self._brackets.stack)  # open brackets that stand before the cursor
+        self._before = len(self._brackets.stack)  # number of open brackets before the cursor
         self._repeats = Repeats(extent.above, extent.below)
         self._rest = extent.rest.strip()
         self._text, self._sent = "", 0
         self._least_sure = 2 * math.log(least_sure) if least_sure > 0 else -math.inf  # of two logarithms together
-        self._last: tuple[int, float] | None = None  # the last token: where its text begins, and how sure it was
-        self._line, self._head = 0, extent.line  # where the line begins in the text, and what of it stands before
-        self._count = self._empty = 0  # lines so far, and empty ones in a row
+        self._last: tuple[int, float] | None = None  # start and log-probability of the last token
+        self._line, self._head = 0, extent.line  # start of the line in the text, and its part before the cursor
+        self._count = self._empty = 0  # lines so far, and consecutive empty ones
         self._indent: int | None = None if extent.opens_block or not extent.line.strip() else extent.indent
         self._grouped = not extent.opens_block  # an empty line may end it
-        self._begun = extent.opens_block and bool(extent.line.strip())  # on the cursor's line or later: it may branch
-        self._closing = False  # on the line that closes what was open at the cursor
-        self._doubtful = False  # on a line that ends the block, unless its first word says otherwise
+        self._begun = extent.opens_block and bool(extent.line.strip())  # the block may have further branches
+        self._closing = False  # on the line that closes a bracket open at the cursor
+        self._doubtful = False  # on a line that ends the block, unless its first word continues it
         self._new = True  # the line begins a statement
-        self._leaving: int | None = None  # within a statement such as `return`: its indentation
-        self._left: int | None = None  # after one: no line of its block can be reached
-        self._linking = False  # after a statement, unless the next line begins as a link of it
+        self._jumping: int | None = None  # within a statement such as `return`: its indentation
+        self._unreachable: int | None = None  # after it: the indentation of unreachable lines
+        self._linking = False  # after a statement, unless the next line continues it
         blank = not extent.line.strip() and not self._rest
         self._lead: str | None = "" if blank else None  # blanks that the text begins with on an empty line
 
     def later(self) -> "Stopping":
-        """Return a stopping rule for the same text, read from its beginning, that ignores this end: a line ends with
-        its statement, a statement with its block, over empty lines and at any probability.
-        """
+        """Return a stopping rule for the same text that ignores this end: a line ends with its statement, and so on."""
         kind = _LATER.get(self.reason, self._extent.kind)
         later = Stopping(replace(self._extent, kind=kind), self._word)
         later._grouped = False
@@ -105,10 +102,9 @@ class Stopping:
         return self._certain(len(self._text))
 
     def _begin(self, char: str) -> str:
-        """Return the character, with the blanks before it once it is the first non-blank. Blanks on an empty line wait.
+        """Hold leading blanks on an empty line back; return the first other character together with them.
 
-        The text begins on that line: line feeds are dropped, except before a line that is indented less than the code
-        above.
+        Line feeds are dropped, except before a line that is indented less than the code above.
         """
         if self._lead is None:
             return char
@@ -168,7 +164,6 @@ class Stopping:
             self._stop("repeat", self._line + again.end)
 
     def _code(self, char: str) -> None:
-        """Handle the next non-blank character."""
         if not (self._head + self._text[self._line :]).strip():
             self._first_of_line(char)
         if self.reason:
@@ -177,7 +172,7 @@ class Stopping:
         if quote and quote == self._extent.brackets.inside:
             if self._rest.startswith(quote) and char == quote[0] and not self._brackets.escaped:
                 self._stop("suffix")
-        elif char in CLOSERS and self._brackets.in_code and self._closes_again(char):
+        elif char in CLOSERS and not self._brackets.inside and self._closes_again(char):
             self._stop("suffix")
 
     def _closes_again(self, closer: str) -> bool:
@@ -185,9 +180,7 @@ class Stopping:
         stack = self._brackets.stack
         if len(stack) > self._before:
             return False
-        if not stack:
-            return True
-        return len(stack) - 1 not in self._extent.owed or not stack[-1].is_closed_by(closer)
+        return not stack or len(stack) - 1 not in self._extent.owed or stack[-1].closer != closer
 
     def _first_of_line(self, char: str) -> None:
         """Handle the first non-blank character of a line: its indentation may end the block."""
@@ -195,7 +188,7 @@ class Stopping:
         if self._linking:
             self._linking = False
             self._doubtful = char.isalpha() and indent == self._extent.indent
-            if not self._doubtful and (indent < self._extent.indent or not clauses.is_link(char)):
+            if not self._doubtful and (indent < self._extent.indent or char not in clauses.CHAIN_SIGNS):
                 self._stop("statement")
             return
         if self._kind != "block" or self._brackets.inside or len(self._brackets.stack) > self._before:
@@ -203,9 +196,9 @@ class Stopping:
         if char in CLOSERS and not self._closes_again(char):
             self._closing = True
             return
-        if self._left is not None and indent >= self._left:
+        if self._unreachable is not None and indent >= self._unreachable:
             self._stop("block")
-        self._left = None
+        self._unreachable = None
         first, self._indent = self._indent is None, indent if self._indent is None else self._indent
         left = self._extent.opens_block and indent <= self._least() if first else indent < self._indent
         if left and (char.isalnum() or char == "_"):
@@ -217,28 +210,26 @@ class Stopping:
         """Decide about a line at the indentation that ends the block, now that its first word is known."""
         line, language = self._head + self._text[self._line :], self._extent.language
         indent, below = indent_of(line), next(iter(self._extent.below), "")
-        there = indent_of(below) == indent  # what follows the cursor goes on with what the line would
+        is_same_block = indent_of(below) == indent
         self._doubtful = False
         if clauses.is_label(language, line) and self._extent.opens_block and indent == self._least():
             return
-        branches = self._begun and indent == self._extent.indent and clauses.goes_on(language, line)
-        if branches and not (there and clauses.goes_on(language, below)):
+        branches = self._begun and indent == self._extent.indent and clauses.is_branch(language, line)
+        branches_below = is_same_block and clauses.is_branch(language, below)
+        if branches and not branches_below:
             return
-        self._closing = clauses.ends(language, line)
-        if not self._closing or (there and (clauses.ends(language, below) or clauses.goes_on(language, below))):
+        self._closing = clauses.is_end(language, line)
+        if not self._closing or branches_below or (is_same_block and clauses.is_end(language, below)):
             self._stop("statement" if self._kind == "statement" else "block", self._line)
 
     def _least(self) -> int:
-        """Return the indentation of the line that begins the block."""
         line = self._extent.line
         return indent_of(line) if line.strip() else self._above()
 
     def _above(self) -> int:
-        """Return the indentation of the last line with code above the cursor's."""
         return indent_of(self._extent.above[-1] if self._extent.above else self._extent.line)
 
     def _line_feed(self) -> None:
-        """Handle a complete line."""
         line = self._head + self._text[self._line :]
         if self._end_of_line():
             return
@@ -253,11 +244,10 @@ class Stopping:
         self._line, self._head = len(self._text) + 1, ""
 
     def _stop_after(self, line: str) -> None:
-        """Stop after a complete line that ends the completion."""
         language = self._extent.language
         if self._kind == "line":
             self._stop("line")
-        elif self._opens_what_stands_below(line):
+        elif self._opens_block_below(line):
             self._stop("statement")
         elif self._count >= MAX_LINES or (self._linking and not line.strip()):
             self._stop(self._kind)
@@ -265,18 +255,18 @@ class Stopping:
             self._closing = False
             if not opens_block(language, line):
                 self._stop(self._kind)
-        elif self._kind == "block" and self._leaves(line):
+        elif self._kind == "block" and self._ends_block(line):
             self._stop("block")
-        elif self._kind == "statement" and not self._goes_on(line):
+        elif self._kind == "statement" and not self._continues(line):
             if opens_block(language, line) and not self._rest:
                 self._kind, self._grouped, self._begun = "block", False, True
                 self._indent = self._extent.indent + 1
-            elif clauses.may_be_linked(language, line) and not self._rest:
+            elif clauses.may_continue_below(language, line) and not self._rest:
                 self._linking = self._begun = True
             else:
                 self._stop("statement")
 
-    def _opens_what_stands_below(self, line: str) -> bool:
+    def _opens_block_below(self, line: str) -> bool:
         """Return whether a line begins a block whose lines, or whose end, are after the cursor already."""
         extent = self._extent
         if extent.opens_what_is_awaited(self._brackets.stack):
@@ -285,17 +275,17 @@ class Stopping:
         indented = not clauses.has_block_braces(extent.language) and opens_block(extent.language, line)
         return indented and indent_of(line) < below and not self._rest
 
-    def _leaves(self, line: str) -> bool:
-        """Return whether the block cannot continue after a line."""
-        if self._new and clauses.leaves(self._extent.language, line):
-            self._leaving = indent_of(line)
-        self._new = not self._goes_on(line)
-        if self._leaving is None or not self._new:
+    def _ends_block(self, line: str) -> bool:
+        """Return whether a jump such as `return` makes the rest of the block unreachable."""
+        if self._new and clauses.is_jump(self._extent.language, line):
+            self._jumping = indent_of(line)
+        self._new = not self._continues(line)
+        if self._jumping is None or not self._new:
             return False
-        self._left, self._leaving = self._leaving, None
-        return self._left == self._indent and not self._begun
+        self._unreachable, self._jumping = self._jumping, None
+        return self._unreachable == self._indent and not self._begun
 
-    def _goes_on(self, line: str) -> bool:
+    def _continues(self, line: str) -> bool:
         """Return whether a statement continues after a line, by its open brackets and its last sign."""
         brackets, owed, language = self._brackets, self._extent.owed, self._extent.language
         if brackets.inside and brackets.inside != "\n":

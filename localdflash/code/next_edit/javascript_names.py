@@ -4,61 +4,37 @@ from collections.abc import Callable, Iterator
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit.scopes import Role, Scope, is_field
+from localdflash.code.next_edit.scopes import Role, Scope, is_field, outward
 
 SHORTHAND = {"shorthand_property_identifier", "shorthand_property_identifier_pattern"}
 _PLAIN = {"identifier", "type_identifier", *SHORTHAND}
-_PROPERTIES = {"property_identifier", "private_property_identifier"}
-_FUNCTIONS = {
-    "function_declaration",
-    "generator_function_declaration",
-    "function_expression",
-    "generator_function",
-    "arrow_function",
-    "method_definition",
-}
+_NAMED_FUNCTIONS = {"function_declaration", "generator_function_declaration"}
+_EXPRESSIONS = {"function_expression", "generator_function", "class"}  # their names are visible inside only
+_FUNCTIONS = _NAMED_FUNCTIONS | {"function_expression", "generator_function", "arrow_function", "method_definition"}
 _BLOCKS = {"program", "statement_block", "for_statement", "for_in_statement", "catch_clause", "switch_body"}
 _TYPES = {"interface_declaration", "type_alias_declaration"}
-_CLASSES = {"class_declaration", "abstract_class_declaration", "class"}
-_DECLARATIONS = {
-    "function_declaration",
-    "generator_function_declaration",
-    "function_signature",
-    "class_declaration",
-    "abstract_class_declaration",
-    "enum_declaration",
-    "internal_module",
-    *_TYPES,
-}
-_EXPRESSIONS = {"function_expression", "generator_function", "class"}  # their name is known inside
+_CLASSES = {"class_declaration", "abstract_class_declaration"}
+_DECLARATIONS = _NAMED_FUNCTIONS | _CLASSES | _TYPES | {"function_signature", "enum_declaration", "internal_module"}
 _HOISTS = {*_FUNCTIONS, "program", "internal_module", "class_static_block"}
-_MEMBERS = {
-    "method_definition",
-    "public_field_definition",
-    "field_definition",
-    "method_signature",
-    "abstract_method_signature",
-}
-_PATTERNS = {
-    "object_pattern": "",
-    "array_pattern": "",
-    "rest_pattern": "",
+_FIELDS = {"public_field_definition", "field_definition"}
+_MEMBERS = _FIELDS | {"method_definition", "method_signature", "abstract_method_signature"}
+_PATTERNS = {  # the field of a pattern that binds names, "" for all
+    **dict.fromkeys(("object_pattern", "array_pattern", "rest_pattern"), ""),
+    **dict.fromkeys(("object_assignment_pattern", "assignment_pattern"), "left"),
     "pair_pattern": "value",
-    "object_assignment_pattern": "left",
-    "assignment_pattern": "left",
 }
-_SCOPES = _BLOCKS | _FUNCTIONS | _CLASSES | _TYPES
+_SCOPES = _BLOCKS | _FUNCTIONS | _CLASSES | _TYPES | {"class"}
 _JSX = {"jsx_opening_element", "jsx_closing_element", "jsx_self_closing_element"}
 _NOT_HERE = {"export_specifier", "index_signature", "nested_type_identifier", "namespace_export"}
 _UNCLEAR = {"import_alias", "import_require_clause", "infer_type", "mapped_type_clause"}
 
 
 def role(node: Node) -> Role | None:
-    """See `_Grammar`."""
+    """Return the role of an identifier; None if it names nothing known here."""
     parent = node.parent
     if parent is None:
         return None
-    if node.type in _PROPERTIES:
+    if node.type in {"property_identifier", "private_property_identifier"}:
         return _member(node, parent)
     if node.type not in _PLAIN or _is_no_name(node, parent):
         return None
@@ -66,26 +42,22 @@ def role(node: Node) -> Role | None:
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """See `_Grammar`."""
-    child, parent = node, node.parent
-    while parent is not None:
+    """Yield the scopes where a use at a node is looked up, innermost first."""
+    for child, parent in outward(node):
         named = parent.type in _DECLARATIONS and is_field(child, "name")
         if not named and (parent.type in _SCOPES or parent.child_by_field_name("parameters") is not None):
             yield Scope(parent)
-        child, parent = parent, parent.parent
 
 
-def class_of_this(node: Node) -> Node | None:
+def _class_of_this(node: Node) -> Node | None:
     """Return the class whose object `this` is at a node."""
-    child, parent = node, node.parent
-    while parent is not None:
+    for child, parent in outward(node):
         if parent.type == "class_body":
             return parent.parent if child.type in _MEMBERS else None
         if parent.type in _FUNCTIONS and parent.type not in {"arrow_function", "method_definition"}:
             return None
         if parent.type == "object" and child.type == "method_definition":
             return None
-        child, parent = parent, parent.parent
     return None
 
 
@@ -120,14 +92,16 @@ def _defined(node: Node, parent: Node) -> Role | None:
 def _plain(node: Node, _parent: Node) -> Role | None:
     """Return the role of a name in the pattern of a declaration or parameter, or else of a use."""
     whole = _pattern(node)
-    outer = whole.parent if whole is not None else None
-    if whole is None or outer is None:
+    if whole is None or (outer := whole.parent) is None:
         return Role()
     if outer.type == "variable_declarator" and is_field(whole, "name"):
         hoisted = outer.parent is not None and outer.parent.type == "variable_declaration"
         return Role(_hoist(outer) if hoisted else _block(outer), binds=True)
     if outer.type == "for_in_statement":
-        return _loop_variable(whole, outer)
+        kind = outer.child_by_field_name("kind")
+        if kind is None or not is_field(whole, "left"):
+            return Role()
+        return Role(_hoist(outer) if kind.type == "var" else Scope(outer), binds=True)
     if outer.type in {"catch_clause", "arrow_function"} and is_field(whole, "parameter"):
         return Role(Scope(outer), binds=True)
     return _parameter(whole, outer)
@@ -141,13 +115,6 @@ def _pattern(node: Node) -> Node | None:
             return None
         node = node.parent
     return node
-
-
-def _loop_variable(pattern: Node, loop: Node) -> Role:
-    kind = loop.child_by_field_name("kind")
-    if kind is None or not is_field(pattern, "left"):
-        return Role()
-    return Role(_hoist(loop) if kind.type == "var" else Scope(loop), binds=True)
 
 
 def _parameter(node: Node, parent: Node) -> Role:
@@ -168,7 +135,7 @@ def _member(node: Node, parent: Node) -> Role | None:
         owner = body.parent if body is not None and body.type == "class_body" else None
         return Role(Scope(owner, members=True), binds=True) if owner is not None else None
     holder = parent.child_by_field_name("object") if parent.type == "member_expression" else None
-    owner = class_of_this(parent) if holder is not None and holder.type == "this" else None
+    owner = _class_of_this(parent) if holder is not None and holder.type == "this" else None
     if owner is None:
         return None
     assigned = parent.parent is not None and parent.parent.type == "assignment_expression" and is_field(parent, "left")
@@ -176,19 +143,12 @@ def _member(node: Node, parent: Node) -> Role | None:
 
 
 def _block(node: Node) -> Scope | None:
-    """Return the innermost block around a node."""
-    parent = node.parent
-    while parent is not None and parent.type not in {*_BLOCKS, *_FUNCTIONS}:
-        parent = parent.parent
-    return Scope(parent) if parent is not None else None
+    return next((Scope(parent) for _, parent in outward(node) if parent.type in _BLOCKS | _FUNCTIONS), None)
 
 
 def _hoist(node: Node) -> Scope | None:
     """Return the function or file that a `var` belongs to."""
-    parent = node.parent
-    while parent is not None and parent.type not in _HOISTS:
-        parent = parent.parent
-    return Scope(parent) if parent is not None else None
+    return next((Scope(parent) for _, parent in outward(node) if parent.type in _HOISTS), None)
 
 
 _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {

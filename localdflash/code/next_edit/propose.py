@@ -1,22 +1,22 @@
 """Apply the rules in order: what to change next in a document, after its latest edits."""
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
 from localdflash.code.next_edit.arguments import next_argument
 from localdflash.code.next_edit.renames import RenameRun, begun_rename
 from localdflash.code.next_edit.repetitions import next_repetition
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource, difference
 
-MAX_CHANGE_BYTES = 400  # bytes, old and new together
-MAX_PARSED_TEXTS = 4  # parsed texts
+MAX_CHANGE_BYTES = 400  # old and new together
+MAX_PARSED_TEXTS = 4
 
 
 class Proposer:
-    """Proposes edits in one document. Keeps the parsed texts and the rename under way."""
+    """Proposes edits in one document. Keeps the parsed texts and the current rename."""
 
     def __init__(self, language: str) -> None:
-        self._language = language
-        self._sources: dict[str, ParsedSource] = {}
+        self._source = lru_cache(MAX_PARSED_TEXTS)(partial(ParsedSource, language))
         self._run: RenameRun | None = None
 
     def propose(self, steps: Sequence[str]) -> tuple[EditProposal, ParsedSource] | None:
@@ -39,10 +39,3 @@ class Proposer:
         if self._run is None or not self._run.follow(before, after, change):
             self._run = begun_rename(before, after, change)
         return self._run.proposal(after, change) if self._run else None
-
-    def _source(self, text: str) -> ParsedSource:
-        found = self._sources.pop(text, None) or ParsedSource(self._language, text)
-        self._sources[text] = found  # the one used last at the end
-        for old in [*self._sources][:-MAX_PARSED_TEXTS]:
-            del self._sources[old]
-        return found

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit.scopes import Role, Scope, is_field
+from localdflash.code.next_edit.scopes import Role, Scope, is_field, outward
 
 _COMPREHENSIONS = {"list_comprehension", "set_comprehension", "dictionary_comprehension", "generator_expression"}
 _FUNCTIONS = {"function_definition", "lambda"}
@@ -13,26 +13,23 @@ _CAPTURES = {"case_pattern", "keyword_pattern", "union_pattern"}
 _PARAMETERS = {"parameters", "lambda_parameters"}
 _SPLATS = {"list_splat_pattern", "dictionary_splat_pattern"}
 _TARGETS = {
-    "assignment": "left",
-    "augmented_assignment": "left",
-    "for_statement": "left",
-    "for_in_clause": "left",
+    **dict.fromkeys(("assignment", "augmented_assignment", "for_statement", "for_in_clause"), "left"),
     "named_expression": "name",
     "as_pattern": "alias",
 }
 
 
 def role(node: Node) -> Role | None:
-    """See `_Grammar`."""
+    """Return the role of an identifier; None if it names nothing known here."""
     if node.type != "identifier" or node.parent is None:
         return None
     return _ROLES.get(node.parent.type, _plain)(node, node.parent)
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """See `_Grammar`. A class scope is visible from its own body, not from its methods."""
-    below, child, parent, inside = None, node, node.parent, False
-    while parent is not None:
+    """Yield the scopes where a use is looked up, innermost first. A class is visible from its body, not its methods."""
+    below, inside = None, False
+    for child, parent in outward(node):
         if parent.type == "module":
             yield Scope(parent)
         elif _is_entered(parent, child, below):
@@ -41,7 +38,7 @@ def scopes(node: Node) -> Iterator[Scope]:
         elif parent.type == "class_definition" and is_field(child, "body") and not inside:
             yield Scope(parent, members=True)
             inside = True
-        below, child, parent = child, parent, parent.parent
+        below = child
 
 
 def method_class(function: Node) -> Node | None:
@@ -98,7 +95,6 @@ def _defined(node: Node, parent: Node) -> Role:
 
 
 def _bound(node: Node) -> Role:
-    """Return the role of a name that is bound at a node."""
     for scope in scopes(node):
         inside = node.parent is not None and node.parent.type == "for_in_clause"
         if scope.node.type not in _COMPREHENSIONS or inside or _in_clause(node):
@@ -125,13 +121,10 @@ def _is_target(node: Node) -> bool:
     parent = node.parent
     if parent is None:
         return False
-    if parent.type == "splat_pattern" or (parent.type == "as_pattern" and _is_case(parent)):
+    in_case = parent.parent is not None and parent.parent.type == "case_pattern"
+    if parent.type == "splat_pattern" or (parent.type == "as_pattern" and in_case):
         return True  # captures of a `case`
     return parent.type in _TARGETS and is_field(node, _TARGETS[parent.type])
-
-
-def _is_case(pattern: Node) -> bool:
-    return pattern.parent is not None and pattern.parent.type == "case_pattern"
 
 
 def _dotted(node: Node, dotted: Node) -> Role | None:
@@ -153,7 +146,6 @@ def _imported(node: Node) -> Role:
 
 
 def _function_of_parameter(node: Node) -> Node | None:
-    """Return the function whose parameter this identifier names."""
     parameter = node
     while parameter.parent is not None and parameter.parent.type not in _PARAMETERS:
         parameter = parameter.parent
@@ -180,25 +172,20 @@ def _member(node: Node, attribute: Node) -> Role | None:
 
 def _class_of_self(holder: Node) -> Node | None:
     """Return the class whose object an identifier is: the first parameter of a method around it."""
-    function = holder.parent
-    while function is not None:
+    for _, function in outward(holder):
         listed = function.child_by_field_name("parameters") if function.type in _FUNCTIONS else None
         named = [parameter_name(one) for one in listed.named_children] if listed is not None else []
         texts = [one.text for one in named if one is not None]
         if holder.text in texts:
             return method_class(function) if texts[0] == holder.text else None
-        function = function.parent
     return None
 
 
 _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
     "attribute": _in_attribute,
-    "keyword_argument": _behind_equals,
-    "keyword_pattern": _behind_equals,
     "dotted_name": _dotted,
     "aliased_import": lambda node, _: _bound(node),
-    "global_statement": _declared_elsewhere,
-    "nonlocal_statement": _declared_elsewhere,
-    "function_definition": _defined,
-    "class_definition": _defined,
+    **dict.fromkeys(("keyword_argument", "keyword_pattern"), _behind_equals),
+    **dict.fromkeys(("global_statement", "nonlocal_statement"), _declared_elsewhere),
+    **dict.fromkeys(("function_definition", "class_definition"), _defined),
 }

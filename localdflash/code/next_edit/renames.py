@@ -1,4 +1,4 @@
-"""A name was changed at one place: propose the next place with the same meaning."""
+"""Renames: a name was changed at one place; propose the next place with the same meaning."""
 
 import builtins
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ _BUILTINS = {*dir(builtins), *kwlist, *softkwlist}
 
 
 class Rename(NamedTuple):
-    """One name instead of another."""
+    """Old and new name."""
 
     old: str
     new: str
 
 
 class _RenameSite(NamedTuple):
-    """An occurrence of the old name in the text that a run began with, and its new text."""
+    """Occurrence of the old name in the text that a run began with, and its new text."""
 
     start: int
     text: str
@@ -34,16 +34,12 @@ class _RenameSite(NamedTuple):
 
 @dataclass
 class RenameRun:
-    """A rename under way. The meaning of the name is resolved once, at the start, because later half of its sites are
-    renamed.
-
-    `done` holds how many bytes each changed site has grown; `text` is the result so far.
-    """
+    """Rename in progress. Its sites are resolved once, at the start, while none has the new name."""
 
     rename: Rename
     places: list[_RenameSite]
-    done: dict[int, int]
-    text: str
+    done: dict[int, int]  # growth in bytes of each renamed site
+    text: str  # so far
     offered: tuple[_RenameSite, str] | None = None  # and the text once it is accepted
 
     def follow(self, before: ParsedSource, after: ParsedSource, change: Change) -> bool:
@@ -78,20 +74,10 @@ class RenameRun:
         return start + sum(growth for done, growth in self.done.items() if done < start)
 
 
-@dataclass(frozen=True)
-class _WordEdit:
-    """The word that changed, in both texts."""
-
-    before: ParsedSource
-    after: ParsedSource
-    change: Change
-    place: Node
-    rename: Rename
-
-
 def rename_of(before: ParsedSource, after: ParsedSource, change: Change) -> Rename | None:
     """Return the rename if a change replaced exactly one word."""
-    (old_start, old_end), (start, end) = _words(before, after, change)
+    old_start, old_end = before.word(change.start, change.old_end)
+    start, end = after.word(change.start, change.new_end)
     if not before.is_word(old_start, old_end) or not after.is_word(start, end):
         return None
     return Rename(before.bytes[old_start:old_end].decode("utf-8", "replace"), after.bytes[start:end].decode())
@@ -100,30 +86,22 @@ def rename_of(before: ParsedSource, after: ParsedSource, change: Change) -> Rena
 def begun_rename(before: ParsedSource, after: ParsedSource, change: Change) -> RenameRun | None:
     """Return the rename that a change begins, if a name was changed and its other sites are known."""
     rename = rename_of(before, after, change)
-    place = before.leaf(*_words(before, after, change)[0])
+    place = before.leaf(*before.word(change.start, change.old_end))
     if rename is None or place is None:
         return None
-    return _begun(_WordEdit(before, after, change, place, rename))
-
-
-def _words(before: ParsedSource, after: ParsedSource, change: Change) -> tuple[tuple[int, int], tuple[int, int]]:
-    return before.word(change.start, change.old_end), after.word(change.start, change.new_end)
-
-
-def _begun(edited: _WordEdit) -> RenameRun | None:
-    names, (old, new) = BindingIndex(edited.before), edited.rename
-    one = names.at(edited.place)
-    if one is None or names.is_unclear(old) or names.is_unclear(new):
+    names = BindingIndex(before)
+    one = names.at(place)
+    if one is None or names.is_unclear(rename.old) or names.is_unclear(rename.new):
         return None
     scope = names.scope(one)
     if scope is None:
-        return _begun_dangling(edited, one)
-    meant = names.meant(old, scope)
-    if not _is_rename(edited, names, one, meant):
+        return _dangling_rename(after, one, rename)
+    meant = names.meant(rename.old, scope)
+    if not _is_rename(before, names, one, meant, rename):
         return None
-    nodes = [use.node for use in meant] + _keywords(edited.before, names, old, scope)
-    places = sorted(_place(node, edited.rename) for node in nodes)
-    return RenameRun(edited.rename, places, {edited.place.start_byte: edited.change.growth}, edited.after.text)
+    nodes = [use.node for use in meant] + _keywords(before, names, rename.old, scope)
+    places = sorted(_place(node, rename) for node in nodes)
+    return RenameRun(rename, places, {place.start_byte: change.growth}, after.text)
 
 
 def _keywords(source: ParsedSource, names: BindingIndex, name: str, scope: Scope) -> list[Node]:
@@ -145,40 +123,37 @@ def _place(node: Node, rename: Rename) -> _RenameSite:
     return _RenameSite(node.start_byte, f"{rename.old}: {rename.new}" if node.type in SHORTHAND else rename.new)
 
 
-def _is_rename(edited: _WordEdit, names: BindingIndex, one: Occurrence, meant: list[Occurrence]) -> bool:
-    """Return whether the thing has a new name; otherwise another thing is used in its place."""
-    old, new = edited.rename
+def _is_rename(
+    source: ParsedSource, names: BindingIndex, one: Occurrence, meant: list[Occurrence], rename: Rename
+) -> bool:
+    """Return whether the same thing has a new name now, rather than another thing being used in its place."""
     inside = meant[0].role.scope or names.scope(meant[0])
-    if inside is None or _is_taken(edited, names, inside.node):
+    if inside is None or names.visible(rename.new, one.node) is not None:
         return False
+    builtin = source.language == "python" and rename.new in _BUILTINS
+    for other in names.occurrences(rename.new):  # the new name is used already where the old one is known
+        near = inside.node.start_byte <= other.node.start_byte < inside.node.end_byte
+        if near and (names.scope(other) or rename.new in _BUILTINS):
+            return False
     bound = [other for other in meant if other.role.binds]
     if one.role.binds and not one.role.imported:
-        return one == bound[0]  # a later assignment may as well begin something new
+        return one == bound[0]  # a later assignment may begin something new
     if not one.role.binds and any(other.role.imported for other in bound):
-        return False  # another file knows it by its name: more likely another thing of that file is meant
-    if one.node.type in SHORTHAND or (edited.before.language == "python" and new in _BUILTINS):
+        return False  # more likely another name of the imported file is meant
+    if one.node.type in SHORTHAND or builtin:
         return False
-    return SequenceMatcher(None, old.lower(), new.lower()).ratio() >= MIN_SIMILARITY
+    return SequenceMatcher(None, rename.old.lower(), rename.new.lower()).ratio() >= MIN_SIMILARITY
 
 
-def _is_taken(edited: _WordEdit, names: BindingIndex, inside: Node) -> bool:
-    """Return whether the new name is used already where the old one is known."""
-    for other in names.occurrences(edited.rename.new):
-        near = inside.start_byte <= other.node.start_byte < inside.end_byte
-        if near and (names.scope(other) or edited.rename.new in _BUILTINS):
-            return True
-    return names.visible(edited.rename.new, edited.place) is not None
-
-
-def _begun_dangling(edited: _WordEdit, one: Occurrence) -> RenameRun | None:
+def _dangling_rename(after: ParsedSource, one: Occurrence, rename: Rename) -> RenameRun | None:
     """Return a rename of the uses of a name that is no longer bound, where the new name is bound."""
-    names, (old, new) = BindingIndex(edited.after), edited.rename
-    fresh = edited.after.leaf(edited.place.start_byte, edited.place.start_byte + len(new.encode()))
+    names, (old, new), start = BindingIndex(after), rename, one.node.start_byte
+    fresh = after.leaf(start, start + len(new.encode()))
     known = names.at(fresh) if fresh is not None else None
-    if known is None or one.role.binds or (edited.before.language == "python" and old in _BUILTINS):
+    if known is None or one.role.binds or (after.language == "python" and old in _BUILTINS):
         return None
     scope = names.scope(known)
-    if scope is None or b"import *" in edited.after.bytes:
+    if scope is None or b"import *" in after.bytes:
         return None
     others = [other for other in names.occurrences(old) if not other.role.binds and names.scope(other) is None]
     if known.role.scope is not None:  # a member
@@ -186,4 +161,4 @@ def _begun_dangling(edited: _WordEdit, one: Occurrence) -> RenameRun | None:
     else:
         plain = [other for other in others if other.role.scope is None]
         same = [other for other in plain if names.visible(new, other.node) == scope]
-    return RenameRun(edited.rename, [_place(other.node, edited.rename) for other in same], {}, edited.after.text)
+    return RenameRun(rename, [_place(other.node, rename) for other in same], {}, after.text)

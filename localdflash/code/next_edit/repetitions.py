@@ -7,7 +7,6 @@ have been edited twice, in consecutive statements.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,22 +14,22 @@ from tree_sitter import Node
 
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
 
-MAX_STATEMENTS = 3  # statements after the edited one that are looked at, once it is known that an edit is repeated
-MIN_NAME_CHARS = 3  # characters of a name that is found again by itself
+MAX_STATEMENTS = 3  # looked at after the edited one, once an edit was repeated
+MIN_NAME_CHARS = 3  # of a name that one example is enough for
 _NAMING = {"attribute", "property", "function", "type", "constructor", "field"}
 
 
 class _Step(NamedTuple):
-    """A step from a node to one below it: a field name or child number, and the type there."""
+    """Step from a node to one below it: a field name or child number, and the type there."""
 
     field: str | int
     type: str
 
 
 class EditPattern(NamedTuple):
-    """An edit that can be repeated: the path to the node, its new text, the text put around it (or None)."""
+    """Repeatable edit: the path to the node, its old and new text, and the text put around it (or None)."""
 
-    way: tuple[_Step, ...]
+    path: tuple[_Step, ...]
     old: str
     new: str
     around: tuple[str, str] | None
@@ -38,14 +37,13 @@ class EditPattern(NamedTuple):
     def is_like(self, other: "EditPattern") -> bool:
         """Return whether both are the same edit at two nodes."""
         same_text = (self.old, self.new) == (other.old, other.new)
-        return self.way == other.way and (same_text or (self.around is not None and self.around == other.around))
+        return self.path == other.path and (same_text or (self.around is not None and self.around == other.around))
 
 
-@dataclass(frozen=True)
-class _Edit:
-    """An edit, its node and the statement that begins the line."""
+class _Edit(NamedTuple):
+    """Edit with its node and the statement that begins the line."""
 
-    repeated: EditPattern
+    pattern: EditPattern
     node: Node
     statement: Node
 
@@ -58,17 +56,16 @@ def next_repetition(
     if edit is None:
         return None
     last = _edit(earlier[0], before, earlier[1]) if earlier else None
-    twice = last is not None and last.repeated.is_like(edit.repeated) and _follows(edit, last, earlier)
+    twice = earlier and last and last.pattern.is_like(edit.pattern) and _follows(edit, last, earlier[1])
     if not twice and not _is_telling(edit):
         return None
     for statement in islice(_following(edit.statement), MAX_STATEMENTS if twice else 1):
-        if found := _again(before, change, edit.repeated, statement, around=twice):
+        if found := _repeat(before, change, edit.pattern, statement, around=bool(twice)):
             return found
     return None
 
 
 def _edit(before: ParsedSource, after: ParsedSource, change: Change) -> _Edit | None:
-    """Return what a change did to a node."""
     node = _node(before, change)
     if node is None or b"\n" in after.bytes[change.start : change.new_end]:
         return None
@@ -77,7 +74,7 @@ def _edit(before: ParsedSource, after: ParsedSource, change: Change) -> _Edit | 
         return None
     old = before.cut(node)
     new = after.bytes[node.start_byte : node.end_byte + change.growth].decode("utf-8", "replace")
-    return _Edit(EditPattern(_way(statement, node), old, new, _around(old, new)), node, statement)
+    return _Edit(EditPattern(_path(statement, node), old, new, _around(old, new)), node, statement)
 
 
 def _around(old: str, new: str) -> tuple[str, str] | None:
@@ -120,10 +117,9 @@ def _following(statement: Node) -> Iterator[Node]:
         one = other
 
 
-def _follows(edit: _Edit, last: _Edit, earlier: tuple[ParsedSource, Change] | None) -> bool:
+def _follows(edit: _Edit, last: _Edit, last_change: Change) -> bool:
     """Return whether the previous edit was in a statement shortly before this one."""
-    assert earlier
-    starts = {earlier[1].moved(last.statement.start_byte), last.statement.start_byte}
+    starts = {last_change.moved(last.statement.start_byte), last.statement.start_byte}
     one = edit.statement.prev_named_sibling
     for _ in range(MAX_STATEMENTS):
         if one is not None and one.start_byte in starts:
@@ -134,13 +130,12 @@ def _follows(edit: _Edit, last: _Edit, earlier: tuple[ParsedSource, Change] | No
 
 def _is_telling(edit: _Edit) -> bool:
     """Return whether one example is enough: a name that is used for something, not a variable or a value."""
-    step = edit.repeated.way[-1] if edit.repeated.way else None
-    plain = step is not None and "identifier" in step.type and edit.node.child_count == 0
-    return plain and step is not None and step.field in _NAMING and len(edit.repeated.old) >= MIN_NAME_CHARS
+    step = edit.pattern.path[-1]
+    is_name = "identifier" in step.type and edit.node.child_count == 0 and len(edit.pattern.old) >= MIN_NAME_CHARS
+    return is_name and step.field in _NAMING
 
 
-def _way(statement: Node, node: Node) -> tuple[_Step, ...]:
-    """Return the steps that lead down to a node, the statement itself first."""
+def _path(statement: Node, node: Node) -> tuple[_Step, ...]:
     steps = []
     while node != statement and node.parent is not None:
         steps.append(_step(node.parent, node))
@@ -154,12 +149,11 @@ def _step(parent: Node, node: Node) -> _Step:
     if named and parent.child_by_field_name(named) == node:
         return _Step(named, node.type)
     last = number == parent.child_count - 1 and number > 0
-    return _Step(-1 if last else number, node.type)  # what closes a list closes a longer one, too
+    return _Step(-1 if last else number, node.type)  # the last child of a list is the last one of a longer list, too
 
 
-def _went(node: Node, way: tuple[_Step, ...]) -> Node | None:
-    """Return the node that the same steps lead to."""
-    for step in way[1:]:
+def _find(node: Node, path: tuple[_Step, ...]) -> Node | None:
+    for step in path[1:]:
         if isinstance(step.field, str):
             below = node.child_by_field_name(step.field)
         else:
@@ -170,23 +164,22 @@ def _went(node: Node, way: tuple[_Step, ...]) -> Node | None:
     return node
 
 
-def _again(
-    before: ParsedSource, change: Change, edit: EditPattern, statement: Node, *, around: bool
+def _repeat(
+    before: ParsedSource, change: Change, pattern: EditPattern, statement: Node, *, around: bool
 ) -> EditProposal | None:
-    """Return the edit in another statement."""
-    node = _went(statement, edit.way)
+    node = _find(statement, pattern.path)
     if node is None or node.start_point.row != node.end_point.row:
         return None
     old = before.cut(node)
-    if old == edit.old:
-        new = edit.new
-    elif around and edit.around is not None and old != edit.new:
-        new = edit.around[0] + old + edit.around[1]
+    if old == pattern.old:
+        new = pattern.new
+    elif around and pattern.around is not None and old != pattern.new:
+        new = pattern.around[0] + old + pattern.around[1]
     else:
         return None
     start, end = change.moved(node.start_byte), change.moved(node.end_byte)
     if new.startswith(old):
-        return EditProposal(end, end, new[len(old) :], edit)
+        return EditProposal(end, end, new[len(old) :], pattern)
     if new.endswith(old):
-        return EditProposal(start, start, new[: -len(old)], edit)
-    return EditProposal(start, end, new, edit)
+        return EditProposal(start, start, new[: -len(old)], pattern)
+    return EditProposal(start, end, new, pattern)

@@ -1,5 +1,6 @@
 """Scopes and roles of identifiers, for all languages."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -7,7 +8,7 @@ from tree_sitter import Node
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A part of a file that binds names; `members`: those that a class gives to its objects."""
+    """Part of a file that binds names; `members`: the members of a class, not the names of its body."""
 
     node: Node
     members: bool = False
@@ -15,18 +16,20 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The role of an identifier: by default a use of a name.
+    """Role of an identifier; by default it uses a name."""
 
-    `scope` is where the name is bound, or the class that it is a member of; None for a plain use, which is looked up.
-    `imported`: the name comes from another file. `declares_outer`: the name is declared as bound further out.
-    `is_unclear`: nothing may be concluded from this name.
-    """
-
-    scope: Scope | None = None
+    scope: Scope | None = None  # that binds the name, or the class that it is a member of; None: to be looked up
     binds: bool = False
     imported: bool = False
-    declares_outer: bool = False
+    declares_outer: bool = False  # `global`, `nonlocal`
     is_unclear: bool = False
+
+
+def outward(node: Node) -> Iterator[tuple[Node, Node]]:
+    """Yield each node from this one outward with its parent."""
+    while (parent := node.parent) is not None:
+        yield node, parent
+        node = parent
 
 
 def is_field(node: Node, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The parameters of functions and the arguments of calls, and whether they match."""
+"""Parameters of functions and arguments of calls, and whether they match."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,22 +13,22 @@ from localdflash.code.next_edit.source import ParsedSource
 PARAMETERS = {"parameters", "formal_parameters"}
 ARGUMENTS = {"argument_list", "arguments"}
 _CALLS = {"call", "call_expression", "new_expression"}
-_REST = {"list_splat_pattern", "dictionary_splat_pattern", "rest_pattern"}
+_REST = {"list_splat_pattern", "dictionary_splat_pattern", "rest_pattern", "keyword_separator"}
 _SPREAD = {"list_splat", "dictionary_splat", "spread_element", "generator_expression"}
 _CONSTRUCTORS = {"__init__", "constructor"}
 
 
 class Parameter(NamedTuple):
-    """One parameter. `name` is "" for `*` and patterns; `rest` takes any number."""
+    """Parameter; `name` is "" for `*` and patterns."""
 
     name: str
     optional: bool
-    rest: str  # the node's type, or ""
+    rest: str  # node type of a parameter that takes any number of arguments, or ""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call with its arguments; `name` is the called identifier."""
+    """Call with its arguments; `name` is the called identifier."""
 
     name: Occurrence
     brackets: Node
@@ -43,38 +43,34 @@ class Call:
 
 @dataclass(frozen=True)
 class Function:
-    """A definition. `hidden`: the number of parameters that a call does not pass, such as `self`."""
+    """Definition. `hidden`: number of parameters that a call does not pass, such as `self`."""
 
     parameters: list[Parameter]
     hidden: int
 
     def fits(self, positional: int, keywords: tuple[str, ...]) -> bool:
         """Return whether these arguments are neither too many nor too few."""
-        plain, named_only, given = self._plain(), self._named_only(), positional
+        end = self._first_rest()
+        plain, named_only = self.parameters[self.hidden : end], [one for one in self.parameters[end:] if not one.rest]
         rests = {parameter.rest for parameter in self.parameters}
-        if given > len(plain) and not rests & {"list_splat_pattern", "rest_pattern"}:
+        if positional > len(plain) and not rests & {"list_splat_pattern", "rest_pattern"}:
             return False
-        if {parameter.name for parameter in plain[:given]} & {*keywords}:
+        if {parameter.name for parameter in plain[:positional]} & {*keywords}:
             return False
-        known = {parameter.name for parameter in plain[given:] + named_only}
-        if not set(keywords) <= known and "dictionary_splat_pattern" not in rests:
+        left = plain[positional:] + named_only
+        if not set(keywords) <= {one.name for one in left} and "dictionary_splat_pattern" not in rests:
             return False
-        missing = [one for one in plain[given:] + named_only if not one.optional and one.name not in keywords]
-        return not missing
+        return all(one.optional or one.name in keywords for one in left)
 
     def index_of(self, position: int, keyword: str) -> int | None:
         """Return the number of the parameter that takes an argument."""
         if keyword:
             return next((at for at, one in enumerate(self.parameters) if one.name == keyword), None)
-        return self.hidden + position if position < len(self._plain()) else None
+        return self.hidden + position if self.hidden + position < self._first_rest() else None
 
-    def _plain(self) -> list[Parameter]:
-        end = next((at for at, one in enumerate(self.parameters) if one.rest), len(self.parameters))
-        return self.parameters[self.hidden : end]
-
-    def _named_only(self) -> list[Parameter]:
-        start = next((at for at, one in enumerate(self.parameters) if one.rest), len(self.parameters))
-        return [one for one in self.parameters[start:] if not one.rest]
+    def _first_rest(self) -> int:
+        """Return the number of the first parameter that takes any number; parameters after it are keyword-only."""
+        return next((at for at, one in enumerate(self.parameters) if one.rest), len(self.parameters))
 
 
 def items(node: Node) -> list[Node]:
@@ -156,7 +152,6 @@ def calls(source: ParsedSource, names: BindingIndex, name: Occurrence) -> list[C
 
 
 def _parameters_named(source: ParsedSource, name: Node) -> Node | None:
-    """Return the parameters of the function, or of the class's constructor, that this identifier defines."""
     defined = name.parent
     if defined is None:
         return None
@@ -164,33 +159,24 @@ def _parameters_named(source: ParsedSource, name: Node) -> Node | None:
     if "class" in defined.type:
         body = defined.child_by_field_name("body")
         members = [one.child_by_field_name("definition") or one for one in body.named_children] if body else []
-        made = [one for one in members if _is_constructor(source, one)]
+        names = [(one, one.child_by_field_name("name")) for one in members]
+        made = [one for one, named in names if named is not None and source.cut(named) in _CONSTRUCTORS]
         defined = made[0] if len(made) == 1 else None
     elif value is not None and value.type in {"arrow_function", "function_expression"}:
         defined = value
     return defined.child_by_field_name("parameters") if defined is not None else None
 
 
-def _is_constructor(source: ParsedSource, member: Node) -> bool:
-    named = member.child_by_field_name("name")
-    return named is not None and source.cut(named) in _CONSTRUCTORS
-
-
 def _parameter(source: ParsedSource, node: Node) -> Parameter:
+    named: Node | None
     if source.language == "python":
-        return _python_parameter(source, node)
-    inner = node.child_by_field_name("pattern") or node.child_by_field_name("left") or node
-    rest = inner.type if inner.type in _REST else ""
-    name = source.cut(inner) if inner.type == "identifier" else ""
-    optional = (
-        node.type in {"optional_parameter", "assignment_pattern"} or node.child_by_field_name("value") is not None
+        named = python_names.parameter_name(node)
+        inner = node.named_children[0] if node.type == "typed_parameter" else node
+    else:
+        inner = node.child_by_field_name("pattern") or node.child_by_field_name("left") or node
+        named = inner if inner.type == "identifier" else None
+    has_default = node.child_by_field_name("value") is not None
+    optional = has_default or node.type in {"optional_parameter", "assignment_pattern"}
+    return Parameter(
+        source.cut(named) if named is not None else "", optional, inner.type if inner.type in _REST else ""
     )
-    return Parameter(name, optional, rest)
-
-
-def _python_parameter(source: ParsedSource, node: Node) -> Parameter:
-    named = python_names.parameter_name(node)
-    inner = node.named_children[0] if node.type == "typed_parameter" else node
-    rest = inner.type if inner.type in _REST | {"keyword_separator"} else ""
-    optional = node.child_by_field_name("value") is not None
-    return Parameter(source.cut(named) if named is not None else "", optional, rest)

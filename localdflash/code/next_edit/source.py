@@ -4,7 +4,8 @@ Offsets are UTF-8 bytes, as in the trees; only `ParsedSource.place` counts chara
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterator
+from bisect import bisect_left
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -13,12 +14,11 @@ from localdflash.text import syntax
 
 LANGUAGES = {"python", "javascript", "typescript", "tsx"}
 _WORD = re.compile(rb"[#$\w\x80-\xff]+")
-_DIGITS = b"0123456789"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The bytes from `start` to `old_end` were replaced; the new ones end at `new_end`."""
+    """Replacement of the bytes from `start` to `old_end`; the new ones end at `new_end`."""
 
     start: int
     old_end: int
@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class EditProposal:
-    """An edit: `text` instead of the bytes from `start` to `end`. `pattern` identifies what it repeats."""
+    """Proposed `text` instead of the bytes from `start` to `end`. `pattern` identifies the repeated edit."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class EditProposal:
 
 
 class ParsedSource:
-    """A parsed text."""
+    """Parsed text."""
 
     def __init__(self, language: str, text: str) -> None:
         self.language, self.text = language, text
@@ -99,7 +99,7 @@ class ParsedSource:
 
     def is_word(self, start: int, end: int) -> bool:
         """Return whether these bytes are one word, and no number."""
-        return bool(_WORD.fullmatch(self.bytes, start, end)) and self.bytes[start] not in _DIGITS
+        return bool(_WORD.fullmatch(self.bytes, start, end)) and not self.bytes[start : start + 1].isdigit()
 
 
 def difference(before: bytes, after: bytes) -> Change | None:
@@ -107,15 +107,8 @@ def difference(before: bytes, after: bytes) -> Change | None:
     if before == after:
         return None
     shorter = min(len(before), len(after))
-    head = _agreeing(shorter, lambda length: before.startswith(after[:length]))
-    tail = _agreeing(shorter - head, lambda length: before.endswith(after[len(after) - length :]))
+    lengths = range(1, shorter + 1)  # bisection: `True` sorts after `False`
+    head = bisect_left(lengths, True, key=lambda length: not before.startswith(after[:length]))
+    rest = lengths[: shorter - head]
+    tail = bisect_left(rest, True, key=lambda length: not before.endswith(after[len(after) - length :]))
     return Change(head, len(before) - tail, len(after) - tail)
-
-
-def _agreeing(most: int, agrees: Callable[[int], bool]) -> int:
-    """Return the greatest length that agrees, by bisection."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if agrees(middle) else (low, middle - 1)
-    return low

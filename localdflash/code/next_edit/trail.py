@@ -1,7 +1,6 @@
-"""The history of a document as the texts between one edit and the next.
+"""History of a document: its texts between edits. Changes that touch each other are one edit.
 
-Changes that touch are one edit. A text that was there before came back by undo or redo, and several changes at once are
-ambiguous: both restart the history, and nothing is proposed.
+Undo, redo and several changes at once restart the history, and nothing is proposed.
 """
 
 import re
@@ -11,15 +10,15 @@ from dataclasses import dataclass
 
 from localdflash.code.next_edit.source import EditProposal
 
-MAX_STEPS = 5  # texts between edits that are kept
-MAX_REMEMBERED = 64  # texts that are known again, and patterns that are not wanted
+MAX_STEPS = 5  # texts between edits
+MAX_REMEMBERED = 64  # earlier texts, and rejected patterns
 _FIRST_WORD, _LAST_WORD = re.compile(r"^\w+"), re.compile(r"\w+$")
 Position = tuple[int, int]  # line and column in characters, from 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A proposal, the text that it is for and the text with it accepted."""
+    """Proposal, the text that it applies to, and the text once it is accepted."""
 
     proposal: EditProposal
     text: str
@@ -27,7 +26,7 @@ class _Offer:
 
 
 class EditTrail:
-    """The edits of one document. Texts have LF line ends."""
+    """Edits of one document. Texts have LF line ends."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -48,7 +47,7 @@ class EditTrail:
         else:
             end = _moved(self._end, old_end, new_end) if self._end > old_end else new_end
             self._start, self._end = min(self._start, start), max(end, new_end)
-        # With the rest of its words: where a letter is replaced by itself, less seems to have changed.
+        # Whole words: typing a letter over itself hides part of the change.
         self._start = min(self._start, _word_start(start, line, new))
         self._end = max(self._end, _word_end(new_end, line, new))
         self.text = text
@@ -67,22 +66,20 @@ class EditTrail:
         return accepted
 
     def steps(self) -> list[str]:
-        """Return the texts before the latest edits and the present one, oldest first; [] if nothing is to be
-        proposed.
-        """
+        """Return the texts before the latest edits and the present one, oldest first; [] after undo or redo."""
         if not self._steps or self._steps[-1] == self.text or hash(self.text) in self._left:
             return []
         return [*self._steps, self.text]
 
     def offer(self, proposal: EditProposal, accepted: str) -> bool:
-        """Record a proposal for the present text; return whether it may be shown."""
+        """Record a proposal for the present text; return False if the user rejected one like it."""
         if proposal.pattern in self._unwanted:
             return False
         self._offered = _Offer(proposal, self.text, accepted)
         return True
 
     def refuse(self) -> None:
-        """Record that the user rejected the proposal: nothing like it is proposed again."""
+        """Record that the user rejected the proposal."""
         if self._offered:
             self._unwanted.append(self._offered.proposal.pattern)
             self._offered = None
@@ -108,25 +105,21 @@ def _trimmed(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[Positio
 
 
 def _word_start(place: Position, line: int, lines: Sequence[str]) -> Position:
-    """Return the start of the word that ends at a position."""
     head = lines[place[0] - line][: place[1]] if place[0] - line < len(lines) else ""
     return place[0], place[1] - len(head) + len(_LAST_WORD.sub("", head))
 
 
 def _word_end(place: Position, line: int, lines: Sequence[str]) -> Position:
-    """Return the end of the word that begins at a position."""
     tail = lines[place[0] - line][place[1] :] if place[0] - line < len(lines) else ""
     return place[0], place[1] + len(tail) - len(_FIRST_WORD.sub("", tail))
 
 
 def _common(one: str, other: str) -> int:
-    """Return the number of characters that both begin with."""
     shorter = min(len(one), len(other))
     return next((at for at in range(shorter) if one[at] != other[at]), shorter)
 
 
 def _moved(place: Position, old_end: Position, new_end: Position) -> Position:
-    """Return the new position of one behind a change."""
     if place[0] > old_end[0]:
         return place[0] + new_end[0] - old_end[0], place[1]
     return new_end[0], place[1] + new_end[1] - old_end[1]

@@ -11,8 +11,9 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.infill_plan import InfillPlan, InfillPlanner
-from localdflash.code.fim.prompt import Gap, InfillContext
+from localdflash.code.fim.prompt import Gap
 from localdflash.engine.sampling import SampledToken
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.completion_request import MIDDLE_TEMPERATURE, prepare_infill
@@ -49,7 +50,7 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         body.first_line,
         body.closed,
     )
-    others = [InfillContext(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
+    others = [ContextPiece(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
     return filler.fill(
         hole,
         others,

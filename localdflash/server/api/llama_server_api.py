@@ -10,8 +10,9 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.infill_plan import InfillPlanner
-from localdflash.code.fim.prompt import Gap, InfillContext
+from localdflash.code.fim.prompt import Gap
 from localdflash.engine.generate import Request
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
@@ -58,7 +59,7 @@ def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, gram
     has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most
     filling = filler.fill(
         Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
-        [InfillContext("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
+        [ContextPiece("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
         () if has_place else [text for _, text in reversed(extra)],
         max_tokens=limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS),
         params=params_of(body, MIDDLE_TEMPERATURE),

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,6 @@ import pytest
 
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.files import paths
-from localdflash.base.machine import measurements
 from localdflash.cli.doctor import installation, resources, surroundings
 from localdflash.cli.doctor.check import DoctorCheck, Finding
 from localdflash.models.memory import free
@@ -126,28 +124,12 @@ class TestInstallation:
         assert (found.status, said in found.detail) == (status, True)
         assert bool(found.remedy) == ("this CPU" in said)
 
-    def test_offline_variables_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
-        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        assert installation.offline("offline mode").detail.startswith("off")
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        assert installation.offline("offline mode").detail == "HF_HUB_OFFLINE set: no downloads"
-
 
 class TestMachine:
     @pytest.mark.parametrize(("available", "status"), [(900_000_000, "warning"), (9_000_000_000, "ok")])
     def test_little_memory(self, available: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(available, 0, "memory"))
         assert resources.memory("memory").status == status
-
-    def test_bandwidth_and_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        known = measurements.Measurement(42.0, "read of much", "2026-01-01")
-        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
-        monkeypatch.setattr(measurements, "bandwidth", lambda: known)
-        assert resources.bandwidth("bandwidth").detail == "42.0 GB/s, read of much, 2026-01-01"
-        monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**9))
-        found = resources.models("models")
-        assert (found.status, bool(found.remedy), "1.0 GB" in found.detail) == ("warning", True, True)
 
     @pytest.mark.parametrize("folder", ["owner/name", "adapted"])
     def test_a_model_that_changed_since_it_was_verified(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,31 +188,12 @@ class TestSurroundings:
         found = surroundings.terminal("terminal")
         assert (found.status, "UTF-8" in found.remedy) == ("warning", True)
 
-    @pytest.fixture
-    def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-        """Puts a program with this name alone on the path."""
+    def test_editors_and_how_they_connect(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
-
-        def make(name: str, script: str) -> None:
-            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-            (tmp_path / name).chmod(0o755)
-
-        return make
-
-    def test_editors_and_how_they_connect(self, program: Callable[[str, str], None]) -> None:
         assert surroundings.editors("editors").detail.startswith("none")
-        program("nvim", "echo 'NVIM v0.11.2'; echo 'Build type: Release'")
-        program("hx", "exit 1")
+        for name in ("nvim", "hx"):
+            (tmp_path / name).touch(0o755)
         found = surroundings.editors("editors")
-        assert (found.status, found.detail) == ("ok", "Neovim v0.11.2, Helix")
+        assert (found.status, found.detail) == ("ok", "Neovim, Helix")
         assert "localdflash serve --port" in found.remedy
         assert "/infill" in found.remedy
-
-    def test_an_editor_that_hangs_or_cannot_run(
-        self, program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(surroundings, "VERSION_SECONDS", 0.05)
-        program("nvim", "exec /bin/sleep 5")
-        program("code", "")
-        (Path(shutil.which("code") or "")).write_text("#!/no/such/interpreter\n")
-        assert surroundings.editors("editors").detail == "Neovim (does not respond), VS Code (does not respond)"

@@ -95,12 +95,3 @@ def test_the_pci_bus_tells_of_displays_alone(tmp_path: Path, monkeypatch: pytest
         ("AMD", "AMD GPU at 0000:03:00.0"),
         ("Intel", "Intel GPU at 0000:00:02.0"),
     ]
-
-
-def test_backends_are_told_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("libggml-base.so", "libggml-cpu-haswell.so", "libggml-cuda.so", "ggml-hip.dll", "libllama.so"):
-        (tmp_path / name).touch()
-    monkeypatch.setattr(builds, "library_folder", lambda: tmp_path)
-    assert builds.gpu_backends() == {"cuda", "hip"}
-    monkeypatch.setenv(builds.BACKEND, "/somewhere/libggml-vulkan-0.3.36.so")
-    assert builds.gpu_backends() == {"cuda", "hip", "vulkan"}

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from localdflash.code.context import definitions as module
 from localdflash.code.context.definitions import find_definitions
@@ -152,17 +150,6 @@ def test_functions_and_classes_as_pythons_parser_has_them(name: str) -> None:
     expected = sorted(one for one in defined(ast.parse(text).body) if not one[0].startswith("__"))
     found = [(one.name, one.line, one.kind) for one in find_definitions("p", "python", text) if one.kind != "constant"]
     assert sorted(one for one in found if not one[0].startswith("__")) == expected
-
-
-@given(st.sampled_from([*SOURCES]), st.text(max_size=200), st.integers(0, 400), st.integers(0, 60))
-@settings(max_examples=60, deadline=None)
-def test_any_text_gives_valid_definitions(language: str, noise: str, at: int, cut: int) -> None:
-    source = SOURCES[language]
-    text = source[:at] + noise + source[at + cut :]
-    for one in find_definitions("p", language, text):
-        assert one.name.isidentifier()
-        assert 0 <= one.line <= text.count("\n") + 1
-        assert len(one.text) < 2_000
 
 
 def test_deep_nesting_and_other_input_is_bounded() -> None:

@@ -70,18 +70,6 @@ def test_imports_then_names_near_the_cursor(opened: Opened) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "language", "text", "part"),
-    [
-        ("web/main.ts", "typescript", "import { render } from './app'\nrender(1)\n", "web/app.ts"),
-        ("go/main.go", "go", 'package main\nimport "x.org/m/util"\n\nfunc main() { util.Join("") }\n', "go/util/u.go"),
-        ("src/pkg/tools/x.py", "python", "from ..shapes import Circle\n", "src/pkg/shapes.py"),
-    ],
-)
-def test_imports_of_other_languages(opened: Opened, name: str, language: str, text: str, part: str) -> None:
-    assert part in [one.name for one in around(opened, document(opened, text, name, language), 0)]
-
-
 def test_similar_passages_of_other_files_recently_edited_or_open(opened: Opened) -> None:
     code = "\n".join(f"total = total + price_{number} * quantity" for number in range(30))
     current = document(opened, f"def cost(total, quantity):\n{code}\n", "src/far/cost.py")

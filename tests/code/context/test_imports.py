@@ -1,6 +1,6 @@
 import pytest
 
-from localdflash.code.context.imports import Import, parse_imports
+from localdflash.code.context.imports import parse_imports
 
 
 def first(language: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -31,9 +31,3 @@ def first(language: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
 )
 def test_imports(language: str, text: str, expected: list[tuple[str, tuple[str, ...]]]) -> None:
     assert first(language, text) == expected
-
-
-def test_candidate_paths_of_a_module() -> None:
-    (one,) = parse_imports("typescript", "import {a} from './x.js'")
-    assert {"./x.js", "./x.ts", "./x.tsx", "./x.js/index.ts"} <= set(one.paths)
-    assert parse_imports("go", 'import "x.org/a/b"') == (Import(("x.org/a/b/", "a/b/", "b/")),)  # any module name

@@ -34,10 +34,3 @@ def test_links_and_odd_files(root: Path, tmp_path: Path) -> None:
     (root / "link.py").symlink_to(root / "a.py")
     os.mkfifo(root / "pipe")
     assert listed(root)[0] == ("a.py",)
-
-
-def test_bounds(root: Path) -> None:
-    write(root, *(f"{number}.py" for number in range(5)), "deep/a.py")
-    assert listed(root, most=3) == (("0.py", "1.py", "2.py"), True)
-    assert listed(root, most=6)[1] is False
-    assert listed(root, seconds=-1.0) == ((), True)

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -11,8 +10,6 @@ from typing import NoReturn
 import pytest
 from watchdog.observers import inotify_c
 
-from localdflash.code.context.changes import PAUSE_SECONDS
-from localdflash.code.context.files import read_text
 from tests.code.context.conftest import PATIENCE, Opened, Opens, until
 
 
@@ -31,32 +28,6 @@ def test_a_new_a_changed_and_a_renamed_file(opened: Opened) -> None:
     assert opened.comes("f", "New.py")
     (opened.root / "New.py").rename(opened.root / "pkg" / "z.py")
     assert opened.comes("f", "pkg/z.py")
-
-
-def test_saves_by_rename_and_by_backup(opened: Opened) -> None:
-    opened.write(".a.py.tmp", "def saved(): pass").rename(opened.root / "a.py")
-    assert opened.comes("saved", "a.py")
-    assert opened.comes("f")
-    (opened.root / "a.py").rename(opened.root / "a.py~")
-    opened.write("a.py", "def again(): pass")
-    (opened.root / "a.py~").unlink()
-    assert opened.comes("again", "a.py")
-    assert opened.comes("saved")
-
-
-def test_a_burst_is_read_a_few_times_only(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-
-    def counted(root: str, name: str) -> str | None:
-        read.append(name)
-        return read_text(root, name)
-
-    monkeypatch.setattr("localdflash.code.context.index.read_text", counted)
-    began = time.monotonic()
-    for number in range(300):
-        opened.write("a.py", f"def burst{number}(): pass")
-    assert opened.comes("burst299", "a.py")
-    assert read.count("a.py") <= 2 + (time.monotonic() - began) / PAUSE_SECONDS
 
 
 def test_folders_that_come_move_and_go(opened: Opened) -> None:

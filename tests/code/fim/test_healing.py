@@ -28,18 +28,6 @@ def spellings(tokenizer: Tokenizer) -> Spellings:
     return Spellings(tokenizer, tokenizer.vocab_size)
 
 
-@pytest.mark.parametrize("word", [" ret", "é", "self", ".appe", "🙂"])
-def test_the_tokens_that_a_word_may_begin_with(tokenizer: Tokenizer, spellings: Spellings, word: str) -> None:
-    wanted = word.encode()
-    mask = Healing(spellings, word).mask()
-    assert mask is not None
-    expected = [
-        bool(piece) and (piece.startswith(wanted) or wanted.startswith(piece))
-        for piece in map(tokenizer.piece, range(tokenizer.vocab_size))
-    ]
-    assert mask.tolist() == expected
-
-
 def test_any_way_of_drawing_spells_the_word(tokenizer: Tokenizer, spellings: Spellings) -> None:
     random = np.random.default_rng(0)
     for _ in range(50):

@@ -32,10 +32,6 @@ def test_words(line: str, answer: list[str], expected: bool) -> None:
     assert plausible(line, answer) == expected
 
 
-def test_a_sure_model_may_make_up_words() -> None:
-    assert plausible("x = re.compile", ["ment", "("], probability=0.9)
-
-
 def test_what_healing_draws_again_is_no_part_of_the_new_word() -> None:
     assert not plausible("x = re.compile", [".comp", "ilement", "("], word=".compile")
     assert plausible("x = re.comp", [".compile", "r"], word=".comp") is False

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import localdflash
+from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.cut import first_of, last_of
 from localdflash.code.fim.encoder import Encoder
-from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillContext, InfillPrompt, assemble
+from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillPrompt, assemble
 from localdflash.text.fim_formats import FORMATS, FimFormat
 from localdflash.text.tokenizer import Tokenizer
 
@@ -21,7 +22,7 @@ HOLE = Gap("a.py", "python", ABOVE, "    ret", BELOW)
 
 
 def prompt(
-    encoder: Encoder, fim: FimFormat, hole: Gap = HOLE, others: tuple[InfillContext, ...] = (), context: int = 1024
+    encoder: Encoder, fim: FimFormat, hole: Gap = HOLE, others: tuple[ContextPiece, ...] = (), context: int = 1024
 ) -> InfillPrompt:
     return assemble(encoder, fim, context, hole, others, 96)
 
@@ -43,7 +44,7 @@ def test_without_markers_the_text_before_the_cursor_is_one_text(encoder: Encoder
 
 @pytest.mark.parametrize("name", ["localdflash", "granite4", "qwen"])
 def test_the_budget_holds(encoder: Encoder, name: str) -> None:
-    others = tuple(InfillContext("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
+    others = tuple(ContextPiece("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
     for context in (256, 1024, 4096, 32768):
         made = prompt(encoder, FORMATS[name], HOLE, others, context)
         assert len(made.ids) + MIN_ANSWER_TOKENS <= context

@@ -95,13 +95,6 @@ def test_where_text_ends(case: str) -> None:
         assert told(language, before, after, text, size) == (left, reason)
 
 
-def test_text_is_told_as_soon_as_it_is_certain() -> None:
-    stopping = Stopping(find_extent("python", "import os\n", "\nimport sys\n"))
-    assert [stopping.push(piece) for piece in ("im", "port", " re", "\n")] == ["", "", "import re", ""]
-    stopping = Stopping(find_extent("python", "x = ", "\n"))
-    assert [stopping.push(piece) for piece in ("a", " +", " b")] == ["a", " +", " b"]
-
-
 def weighed(pieces: list[tuple[str, float]], least_sure: float = 0.2) -> tuple[str, str, list[str]]:
     """Of tokens with their probabilities: the text that is left, why it ended, and what was told after each."""
     stopping = Stopping(find_extent("python", "x = ", "\n"), least_sure=least_sure)
@@ -114,12 +107,6 @@ def test_it_ends_before_two_tokens_that_are_too_unlikely() -> None:
     assert weighed([("f", 0.03), ("(", 0.9)])[:2] == ("", "unsure")
     assert weighed([("f", 0.9), ("(", 0.05), ("a", 0.9), (")", 0.9)])[:2] == ("f(a)", "")
     assert weighed([("f", 0.1), ("(", 0.1)], least_sure=0.0)[:2] == ("f(", "")
-
-
-def test_blanks_and_what_is_cut_off_are_not_weighed() -> None:
-    assert weighed([("f", 0.05), ("\n", 0.01)])[:2] == ("f", "statement")
-    stopping = Stopping(find_extent("python", "retu", "\n"), skipped=4, least_sure=0.2)
-    assert [stopping.push("retu", math.log(0.01)), stopping.push("rn", -0.1), stopping.finish()] == ["", "", "rn"]
 
 
 def test_half_a_word_is_not_left_and_was_not_told() -> None:
@@ -156,22 +143,3 @@ def test_the_pieces_do_not_matter(
     assert stopping.reason == whole.reason
     assert expected == expected.rstrip()
     assert text.lstrip().startswith(expected.lstrip())
-
-
-def test_a_long_class_above_begins_in_no_docstring() -> None:
-    method = '    def f(self):\n        """Return what is there.\n\n        In full.\n        """\n        return 1\n\n'
-    before = "class A:\n" + method * 60 + "    def last(self):\n        x = "
-    for cut in range(0, 200, 23):  # wherever the window begins
-        assert find_extent("python", before[cut:], "\n").kind == "statement"
-        assert find_extent("python", before[cut:] + '"""One', '\n        """\n').kind == "line"
-
-
-def test_a_later_end_of_the_same_text() -> None:
-    """Read again: over the end of the line, then over that of the statement and an empty line, however unsure."""
-    first = Stopping(find_extent("python", "def f(a):\n    nu", "\n"), skipped=2, least_sure=0.25)
-    assert first.push("num = a\n", -0.1) == "m = a"
-    assert first.reason == "statement"
-    later = first.later()
-    came = later.push("num = a\n") + later.push("\n    b", -9.0) + later.push(" = 1\n", -9.0)
-    assert not later.ended
-    assert came + later.finish() == "m = a\n\n    b = 1"

@@ -40,13 +40,6 @@ def accept(typist: Typist, line: int, new: str) -> EditProposal:
     return proposal
 
 
-def test_keys_next_to_each_other_are_one_edit() -> None:
-    typist = Typist()
-    for word in ("tw", "t", "to", "tor", "toro"):
-        typist.put(1, word)
-    assert typist.trail.steps() == [TEXT, TEXT.replace("two", "toro")]
-
-
 def test_a_text_that_was_there_before_is_an_undo() -> None:
     typist = Typist()
     typist.put(0, "uno")
