@@ -8,13 +8,7 @@ import click
 from localdflash.cli.options import completion_pair_options
 from localdflash.cli.output import print_fields, say
 from localdflash.lab import result_file
-from localdflash.lab.cli.bench_output import (
-    BenchProgress,
-    check_outputs,
-    connect_own_engine,
-    json_option,
-    limit_option,
-)
+from localdflash.lab.cli.bench_output import BenchProgress, check_outputs, connect_own_engine, json_option, limit_option
 
 
 @click.command()

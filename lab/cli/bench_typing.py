@@ -38,11 +38,7 @@ SECONDS_PER_KEY = 0.25  # estimate, pauses after words and lines included
     help="Typing speed relative to a person; higher values are for tests.",
 )
 @click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Seed of the gaps between keys and of the parts typed.",
+    "--seed", type=int, default=0, show_default=True, help="Seed of the gaps between keys and of the parts typed."
 )
 @limit_option("Files to type.")
 @json_option

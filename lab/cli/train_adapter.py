@@ -26,11 +26,7 @@ RANK = 16
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Answers of the target that are mixed in, so that it keeps its chat: a folder's of `train drafter`.",
 )
-@click.option(
-    "--rank",
-    type=click.IntRange(1, 64),
-    help=f"Rank of a new adapter; by default {RANK}.",
-)
+@click.option("--rank", type=click.IntRange(1, 64), help=f"Rank of a new adapter; by default {RANK}.")
 @click.option(
     "--learning-rate", type=click.FloatRange(1e-6, 1.0), default=1e-3, show_default=True, help="Peak learning rate."
 )

@@ -17,10 +17,7 @@ threads_option = click.option(
     "--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads; 0 lets torch choose."
 )
 minutes_option = click.option(
-    "--minutes",
-    type=click.FloatRange(0, min_open=True),
-    required=True,
-    help="Time to train, restarts included.",
+    "--minutes", type=click.FloatRange(0, min_open=True), required=True, help="Time to train, restarts included."
 )
 seed_option = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random."

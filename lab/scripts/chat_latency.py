@@ -219,9 +219,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", choices=MEASURED, action="append")
     given = parser.parse_args()
-    result: Times = {
-        "cores": len(os.sched_getaffinity(0)),
-    }
+    result: Times = {"cores": len(os.sched_getaffinity(0))}
     for name in given.only or MEASURED:
         result[name] = MEASURED[name]()
         print(name, json.dumps(result[name]))

@@ -14,10 +14,7 @@ from localdflash.lab.scripts.support.home import home_with
 
 SIZE = (110, 32)
 PAIR = "smollm2-135m"
-QUESTIONS = (
-    "Name three sorting algorithms.",
-    "Write a Python function that returns the factorial of a number.",
-)
+QUESTIONS = ("Name three sorting algorithms.", "Write a Python function that returns the factorial of a number.")
 SEED = 3
 SECONDS = 120  # for anything to happen
 

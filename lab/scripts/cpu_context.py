@@ -78,11 +78,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     lengths, widths = ([int(number) for number in text.split(",")] for text in (given.lengths, given.rows))
-    result: dict[str, Any] = {
-        "threads": given.threads,
-        "bandwidth_gb_s": round(bandwidth(), 1),
-        "models": {},
-    }
+    result: dict[str, Any] = {"threads": given.threads, "bandwidth_gb_s": round(bandwidth(), 1), "models": {}}
     with tempfile.TemporaryDirectory() as home:
         found = list(files(Path(home), given.models.split(","), ["Q8_0"]))
         os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it

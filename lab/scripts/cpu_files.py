@@ -99,9 +99,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    result = {
-        "threads": given.threads,
-    } | measure(given.files, given.threads, given.seconds)
+    result = {"threads": given.threads} | measure(given.files, given.threads, given.seconds)
     print(json.dumps(result, indent=2))
     result_file.write(given.json, result)
 

@@ -310,11 +310,7 @@ def run(
             memory = max(memory, bandwidth(threads))  # other programs may have taken some of it
         for found in measured.values():
             add_shares(found, memory)
-    return {
-        "threads": threads,
-        "bandwidth_gb_s": round(memory, 1),
-        "instruction_sets": measured,
-    }
+    return {"threads": threads, "bandwidth_gb_s": round(memory, 1), "instruction_sets": measured}
 
 
 def main() -> int:

@@ -83,10 +83,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    result: dict[str, Any] = {
-        "threads": given.threads,
-        "pairs": {},
-    }
+    result: dict[str, Any] = {"threads": given.threads, "pairs": {}}
     for name in given.pairs.split(","):
         result["pairs"][name] = measured = measure(name, given.files, given.threads)
         print(name, json.dumps(measured), flush=True)

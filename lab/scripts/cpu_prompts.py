@@ -121,10 +121,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     lengths = [int(length) for length in given.lengths.split(",")]
-    result: dict[str, Any] = {
-        "threads": given.threads,
-        "models": {},
-    }
+    result: dict[str, Any] = {"threads": given.threads, "models": {}}
     with tempfile.TemporaryDirectory() as home:
         found = list(files(given.folder or Path(home), given.models.split(","), given.types.split(",")))
         os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it

@@ -215,12 +215,7 @@ def run(shapes: Sequence[str], files: int | None, layers: int, threads: int, say
             config = synthetic.SHAPES[name]
             config = replace(config, num_hidden_layers=min(config.num_hidden_layers, layers or 1000))
             random[name] = {kind: of_shape(config, name, kind, Path(folder), threads, say) for kind in TYPES}
-    return {
-        "threads": threads,
-        "layers_at_most": layers,
-        "embedded": embedded,
-        "random": random,
-    }
+    return {"threads": threads, "layers_at_most": layers, "embedded": embedded, "random": random}
 
 
 def main() -> int:

@@ -141,11 +141,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     shapes, kinds = given.shapes.split(","), given.types.split(",")
-    result: dict[str, Any] = {
-        "threads": given.threads,
-        "bandwidth_gb_s": round(bandwidth(), 1),
-        "models": {},
-    }
+    result: dict[str, Any] = {"threads": given.threads, "bandwidth_gb_s": round(bandwidth(), 1), "models": {}}
     with tempfile.TemporaryDirectory() as home:
         os.environ["LOCALDFLASH_HOME"] = home  # packed weights go with it
         folder = given.folder or Path(home)

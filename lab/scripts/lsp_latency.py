@@ -31,9 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    result: dict[str, Any] = {
-        "keys": KEYS,
-    }
+    result: dict[str, Any] = {"keys": KEYS}
     for lines in SIZES:
         result[str(lines)] = asyncio.run(_measured(lines))
         print(f"{lines:6} lines", result[str(lines)])

@@ -118,10 +118,7 @@ def main() -> int:
         "typed_along": measured(nvim, along),
         "built_in": measured(nvim, asking, BUILT_IN),
     }
-    result = {
-        "neovim": ".".join(map(str, fetch.version(nvim))),
-        "key_to_ghost_ms": times,
-    }
+    result = {"neovim": ".".join(map(str, fetch.version(nvim))), "key_to_ghost_ms": times}
     result_file.write(given.json, result)
     print(json.dumps(result, indent=2))
     return 0

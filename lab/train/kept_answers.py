@@ -107,11 +107,7 @@ class AnswerWriter:
             file.truncate(self._rows * size)
 
     def add(
-        self,
-        record: Mapping[str, int],
-        ids: NDArray[np.uint32],
-        taps: NDArray[np.floating],
-        likely: NDArray[np.void],
+        self, record: Mapping[str, int], ids: NDArray[np.uint32], taps: NDArray[np.floating], likely: NDArray[np.void]
     ) -> None:
         """Append an answered prompt: ids [T], taps [T - 1, width], and LIKELY [A, COUNT] of the A ids that are answer.
 

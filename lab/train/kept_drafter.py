@@ -104,10 +104,7 @@ def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tenso
             assert isinstance(keys, RMSNorm)
             if queries.weight.unique().numel() > 1:
                 continue  # a Qwen3's own
-            for norm, x in (
-                (queries, attention.q_proj(layer.input_layernorm(rows))),
-                (keys, attention.k_proj(fused)),
-            ):
+            for norm, x in ((queries, attention.q_proj(layer.input_layernorm(rows))), (keys, attention.k_proj(fused))):
                 heads = x.unflatten(-1, (-1, drafter.config.decoder.head_dim))
                 norm.weight.fill_(float(heads.square().mean(-1).sqrt().mean()))
 

@@ -15,14 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import (
-    bind_layers,
-    bind_matrix,
-    bind_model,
-    check_shape,
-    open_target,
-    rope_tables,
-)
+from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_model, check_shape, open_target, rope_tables
 from localdflash.backends.cpu.cpu_kv_cache import STRIP_KEYS
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL

@@ -33,10 +33,7 @@ TARGETS: dict[str, dict[Runner, str]] = {
     "llama": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
     "qwen35": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
     "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
-    "gpt-oss": {
-        "cpu": "tests/backends/cpu/test_hugging_face.py::test_gpt_oss",
-        "llama.cpp": _TINY_LLAMA_CPP,
-    },
+    "gpt-oss": {"cpu": "tests/backends/cpu/test_hugging_face.py::test_gpt_oss", "llama.cpp": _TINY_LLAMA_CPP},
     "gemma4": {"llama.cpp": _TINY_LLAMA_CPP},
     "qwen3next": {"llama.cpp": _TINY_LLAMA_CPP},
 }

@@ -116,15 +116,7 @@ def run_phase(name: str, arguments: argparse.Namespace) -> None:
     import torch
 
     from localdflash.lab.result_file import commit
-    from localdflash.lab.scripts.gpu import (
-        boundary,
-        correctness,
-        embedded,
-        environment,
-        gpu_llama,
-        kernel_rates,
-        steps,
-    )
+    from localdflash.lab.scripts.gpu import boundary, correctness, embedded, environment, gpu_llama, kernel_rates, steps
     from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
     runs = {

@@ -24,14 +24,7 @@ from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab import result_file
 from localdflash.lab.bench.bench_run import rotated
 from localdflash.lab.scripts.peers.peer_llama_server import LOOKUPS, LlamaServer, build, dflash
-from localdflash.lab.scripts.peers.sides import (
-    DaemonSide,
-    PeerQuestion,
-    ServerSide,
-    Side,
-    questions,
-    report,
-)
+from localdflash.lab.scripts.peers.sides import DaemonSide, PeerQuestion, ServerSide, Side, questions, report
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.registry.registry import load_registry, local_files

@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 from localdflash.base.errors import UsageError
 from localdflash.lab.bench import typing
-from localdflash.lab.bench.passages import (
-    Commit,
-    TypingJob,
-    additions,
-    count_keys,
-    from_line,
-    next_key,
-)
+from localdflash.lab.bench.passages import Commit, TypingJob, additions, count_keys, from_line, next_key
 from localdflash.lab.bench.typing_replay import Manner
 from localdflash.lab.bench.typist import AcceptedText, agreeing
 

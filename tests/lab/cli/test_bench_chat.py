@@ -74,11 +74,7 @@ def test_the_result_the_tables_and_the_picture(
 
 
 @pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"identical": {"greedy": "3/4", "sampled": "4/4"}}, 1),
-        ({"interrupted": True}, 130),
-    ],
+    ("changes", "code"), [({"identical": {"greedy": "3/4", "sampled": "4/4"}}, 1), ({"interrupted": True}, 130)]
 )
 def test_exit_codes(
     changes: dict[str, Any],

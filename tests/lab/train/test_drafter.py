@@ -15,12 +15,7 @@ from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.backends.reference.reference_target import TorchTarget
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
-from localdflash.lab.train.drafter_training import (
-    Batch,
-    DrafterRun,
-    batches,
-    block_logits,
-)
+from localdflash.lab.train.drafter_training import Batch, DrafterRun, batches, block_logits
 from localdflash.lab.train.loop import TrainingBudget, initialise
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
