@@ -29,7 +29,7 @@ SOURCES, LIBRARY = "kernels/cpu/", "localdflash/backends/cpu/_kernels.so"
 
 
 def files_on_disk() -> set[str]:
-    """What belongs into the wheel, by its name there."""
+    """Return the files of the wheel, by their names there."""
     return (
         {
             path.relative_to(ROOT).as_posix().replace(folder, FOLDERS[folder], 1)
@@ -92,7 +92,7 @@ def _light(source: str, target: str) -> str:
 
 
 def _build(what: str, tree: Path, out: Path, **environment: str) -> list[str]:
-    """What a build says of this package by name."""
+    """Build, and return the lines of output that name this package."""
     code = f"from setuptools import build_meta; build_meta.{what}({str(out)!r})"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -51,7 +51,7 @@ class ShownSuggestion:
 
 
 @dataclass
-class _Asked:
+class _InlineRequest:
     number: int
     key_at: float
     sent_at: float
@@ -67,7 +67,7 @@ class Editor:
         self.changed = asyncio.Event()
         self._uri, self._version = "", 0
         self._before = self._after = ""
-        self._asked: _Asked | None = None
+        self._asked: _InlineRequest | None = None
         self._told: set[str] = set()
         self._visible = ""
 
@@ -152,7 +152,7 @@ class Editor:
             "position": self._place(self._before),
             "context": {"triggerKind": 2},
         }
-        asked = _Asked(0, key_at, time.perf_counter())
+        asked = _InlineRequest(0, key_at, time.perf_counter())
         asked.number = self._server.request(
             "textDocument/inlineCompletion", params, lambda result, error: self._answered(asked, result, error)
         )
@@ -161,7 +161,7 @@ class Editor:
         self.trace.requests += 1
         self._asked = asked
 
-    def _answered(self, asked: _Asked, result: Any, error: Json | None) -> None:
+    def _answered(self, asked: _InlineRequest, result: Any, error: Json | None) -> None:
         if error is not None:
             if error.get("code") not in TAKEN_BACK:
                 self.trace.errors.append(str(error.get("message")))
@@ -177,7 +177,7 @@ class Editor:
         if error is not None:
             self.trace.errors.append(str(error.get("message")))
 
-    def _look_at(self, items: Any, asked: _Asked) -> None:
+    def _look_at(self, items: Any, asked: _InlineRequest) -> None:
         """Show the first item. Without an item, a suggestion that still agrees stays, as in both clients."""
         if not items:
             return
@@ -208,7 +208,7 @@ class Editor:
         except UnicodeDecodeError:  # from the middle of a character
             return None, ""
 
-    def _show(self, item: Json, ghost: str, closed: str, asked: _Asked) -> None:
+    def _show(self, item: Json, ghost: str, closed: str, asked: _InlineRequest) -> None:
         now = time.perf_counter()
         if not asked.has_text:
             asked.has_text = True

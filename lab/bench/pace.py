@@ -1,4 +1,4 @@
-"""How long a benchmark takes: the pace of each mode, measured on one prompt, and the observer of the run's progress."""
+"""Planned duration of a benchmark: the pace of each mode on one prompt, and the observer of the run's progress."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

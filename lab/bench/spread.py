@@ -1,4 +1,4 @@
-"""How the benches report times: count, median, 95th percentile, longest; in the unit that they came in."""
+"""Summaries of times: median, 95th percentile, maximum; in the unit of the times."""
 
 from collections.abc import Sequence
 from statistics import median, quantiles

@@ -85,7 +85,7 @@ async def type_all(
     count: CountItems,
 ) -> dict[str, Any]:
     """Type all jobs through a server, filling `trace` and `files`; return the server's status."""
-    session = _Session()
+    session = _ReplaySession()
     session.server = await start(workspace, session.heard)
     try:
         encoding = await _initialize(session.server, workspace, manner.style)
@@ -102,7 +102,7 @@ async def type_all(
         await session.server.stop()
 
 
-class _Session:
+class _ReplaySession:
     """The server's process, the window, and what the server says."""
 
     def __init__(self) -> None:
@@ -145,7 +145,9 @@ async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> 
     return str(capabilities.get("positionEncoding") or "utf-16")
 
 
-async def _type_file(session: _Session, job: TypingJob, workspace: Path, manner: Manner, typed: TypedKeys) -> None:
+async def _type_file(
+    session: _ReplaySession, job: TypingJob, workspace: Path, manner: Manner, typed: TypedKeys
+) -> None:
     editor, left = session.editor, manner.keys
     assert editor is not None
     language = language_of(job.name)

@@ -1,4 +1,4 @@
-"""What a verify costs by rows, in units of one plain step: the number that decides whether blocks pay."""
+"""Cost of a verify step by batch width, relative to a single-token step."""
 
 import time
 from typing import Any

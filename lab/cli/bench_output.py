@@ -1,4 +1,4 @@
-"""What the subcommands of `localdflash bench` share: options, output files, progress, and the daemon connection."""
+"""Options, output files, progress and daemon connection of the subcommands of `localdflash bench`."""
 
 import threading
 import time

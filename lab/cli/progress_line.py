@@ -1,4 +1,4 @@
-"""How far a long job is: one line that is written over on a terminal, a line from time to time elsewhere."""
+"""Progress of a long job: one line that is overwritten on a terminal, a line from time to time elsewhere."""
 
 import sys
 import time

@@ -186,7 +186,7 @@ def _files(pair: str) -> LocalPair:
 
 
 def _fim_of(files: LocalPair) -> FimFormat:
-    """How the target is asked for a completion."""
+    """Return the target's FIM format."""
     from localdflash.text.fim_formats import detect, format_of
     from localdflash.text.tokenizer import Tokenizer
 
@@ -220,7 +220,7 @@ def _questions(folder: Path, options: dict[str, Any]) -> tuple[list[str], Any]:
 def _completions(
     folder: Path, target: Path, fim: FimFormat, options: dict[str, Any], meter: ProgressLine
 ) -> tuple[list[str], Any]:
-    """The same of completions."""
+    """Return the sources and the prompts of completions."""
     from localdflash.lab.train import completion_prompts as making
 
     tokens, seed = options["tokens"], options["seed"]

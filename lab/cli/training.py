@@ -1,4 +1,4 @@
-"""What the commands of `localdflash train` share."""
+"""Options and checks that the commands of `localdflash train` share."""
 
 import re
 from pathlib import Path

@@ -1,9 +1,8 @@
-"""What a user of `localdflash chat` feels: how soon it is there, how soon a key shows, how soon an answer stops.
+"""Latency of `localdflash chat`: start, key to echo, stop, long answers, long chats, memory.
 
-`PYTHONPATH=. taskset -c 0,1 python -P lab/scripts/chat_latency.py --json FILE [--only NAME]`. The real program on a
-pseudo-terminal of 100 x 30, with an engine that says what it is told at the pace it is told; times are from the write
-of a key to the read of the bytes that show it, in milliseconds. `fence` runs without a terminal, to see the event loop:
-a ticker that is due every 5 ms says how late it is. Drawing by a terminal is not included.
+`PYTHONPATH=. taskset -c 0,1 python -P lab/scripts/chat_latency.py --json FILE [--only NAME]` runs the real program on a
+pseudo-terminal of 100 x 30 with a scripted engine. Times are milliseconds from the write of a key to the read of the
+bytes that show it. `fence` runs without a terminal and reports how late the event loop is.
 """
 
 import argparse

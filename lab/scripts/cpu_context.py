@@ -1,9 +1,8 @@
-"""What a step costs on the CPU engine after a long text, with the KV cache in float16 and in 8 bits.
+"""Cost of a step on the CPU engine by context length, with the KV cache in float16 and in 8 bits.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_context.py [--threads 2] [--models smollm2-135m,0.6B] [--lengths 64,2048,8100]
-[--rows 1,8] [--json FILE]`. Shapes have random weights in Q8_0, others are pairs of the registry; keys and values are
-random, as many as the length says. A time is the fastest of its repeats, which take turns. What a step takes longer
-than one after the first of the lengths is attention: `share` is its part of the step.
+[--rows 1,8] [--json FILE]`. Shapes have random weights in Q8_0, others are pairs of the registry. The fastest of
+interleaved repeats counts. `share` is the part of a step that attention takes.
 """
 
 import argparse

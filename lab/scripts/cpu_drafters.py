@@ -1,10 +1,8 @@
-"""What a draft costs on this CPU, by the drafter's kind: random DFlash, DSpark and DFlash 2 of the published shapes.
+"""Cost of a draft on this CPU by kind of drafter: random DFlash, DSpark and DFlash 2 of the published shapes.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_drafters.py [--threads 2] [--shape 0.6B] [--seconds 20] [--json FILE]`. A time
-is the fastest of its repeats, which take turns; a draft has the features of four tokens to take in. DFlash has as many
-slots as the kind that it is compared with. Slots of DSpark are corrected until they settle: `settled` is a Markov head
-that changes next to nothing, `unsettled` one that decides alone, so that each product may make only one more slot
-right. The target has two blocks, for of it a draft needs its embedding and head alone.
+`PYTHONPATH=. python -P lab/scripts/cpu_drafters.py [--threads 2] [--shape 0.6B] [--seconds 20] [--json FILE]`. The
+fastest of interleaved repeats counts; a draft follows a step of four tokens. DFlash has as many slots as the kind that
+it is compared with. `settled` is a Markov head that changes next to nothing, `unsettled` one that decides alone.
 """
 
 import argparse

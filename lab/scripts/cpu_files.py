@@ -1,8 +1,7 @@
-"""GGUF files of one model on this CPU, in turn: a verify by rows on our engine, plain decoding by it and by llama.cpp.
+"""Verify steps and decoding of several GGUF files of one model on this CPU, next to llama.cpp.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_files.py FILE... [--threads 2] [--seconds 40] [--json FILE]`, for example the
-same weights in two types. Every round takes all files and widths once; numbers are medians of the rounds. llama.cpp
-decodes rows alone and with its default attention, as `llama-server` does.
+same weights in two types. Numbers are medians of interleaved rounds.
 """
 
 import argparse
@@ -57,7 +56,7 @@ def one_round(targets: Targets, times: Times) -> None:
 
 
 def report(times: Times) -> dict[str, Any]:
-    """Medians: milliseconds of a verify by rows and in units of its single row, tokens a second of plain decoding."""
+    """Return medians: milliseconds of a verify step by width, and tokens per second without drafting."""
     result: dict[str, Any] = {}
     for name, measured in times.items():
         ms = {rows: median(measured[f"verify of {rows}"]) for rows in WIDTHS}

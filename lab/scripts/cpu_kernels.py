@@ -1,9 +1,8 @@
-"""The CPU engine's kernels beside what the machine can do: its integer peak and its memory bandwidth, both measured.
+"""Kernels of the CPU engine relative to the machine's integer peak and memory bandwidth, both measured.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_kernels.py --json bench/results/cpu-kernels.json --threads 2`, for every
-instruction set of this processor ("portable" on the embedded pair's shapes only: it is there to be right). Matrices are
-stacked until all layers of the embedded pair, or more than any cache, are streamed by one call of each thread: nothing
-of a call's own cost is in the numbers. Widths take turns; the fastest of several rounds counts.
+instruction set of this processor. Matrices are stacked until no cache holds them, so that a call's own cost is not in
+the numbers. The fastest of interleaved rounds counts.
 """
 
 import argparse
@@ -82,10 +81,7 @@ class Crew:
         self._cores = physical_cores()
 
     def seconds(self, work: Callable[[int], None]) -> float:
-        """Processor time of one `work(thread)` in the slowest thread; short work is repeated.
-
-        Not the clock's: other programs then cost no more than what they take of memory and caches.
-        """
+        """Return the processor time of one `work(thread)` in the slowest thread; short work is repeated."""
         repeats = max(round(SHORTEST / max(self._run(work, 1), 1e-6)), 1)
         return self._run(work, repeats)
 
@@ -183,7 +179,7 @@ class Product:
 
 
 class TimedAttention:
-    """The keys and values of all layers that a context fills, and rows that attend to them."""
+    """KV cache of all layers, filled to a context, and the rows that attend to it."""
 
     def __init__(self, kernels: Any, config: DecoderConfig, context: int, kv: str) -> None:
         c = self.config = config

@@ -1,8 +1,8 @@
-"""What an 8-bit KV cache costs in quality on the CPU engine: both forms against float32 on the same weights.
+"""Quality of the 8-bit KV cache on the CPU engine: both forms against float32 on the same weights.
 
-`PYTHONPATH=. python -P lab/scripts/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`. Held-out
-code, and greedy continuations of the starts of its files. Any change tips roundings of 8-bit activations over, so that
-two forms are further from each other than either is from float32 by its own fault.
+`PYTHONPATH=. python -P lab/scripts/cpu_kv.py [--threads 2] [--pairs embedded,smollm2-135m] [--json FILE]`: held-out
+code, and greedy continuations of it. The two forms differ more from each other than from float32, because any change
+tips roundings of 8-bit activations over.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def measure(name: str, files: int | None, threads: int) -> dict[str, Any]:
 
 
 def agreement(one: HostPair, other: HostPair, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """How far greedy continuations are the same."""
+    """Return how many tokens of greedy continuations are the same."""
     same = []
     for prompt in prompts:
         texts = [

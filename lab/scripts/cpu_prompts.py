@@ -1,9 +1,8 @@
-"""How fast prompts are read on this CPU: our engine and llama.cpp in turn, on the same files.
+"""Prefill speed on this CPU: our engine and llama.cpp on the same files.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_prompts.py [--threads 2] [--models 0.6B,1.7B,smollm2-135m] [--types Q8_0,Q4_K]
-[--lengths 128,1024,4096] [--json FILE]`. Shapes have random weights, pairs are those of the registry. llama.cpp reads
-as `llama-bench` has it: batches of 2048 tokens in passes of 512, its own flags. The fastest of the repeats counts,
-which take turns; rates are tokens a second, and prompts begin in an empty cache.
+[--lengths 128,1024,4096] [--json FILE]`. Shapes have random weights. llama.cpp reads as `llama-bench` does, batches of
+2048 tokens in passes of 512. The fastest of interleaved repeats counts.
 """
 
 import argparse
@@ -37,7 +36,7 @@ Read = Callable[[int], None]  # a prompt of so many tokens
 
 @contextmanager
 def ours(path: Path, context: int, threads: int) -> Iterator[Read]:
-    """Our engine."""
+    """Yield a function that reads a prompt with our engine."""
     with closing(ThreadPool(threads, physical_cores())) as team:
         target = CpuTarget(open_target(path), team, context)
 
@@ -51,7 +50,7 @@ def ours(path: Path, context: int, threads: int) -> Iterator[Read]:
 
 @contextmanager
 def theirs(path: Path, context: int, threads: int) -> Iterator[Read]:
-    """llama.cpp as it comes."""
+    """Yield a function that reads a prompt with llama.cpp, unmodified."""
     model = llama_library.load_model(path)
     params = api.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = context, BATCH, PASS

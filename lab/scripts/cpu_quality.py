@@ -1,10 +1,8 @@
-"""What 8-bit activations cost in quality: the CPU engine against float32 on the very same weights.
+"""Quality of 8-bit activations: the CPU engine and llama.cpp against float32 on the same weights.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_quality.py --json bench/results/cpu-quality.json --threads 2`. The reference is
-the torch decoder in float32, one block in memory at a time, so that any size fits. llama.cpp, whose activations are
-8-bit too, is measured the same way. Held-out code goes through the embedded pair; random tokens go through random
-models of real shapes, where the distributions are nearly flat and the likeliest token often is a close call: that
-checks the code, and says little of quality.
+the torch decoder, one block in memory at a time. Held-out code goes through the embedded pair. Random tokens go through
+random models of real shapes, which checks the code and says little of quality.
 """
 
 import argparse
@@ -203,9 +201,7 @@ def of_shape(config: DecoderConfig, name: str, kind: str, folder: Path, threads:
 
 
 def run(shapes: Sequence[str], files: int | None, layers: int, threads: int, say: Say) -> dict[str, Any]:
-    """Measure everything; return the result object. `layers`: keep at most so many blocks of a random model, 0 for
-    all.
-    """
+    """Measure everything; `layers` limits the blocks of a random model, 0 for all."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="localdflash-quality-") as folder:
         os.environ[HOME_VARIABLE] = folder  # packed random weights are not to be kept

@@ -1,10 +1,9 @@
-"""What a verify costs on this CPU, by rows: our engine and llama.cpp in turn, on random models of real shapes.
+"""Cost of a verify step by batch width on this CPU: our engine and llama.cpp on random models of real shapes.
 
 `PYTHONPATH=. python -P lab/scripts/cpu_shapes.py [--threads 2] [--shapes 0.6B,1.7B] [--types Q8_0,Q4_0] [--drafters
-Q8_0] [--json FILE]`. A time is the fastest of its repeats, which take turns over both engines and all widths; V(M) is
-in units of the same engine's single row. Drafters have the published shape (five blocks, 16 slots), with all of the
-vocabulary and with a short one; a draft is timed with the features of four tokens to take in. Files are written below
---folder (a temporary one) and read through the page cache: run it with memory for twice the model.
+Q8_0] [--json FILE]`. The fastest of interleaved repeats counts; V(M) is relative to the same engine's single-token
+step. Drafters have five blocks and 16 slots, with the whole and with a short vocabulary. Needs memory for twice the
+model.
 """
 
 import argparse

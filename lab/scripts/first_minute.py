@@ -1,10 +1,8 @@
 """The first minute with localdflash, timed: a fresh environment, the install and its size, a chat, a completion.
 
 `PYTHONPATH=. python -P lab/scripts/first_minute.py --json FILE [--torch torch==2.13.0+cpu]`. The committed sources are
-cloned and installed by pip as it is set up here, and what was installed is used as its user would: the chat on a
-pseudo-terminal, where it offers to fetch its model and is asked three questions, then Neovim with the plugin, where a
-few words are typed. Nothing is warm but pip's own cache, of which it says whether llama.cpp came out of it. `--torch`
-is installed first, which is how the build for processors is chosen. All of it lies in a folder that goes at the end.
+cloned and installed by pip, with only pip's own cache warm. The chat runs on a pseudo-terminal, fetches its model and
+is asked three questions; then a few words are typed into Neovim. `--torch` is installed first.
 """
 
 import argparse

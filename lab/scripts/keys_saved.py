@@ -1,13 +1,9 @@
-"""What completions save somebody who types, in virtual time: the answers of a pair are written down once, and the same
-keys can be typed again after every change of a rule, in seconds.
+"""Keystrokes that completions save, in virtual time with recorded answers: seconds after every change of a rule.
 
 `PYTHONPATH=. python -P lab/scripts/keys_saved.py FOLDER --records FILE --name NAME [--turn N] [--seed N] [--keys N]`
 
 FOLDER is that of `train adapter`: parts of files of its held-out packages are typed, see `held_out_files.py`. Editor,
-typist and language server are those of `bench typing`, and so are the words of the result. `halves` is what is saved
-in every other file and in the rest; `rejected` are suggestions that the typist typed something else over.
-
-No code of other files is looked up, and an answer takes as long as `lab/scripts/support/recorded_engine.py` says.
+typist and language server are those of `bench typing`. `halves` is the share saved in every other file and in the rest.
 """
 
 import argparse

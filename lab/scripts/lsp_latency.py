@@ -1,9 +1,8 @@
-"""What the language server adds to an answer: request to answer with an engine that needs no time, at several sizes.
+"""Latency that the language server adds to an answer, with an engine that needs no time, by file size.
 
-`PYTHONPATH=. python -P lab/scripts/lsp_latency.py [--json FILE]`. Keys are typed into the middle of a file, each with
-its change and its request at once. `fresh`: every key leaves the suggestion, so each answer is a new request to the
-engine. `along`: every key agrees with what is shown. Times are milliseconds in this process, so the pipe and JSON of
-both sides are in them.
+`PYTHONPATH=. python -P lab/scripts/lsp_latency.py [--json FILE]` types keys into the middle of a file. `fresh`: every
+answer is a new request to the engine. `along`: every key agrees with what is shown. Times are milliseconds in this
+process, pipe and JSON included.
 """
 
 import argparse
@@ -49,9 +48,7 @@ async def _measured(lines: int) -> dict[str, Any]:
 
 
 async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
-    """Type keys and time the answers. `wrong`: each key is taken back after the answer, so that the next request is a
-    new one.
-    """
+    """Type keys and time the answers. `wrong`: an edit after each key makes the next request a new one."""
     server = await LanguageServer.start(LSP, str(Path.cwd()), lambda method, params: None)
     await server.ask("initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": _CAPABILITIES})
     server.notify("initialized", {})

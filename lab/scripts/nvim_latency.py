@@ -1,10 +1,8 @@
-"""The time from a key to its ghost text in a real Neovim: with the plugin, and with Neovim's own inline completion.
+"""Time from a key to its ghost text in a real Neovim: with the plugin, and with Neovim's own inline completion.
 
-`PYTHONPATH=. python -P lab/scripts/nvim_latency.py --json FILE`. A server that knows what comes answers at once, so
-that what is measured is the editor's side and the wire. A key is seen by vim.on_key before it is handled; its ghost
-text is set when the extmark is. Two ways of typing: keys that disagree with what is shown (every one has to be asked
-for), and keys that agree (what is shown is trimmed, then asked for). `served` is the first way through `localdflash
-lsp` and an engine that knows what comes. Drawing by a terminal is not included.
+`PYTHONPATH=. python -P lab/scripts/nvim_latency.py --json FILE`. A scripted server answers at once. Keys disagree with
+what is shown (`asked_for`), or agree with it (`typed_along`). `served` is the first way through `localdflash lsp`.
+Drawing by a terminal is not included.
 """
 
 import argparse

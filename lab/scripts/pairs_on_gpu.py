@@ -1,9 +1,7 @@
-"""Pairs on a GPU through llama.cpp: is drafted text that of plain decoding there, and that of the processor?
+"""Identity of pairs on a GPU through llama.cpp: drafted text, text without drafts, and the processor's.
 
 `PYTHONPATH=. python -P lab/scripts/pairs_on_gpu.py --json bench/results/pairs-on-gpu.json [--device Vulkan0] [PAIR
-...]`. A pair runs in its certified way (`--rows exact`). Short prompts of the bench go on greedily: drafted and plainly
-on the GPU, over the same target, and plainly on the processor in its own certified way, which rounds otherwise. Every
-step verifies the model's whole draft, whatever that costs.
+...]`. A pair runs with `--rows exact`; every step verifies the model's whole draft.
 """
 
 import argparse
@@ -54,12 +52,12 @@ def texts(pair: HostPair, prompts: Sequence[Prompt], limit: int) -> tuple[list[l
 
 
 def same(found: Sequence[list[int]], expected: Sequence[list[int]]) -> str:
-    """How many answers are the same, of how many."""
+    """Return how many answers are the same, of how many."""
     return f"{sum(a == b for a, b in zip(found, expected, strict=True))}/{len(found)}"
 
 
 def measured(name: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """What a pair's texts are on the GPU."""
+    """Measure one pair."""
     began = time.perf_counter()
     options = Options(name, "llama.cpp", asked.threads, 512, rows="exact", costs=drafting_pays)
     with LoadedPair(replace(options, device="cpu")) as loaded:

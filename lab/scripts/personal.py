@@ -1,10 +1,8 @@
-"""What a personal drafter is worth: held-out questions answered with the drafter before and the one after, in turn.
+"""Value of a personal drafter: held-out questions with the drafter before and the one after, interleaved.
 
 `PYTHONPATH=. python -P lab/scripts/personal.py --before smollm2-135m --after FOLDER/target.gguf --own
-FOLDER/prompts.jsonl
---others OTHER/prompts.jsonl --json FILE`. The files are those that `train drafter` makes; only their held-out
-questions are asked. Plain decoding takes its turn, and `forced` verifies every whole block: its tokens a verify are
-what the drafter is worth.
+FOLDER/prompts.jsonl --others OTHER/prompts.jsonl --json FILE`. The files are those that `train drafter` makes.
+`forced` verifies every whole block: its tokens per verify step are what the drafter is worth.
 """
 
 import argparse

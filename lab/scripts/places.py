@@ -1,14 +1,13 @@
-"""What completions show at random places of code that no model here has learned from.
+"""Completions at random positions of code that no model here has learned from.
 
 `PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name NAME [--pair PAIR] [--by-hand] [--json FILE]`
 
-FOLDER is that of `train adapter`; its held-out packages are downloaded if need be. At each place a part of the code is
-taken away: the rest of a line (3 of 5), a line, or a part in the middle of one. What is shown there is
+FOLDER is that of `train adapter`, whose held-out packages are used. At each position the rest of a line (3 of 5), a
+line, or a part of one is missing. The suggestion is
 
-* whole: all that was there, or more of what follows; part: it begins with the right word;
-* wrong: anything else; silent: nothing, or what the engine is too unsure of to show unasked;
-* open, broken: of those, how many leave a file that does not parse, because of a bracket or quote of their own
-  that nothing closes, or otherwise. Python is parsed by `ast`, other languages by tree-sitter.
+* whole: all that was missing, or more; part: it begins with the right word;
+* wrong: anything else; silent: nothing, or too unsure to show unasked;
+* open, broken: how many leave a file that does not parse, because of their own bracket or quote, or otherwise.
 """
 
 import argparse
@@ -53,7 +52,7 @@ class CursorPlace:
 
 @dataclass(frozen=True)
 class ShownText:
-    """What was shown at a place, and how long it took, in milliseconds."""
+    """Text that was shown at a position, and the time it took in milliseconds."""
 
     text: str
     ms: float
@@ -111,7 +110,7 @@ def place(name: str, text: str, language: str, rng: random.Random) -> CursorPlac
 
 
 def ask(client: Client, place: CursorPlace, *, by_hand: bool) -> ShownText:
-    """What an editor would show."""
+    """Return the text that an editor would show."""
     before = place.before[-MAX_PREFIX_CHARS:]
     body = {
         "path": Path(place.name).name,
@@ -163,7 +162,7 @@ def _first(text: str) -> str:
 
 
 def fault_of(place: CursorPlace, shown: str) -> str:
-    """What is wrong with a file that has this text in it; "" for none."""
+    """Return "open" or "broken" for a file that no longer parses with this text in it; "" for none."""
     if not shown.strip() or parses(place.language, place.before + shown + place.after):
         return ""
     uneven = any(shown.count(a) != shown.count(b) for a, b in ("()", "[]", "{}")) or any(

@@ -1,9 +1,8 @@
-"""Are llama.cpp's drafted rows those of plain decoding, to the bit, and what does that cost? For each type of weights.
+"""Identity of llama.cpp's draft rows with single-token decoding, bit for bit, and its cost, for each weight type.
 
-`PYTHONPATH=. python -P lab/scripts/row_identity.py --json bench/results/rows.json --threads 1`. The embedded target is
-quantized anew to each type, a random mixture beside it, and every file's way is certified. Then ten prompts of the
-bench go on for 200 tokens: plainly, one by one, and in drafts of 1 to 32 rows that hold what plain decoding said. Each
-row is compared. `--device gpu` does so on a GPU of llama.cpp; a slow one wants fewer `--prompts` and `--tokens`.
+`PYTHONPATH=. python -P lab/scripts/row_identity.py --json bench/results/rows.json --threads 1`. The embedded target and
+a random mixture are quantized to each type and certified. Ten prompts of the bench continue for 200 tokens: one by one,
+and in drafts of 1 to 32 rows. `--device gpu` uses a GPU of llama.cpp; a slow one needs fewer `--prompts`, `--tokens`.
 """
 
 import argparse
@@ -63,7 +62,7 @@ def plainly(target: LlamaCppTarget, prompt: Sequence[int], count: int) -> tuple[
 
 
 def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: int) -> tuple[int, int, set[int]]:
-    """Rows of drafts that are not plain decoding's, of how many, and the widths that were drafted."""
+    """Return how many draft rows differ from single-token decoding, of how many, and the widths drafted."""
     tokens, rows = plainly(target, prompt, count)
     fill(target, prompt[:-1])
     done, wrong, compared, width, widths = 0, 0, 0, first, set()
@@ -81,7 +80,7 @@ def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: 
 
 
 def measured(path: Path, asked: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
-    """What one file's way is, what it costs, and how many rows differ in it."""
+    """Return the mode of a file, its cost, and how many rows differ in it."""
     placement, candidates = PROCESSOR, ON_PROCESSOR
     if asked.device != "cpu":
         placement, candidates = Placement(find_gpu(asked.device), ALL), ON_GPU

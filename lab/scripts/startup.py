@@ -1,9 +1,7 @@
-"""What a user waits for: import, --help, the first token with and without a running engine and in a chat under way, a
-warm completion of 32 tokens, and the memory of `complete` without the engine.
+"""Start-up times: import, --help, first token with and without a running engine, a warm completion, memory.
 
 `python lab/scripts/startup.py [--pair PAIR] --json FILE`. Whole processes are timed from outside, medians of several;
-the first start of all, in which a pair is packed and timed, is told apart. `--pair` is the chat's, completions keep
-theirs.
+the first start of all is reported apart. `--pair` is the chat's.
 """
 
 import argparse
@@ -72,9 +70,7 @@ def first_tokens(program: str, pair: str, threads: int) -> dict[str, float]:
 
 
 def warm_chat(typed: int = 0) -> dict[str, float]:
-    """The first token of each further turn of a chat with the engine that runs, from the request on; `typed`: of the
-    question, this many characters were read while the rest was being typed.
-    """
+    """Return the times of further turns of a chat; `typed` characters of a question are read before it is sent."""
     engine = find()
     assert engine
     said: list[dict[str, str]] = []

@@ -1,8 +1,7 @@
-"""GGUF files of random weights in the shape and the types of a real pair: speed does not depend on the numbers.
+"""GGUF files of random weights in the shape and the types of a real pair, to measure speed. Needs numpy only.
 
-Types are those of llama.cpp's Q4_K_M, Q4_0 or Q8_0 files, scales are such that activations stay in the range of
-float16, and the vocabulary is made of numbers, with just the keys that llama.cpp asks for. Blocks are taken out of a
-pool of random ones from random places on, so that writing takes no longer than the disk needs. Needs numpy only.
+Types are those of llama.cpp's Q4_K_M, Q4_0 or Q8_0 files. Scales keep activations in the range of float16. Blocks come
+from a pool of random ones, so that writing takes no longer than the disk needs.
 """
 
 import struct
@@ -135,7 +134,7 @@ def write_drafter(path: Path, config: DFlashConfig, kind: GGMLType, name: str) -
 
 
 def _heads(config: DFlashConfig, kind: GGMLType) -> Iterator[Tensor]:
-    """What DSpark and DFlash 2 have beside the blocks of DFlash."""
+    """Yield the tensors that DSpark and DFlash 2 have in addition to DFlash's blocks."""
     c, hidden, vocabulary = config, config.decoder.hidden_size, config.decoder.vocab_size
     if c.markov_rank:
         yield Tensor("markov_w1.weight", (vocabulary, c.markov_rank), kind)

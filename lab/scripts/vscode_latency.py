@@ -1,9 +1,8 @@
-"""The time from a key to its ghost text in VS Code: `PYTHONPATH=. python -P lab/scripts/vscode_latency.py --json FILE`.
+"""Time from a key to its ghost text in VS Code: `PYTHONPATH=. python -P lab/scripts/vscode_latency.py --json FILE`.
 
-A person types in a real VS Code (code-server in a headless Chromium) with our extension, our language server and an
-engine that answers at once, so that what is measured is everything but the model. Two kinds of keys, each
-with nothing suggested before it: Enter, and a line's first letter. A time is from the key's event to the animation
-frame that finds the suggestion drawn. VS Code waits for about 50 ms after a key before it asks for anything.
+A real VS Code (code-server in a headless Chromium) with our extension, our language server and an engine that answers
+at once. Keys are Enter and a line's first letter. A time is from the key's event to the animation frame that finds the
+suggestion. VS Code waits for about 50 ms after a key before it asks.
 """
 
 import argparse

@@ -36,10 +36,10 @@ class AdaptedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out], in the type of the products."""
-        return _Product.apply(x, self._now, self.down, self.up)
+        return _MergedProduct.apply(x, self._now, self.down, self.up)
 
 
-class _Product(torch.autograd.Function):
+class _MergedProduct(torch.autograd.Function):
     """Product x @ merged.T, with gradients for x and the adapter alone."""
 
     @staticmethod
@@ -89,7 +89,7 @@ class AdaptedEmbedding(nn.Module):
         return torch.where((place > 0).unsqueeze(-1), rows, F.embedding(ids, self.weight))
 
 
-class Narrowed(nn.Module):
+class RoundedNorm(nn.Module):
     """Norm whose result is rounded once for all products that read it."""
 
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
@@ -115,7 +115,7 @@ class Adapter:
                 adapted = self.linears[f"layers.{name}"] = AdaptedLinear(module.weight.detach(), rank, dtype)
                 setattr(holder, own, adapted)
             elif isinstance(module, RMSNorm) and own.endswith("layernorm"):
-                setattr(holder, own, Narrowed(module, dtype))
+                setattr(holder, own, RoundedNorm(module, dtype))
         self.embedding = AdaptedEmbedding(model.embed_tokens.weight.detach(), tokens, dtype)
         model.embed_tokens = self.embedding
 

@@ -92,7 +92,7 @@ class Holes:
         return end
 
     def _node(self, at: int, rng: random.Random) -> TrainingHole:
-        """What is left of a node around a place: all of it, or from a place in its first line on."""
+        """Return a gap that is a node around a character, or its end from a place in its first line on."""
         node = self._node_at(at)
         for _ in range(rng.randint(0, CLIMBS)):
             if node is None or node.parent is None or node.parent.end_byte - node.parent.start_byte > LONGEST:

@@ -37,7 +37,7 @@ def draw_from(
     reporter: Reporter,
     draw: Callable[[FillExamples, str, random.Random], Drawn],
 ) -> Iterator[Drawn]:
-    """What `draw` makes of about `count` files of some packages, package after package."""
+    """Yield what `draw` makes of about `count` files, package after package."""
     found = [sources(package) for package in packages]
     for number, (package, texts, share) in enumerate(zip(packages, found, _shares(found), strict=True)):
         reporter.move(number / len(packages), f"examples from {package.path.name}")

@@ -95,7 +95,7 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
 
     def share(self, going: int) -> float:
-        """How much of what was asked for is there, with `going` ids of unfinished answers."""
+        """Return the finished share, with `going` ids of unfinished answers."""
         return min(1.0, (self.answered + going) / self.wanted)
 
     def line(self, going: int) -> str:

@@ -114,7 +114,7 @@ def write_drafter_safetensors(
 
 
 def our_fields(target: GGUFHeader, ids: Sequence[int], tau: float) -> dict[str, object]:
-    """What only localdflash reads in config.json: the same as in a GGUF."""
+    """Return the fields of config.json that only localdflash reads."""
     return {"short_vocabulary": list(ids), "target": asdict(trained_for(target, tau))}
 
 

@@ -40,7 +40,7 @@ class _SlotCache(NamedTuple):
         return cpu_library.CacheStruct(address(self.keys[block]), address(self.values[block]))
 
 
-class _Quantized:
+class _ActivationBuffers:
     """Room for the quantized activations of `rows` rows of k numbers."""
 
     def __init__(self, rows: int, k: int) -> None:
@@ -135,7 +135,7 @@ class ParallelCpuTarget:
         self._q, self._k, self._v, self._heads = room(across), room(narrow), room(narrow), room(across)
         self._gate, self._up = room(c.intermediate_size), room(c.intermediate_size)
         self._logits = room(-(-c.vocab_size // PANEL) * PANEL)
-        self._rows_of = {k: _Quantized(rows, k) for k in {c.hidden_size, across, c.intermediate_size}}
+        self._rows_of = {k: _ActivationBuffers(rows, k) for k in {c.hidden_size, across, c.intermediate_size}}
         self._matrices: dict[int, cpu_library.MatrixStruct] = {}
         self._begin, self._end = np.zeros(c.num_attention_heads, np.int32), np.zeros((rows, across), np.int32)
 

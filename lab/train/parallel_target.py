@@ -17,7 +17,7 @@ from localdflash.lab.train.kept_answers import likely
 
 
 class ParallelStep(NamedTuple):
-    """What a step of N slots found."""
+    """Result of a step of N slots."""
 
     taps: NDArray[np.float32]  # [N, taps * H]
     newest: NDArray[np.int64]  # [N], the best id; of equals the lowest
@@ -25,7 +25,7 @@ class ParallelStep(NamedTuple):
 
 
 class Parallel(Protocol):
-    """What answering needs of an engine: slots that go on side by side."""
+    """Engine with slots for several conversations."""
 
     sequences: int
     hidden_size: int

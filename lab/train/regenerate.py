@@ -37,7 +37,7 @@ class BatchCache:
         self.positions = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the rows being computed, [B, T]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write the rows' keys and values at their positions; each row sees what is not after it."""
+        """Write the rows' KV cache at their positions; each row sees what is not after it."""
         index = self.positions[:, None, :, None].expand_as(k)
         self.keys[layer].scatter_(2, index, k)
         self.values[layer].scatter_(2, index, v)

@@ -1,4 +1,4 @@
-"""What every training run shares: steps and time are counted, and both are saved with the weights in `last.pt`."""
+"""Base of every training run: counts steps and time, and saves both with the weights in `last.pt`."""
 
 import math
 import time

@@ -54,7 +54,7 @@ class Case:
         return self.results(arguments)
 
     def results(self, arguments: Arguments) -> dict[str, Tensor]:
-        """What a call has written, by name; the tensors of a dataclass apart."""
+        """Return the outputs of a call by name; tensors of a dataclass separately."""
         written = tensors({name: arguments[name] for name in self.outputs})
         return {name: tensor.cpu() for name, tensor in written.items()}
 
@@ -73,7 +73,7 @@ F16, I8, F8 = torch.float16, torch.int8, torch.float8_e4m3fn
 
 
 def needed(dtype: torch.dtype) -> tuple[int, int]:
-    """The compute capability that keys and values of a type need."""
+    """Return the compute capability that a KV cache type needs."""
     return (8, 9) if dtype == F8 else (8, 0)
 
 

@@ -114,7 +114,7 @@ def rolled(by: int) -> Callable[[Arguments], None]:
 @named([case for case in CASES if case.free])
 @pytest.mark.parametrize("by", [1, 15])
 def test_a_row_has_the_same_bits_in_every_place(case: Case, by: int, device: torch.device) -> None:
-    """A drafted token is verified in another row than plain decoding would compute it in."""
+    """A drafted token is verified in another row than without drafts."""
     whole, turned = case.run(device), case.run(device, rolled(by))
     for name, got in rows_of(turned, slice(1)).items():
         assert same_bits(got, rows_of(whole, slice(by, by + 1))[name]), name

@@ -45,7 +45,7 @@ def pair(device: torch.device) -> CudaPair:
 
 @pytest.fixture(scope="module")
 def exact() -> CudaPair:
-    """The same in float32, by the references."""
+    """The pair in float32, by the references."""
     return load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", CPU, Options(draft=False), REFERENCES)
 
 
@@ -93,7 +93,7 @@ def test_sampled_drafts_do_not_change_a_token_either(
 def test_no_answer_waits_for_a_compiler(
     pair: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Triton is asked to compile, or to find in its cache, once the pair is loaded."""
+    """Triton compiles nothing, and looks for nothing in its cache, once the pair is loaded."""
     asked = list[str]()
     monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", lambda **told: asked.append(told["repr"]))
     for way in WAYS[:2] + WAYS[3:]:
@@ -134,7 +134,7 @@ def test_what_is_put_aside_while_another_prompt_runs_comes_back(
 
 
 def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> Tensor:
-    """What the target thinks of the next token."""
+    """Return the target's logits of the next token."""
     monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)  # the next step would write over the logits
     pair = pair.only("plain")
     pair.forget()

@@ -42,7 +42,7 @@ class Card:
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def reserved(self) -> int:
-        """Those that torch keeps, until its cache is emptied."""
+        """Return the bytes that torch keeps, until its cache is emptied."""
         self._reserved = max(self._reserved, self.allocated())
         return self._reserved
 
@@ -51,11 +51,11 @@ class Card:
         self._reserved = self.allocated()
 
     def left(self) -> int:
-        """What nobody holds."""
+        """Return the free bytes."""
         return self.size - self.taken - self.reserved()
 
     def info(self) -> tuple[int, int]:
-        """What the driver says."""
+        """Return the driver's answer."""
         self.looks += 1
         return self.left(), self.size
 

@@ -38,7 +38,7 @@ class Scene:
         return begun
 
     def answers(self, *answers: Answer) -> None:
-        """What is answered from now on."""
+        """Set the answers from now on."""
         self.engine.answers[:] = answers
 
     def engines(self) -> list[psutil.Process]:

@@ -28,7 +28,7 @@ def run_kernel_tests(*arguments: str, **variables: str) -> subprocess.CompletedP
 
 
 def facts_of(module: str, chip: int) -> Any:
-    """What `python -m module CHIP` prints as JSON; warnings are errors, as on a GPU."""
+    """Return the JSON that `python -m module CHIP` prints; warnings are errors, as on a GPU."""
     done = run_compiled("-m", module, str(chip), PYTHONWARNINGS="error")
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)

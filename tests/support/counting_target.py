@@ -21,7 +21,7 @@ def logits_after(ids: Sequence[int]) -> NDArray[np.float32]:
 
 
 def text_after(ids: Sequence[int], count: int) -> list[int]:
-    """What plain decoding says, with no engine at all."""
+    """Return the text of single-token decoding, with no engine at all."""
     text = list(ids)
     for _ in range(count):
         text.append(int(logits_after(text).argmax()))
@@ -29,8 +29,8 @@ def text_after(ids: Sequence[int], count: int) -> list[int]:
 
 
 class CountingTarget:
-    """See `Target`. A state goes on, and back by at most all rows of the last forward but one, once; else it goes to a
-    length where one was kept: every `apart` tokens of a prompt, and where prompts end. Refuses what makes no sense.
+    """See `Target`. A state continues, or goes back by at most all rows but one of the last forward, once; else to a
+    checkpoint: every `apart` tokens of a prompt, and where prompts end. Wrong calls fail.
     """
 
     is_recurrent, vocab_size = True, VOCABULARY

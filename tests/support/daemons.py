@@ -113,7 +113,7 @@ def begin(*arguments: str, program: str = PROGRAM) -> "subprocess.Popen[str]":
 
 
 def start(*arguments: str, program: str = PROGRAM) -> "subprocess.Popen[str]":
-    """The same, as soon as its pair is loaded, or the process has ended."""
+    """Start `localdflash serve`; return when its pair is loaded or the process has ended."""
     process = begin(*arguments, program=program)
     until(lambda: process.poll() is not None or is_ready())
     return process
@@ -126,6 +126,6 @@ def killed(process: "subprocess.Popen[str]") -> None:
 
 
 def said(process: "subprocess.Popen[str]", seconds: float = 30) -> tuple[int, list[str]]:
-    """How a daemon ended: its exit code and its lines."""
+    """Return the exit code and the lines of a daemon."""
     _, err = process.communicate(timeout=seconds)
     return process.returncode, err.splitlines()

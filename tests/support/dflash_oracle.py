@@ -1,4 +1,4 @@
-"""What drafters of the DFlash family propose, from their specifications, in float64: one row, one key at a time.
+"""Proposals of drafters of the DFlash family, from their specifications, in float64: one row, one key at a time.
 
 Weights are named as in z-lab's state dicts.
 """
@@ -76,7 +76,7 @@ class Oracle:
         return hidden, logits
 
     def scores(self, before: int, state: Array, logits: Array) -> Array:
-        """What every row of the head is worth behind the token `before`."""
+        """Return the score of every row of the head behind the token `before`."""
         w = self.w
         if self.config.markov_rank:
             bias: Array = w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before]

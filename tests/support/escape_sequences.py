@@ -1,6 +1,6 @@
-"""What a terminal is told beside text: escape sequences, taken apart by ECMA-48 (sections 5.3 to 5.6 and 8.3).
+"""Escape sequences in the output for a terminal, parsed by ECMA-48 (sections 5.3 to 5.6 and 8.3).
 
-An oracle of its own: nothing here is shared with what makes text harmless.
+An independent oracle: nothing here is shared with the sanitizer.
 """
 
 import re

@@ -92,7 +92,7 @@ def hub_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fak
 
 
 def environment(hub: FakeHub, folder: Path) -> dict[str, str]:
-    """The same for a process."""
+    """Return the environment of a process that uses the hub."""
     private = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf-home"), "HF_HUB_CACHE": str(folder / "hf-cache")}
     return {**os.environ, **private, "OMP_NUM_THREADS": "1"}
 

@@ -59,7 +59,7 @@ def _dot_scaled(_: Any, a: Any, a_scale: Any, _a: Any, b: Any, b_scale: Any, _b:
 
 
 def _values(codes: NDArray[np.uint8], scales: NDArray[Any]) -> NDArray[np.float32]:
-    """What codes [rows, K / 2] under scales [rows, K / group] stand for: [rows, K]."""
+    """Return the values [rows, K] of codes [rows, K / 2] under scales [rows, K / group]."""
     values = np.stack([VALUES[codes & 15], VALUES[codes >> 4]], -1).reshape(len(codes), -1)
     factors = np.exp2(scales.view(np.uint8).astype(np.float32) - 127)
     return values * factors.repeat(values.shape[1] // factors.shape[1], 1)

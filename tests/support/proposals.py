@@ -1,4 +1,4 @@
-"""Whether a drafter proposes what the specification says, on the same weights: one list of variants for every backend.
+"""Comparison of a drafter's proposals with the specification's, on the same weights, for every backend.
 
     case = Case(variant, target)                     # a variant of `random_drafters.VARIANTS`
     case.check(drafter of case.write(path, "F32"), near=0.05)
@@ -39,7 +39,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Slot:
-    """How far a proposal is from the oracle's."""
+    """Distance of a proposal from the oracle's."""
 
     same: bool
     gap: float  # what its score is short of, in standard deviations of the logits
@@ -61,7 +61,7 @@ class Case:
 
     @cached_property
     def oracle(self) -> Oracle:
-        """What the specification says."""
+        """Return the specification's drafter."""
         decoder = load_decoder(self.target)
         embedding, head = (table.double().numpy() for table in (decoder.embed_tokens.weight, decoder.lm_head.weight))
         return Oracle(self.config, self.weights, embedding, head)

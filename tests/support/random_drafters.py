@@ -105,9 +105,7 @@ def random_weights(config: DFlashConfig, seed: int = 0) -> Weights:
 
 
 def _size_of(name: str) -> float:
-    """What heads add is about as much as logits differ, and coefficients of convolutions are changed by about a half:
-    with more nothing else would count, and any rounding much.
-    """
+    """Return the scale of a matrix: heads add about as much as logits differ, convolutions change by about a half."""
     if "kernel_projection" in name:
         return 0.06
     if "codebook" in name or "hidden_projection" in name:

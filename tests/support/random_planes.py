@@ -82,7 +82,7 @@ def random_norm(size: int, parts: int, eps: float = 1e-6) -> Norm:
 
 
 def exact_norm_factor(norm: Norm | None) -> Tensor:
-    """What a consumer multiplies its rows by, float64 [16, 1]; 1 without a norm."""
+    """Return the factor of a consumer's rows, float64 [16, 1]; 1 without a norm."""
     if norm is None:
         return torch.ones(1, 1, dtype=torch.float64)
     now, before = (squares.double().sum(0) / norm.size + norm.eps for squares in (norm.squares, norm.before))

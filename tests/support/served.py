@@ -196,14 +196,14 @@ def live(app: Starlette, engine_set: Engines) -> Iterator[Live]:
 
 @pytest.fixture(scope="session")
 def plain() -> Iterator[LoadedPair]:
-    """The same target in a process of one's own, so to say: no drafts, no cache, no server."""
+    """Target without drafts, cache and server."""
     with LoadedPair(Options(threads=1, draft=False, backend="llama.cpp")) as loaded:
         yield loaded
 
 
 @pytest.fixture
 def filled(plain: LoadedPair) -> Callable[..., str]:
-    """What an editor is shown at a cursor, by plain decoding in this process."""
+    """Return a function that gives the suggestion at a cursor, decoded without drafts in this process."""
     filler = InfillPlanner(plain, patience=None)
 
     def text(prefix: str, suffix: str, max_tokens: int) -> str:

@@ -57,11 +57,11 @@ class Stream:
         self.reach(self.end)
 
     def wait_stream(self, other: "Stream") -> None:
-        """What is put here from now on happens after what is there now."""
+        """Let work from now on happen after the other stream's work so far."""
         self._gpu.launch(partial(other.reach, other.end), self)
 
     def wait_event(self, event: "Event") -> None:
-        """What is put here from now on happens after the event."""
+        """Let work from now on happen after the event."""
         self._gpu.launch(event.happen, self)
 
 
@@ -77,7 +77,7 @@ class Event:
         self._position = self._stream.end
 
     def happen(self) -> None:
-        """What it stands behind happens."""
+        """Let the work before the event happen."""
         self._stream.reach(self._position)
 
     def synchronize(self) -> None:

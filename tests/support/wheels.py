@@ -38,7 +38,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def package_of(wheel: Path) -> Package:
-    """What an entry says of this wheel."""
+    """Return the registry's entry of this wheel."""
     return Package(NAME, VERSION, sha256_of(wheel.read_bytes()), wheel.stat().st_size)
 
 
@@ -83,7 +83,7 @@ def pip_settings(folder: Path, **more: str) -> dict[str, str]:
 
 
 def set_pip(monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, str]) -> None:
-    """The same for this process."""
+    """Set pip's variables of this process."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     for name, value in settings.items():

@@ -33,7 +33,7 @@ def _draw_slots(axes: Any, accepted: dict[str, list[float]]) -> None:
 
 
 def _draw_context(axes: Any, points: list[dict[str, Any]]) -> None:
-    """Tokens a second of each way over the context, and tokens a verify beside it."""
+    """Draw the tokens per second of each mode over the context, and next to it the tokens per verify step."""
     contexts = [point["context"] for point in points]
     for way in points[0]["tok_s"] if points else ():
         axes.plot(contexts, [point["tok_s"][way] for point in points], marker="o", label=f"{way}, tokens/s")

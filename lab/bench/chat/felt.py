@@ -42,7 +42,7 @@ def measure(wanted: EngineSpec, cold: int, warm: int, moved: Callable[[], None] 
 
 
 def _warm(client: Client, questions: int, moved: Callable[[], None]) -> tuple[int, list[float]]:
-    """The tokens of a new question, and the times to the first text of its answers."""
+    """Return the tokens of a new question, and the times to the first token of its answers."""
     before = [_said("user", FIRST), _said("assistant", "Night.")]
     question, tokens = _question(client)
     times = []
@@ -70,7 +70,7 @@ def _count(client: Client, text: str) -> int:
 
 
 def _first_text(client: Client, messages: list[dict[str, str]]) -> None:
-    """Ask, and come back with the first text; the rest is cancelled."""
+    """Send messages, return at the first token, and cancel the rest."""
     body = {"messages": messages, "temperature": 0, "max_tokens": 8, "stream": True}
     for event in client.stream("/v1/chat/completions", body):
         for choice in event.get("choices") or ():

@@ -1,4 +1,4 @@
-"""What the chat benchmark does with a loaded pair, and how long that will take: known before it begins."""
+"""Measurements of the chat benchmark on a loaded pair, and their planned duration."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -82,7 +82,7 @@ def total(asked: Sequence[AskedPrompt], way: str) -> Stats:
 
 
 def _over(name: str, asked: Sequence[AskedPrompt], bases: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """How many times as fast ways are as others, over the prompts that both ran: by sums, and by the median prompt."""
+    """Return the speed of modes relative to others, over the prompts that both ran: by sums, and by the median."""
     sums, medians = {}, {}
     for way, base in bases.items():
         both = [prompt for prompt in asked if {way, base} <= prompt.runs.keys()]

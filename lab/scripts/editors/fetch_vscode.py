@@ -31,7 +31,7 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 
 class Tools(NamedTuple):
-    """How to start both programs: `server` is the beginning of a command line, `variables` are the browser's."""
+    """Start of the server's command line, the browser, and the browser's environment variables."""
 
     server: list[str]
     browser: Path

@@ -1,7 +1,4 @@
-"""What an editor's user sees: Neovim's own UI protocol drawn into a grid of cells, one picture at every flush.
-
-Each picture is what a terminal would show at that moment, so "no flicker" is a statement about a list of them.
-"""
+"""Screen of Neovim: its UI protocol drawn into a grid of cells, with a picture at every flush."""
 
 import html
 from dataclasses import dataclass, field

@@ -48,7 +48,7 @@ class ScriptedServer(LanguageServer):
                 file.write(json.dumps({"event": event, **about}) + "\n")
 
     def answers(self, before: str, after: str) -> list[str]:
-        """What may stand between the two, each once."""
+        """Return the texts that may stand between the two, each once."""
         found = []
         for text in self.texts:
             if text.startswith(before) and text.endswith(after) and len(before) + len(after) <= len(text):

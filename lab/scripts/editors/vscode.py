@@ -207,9 +207,7 @@ def _replace(file: Path, text: str) -> None:
 
 @contextmanager
 def studio(tools: Tools, extension: Path, *texts: str) -> Iterator[Studio]:
-    """A Studio whose engine knows these texts, or the real one without any; all it starts ends with it, all it writes
-    goes.
-    """
+    """Yield a Studio whose engine knows these texts, or the real one without any; all of it ends and is removed."""
     top = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))  # short: a socket's path has about a hundred bytes
     variables = {**os.environ, "HOME": str(top), "LOCALDFLASH_HOME": str(top / "h"), "OMP_NUM_THREADS": "1"}
     data, extensions = top / "data", top / "extensions"

@@ -33,13 +33,13 @@ def fetch(version: str) -> Path:
 
 
 def environment(triton: Path) -> dict[str, str]:
-    """What a bare machine with that Triton would have."""
+    """Return the environment of a bare machine with that Triton."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     return kept | {"PYTHONPATH": f"{triton}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
 
 
 def compiled(module: str, triton: Path, chip: int) -> Facts:
-    """What a module of tests/kernels/cuda/aot prints of a chip; RuntimeError with its last words."""
+    """Return what a module of tests/kernels/cuda/aot prints of a chip; RuntimeError with its last words."""
     command = [sys.executable, "-m", f"tests.kernels.cuda.aot.{module}", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment(triton), capture_output=True, text=True, check=False)
     if done.returncode:

@@ -76,7 +76,7 @@ def _run(pair: "CudaPair", prompt: dict[str, Any], **sampling: Any) -> EmbeddedR
 
 
 def _summary(ways: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, Any]:
-    """Rates of one category so far; speed-up against plain decoding on this machine."""
+    """Return the rates of one category so far, and their ratio to decoding without drafts."""
     if not ways["plain"]:
         return {}
     answer: dict[str, Any] = {"prompts": len(ways["plain"]), "identical": f"{identical}/{len(ways['plain'])}"}
@@ -90,7 +90,7 @@ def _summary(ways: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, An
 
 
 def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) -> str:
-    """How many prompts get the same tokens from every way, at temperature 0.8 with a seed."""
+    """Count prompts that get the same tokens in every mode, at temperature 0.8 with a seed."""
     settings = {"temperature": 0.8, "top_p": 0.95, "top_k": 50, "seed": 5}
     same = 0
     for prompt in prompts:

@@ -1,7 +1,6 @@
 """Phase `llama`: llama.cpp's CUDA backend on the same file, built from its own sources for this chip.
 
-`llama-bench` gives plain decoding, and forwards of 8 and of 16 rows over a context, which cost what a verify costs
-there; but it asks for the logits of their last row only, so that a verify would cost a little more.
+`llama-bench` asks for the logits of the last row only, so a verify step of llama.cpp would cost a little more.
 """
 
 import json
@@ -51,7 +50,7 @@ def run(setup: Setup, report: BenchReport) -> None:
 
 
 def times(answer: list[dict[str, Any]]) -> dict[str, Any]:
-    """What `llama-bench -o json` found: milliseconds of a plain step, and of a forward of several rows."""
+    """Return milliseconds of a single-token step and of wider batches from the output of `llama-bench -o json`."""
     found: dict[str, Any] = {"commit": answer[0]["build_commit"], "backend": answer[0]["backends"]}
     for test in answer:
         ms = test["avg_ns"] / 1e6

@@ -1,4 +1,4 @@
-"""What the results say about the goals: a table for people, and `goals` in the results."""
+"""Goals of the CUDA engine and how the results compare with them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

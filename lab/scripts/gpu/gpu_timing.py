@@ -1,4 +1,4 @@
-"""How long launches take: replays of a captured graph between events on a GPU, wall time on a CPU."""
+"""Durations of launches: replays of a captured graph between events on a GPU, wall time on a CPU."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -71,5 +71,5 @@ def l2_bytes(device: torch.device) -> int:
 
 
 def copies_for_cold_l2(nbytes: int, device: torch.device) -> int:
-    """How many copies of so many bytes, used in turn, make sure that no cache holds the next one."""
+    """Return how many copies of so many bytes, used in turn, keep the next one out of the L2 cache."""
     return max(2, -(-4 * l2_bytes(device) // nbytes))

@@ -1,7 +1,7 @@
 """Phases `kernels` and `tuning`: microseconds and GB/s of every kernel of a step, with a cold L2.
 
-Launches go through distinct copies of the weights, or of the cache, four times the L2 in all, in one captured graph:
-what is timed is what a step sees, the boundary between kernels included. GB/s count weights, or keys and values, only.
+Launches go through distinct copies, four times the L2 in all, in one captured graph. GB/s count weights, or the KV
+cache, only.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What every phase gets: the device, the operations, where files go, and where results go."""
+"""Device, operations, folder and results file of every phase."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class BenchReport:
         self.put(**values)
 
     def phase(self, name: str) -> dict[str, Any]:
-        """What a phase has left, empty if it never ran."""
+        """Return the results of a phase, empty if it never ran."""
         found: dict[str, Any] = self.whole.get("phases", {}).get(name, {})
         return found
 
@@ -57,7 +57,7 @@ class Setup:
 
 
 def guarded(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What was measured, or why not; a CUDA error ends the phase, since nothing works after it."""
+    """Return what was measured, or the error; a CUDA error ends the phase, since nothing works after it."""
     try:
         return measure()
     except Exception as error:

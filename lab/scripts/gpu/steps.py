@@ -1,7 +1,6 @@
 """Phases `steps`, `acceptance` and `memory`: whole steps of a Qwen3-8B-shaped pair with random weights.
 
-The cache is filled with random keys and values, not by a prompt, and the state is set back before every step, so that
-each one is timed at exactly the context that is named.
+The KV cache is random and the state is reset before every step, so that each is timed at exactly the named context.
 """
 
 import gc
@@ -99,7 +98,7 @@ def weight_bytes(stepper: Stepper) -> dict[str, int]:
 
 
 class RandomContext:
-    """Sets a stepper to a context of random tokens, keys and values, as often as is asked for."""
+    """Resets a stepper to a context of random tokens and a random KV cache."""
 
     def __init__(self, stepper: Stepper, context: int) -> None:
         self._stepper, device = stepper, stepper.device
@@ -121,13 +120,13 @@ class RandomContext:
         stepper.documents_length.fill_(len(documents))
 
     def __call__(self) -> None:
-        """The same state before every step."""
+        """Reset the state."""
         self._stepper.state.copy_(self._state)
         self._stepper.tokens.copy_(self._tokens)
 
 
 def step_times(stepper: Stepper, context: int) -> dict[str, Any]:
-    """Milliseconds of a step by each way, and in steps of plain decoding."""
+    """Return milliseconds of a step by mode, and relative to a step without drafting."""
     runner, place = Runner(stepper), RandomContext(stepper, context)
     ms, drafted = {}, {}
     for way in WAYS:
@@ -174,10 +173,7 @@ def _use(stepper: Stepper, ops: Ops) -> None:
 
 
 def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
-    """Tokens a second through `CudaPair.step`, the host's work included, where a given number of drafts is right.
-
-    The drafter's block alone: in a text of random weights lookup would find matches that mean nothing.
-    """
+    """Measure tokens per second through `CudaPair.step` where a given number of the block's drafts is right."""
     stepper, original = pair.stepper, pair.stepper.ops
     prompt = torch.randint(stepper.target.config.vocab_size, (65 if tiny else 1025,)).tolist()
     count = 40 if tiny else 512
@@ -238,7 +234,7 @@ def _allocated(setup: Setup) -> int:
 
 
 def _memory(setup: Setup, pair: CudaPair, target: Path, drafter: Path, base: int) -> dict[str, Any]:
-    """What the planner predicted, and the peak since before the load."""
+    """Return the predicted memory, and the peak since before the load."""
     sizes = CudaSizes(target, drafter)
     predicted = total(sizes.parts(pair.stepper.context, sizes.drafters[0]))
     if setup.device.type != "cuda":

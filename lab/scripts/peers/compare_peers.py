@@ -1,11 +1,8 @@
-"""localdflash against llama.cpp itself, on the same two GGUF files, threads and prompts, greedy, in turn.
+"""localdflash against llama.cpp on the same two GGUF files, threads and prompts, greedy, interleaved.
 
 `python lab/scripts/peers/compare_peers.py --folder DIR --json FILE`; llama-server and llama-bench are built into DIR
-first, or taken from there. Two parts: plain decoding against `llama-bench`, which only times decodes, with flash
-attention and without; our daemon, drafting and plain, against `llama-server`, plain and with `--spec-type draft-dflash`
-at each draft length asked for. Both get the same requests (ids, a schema where the answer must be JSON) one prompt
-after the other. Times are decoding times, prompts excluded, as each program gives them. `--backend` is what runs our
-side.
+first. Two parts: our loop without drafts against `llama-bench`; our daemon against `llama-server`, without drafting and
+with `--spec-type draft-dflash` at each draft length. Times are decoding times as each program reports them.
 """
 
 import argparse
@@ -36,7 +33,7 @@ OURS = "localdflash"
 
 
 def compare_plain(binary: Path, options: Options, rounds: int) -> dict[str, Any]:
-    """Tokens a second of plain decoding from an empty context: our loop and `llama-bench`, in turn."""
+    """Return tokens per second without drafting, from an empty context: our loop and `llama-bench`, interleaved."""
     with LoadedPair(replace(options, draft=False)) as loaded:
         target, options = loaded.files.target, replace(options, backend=loaded.backend)
     command = [str(binary), "-m", str(target), "-t", str(options.threads), "-p", "0", "-n", str(PLAIN_TOKENS)]

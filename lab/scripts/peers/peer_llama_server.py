@@ -54,7 +54,7 @@ class LlamaServer:
     """A running `llama-server` for one request at a time; a context manager that starts and stops the process."""
 
     def __init__(self, binary: Path, target: Path, threads: int, mode: Sequence[str] = ()) -> None:
-        """Prepare the server; `mode` holds the options of speculative decoding, none for plain decoding."""
+        """Prepare the server; `mode` holds the options of speculative decoding, if any."""
         self._port = _free_port()
         self._command = [str(binary), "--model", str(target), "--host", "127.0.0.1", "--port", str(self._port)]
         self._command += ["--threads", str(threads), "--threads-batch", str(threads), "--parallel", "1"]
@@ -90,11 +90,9 @@ class LlamaServer:
             self._process.wait()
 
     def complete(self, ids: Sequence[int], max_tokens: int, schema: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Continue a prompt of token ids greedily, computed from scratch; with a schema by JSON that it admits.
+        """Continue a prompt of token ids greedily, from a cold cache; with a schema as JSON.
 
-        Returns `content`, `tokens` (ids; an end-of-text token is included) and `timings`: `prompt_n`, `prompt_ms`,
-        `predicted_n`, `predicted_ms` (from the end of the prompt) and, when anything was drafted, `draft_n` and
-        `draft_n_accepted`.
+        Returns `content`, `tokens` and `timings`, with `draft_n` and `draft_n_accepted` if anything was drafted.
         """
         request: dict[str, Any] = {
             "prompt": list(ids),

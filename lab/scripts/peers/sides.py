@@ -70,7 +70,7 @@ class DaemonSide:
             private.end(child, path)
 
     def plain(self) -> Self:
-        """The same daemon without drafts."""
+        """Return this daemon's side without drafts."""
         return replace(self, draft=False)
 
     def ask(self, question: PeerQuestion, max_tokens: int) -> PeerAnswer:
@@ -101,14 +101,12 @@ Side = DaemonSide | ServerSide
 
 
 def plain_of(side: str) -> str:
-    """The side of the same program that decodes plainly."""
+    """Return the name of the same program's side without drafting."""
     return f"{side.split(maxsplit=1)[0]} plain"
 
 
 def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> dict[str, Any]:
-    """Each side's rate and tokens a verify, how many times as fast we are, and how often the text is ours, and that of
-    its program's own plain decoding.
-    """
+    """Return each side's rate, tokens per verify step, our speed relative to it, and how often its text is ours."""
     categories = dict.fromkeys(category for category, _ in answers)
     found: dict[str, Any] = {"prompts": len(answers), "sides": {}}
     for name in answers[0][1]:

@@ -1,1 +1,1 @@
-"""What scripts that measure and tests share: engines that say what they are told, and terminals."""
+"""Engines, terminals and homes that scripts and tests share."""

@@ -1,9 +1,8 @@
-"""An engine that knows what comes: /complete answers from texts at once, to measure and test everything around a model.
+"""Engine that answers /complete at once from known texts, to measure and test everything around a model.
 
-`COMMAND FILE... [--delay MS]`: listens where the daemon would, under the LOCALDFLASH_HOME it is given. A request whose
-text around the cursor stands in one of the files gets what is missing: to the end of the line, or after a line that
-opens a block (and on an empty one) to the next empty line. Between two lines it waits `--delay` milliseconds. Any other
-request gets an empty answer.
+`COMMAND FILE... [--delay MS]`: listens where the daemon would. A request whose text around the cursor stands in a file
+gets what is missing: to the end of the line, or after a line that opens a block to the next empty line. Any other
+request gets an empty answer. `--delay` is the time between two lines.
 """
 
 import argparse
@@ -35,9 +34,7 @@ END = {
 
 
 class Oracle:
-    """Knows what would be typed next. `live` and `most` count answers under way; `asked` are the bodies of all
-    requests.
-    """
+    """Source of known texts. `live` and `most` count answers under way; `asked` holds the request bodies."""
 
     def __init__(self, texts: list[str], delay: float = 0.0) -> None:
         self._texts, self._delay = texts, delay

@@ -1,7 +1,6 @@
-"""An engine for the language server whose answers are written down: what a pair writes after a prompt is kept in a
-file, with its probabilities, and cut anew by today's rules each time. What is not known yet is generated.
+"""Engine for the language server that records a pair's greedy answers in a file and cuts them by today's rules.
 
-Greedy answers alone. An answer takes `FIRST` and `EACH` for a token, of a time that may be virtual.
+Unknown answers are generated. An answer takes `FIRST`, and `EACH` for a token, of a time that may be virtual.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ AT_ONCE = 8  # tokens that are generated at a time
 
 
 class RecordedAnswer(msgspec.Struct):
-    """What a pair wrote after one prompt: tokens, the logarithms of their probabilities, and whether that is all."""
+    """Tokens that a pair wrote after one prompt, with their log probabilities; `ended` if that is all."""
 
     key: str
     tokens: list[int]
@@ -80,7 +79,7 @@ class Records:
 
 
 class RecordedEngine(CompletionClient):
-    """What the language server asks instead of the daemon."""
+    """Completion client of the language server, in place of the daemon."""
 
     def __init__(self, loaded: LoadedPair, path: Path) -> None:
         super().__init__(lambda _: None, lambda _: None)

@@ -33,10 +33,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: its steps, then its end. `status` other than 200 refuses the request, with `message` and `code`.
+    """Answer: its steps, then its end. `status` other than 200 refuses the request, with `message` and `code`.
 
-    Ends besides the proper ones: the connection is closed ("cut"), an error is reported ("error", with `message`),
-    nothing comes any more ("hang"), something comes that is not an event ("garbage").
+    Improper ends: the connection closes ("cut"), an error ("error"), nothing more ("hang"), no event ("garbage").
     """
 
     steps: Sequence[Step] = ()
@@ -113,7 +112,7 @@ def timings(answer: Answer, prompt: int) -> Json:
 
 
 def usage(answer: Answer, prompt: int) -> Json:
-    """The same in OpenAI's words."""
+    """Return the token counts of an answer in OpenAI's fields."""
     total, drafted, accepted = _totals(answer)
     return {
         "prompt_tokens": prompt,

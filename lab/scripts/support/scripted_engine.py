@@ -1,9 +1,7 @@
-"""A daemon whose answers are written down beforehand, to measure and test the chat from outside.
+"""Daemon with scripted answers, to measure and test the chat from outside.
 
-In a test: `with scripted(Answer.of("Hello")) as engine`. As a process: `COMMAND` with the root of the
-source tree on PYTHONPATH; it then takes its script from POST /script, or in SCRIPT of the environment. It listens
-where the daemon would, under the LOCALDFLASH_HOME it is given, and answers in the daemon's shapes. What was asked is in
-`asked`, or at GET /script. The script's last answer is given again when there are no more.
+In a test: `with scripted(Answer.of("Hello")) as engine`. As a process: `COMMAND`, with its script from POST /script or
+SCRIPT in the environment. Requests are in `asked`, or at GET /script. The last answer repeats.
 """
 
 import argparse

@@ -156,7 +156,7 @@ class Terminal:
             assert time.monotonic() < end, self.told("the program never stops writing")
 
     def written(self, since: int) -> str:
-        """What was written after so many bytes, without colours: available sooner than the screen, which is drawn."""
+        """Return the output after so many bytes, without colours: available sooner than the screen."""
         return _COLOURS.sub(b"", self.raw[since:]).decode("utf-8", "replace")
 
     def wait_written(self, wanted: str, since: int, seconds: float = PATIENCE) -> None:

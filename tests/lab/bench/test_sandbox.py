@@ -1,4 +1,4 @@
-"""What a program can do in the sandbox. What is asked of Linux's protections holds where this machine has them all."""
+"""Limits of the sandbox; those of Linux's protections hold where this machine has them all."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from localdflash.lab.bench.sandbox import run
 
 @pytest.fixture(scope="module")
 def shut() -> dict[str, str]:
-    """How programs are shut off here."""
+    """Protections that this machine has."""
     return run("").shut
 
 

@@ -76,7 +76,7 @@ def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path
 
 
 def drafts(pair: CudaPair, ids: list[int]) -> list[int]:
-    """What the drafter proposes after these ids."""
+    """Return the drafter's proposal after these ids."""
     pair.forget()
     pair.prefill(ids)
     pair.stepper.catch_up()

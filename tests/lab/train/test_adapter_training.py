@@ -1,4 +1,4 @@
-"""The loop: it learns, goes on as if it had never been stopped, and says what is wrong."""
+"""Training loop of adapters: it learns, resumes exactly, and refuses what is damaged."""
 
 import json
 from collections.abc import Iterator

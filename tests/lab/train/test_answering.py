@@ -1,4 +1,4 @@
-"""Many answers at a time: from a scripted engine, and from both real ones against plain decoding."""
+"""Many answers at a time: from a scripted engine, and from both real ones against single-token decoding."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,7 +111,7 @@ def plain(target: Any, prompt: list[int], count: int) -> tuple[list[int], np.nda
 
 
 def together(target: Any, prompts: list[list[int]], count: int) -> tuple[list[list[int]], list[np.ndarray]]:
-    """The same for several prompts at a time, the second half of them in slots that were used before."""
+    """Decode several prompts at a time, the second half of them in slots that were used before."""
     slots = range(len(prompts))
     for slot in slots:
         target.begin(slot, prompts[-1 - slot])

@@ -1,4 +1,4 @@
-"""What the written files say, read by the reference reader and by llama.cpp."""
+"""Contents of the written files, read by the reference reader."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the chat bench says of its runs: sums, medians, identity, shares."""
+"""Reports of the chat benchmark: sums, medians, identity, shares."""
 
 from types import SimpleNamespace
 from typing import Any, cast
