@@ -5,6 +5,7 @@ document's end. A position within a character is before it. Source: LSP 3.18, "T
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -13,7 +14,6 @@ from lsprotocol import types
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 
 _ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, see `framing`
-_CHUNK_CHARS = 1024  # characters of a long line that are measured at once
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -22,14 +22,6 @@ class LineColumn(NamedTuple):
 
     line: int
     column: int
-
-
-class Window(NamedTuple):
-    """Text before and after a position, and the line number where the text before begins."""
-
-    before: str
-    first_line: int
-    after: str
 
 
 class LineEdit(NamedTuple):
@@ -47,8 +39,7 @@ class Document:
         self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
         self._lines = _split(text)
         self._text: str | None = None  # joined, once somebody asks for it
-        self.size, self._zeros = len(text), text.count("\0")  # characters
-        self._longest = self.size  # characters that no line has more than
+        self.size = len(text)  # in characters
 
     @property
     def text(self) -> str:
@@ -57,10 +48,9 @@ class Document:
             self._text = "".join(self._lines)
         return self._text
 
-    @property
-    def line_count(self) -> int:
-        """Return the number of lines; the last one has no end and may be empty."""
-        return len(self._lines)
+    def line_end(self, number: int) -> str:
+        """Return the line end before a line, or of the first line."""
+        return "\r\n" if self._lines[max(number, 1) - 1].endswith("\r\n") else "\n"
 
     def line(self, number: int) -> str:
         """Return a line without its end."""
@@ -71,33 +61,14 @@ class Document:
         offset = sum(map(len, self._lines[: place.line])) + place.column
         return self.text[:offset], self.text[offset:]
 
-    def is_text(self, largest: int, longest_line: int) -> bool:
-        """Return whether the text has no NUL and stays within the limits for characters in all and on a line."""
-        if self._zeros or self.size > largest:
-            return False
-        if self._longest > longest_line:
-            self._longest = max(map(len, self._lines))
-        return self._longest <= longest_line
+    def longest_line(self) -> int:
+        """Return the length of the longest line in characters."""
+        return max(map(len, self._lines))
 
     def range(self, start: LineColumn, end: LineColumn) -> types.Range:
         """Return the range between two positions, in the client's units."""
         first, last = types.Position(start.line, self.units(start)), types.Position(end.line, self.units(end))
         return types.Range(first, last)
-
-    def window(self, place: LineColumn, before_characters: int, after_characters: int) -> Window:
-        """Return limited text before and after a position, at a cost of the returned text and the position's line."""
-        line, (number, column) = self._lines[place.line], place
-        before, length = [line[max(column - before_characters, 0) : column]], column
-        while length < before_characters and number:
-            number -= 1
-            before.append(self._lines[number][-(before_characters - length) :])
-            length += len(before[-1])
-        after, length, last = [line[column : column + after_characters]], len(line) - column, place.line
-        while length < after_characters and last < len(self._lines) - 1:
-            last += 1
-            after.append(self._lines[last][: after_characters - length])
-            length += len(after[-1])
-        return Window("".join(reversed(before)), number, "".join(after))
 
     def place(self, line: int, units: int) -> LineColumn:
         """Return the position of a client's line and column."""
@@ -123,15 +94,12 @@ class Document:
         old, self._lines[first : last + 1] = self._lines[first : last + 1], fresh
         self._text = None
         self.size += sum(map(len, fresh)) - sum(map(len, old))
-        self._longest = max(self._longest, *map(len, fresh), 0)
-        self._zeros += sum(line.count("\0") for line in fresh) - sum(line.count("\0") for line in old)
         return _edit(first, old, fresh)
 
     def replace_all(self, text: str) -> LineEdit:
         """Replace the whole text."""
         old, self._lines, self._text = self._lines, _split(text), None
-        self.size = self._longest = len(text)
-        self._zeros = text.count("\0")
+        self.size = len(text)
         return _edit(0, old, self._lines)
 
 
@@ -164,16 +132,9 @@ def _split(text: str) -> list[str]:
 def _column(line: str, units: int, encoding: Encoding) -> int:
     """Return how many characters of a line fit into so many units."""
     line = line[: max(units, 0)]  # a character has at least one unit
-    if encoding == "utf-32" or line.isascii():
+    if line.isascii():
         return len(line)
-    column = 0
-    while column < len(line) and (length := _length(line[column : column + _CHUNK_CHARS], encoding)) <= units:
-        column, units = column + _CHUNK_CHARS, units - length
-    low, high = column, min(column + _CHUNK_CHARS - 1, len(line))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _length(line[column:middle], encoding) <= units else (low, middle - 1)
-    return min(low, len(line))
+    return bisect_right(range(1, len(line) + 1), units, key=lambda count: _length(line[:count], encoding))
 
 
 def _length(text: str, encoding: Encoding) -> int:

@@ -21,6 +21,8 @@ from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.refusals import refusal
 from localdflash.server.spawn import connect
 
+RETRY_SECONDS = 5.0
+
 
 class Timings(TypedDict):
     """The statistics of an answer that are shown."""
@@ -46,9 +48,6 @@ def decode(data: bytes) -> Event:
         return msgspec.json.decode(data, type=Event)
     except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too
         raise refusal(data, 200) from None
-
-
-RETRY_SECONDS = 5.0  # seconds
 
 
 class CompletionSource(Protocol):
@@ -183,11 +182,9 @@ class DaemonSource:
         self.model = model
         self._connection = ClientConnection(address, decode)
 
-    async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+    def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionSource`."""
-        async with aclosing(self._connection.events("/complete", body)) as events:
-            async for event in events:
-                yield event
+        return self._connection.events("/complete", body)
 
     def close(self) -> None:
         """See `CompletionSource`."""

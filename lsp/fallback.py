@@ -55,17 +55,11 @@ def _item(document: Document, place: LineColumn, text: str, *, marked: bool) -> 
         filter_text=lines[0],
         insert_text_format=types.InsertTextFormat.PlainText,
         insert_text_mode=types.InsertTextMode.AsIs,
+        # Not every editor converts the line ends of a completion.
         text_edit=types.TextEdit(
-            document.range(start, place), (word + text).replace("\n", _line_end(document, place.line))
+            document.range(start, place), (word + text).replace("\n", document.line_end(place.line))
         ),
     )
-
-
-def _line_end(document: Document, line: int) -> str:
-    """Return the line end of the document around a line; not every editor converts those of a completion."""
-    if document.line_count == 1:
-        return "\n"
-    return "\r\n" if document.window(LineColumn(max(line, 1), 0), 2, 0).before == "\r\n" else "\n"
 
 
 def _shows_markdown(client: types.ClientCapabilities) -> bool:

@@ -5,8 +5,6 @@ ignored. pygls only gets valid messages.
 """
 
 import asyncio
-import json
-import re
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -15,14 +13,11 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
-from localdflash.lsp.framing import MalformedMessage
+from localdflash.lsp.framing import NOT_JSON
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 NOT_INITIALIZED = -32002
 _WITHOUT_PARAMS = {types.SHUTDOWN, types.EXIT}  # clients send null, {} or nothing
-
-_METHOD = re.compile(rb'(?<!\\)"method"\s*:\s*"([\w/$]+)"')
-_URI = re.compile(rb'(?<!\\)"uri"\s*:\s*"((?:[ !#-\[\]-~]|\\.)*)"')
 
 Json = dict[str, Any]
 
@@ -45,10 +40,8 @@ class RpcProtocol(LanguageServerProtocol):
 
     def receive(self, message: object) -> None:
         """Handle one message from the reader."""
-        if isinstance(message, MalformedMessage):
-            self._refuse(None, PARSE_ERROR, message.reason)
-            if message.excerpt:
-                self.lost(*_what_it_was(message.excerpt))
+        if message is NOT_JSON:
+            self._refuse(None, PARSE_ERROR, "a message is not JSON")
         elif isinstance(message, dict):
             self._dispatch(message)
         else:
@@ -151,13 +144,6 @@ def _uris(params: object) -> list[str]:
         case {"textDocument": {"uri": str(uri)}}:
             return [uri]
     return []
-
-
-def _what_it_was(excerpt: bytes) -> tuple[str, list[str]]:
-    """Return method and documents of a message, from its first and last bytes. Quotes within its texts are escaped."""
-    method = _METHOD.search(excerpt)
-    uris = [str(json.loads(b'"%s"' % uri)) for uri in _URI.findall(excerpt)]
-    return method[1].decode() if method else "", uris
 
 
 def _text(value: object, kind: Callable[[str], str]) -> str:

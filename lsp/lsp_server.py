@@ -8,8 +8,9 @@ notifications when it grows; others get the complete answer. Both get the text s
 import asyncio
 import os
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
-from localdflash.code.context.denied import Refusal
 from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter
@@ -43,8 +43,9 @@ STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """The range up to the cursor that an item replaces, and its text `head`; or those of a `selected` item of a
-    popup menu. `closed`: closers of the editor behind the range.
+    """Range that an item replaces, and its text: up to the cursor, or of a `selected` item of a popup menu.
+
+    `closed`: closers of the editor behind the range.
     """
 
     range: types.Range
@@ -84,7 +85,8 @@ class SuggestionServer(LanguageServer):
         self._generator = Generator(self._completer, self._beat, self.pace.answered, self._generated)
         self.next_edits = NextEdits(self.protocol.notify, self._spawn, lambda uri: self.completable(uri) is not None)
         self._active: Session | None = None
-        self._context: EditorContext | None = None
+        self._context = EditorContext([], self.protocol.documents, self._warn)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._told: dict[str, Any] = {}  # the last status
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -97,39 +99,29 @@ class SuggestionServer(LanguageServer):
     def _of(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
         if isinstance(engine, EngineSpec):
             return DaemonCompleter(engine, self._say, self._trouble), TypingPace()
-        from localdflash.lsp.foreign.remote_completer import RemoteCompleter  # where there is one, it takes 0.1 s
+        from localdflash.lsp.foreign.finding import RemoteCompleter  # where there is one, it takes 0.1 s
 
         return RemoteCompleter(engine, self._say, self._trouble), RemotePace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
         """Read the client's capabilities and options, before those of the server are announced."""
-        loop = asyncio.get_running_loop()
-
-        def warn(line: str) -> None:
-            loop.call_soon_threadsafe(self._warn, line)
-
+        self._loop = asyncio.get_running_loop()
         self.settings, wrong = LspSettings.of(params.initialization_options)
         for line in wrong:
-            loop.call_later(0, self._warn, line)
-        self._context = EditorContext(_roots(params), self.protocol.documents, warn)
+            self._loop.call_later(0, self._warn, line)
+        folders = [folder.uri for folder in params.workspace_folders or ()] or [params.root_uri or ""]
+        self._context = EditorContext(_folders(folders), self.protocol.documents, partial(self._later, self._warn))
 
     def ready(self) -> None:
         """Index the workspace, once the client has finished starting."""
-        if self._context:
-            loop = asyncio.get_running_loop()
-
-            def look_again() -> None:
-                loop.call_soon_threadsafe(self._look_again)
-
-            self._context.start(look_again)
+        self._context.start(partial(self._later, self._look_again))
         if isinstance(self._engine, RemoteServer):
             self._spawn(self._learn_model())  # finds out what the server can do, before the first key
 
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
         """Follow the folders that the editor has open."""
-        if self._context:
-            gone = [path_of(folder.uri) for folder in change.removed]
-            self._context.follow(_folders([folder.uri for folder in change.added]), gone)
+        gone = [path_of(folder.uri) for folder in change.removed]
+        self._context.follow(_folders([folder.uri for folder in change.added]), gone)
 
     async def suggest(self, params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         """Return the suggestions at a cursor."""
@@ -174,7 +166,8 @@ class SuggestionServer(LanguageServer):
         for offer in offers:
             self.tally.offered(offer.suggestion.name)
         if manual and not offers and session.silence:
-            self._tell(session.silence)
+            message = f"localdflash: {session.silence}"
+            self.window_show_message(types.ShowMessageParams(types.MessageType.Info, message))
         return offers
 
     def completable(self, uri: str) -> Document | None:
@@ -205,8 +198,7 @@ class SuggestionServer(LanguageServer):
         self.next_edits.close()
         await self._generator.close()
         self._completer.close()
-        if self._context:
-            self._context.close()
+        self._context.close()
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Log an internal error at the client, instead of showing it to the user at every key."""
@@ -216,8 +208,7 @@ class SuggestionServer(LanguageServer):
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, line))
 
     def _silence(self, uri: str, manual: bool) -> str:
-        refusal = self._context.refusal(uri) if self._context else Refusal.OUTSIDE
-        return silence(self.protocol.documents.get(uri), refusal, manual=manual)
+        return silence(self.protocol.documents.get(uri), self._context.refusal(uri), manual=manual)
 
     def _session(self, document: Document) -> Session:
         session = self.sessions.get(document.uri)
@@ -230,7 +221,6 @@ class SuggestionServer(LanguageServer):
         return session
 
     def _describe(self, uri: str) -> dict[str, Any]:
-        assert self._context
         return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
 
     async def _push(
@@ -246,15 +236,13 @@ class SuggestionServer(LanguageServer):
 
     def _opened(self, document: Document) -> None:
         self._leave(document.uri)  # where it was open already
-        if self._context:
-            self._context.opened(document.uri)
+        self._context.opened(document.uri)
         if self.settings.next_edit:
             self.next_edits.opened(document)
         self._pause(document.uri, 0)
 
     def _edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        if self._context:
-            self._context.changed(document, line, old, new)
+        self._context.changed(document, line, old, new)
         self.next_edits.edited(document, line, old, new)
 
     def _changed(self, document: Document) -> None:
@@ -273,8 +261,7 @@ class SuggestionServer(LanguageServer):
             timer.cancel()
         self._leave(uri)
         self.next_edits.closed(uri)
-        if self._context:
-            self._context.closed(uri)
+        self._context.closed(uri)
 
     def _leave(self, uri: str) -> None:
         if session := self.sessions.pop(uri, None):
@@ -282,8 +269,7 @@ class SuggestionServer(LanguageServer):
             self._active = None if self._active is session else self._active
 
     def _saved(self, uri: str) -> None:
-        if self._context:
-            self._context.saved(uri)
+        self._context.saved(uri)
 
     def _pause(self, uri: str, seconds: float) -> None:
         if timer := self._timers.pop(uri, None):
@@ -297,7 +283,7 @@ class SuggestionServer(LanguageServer):
 
     async def _rest(self, uri: str) -> None:
         """In a pause, look up context and have the engine read what is new."""
-        if not self._context or self.completable(uri) is None:
+        if self.completable(uri) is None:
             return
         session = self.sessions.get(uri)
         new = await self._context.look(uri, session.line if session else 0)
@@ -332,13 +318,14 @@ class SuggestionServer(LanguageServer):
     def _warn(self, line: str) -> None:
         self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"localdflash: {line}"))
 
-    def _tell(self, line: str) -> None:
-        """Show the user a requested message."""
-        self.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"localdflash: {line}"))
-
     def _say(self, line: str) -> None:
         """Log at the client."""
         self.window_log_message(types.LogMessageParams(types.MessageType.Info, f"localdflash: {line}"))
+
+    def _later(self, call: Callable[..., None], *arguments: str) -> None:
+        """Call a method on the event loop, from any thread."""
+        assert self._loop
+        self._loop.call_soon_threadsafe(call, *arguments)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -354,10 +341,6 @@ def _target(document: Document, place: LineColumn, selected: types.SelectedCompl
     line, language = document.line(place.line), language_of(document.uri, document.language)
     head, rest = line[: place.column], line[place.column :]
     return ItemTarget(types.Range(start, end), head, closed_after(language, head, rest), language)
-
-
-def _roots(params: types.InitializeParams) -> list[Path]:
-    return _folders([folder.uri for folder in params.workspace_folders or ()] or [params.root_uri or ""])
 
 
 def _folders(uris: Sequence[str]) -> list[Path]:

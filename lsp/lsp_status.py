@@ -1,6 +1,5 @@
 """The contents of the editor's status line: counts of suggestions, and why a document gets none. Nothing is stored."""
 
-import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -8,7 +7,6 @@ from localdflash.code.context.denied import Refusal
 from localdflash.lsp.document import Document
 from localdflash.lsp.generation import GenerationStats
 
-MAX_DOCUMENT_CHARS = 4_000_000  # characters of a document that is worth completing
 MAX_LINE_CHARS = 5_000  # characters: what has longer ones was not written by hand
 StatusKind = Literal["Normal", "Error", "Inactive"]
 
@@ -72,12 +70,6 @@ def _reason(document: Document | None, refusal: Refusal | None) -> str:
         return "the file is too large, or was not opened"
     if refusal:
         return f"{refusal.value}; ask by hand" if refusal is Refusal.GIT else refusal.value
-    if document.size > MAX_DOCUMENT_CHARS:
-        return "the file has more than 4 million characters"
-    if not document.is_text(MAX_DOCUMENT_CHARS, sys.maxsize):
+    if "\0" in document.text:
         return "the file is not text"
-    return (
-        ""
-        if document.is_text(MAX_DOCUMENT_CHARS, MAX_LINE_CHARS)
-        else f"a line has more than {MAX_LINE_CHARS} characters"
-    )
+    return f"a line has more than {MAX_LINE_CHARS} characters" if document.longest_line() > MAX_LINE_CHARS else ""

@@ -34,16 +34,10 @@ class _TrackedDocument:
         self.timer: asyncio.TimerHandle | None = None
         self.at_work = asyncio.Lock()
 
-    def wait(self, seconds: float, then: Callable[[], None]) -> None:
-        """Call `then` after a pause; a later call replaces it."""
-        self.stop()
-        self.timer = asyncio.get_running_loop().call_later(seconds, then)
-
     def stop(self) -> None:
         """Cancel the pending call."""
         if self.timer:
             self.timer.cancel()
-            self.timer = None
 
 
 class NextEdits:
@@ -70,8 +64,10 @@ class NextEdits:
     def changed(self, document: Document) -> None:
         """Look for the next edit after a pause, or at once if the last proposal was accepted."""
         if followed := self._followed.get(document.uri):
-            accepted = followed.trail.notified()
-            followed.wait(0 if accepted else PAUSE_SECONDS, lambda: self._spawn(self._look(document, followed)))
+            followed.stop()
+            pause = 0 if followed.trail.notified() else PAUSE_SECONDS  # notified: the last proposal was accepted
+            loop = asyncio.get_running_loop()
+            followed.timer = loop.call_later(pause, lambda: self._spawn(self._look(document, followed)))
 
     def closed(self, uri: str) -> None:
         """Forget a document."""

@@ -1,9 +1,7 @@
-"""The suggestions of one document: the shown one while the typed text agrees; else one generated before or ahead; else
-the one being generated; and only then a new request.
+"""The suggestions of one document, from those shown or generated before if possible.
 
-The prompt of a request is cut at an *anchor*, the start of the line where a run of typing began. Text typed behind the
-anchor goes after the prompt, where the model's own text goes. Typing and accepting only append, so the engine computes
-only the newest token, and a generation that agrees with the typed text continues.
+The prompt of a request is cut at an *anchor*, the start of the line where a run of typing began. Typing and accepting
+only append text behind the anchor, so the engine computes only the newest token.
 """
 
 import asyncio
@@ -39,10 +37,9 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, co
 
 @dataclass(frozen=True)
 class Cursor:
-    """A request for suggestions. Lines of `before` and `after` end with line feeds.
+    """A request for suggestions, `manual`: by hand. Lines of `before` and `after` end with line feeds.
 
-    `manual`: requested by hand; `current`: whether nothing has changed since; `closed`: closers of the editor between
-    `before` and `after`, see `closed`.
+    `current`: whether nothing has changed since; `closed`: closers of the editor between `before` and `after`.
     """
 
     before: str
@@ -83,9 +80,7 @@ class Pulse:
 
 
 class Session:
-    """The suggestions of one document. `describe` returns the fields of a request besides the text around the
-    cursor.
-    """
+    """The suggestions of one document. `describe` returns the fields of a request besides the text."""
 
     def __init__(self, uri: str, generator: Generator, pulse: Pulse, pace: TypingPace, describe: Describe) -> None:
         self.uri = uri
@@ -111,8 +106,10 @@ class Session:
         try:
             return await self._offers(cursor, current)
         except asyncio.CancelledError:
-            if current():
-                self._abandon()  # the client takes its newest request back, and nobody typed
+            if current():  # the client takes its newest request back, and nobody typed
+                self._begin()
+                if not (self.shown and self.shown.rest(self._typed)):
+                    self._stop()
             raise
 
     async def _offers(self, cursor: Cursor, current: Callable[[], bool]) -> list[Offer]:
@@ -120,7 +117,8 @@ class Session:
         if cursor.manual:
             return await self._several(spot, typed, current)
         while current():
-            suggestion = self._find(spot, typed)
+            shown = self.shown if self.shown and self.shown.spot == spot and self.shown.rest(typed) else None
+            suggestion = shown or self._known.find(spot, typed)
             if suggestion is None:
                 if not worth_asking(cursor) or not await self._still(current):
                     return []
@@ -149,10 +147,7 @@ class Session:
         return None
 
     def changed(self, text: str) -> str:
-        """Record that the text changed; return the inserted part of the shown suggestion, if it agrees.
-
-        If it disagrees, the generation stops within one step, and the suggestion is not shown again.
-        """
+        """Record that the text changed; return the inserted part of the shown suggestion, if it agrees."""
         spot, before = self._spot, self._typed
         if spot is None:
             return ""
@@ -169,7 +164,8 @@ class Session:
             if shown.rest(before):
                 self._pace.refused()
             self._set_aside(shown, before)
-        if self._generator.busy and not self._agrees(typed):
+        growing = [one for one in self._generator.growing if one.spot == self._spot]
+        if self._generator.busy and (typed is None or all(one.rest(typed) is None for one in growing)):
             self._stop()
         self._begin()
         if typed is None or rest is None or not typed.startswith(before):
@@ -177,9 +173,7 @@ class Session:
         return typed[len(before) :]
 
     def dismiss(self, name: str) -> None:
-        """Drop the shown suggestion because the user dismissed it. Clients also report suggestions that they drop at
-        a key, which are ignored.
-        """
+        """Drop the shown suggestion, if the user dismissed it: clients also report those that they drop at a key."""
         if self.shown and self.shown.name == name and self._typed == self._offered:
             self._dismissed = (self.shown.spot, self.shown.typed + self.shown.text)
             self._pace.refused(dismissed=True)
@@ -210,12 +204,6 @@ class Session:
         self.shown = None
         self._stop()
 
-    def _abandon(self) -> None:
-        """Handle that the newest request was cancelled."""
-        self._begin()
-        if not (self.shown and self.shown.rest(self._typed)):
-            self._stop()
-
     def _begin(self) -> int:
         self._turn += 1
         self._pulse.beat()
@@ -242,12 +230,6 @@ class Session:
             self._spot, self.shown = spot, None
             if self._generator.growing:
                 self._stop()
-
-    def _find(self, spot: Anchor, typed: str) -> Suggestion | None:
-        shown = self.shown
-        if shown and shown.spot == spot and shown.rest(typed):
-            return shown
-        return self._known.find(spot, typed)
 
     async def _still(self, current: Callable[[], bool]) -> bool:
         """Wait as long as another key is likely; return whether none came."""
@@ -315,8 +297,12 @@ class Session:
 
     def _shown(self, suggestion: Suggestion, typed: str, text: str) -> list[Offer]:
         again = suggestion is self.shown
-        if not text.strip() or self._is_dismissed(suggestion):
+        if not text.strip():
             return []
+        if self._dismissed and self._dismissed[0] == suggestion.spot:
+            one, other = self._dismissed[1], suggestion.typed + suggestion.text
+            if one.startswith(other) or other.startswith(one):
+                return []
         if not again and not self._pace.confident(suggestion.confidence, len(typed) - len(suggestion.typed)):
             return []
         self.shown, self._offered = suggestion, typed
@@ -324,21 +310,10 @@ class Session:
             asyncio.get_running_loop().call_soon(self._ahead, suggestion)  # once the answer is on its way
         return [Offer(suggestion, text, self._turn)]
 
-    def _is_dismissed(self, suggestion: Suggestion) -> bool:
-        """Return whether the user dismissed the same text here, or one with the same beginning."""
-        if self._dismissed is None or self._dismissed[0] != suggestion.spot:
-            return False
-        one, other = self._dismissed[1], suggestion.typed + suggestion.text
-        return one.startswith(other) or other.startswith(one)
-
     def _set_aside(self, shown: Suggestion, typed: str) -> None:
         """Keep the rest of a suggestion that the user typed over, as a likely draft."""
         self._left_over = shown.rest(typed) or ""
         self.shown = None
-
-    def _agrees(self, typed: str | None) -> bool:
-        growing = [suggestion for suggestion in self._generator.growing if suggestion.spot == self._spot]
-        return typed is not None and any(suggestion.rest(typed) is not None for suggestion in growing)
 
     def _stop(self) -> None:
         """Stop the generation of this document, and only of this one."""

@@ -6,16 +6,12 @@ answer, whether it was shown before, is being generated, or was generated ahead.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
 STOPPED, FAILED = "stopped", "failed"  # why a suggestion ended that was not wanted any more, or had no engine
-MAX_ANCHORS, MAX_SUGGESTIONS = (
-    64,
-    64,
-)  # spots remembered, and suggestions for each: looking through them takes microseconds
+MAX_ANCHORS, MAX_SUGGESTIONS = 64, 64  # anchors remembered, and suggestions for each
 MAX_CHARS = 16_000_000  # characters of all spots but the newest: each has the whole document
 
 _names = count(1)
@@ -58,11 +54,7 @@ class Suggestion:
             self.text, self.ended = whole_lines(self.text), reason
 
     def answers(self, typed: str) -> bool:
-        """Return whether the typed text needs no new generation, because this one continues it, may continue it, or was
-        empty.
-
-        A suggestion generated ahead does not answer before its text is typed.
-        """
+        """Return whether the typed text needs no new generation: this one continues it, may do so, or was empty."""
         rest = self.rest(typed) if typed.startswith(self.typed) else None
         if not rest:
             said_nothing = typed == self.typed and self.ended not in (STOPPED, FAILED)
@@ -82,20 +74,16 @@ class NewestSuggestions:
         self._spots.move_to_end(suggestion.spot)
         known.append(suggestion)
         del known[:-MAX_SUGGESTIONS]
-        while len(self._spots) > 1 and (len(self._spots) > MAX_ANCHORS or self._size() > MAX_CHARS):
+        while len(self._spots) > 1 and (
+            len(self._spots) > MAX_ANCHORS
+            or sum(len(spot.before) + len(spot.after) for spot in self._spots) > MAX_CHARS
+        ):
             self._spots.popitem(last=False)
 
     def find(self, spot: Anchor, typed: str) -> Suggestion | None:
         """Return the suggestion that answers: of those requested latest in the text, the newest."""
-        return max(self._answering(spot, typed), key=lambda found: len(found.typed), default=None)
-
-    def _answering(self, spot: Anchor, typed: str) -> Iterator[Suggestion]:
-        for suggestion in reversed(self._spots.get(spot, ())):
-            if suggestion.answers(typed):
-                yield suggestion
-
-    def _size(self) -> int:
-        return sum(len(spot.before) + len(spot.after) for spot in self._spots)
+        answering = (suggestion for suggestion in reversed(self._spots.get(spot, ())) if suggestion.answers(typed))
+        return max(answering, key=lambda found: len(found.typed), default=None)
 
 
 def whole_lines(text: str) -> str:

@@ -11,14 +11,13 @@ Only LSP goes to stdout: anything else that this process prints goes to stderr.
 import asyncio
 import logging
 import os
-import queue
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 from pygls.lsp.server import LanguageServer
@@ -28,29 +27,15 @@ from localdflash.base.system import process, unix_socket
 from localdflash.base.system.descriptor import set_blocking
 from localdflash.lsp.framing import FramingError, MessageReader
 from localdflash.lsp.json_rpc import RpcProtocol
+from localdflash.lsp.lsp_server import SuggestionServer
 
-CHUNK_BYTES = 65_536  # bytes
+CHUNK_BYTES = 65_536
 MAX_BACKLOG_BYTES = 64_000_000  # bytes that a client has not read yet
 PARENT_POLL_SECONDS = 2.0  # seconds between two looks at whether the editor's process is there
-MAX_READ_AHEAD_CHUNKS = 8  # chunks
 FLUSH_SECONDS = 2.0  # seconds for the last bytes to an editor that does not read
 
 Create = Callable[[], LanguageServer]
 T = TypeVar("T")
-
-
-class Writer(Protocol):
-    """The sending end of a connection."""
-
-    @property
-    def stuck(self) -> bool:
-        """Return whether the client is gone, or far behind in reading."""
-
-    def write(self, data: bytes) -> None:
-        """Send, without waiting."""
-
-    def close(self) -> None:
-        """Close: nothing more comes."""
 
 
 def quiet() -> None:
@@ -70,13 +55,13 @@ def serve_socket(create: Create, listener: socket.socket) -> int:
     return 0
 
 
-async def serve_connection(server: LanguageServer, chunks: AsyncIterator[bytes], writer: Writer) -> int:
+async def serve_connection(server: LanguageServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
     """Serve one editor to the end; return an exit code that tells whether it shut down properly."""
     protocol = server.protocol
     assert isinstance(protocol, RpcProtocol)
     protocol.set_writer(writer)
     parent = asyncio.create_task(_parent_gone(server, protocol.initialized))
-    reading = asyncio.create_task(_read(protocol, chunks, writer))
+    reading = asyncio.create_task(_read(protocol, reader, writer))
     try:
         await asyncio.wait((parent, reading), return_when=asyncio.FIRST_COMPLETED)
         return protocol.exit_code if protocol.exit_code is not None else int(not protocol.was_shut_down)
@@ -84,22 +69,27 @@ async def serve_connection(server: LanguageServer, chunks: AsyncIterator[bytes],
         for task in (parent, reading):
             task.cancel()
         await asyncio.gather(parent, reading, return_exceptions=True)
-        await _close(server)
+        for future in list(protocol._request_futures.values()):
+            future.cancel()
+        if isinstance(server, SuggestionServer):
+            await server.close()
         writer.close()
 
 
-async def _read(protocol: RpcProtocol, chunks: AsyncIterator[bytes], writer: Writer) -> None:
-    reader = MessageReader()
-    async for chunk in chunks:
-        try:
-            for message in reader.feed(chunk):
-                protocol.receive(message)
-                await asyncio.sleep(0)  # a request's handler begins before the next message changes the document
-                if protocol.exit_code is not None or writer.stuck:
-                    return
-        except FramingError as error:
-            protocol.refuse_connection(f"{error}; the connection is closed")
-            return
+async def _read(protocol: RpcProtocol, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    messages = MessageReader()
+    with suppress(ConnectionError):
+        while chunk := await reader.read(CHUNK_BYTES):
+            try:
+                for message in messages.feed(chunk):
+                    protocol.receive(message)
+                    await asyncio.sleep(0)  # a request's handler begins before the next message changes the document
+                    stuck = writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES
+                    if protocol.exit_code is not None or stuck or writer.is_closing():
+                        return
+            except FramingError as error:
+                protocol.refuse_connection(f"{error}; the connection is closed")
+                return
 
 
 async def _parent_gone(server: LanguageServer, initialized: asyncio.Event) -> None:
@@ -112,15 +102,6 @@ async def _parent_gone(server: LanguageServer, initialized: asyncio.Event) -> No
     with suppress(psutil.NoSuchProcess):
         while parent.is_running() and parent.status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(PARENT_POLL_SECONDS)
-
-
-async def _close(server: LanguageServer) -> None:
-    """Cancel the server's pending work for its client."""
-    for future in list(server.protocol._request_futures.values()):
-        future.cancel()
-    close: Callable[[], Awaitable[None]] | None = getattr(server, "close", None)
-    if close:
-        await close()
 
 
 async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
@@ -161,13 +142,13 @@ class _Threads(ThreadPoolExecutor):
 
 async def _accept(create: Create, listener: socket.socket) -> int:
     """Run a task for every connection; all end with this one."""
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: set[asyncio.Task[int]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if unix_socket.is_of_somebody_else(writer.get_extra_info("socket")):
             writer.close()
             return
-        task = asyncio.create_task(_serve_stream(create(), reader, writer))
+        task = asyncio.create_task(serve_connection(create(), reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -182,40 +163,20 @@ async def _accept(create: Create, listener: socket.socket) -> int:
     return 0
 
 
-async def _serve_stream(server: LanguageServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await serve_connection(server, _of_stream(reader), _Stream(writer))
-
-
-async def _of_stream(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    with suppress(ConnectionError):
-        while chunk := await reader.read(CHUNK_BYTES):
-            yield chunk
-
-
-class _Stream:
-    """The writing end of a socket."""
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-
-    @property
-    def stuck(self) -> bool:
-        """See Writer."""
-        transport = self._writer.transport
-        return transport.is_closing() or transport.get_write_buffer_size() > MAX_BACKLOG_BYTES
-
-    def write(self, data: bytes) -> None:
-        """See Writer."""
-        if not self._writer.transport.is_closing():
-            self._writer.write(data)
-
-    def close(self) -> None:
-        """See Writer."""
-        self._writer.close()
-
-
 async def _serve_stdio(create: Create, source: int, sink: int) -> int:
-    return await serve_connection(create(), _of_descriptor(source), _Descriptor(sink))
+    """Serve through threads that copy, because a file, a terminal and /dev/null cannot be polled."""
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=_copy_in, args=(source, theirs), daemon=True).start()
+    copying = threading.Thread(target=_copy_out, args=(theirs, sink), daemon=True)
+    copying.start()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    try:
+        return await serve_connection(create(), reader, writer)
+    finally:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await writer.wait_closed()
+        copying.join(FLUSH_SECONDS)
 
 
 def _own_stdio() -> tuple[int, int]:
@@ -235,58 +196,19 @@ def _own_stdio() -> tuple[int, int]:
     return source, sink
 
 
-async def _of_descriptor(descriptor: int) -> AsyncIterator[bytes]:
-    """Read in a thread, because a file, a terminal and /dev/null cannot be polled."""
-    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes]()
-    room = threading.Semaphore(MAX_READ_AHEAD_CHUNKS)
-
-    def pump() -> None:
-        chunk = b"-"
-        with suppress(RuntimeError):  # the loop is closed
-            while chunk:
-                room.acquire()
-                try:
-                    chunk = os.read(descriptor, CHUNK_BYTES)
-                except OSError:
-                    chunk = b""
-                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-
-    threading.Thread(target=pump, daemon=True).start()
-    while chunk := await chunks.get():
-        room.release()
-        yield chunk
+def _copy_in(source: int, connection: socket.socket) -> None:
+    with suppress(OSError):
+        while chunk := os.read(source, CHUNK_BYTES):
+            connection.sendall(chunk)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
 
 
-class _Descriptor:
-    """Write in a thread: an editor that does not read must not block the loop."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._given = self._written = 0  # bytes
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._thread.start()
-
-    @property
-    def stuck(self) -> bool:
-        """See Writer."""
-        return not self._thread.is_alive() or self._given - self._written > MAX_BACKLOG_BYTES
-
-    def write(self, data: bytes) -> None:
-        """See Writer."""
-        if data:
-            self._given += len(data)
-            self._waiting.put(data)
-
-    def close(self) -> None:
-        """See Writer; waits a limited time for the last bytes to be read."""
-        self._waiting.put(b"")
-        self._thread.join(FLUSH_SECONDS)
-
-    def _write(self) -> None:
-        with suppress(OSError):  # nobody reads any more
-            while data := self._waiting.get():
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(self._descriptor, view) :]
-                self._written += len(data)
+def _copy_out(connection: socket.socket, sink: int) -> None:
+    with suppress(OSError):
+        while chunk := connection.recv(CHUNK_BYTES):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(sink, view) :]
+    with suppress(OSError):  # the editor reads no more
+        connection.shutdown(socket.SHUT_RDWR)

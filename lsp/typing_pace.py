@@ -5,14 +5,10 @@ without a key. The required confidence is learned: rejections raise it a little 
 `ACCEPTANCE_SHARE` of the shown suggestions are accepted, however well calibrated the model is.
 """
 
-MAX_GAP_SECONDS = 1.0  # seconds: a longer one is a pause, not typing
-MAX_DELAY_SECONDS = 0.15  # seconds
+MAX_GAP_SECONDS = 1.0  # a longer one is a pause, not typing
+MAX_DELAY_SECONDS = 0.15
 NEWEST_WEIGHT = 0.1  # weight of the newest gap, or answer
-START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = (
-    0.1,
-    0.03,
-    0.6,
-)  # confidence that is asked for at first, at least and at most
+START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.1, 0.03, 0.6  # that a shown suggestion needs
 ACCEPTANCE_SHARE = 0.12  # share of suggestions that are accepted
 LEARNING_RATE = 0.03  # by which one suggestion moves what is asked for
 DOUBT_PER_CHARACTER = 0.75  # what a typed character that agrees leaves of the doubt

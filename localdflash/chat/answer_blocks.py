@@ -1,7 +1,6 @@
-"""Finds the parts of an answer that may change files, in order: fences, diffs, and search/replace blocks.
+"""Find the parts of an answer that may change files, in order: fences, diffs, and search/replace blocks.
 
-Read line by line, not by a Markdown parser: a diff or a search/replace block ends where it says itself, even if one
-of its lines looks like the end of the fence around it.
+Not by a Markdown parser: a diff or a search/replace block may contain a line that looks like the end of its fence.
 """
 
 import re
@@ -43,14 +42,11 @@ AnswerBlock = Fence | SearchReplace | FilePatch
 
 def find_blocks(answer: str) -> list[AnswerBlock]:
     """Return the blocks of an answer, without those in its thoughts."""
-    return _BlockReader(_remove_thoughts(answer)).read()
-
-
-def _remove_thoughts(answer: str) -> str:
-    """Return the text after the thoughts; "" while the model is still thinking."""
     if end := _THOUGHT_END.search(answer):
-        return answer[end.end() :]
-    return "" if answer.lstrip().startswith("<think>") else answer
+        answer = answer[end.end() :]
+    elif answer.lstrip().startswith("<think>"):
+        return []
+    return _BlockReader(answer).read()
 
 
 class _BlockReader:
@@ -90,7 +86,12 @@ class _BlockReader:
         name = naming.path_in_info(info) or naming.path_above(self._above(), info)
         before = len(self._found)
         self._at = first
-        while self._at < end and self._holds_marks(info, inside):
+        texts = [at for at, line in enumerate(inside) if line.strip()]
+        marked = naming.is_diff(info) or any(
+            _SEARCH.match(inside[at]) for at in texts[:2]
+        )  # else code, with marks as text
+        marked = marked or (bool(texts) and patches.is_diff_start(inside, texts[0]))
+        while self._at < end and marked:
             if not self._marked(end):
                 self._at += 1
         if len(self._found) > before:  # the mark at the end may be further down than it seemed
@@ -100,14 +101,6 @@ class _BlockReader:
             return
         self._at = end + 1
         self._found.append(self._plain(info, inside, name, end))
-
-    @staticmethod
-    def _holds_marks(info: str, inside: list[str]) -> bool:
-        """Return whether to look for diffs and search/replace blocks inside; code may contain such marks as text."""
-        first = [at for at, line in enumerate(inside) if line.strip()][:2]
-        if naming.is_diff(info) or any(_SEARCH.match(inside[at]) for at in first):
-            return True
-        return bool(first) and patches.is_diff_start(inside, first[0])
 
     def _plain(self, info: str, inside: list[str], name: str, end: int) -> AnswerBlock:
         closed = end < len(self._lines)
@@ -141,12 +134,11 @@ class _BlockReader:
         """Return the file named in the lines above, the fence's included; else that of the previous block."""
         for line in reversed(self._lines[max(self._at - 4, 0) : self._at]):
             fence = _FENCE.match(line)
-            if (
-                found := naming.path_in_info(fence[3])
-                if fence
-                else naming.path_above(line, "") or naming.path_in_comment(line)
-            ):
-                return found
+            named = (
+                naming.path_in_info(fence[3]) if fence else naming.path_above(line, "") or naming.path_in_comment(line)
+            )
+            if named:
+                return named
             if line.strip() and not fence:
                 break
         last = self._found[-1] if self._found else None

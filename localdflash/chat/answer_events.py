@@ -1,7 +1,8 @@
 """Read the events of a streamed answer."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -25,11 +26,6 @@ class ChunkStep(Struct):
     accepted: int
     sizes: list[int]
     ms: float
-
-    def record(self) -> StepRecord:
-        """Return the step as a message stores it."""
-        drafter = "" if self.drafter in NO_DRAFTER else self.drafter
-        return StepRecord(drafter, self.drafted, self.accepted, tuple(self.sizes), self.ms)
 
 
 class ChunkTimings(Struct):
@@ -93,54 +89,66 @@ _chunks = msgspec.json.Decoder(Chunk)
 
 
 def decode_chunk(data: bytes) -> Chunk:
-    """Decode an event.
-
-    Raises the error that the event reports; LocaldflashError if the event is malformed.
-    """
+    """Decode an event; raise the error that it reports, or LocaldflashError if it is malformed."""
     try:
         chunk = _chunks.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise refusal(data, 200) from None
     if chunk.error is not UNSET:
         raise error_of({"error": chunk.error}, 500)
-    if chunk.step and not _is_consistent(chunk.step):
+    step = chunk.step
+    if step and not (0 <= step.accepted <= min(step.drafted, len(step.sizes)) and min(step.sizes, default=0) >= 0):
         raise LocaldflashError("the server reported an inconsistent step; is it another version?")
     return chunk
 
 
-def _is_consistent(step: ChunkStep) -> bool:
-    return 0 <= step.accepted <= min(step.drafted, len(step.sizes)) and min(step.sizes, default=0) >= 0
+AnswerPart = tuple[str, StepRecord | None]
 
 
-class ArrivalRate:
-    """Rate at which an answer arrived by the client's clock, for servers that report none.
+class Replay:
+    """Comparison of a repeated answer with `text`, the text already shown, so that no text is shown twice."""
 
-    The time starts with the first text: the time before it belongs to the prompt.
-    """
+    def __init__(self) -> None:
+        self.text = ""
+        self._again: list[AnswerPart] | None = None  # what came since the answer was asked for again, while it is known
+        self._length = 0  # of its text
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._first: float | None = None
-        self._last = 0.0
+    def begin_again(self) -> None:
+        """Start over: the answer arrives once more, from its start."""
+        self._again, self._length = [] if self.text else None, 0
 
-    def arrived(self) -> None:
-        """Record that text arrived."""
-        self._last = self._clock()
-        if self._first is None:
-            self._first = self._last
+    def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[AnswerPart]]:
+        """Return whether the answer differs and starts over, and the parts to show now."""
+        if self._again is None:
+            self.text += text
+            return False, [(text, step)]
+        self._again.append((text, step))
+        known, self._length = self.text[self._length :], self._length + len(text)
+        if known.startswith(text):
+            if self._length == len(self.text):
+                self._again = None
+            return False, []
+        if text.startswith(known):
+            self._again, new = None, text[len(known) :]
+            self.text += new
+            return False, [(new, step and _last_tokens(step, len(new.encode("utf-8", "replace"))))]
+        return True, self._all_anew()
 
-    def of(self, tokens: int) -> float | None:
-        """Return tokens per second for `tokens` in all, without the first; None if too little is known."""
-        if self._first is None or tokens < 2 or self._last - self._first < MIN_PACE_SECONDS:
-            return None
-        return (tokens - 1) / (self._last - self._first)
+    def finish(self) -> tuple[bool, list[AnswerPart]]:
+        """Return the same at the end: an answer shorter than before differs."""
+        return (True, self._all_anew()) if self._again is not None else (False, [])
+
+    def _all_anew(self) -> list[AnswerPart]:
+        told, self._again = self._again or [], None
+        self.text = "".join(text for text, _ in told)
+        return told
 
 
 class AnswerReader:
     """State of an answer, requested at `asked`, as far as its events have arrived."""
 
     def __init__(self, settings: ChatSettings, asked: float) -> None:
-        self.model = ""
+        self.model, self.replay = "", Replay()
         self._settings, self._asked = settings, asked
         self._reason = ""
         self._ttft_ms: float | None = None
@@ -148,45 +156,45 @@ class AnswerReader:
 
     def begin_again(self) -> None:
         """Reset, because the answer is requested again."""
-        self._writer, self._pace = ThoughtWriter(), ArrivalRate()
+        self.replay.begin_again()
+        self._writer = ThoughtWriter()
+        self._first = self._last = 0.0  # time of the first and the last text
         self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
 
-    def take(self, chunk: Chunk) -> tuple[str, StepRecord | None] | None:
-        """Return the text and step that an event adds, if any."""
+    def take(self, chunk: Chunk) -> tuple[bool, list[AnswerPart]]:
+        """Return whether the answer differs from before and starts over, and the parts that an event adds."""
         self.model = chunk.model or self.model
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
         choice = chunk.choices[0] if chunk.choices else ChunkChoice()
         self._reason = choice.finish_reason or self._reason
-        text = self._text(choice.delta)
+        text = self._writer.add_thought(choice.delta.reasoning_content or choice.delta.reasoning or "")
+        text += self._writer.add_answer(choice.delta.content) if choice.delta.content else ""
         if text:
-            self._pace.arrived()
-        if text and self._ttft_ms is None:
-            self._ttft_ms = round((time.perf_counter() - self._asked) * 1e3, 1)
-        return (text, chunk.step.record() if chunk.step else None) if text or chunk.step else None
-
-    def _text(self, delta: ChunkDelta) -> str:
-        """Return the text of an event; separate thoughts are written before the answer, in the format of `thoughts`."""
-        thought = self._writer.add_thought(delta.reasoning_content or delta.reasoning or "")
-        return thought + (self._writer.add_answer(delta.content) if delta.content else "")
+            self._last = time.perf_counter()
+            self._first = self._first or self._last
+            self._ttft_ms = self._ttft_ms or round((self._last - self._asked) * 1e3, 1)
+        step = None
+        if chunk.step:
+            drafter = "" if chunk.step.drafter in NO_DRAFTER else chunk.step.drafter
+            step = StepRecord(drafter, chunk.step.drafted, chunk.step.accepted, tuple(chunk.step.sizes), chunk.step.ms)
+        return self.replay.push(text, step) if text or step else (False, [])
 
     def finish(self, *, ours: bool) -> Finish:
         """Return why the answer ended. The daemon calls the end of the context "length" too."""
         if self._reason == "length":
             most = self._settings.max_tokens or 0
-            tokens = answer_numbers(self._timings, self._usage).get("tokens", 0)
+            tokens = _answer_numbers(self._timings, self._usage).get("tokens", 0)
             return "context" if ours and not 0 < most <= tokens else "length"
-        match self._reason:
-            case "cancelled" | "repeat" as reason:
-                return reason
-            case _:
-                return "stop"
+        known: dict[str, Finish] = {"cancelled": "cancelled", "repeat": "repeat"}
+        return known.get(self._reason, "stop")
 
     def numbers(self, *, ours: bool) -> dict[str, Any]:
         """See `Message.numbers`."""
-        numbers = answer_numbers(self._timings, self._usage)
-        if not numbers.get("tokens_per_second") and (rate := self._pace.of(numbers.get("tokens", 0))):
-            numbers["tokens_per_second"] = round(rate, 1)
+        numbers = _answer_numbers(self._timings, self._usage)
+        tokens, seconds = numbers.get("tokens", 0), self._last - self._first  # the time before belongs to the prompt
+        if not numbers.get("tokens_per_second") and tokens > 1 and seconds >= MIN_PACE_SECONDS:
+            numbers["tokens_per_second"] = round((tokens - 1) / seconds, 1)
         if self._ttft_ms is not None:
             numbers["ttft_ms"] = self._ttft_ms
         if self.model:
@@ -196,16 +204,13 @@ class AnswerReader:
         return numbers
 
 
-def answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
+def _answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[str, Any]:
     """Return the statistics that the server reports."""
     numbers: dict[str, Any] = {}
     if usage:
         details = usage.prompt_tokens_details
-        numbers = {
-            "tokens": usage.completion_tokens,
-            "prompt_tokens": usage.prompt_tokens,
-            "cached_tokens": details.cached_tokens if details else None,
-        }
+        cached = details.cached_tokens if details else None
+        numbers = {"tokens": usage.completion_tokens, "prompt_tokens": usage.prompt_tokens, "cached_tokens": cached}
     if timings:
         numbers |= {
             "tokens": timings.predicted_n,
@@ -228,8 +233,20 @@ def _merge_drafters(steps: Mapping[str, int] | None) -> dict[str, int] | None:
     """Merge the names for no drafter, so that they match `StepRecord`."""
     if steps is None:
         return None
-    merged: dict[str, int] = {}
+    merged = Counter[str]()
     for drafter, count in steps.items():
-        name = "" if drafter in NO_DRAFTER else drafter
-        merged[name] = merged.get(name, 0) + count
-    return merged
+        merged["" if drafter in NO_DRAFTER else drafter] += count
+    return dict(merged)
+
+
+def _last_tokens(step: StepRecord, size: int) -> StepRecord:
+    """Return the last tokens of a step whose text has `size` bytes; a token across the cut is cut."""
+    sizes: list[int] = []
+    for token in reversed(step.sizes):
+        if size <= 0:
+            break
+        sizes.insert(0, min(token, size))
+        size -= token
+    before = len(step.sizes) - len(sizes)
+    accepted = max(step.accepted - before, 0)
+    return StepRecord(step.drafter, max(step.drafted - before, accepted), accepted, tuple(sizes), step.ms)

@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
@@ -22,40 +24,36 @@ Look = Callable[[str], None]  # gets "starting" or "loading" again and again, se
 T = TypeVar("T")
 
 
-class ServerSource(Protocol):
-    """Way to reach a server, repeatedly. The given callables are called on the event loop."""
+class ServerSource(ABC):
+    """Way to reach a server, repeatedly. The given callables are called on the event loop.
 
-    restarts: bool  # whether `open` may be tried again when the engine is gone
+    `restarts`: whether `open` may be tried again if the server is gone. `pair`: this chat's; "": the default chat pair.
+    """
 
-    @property
-    def pair(self) -> str:
-        """Return the pair of this chat, whatever others have loaded; "" for the default chat pair."""
+    restarts = True
+    pair = ""
 
+    @abstractmethod
     async def open(self, say: Say, look: Look) -> "Address":
-        """Find or start the daemon, and wait until its model is loaded. Cancelling this stops the wait."""
+        """Find or start the server, and wait until its model is loaded. Cancelling this stops the wait."""
 
     def loaded(self, pair: str) -> None:
         """Record that this pair is loaded: the chat keeps it, and a restarted daemon loads it."""
+        self.pair = pair
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - a server that others use stays
         """Stop using the server."""
 
 
-class SharedDaemon:
+class SharedDaemon(ServerSource):
     """Daemon that editors and other commands share; started if none is running.
 
     `watched`: the screen shows the stages, so no lines are written about them.
     """
 
-    restarts = True
-
     def __init__(self, wanted: EngineSpec, *, watched: bool = True) -> None:
         self.wanted, self._watched = wanted, watched
-
-    @property
-    def pair(self) -> str:
-        """See `ServerSource`."""
-        return self.wanted.pair if "pair" in self.wanted.given else ""
+        self.pair = wanted.pair if "pair" in wanted.given else ""
 
     async def open(self, say: Say, look: Look) -> "Address":
         """See `ServerSource`."""
@@ -70,25 +68,21 @@ class SharedDaemon:
         try:
             return await run_in_thread(connected, say, look)
         except (KeyError, TypeError, ValueError):
-            told = f"what listens at {paths.engine_socket()} is no engine of localdflash"
-            raise LocaldflashError(told) from None
+            raise LocaldflashError(f"what listens at {paths.engine_socket()} is no engine of localdflash") from None
 
     def loaded(self, pair: str) -> None:
         """See `ServerSource`."""
-        self.wanted = _replace_pair(self.wanted, pair)
+        super().loaded(pair)
+        self.wanted = replace(
+            self.wanted, options={**self.wanted.options, "pair": pair}, given={*self.wanted.given, "pair"}
+        )
 
-    async def close(self) -> None:
-        """See `ServerSource`: it stays, for the others."""
 
-
-class PrivateDaemon:
-    """Daemon of this process alone, which ends with it. `watched`: see `SharedDaemon`."""
-
-    restarts = True
+class PrivateDaemon(SharedDaemon):
+    """Daemon of this process alone, which ends with it."""
 
     def __init__(self, wanted: EngineSpec, *, watched: bool = True) -> None:
-        self.wanted, self._watched = wanted, watched
-        self.pair = ""
+        super().__init__(wanted, watched=watched)
         self._child: subprocess.Popen[bytes] | None = None
 
     async def open(self, say: Say, look: Look) -> "Address":
@@ -105,10 +99,6 @@ class PrivateDaemon:
 
         return await run_in_thread(started, say, look)
 
-    def loaded(self, pair: str) -> None:
-        """See `ServerSource`."""
-        self.pair, self.wanted = pair, _replace_pair(self.wanted, pair)
-
     async def close(self) -> None:
         """See `ServerSource`."""
         if self._child:
@@ -122,7 +112,7 @@ class PrivateDaemon:
             self._child = None
 
 
-class NamedServer:
+class NamedServer(ServerSource):
     """Remote server with OpenAI's API. `model` "": its first model. `key_file` holds the bearer key."""
 
     restarts = False
@@ -137,17 +127,6 @@ class NamedServer:
 
         return Address.of_url(self.url, read_key(self.key_file) if self.key_file else "")
 
-    def loaded(self, pair: str) -> None:
-        """See `ServerSource`."""
-        self.pair = pair
-
-    async def close(self) -> None:
-        """See `ServerSource`."""
-
-
-def _replace_pair(wanted: EngineSpec, pair: str) -> EngineSpec:
-    return replace(wanted, options={**wanted.options, "pair": pair}, given={*wanted.given, "pair"})
-
 
 class _Abandoned(Exception):
     """Raised in the worker thread after the caller was cancelled."""
@@ -158,20 +137,12 @@ async def run_in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) ->
 
     If the caller is cancelled, the work ends at its next check.
     """
-    loop, given_up = asyncio.get_running_loop(), threading.Event()
-    future: asyncio.Future[T] = loop.create_future()
+    loop, given_up, done = asyncio.get_running_loop(), threading.Event(), Future[T]()
+    done.set_running_or_notify_cancel()
 
-    def on_loop(call: Callable[..., None], *arguments: object) -> None:
+    def on_loop(call: Callable[[str], None], line: str) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(call, *arguments)
-
-    def settle(result: T | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+            loop.call_soon_threadsafe(call, line)
 
     def looked(stage: str) -> None:
         if given_up.is_set():
@@ -180,12 +151,12 @@ async def run_in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) ->
 
     def run() -> None:
         try:
-            on_loop(settle, work(lambda line: on_loop(say, line), looked), None)
+            done.set_result(work(lambda line: on_loop(say, line), looked))
         except Exception as error:
-            on_loop(settle, None, error)
+            done.set_exception(error)
 
     threading.Thread(target=run, name="engine starts", daemon=True).start()
     try:
-        return await future
+        return await asyncio.wrap_future(done)
     finally:
         given_up.set()

@@ -16,7 +16,6 @@ from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, 
 from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_thread
 from localdflash.chat.messages import Finish, Message, StepRecord
 from localdflash.chat.request import openai_fields, own_fields, template_fields, wire_messages
-from localdflash.chat.resumed_answer import Replay
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.engine_spec import Others
 
@@ -154,9 +153,7 @@ class Answerer:
     def _lose(self) -> None:
         """Mark the server as gone: the next request looks for it again."""
         self._address = None
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
+        self._close_idle()
         self._enter("gone")
 
     async def close(self) -> None:
@@ -164,68 +161,56 @@ class Answerer:
         if self._opening:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
+        self._close_idle()
         await self._source.close()
 
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
     async def answer(
-        self,
-        messages: Sequence[Message],
-        settings: ChatSettings,
-        *,
-        system: str = "",
-        goes_on: bool = False,
+        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
     ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
         """Yield the answer to these messages, piece by piece; with `goes_on`, the continuation of the last message.
 
         Closing the generator stops the engine within a step. Raises what prevents an answer from starting, and errors
         that the server reports. If the server goes away for good in the middle, the answer ends with "gone".
         """
-        asked, replay = time.perf_counter(), Replay()
+        asked = time.perf_counter()
         body: dict[str, object] = {}
         reading: AnswerReader | None = None
         for restarts in range(MAX_RESTARTS + 1):
             try:
                 about = await self.ready()
+                from localdflash.chat import answer_events
+
                 if not reading:
                     settings = settings.resolved(about.sampling, about.context) if self.ours else settings
-                    reading = _make_reader(settings, asked)
-                    body = self._body(messages, settings, system, goes_on)
+                    reading = answer_events.AnswerReader(settings, asked)
+                    fields = own_fields(settings, goes_on=goes_on) if self.ours else openai_fields(settings)
+                    body = {"messages": wire_messages(messages, system, ours=self.ours)} | fields
                 async with aclosing(self._chunks({**body, "model": about.pair})) as chunks:
                     async for chunk in chunks:
-                        if not (told := reading.take(chunk)):
-                            continue
-                        for one in _make_events(*replay.push(*told)):
+                        for one in _make_events(*reading.take(chunk)):
                             yield one
-                for one in _make_events(*replay.finish()):
+                for one in _make_events(*reading.replay.finish()):
                     yield one
                 yield Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
                 return
             except ModelNotLoaded:
                 if not self._is_local or restarts == MAX_RESTARTS:
                     raise
-                await self._load_again()
+                await self.load(pair := self._source.pair)
+                self._say(f"{pair} had made room for another model: it is loaded again")
             except (EngineGone, DeviceFailed) as error:
                 self._lose()
                 if not self._source.restarts or restarts == MAX_RESTARTS:
-                    if not (reading and replay.text):
+                    if not (reading and reading.replay.text):
                         raise
                     yield Done("gone", reading.numbers(ours=self.ours), error)
                     return
-            replay.begin_again()
             if reading:
                 reading.begin_again()
-
-    def _body(
-        self,
-        messages: Sequence[Message],
-        settings: ChatSettings,
-        system: str,
-        goes_on: bool,
-    ) -> dict[str, object]:
-        asked: dict[str, object] = {"messages": wire_messages(messages, system, ours=self.ours)}
-        return asked | (own_fields(settings, goes_on=goes_on) if self.ours else openai_fields(settings))
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
         """Yield the events of one request; EngineGone if the stream breaks off."""
@@ -250,22 +235,17 @@ class Answerer:
         """
         if not self._is_local or not self._address or not self.about:
             return
-        about = {"model": self.about.pair, "max_tokens": 0}
-        body = {"messages": wire_messages(messages, system), **template_fields(settings), **about}
+        body = {"model": self.about.pair, "max_tokens": 0, "messages": wire_messages(messages, system)}
         with suppress(LocaldflashError):
-            await self._post("/v1/chat/completions", body)
+            await self._post("/v1/chat/completions", body | template_fields(settings))
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """Return the number of prompt tokens of these messages; None if the server does not report it."""
         about = await self.ready()
         if not self.ours:
             return None
-        body = {
-            "model": about.pair,
-            "messages": wire_messages(messages, system),
-            "count": True,
-            **template_fields(settings),
-        }
+        body = {"model": about.pair, "messages": wire_messages(messages, system), "count": True}
+        body |= template_fields(settings)
         told = (await self._again_if_gone("/apply-template", body)).get("tokens")
         if not isinstance(told, int):
             raise LocaldflashError("unexpected reply from the engine: no token count; is it another version?")
@@ -292,12 +272,6 @@ class Answerer:
         self.about = about = _parse_info(told)
         self._source.loaded(about.pair)
         return about
-
-    async def _load_again(self) -> None:
-        """Load this chat's pair again after it was unloaded for another."""
-        pair = self._source.pair
-        await self.load(pair)
-        self._say(f"{pair} had made room for another model: it is loaded again")
 
     async def _wait_for_others(self, pair: str, busy: ModelBusy) -> Others:
         self._say(f"{busy}; waiting to load {pair} ...")
@@ -360,12 +334,6 @@ def _import_client(*_: object) -> None:
     import localdflash.server.client  # noqa: F401
 
 
-def _make_reader(settings: ChatSettings, asked: float) -> "AnswerReader":
-    from localdflash.chat.answer_events import AnswerReader
-
-    return AnswerReader(settings, asked)
-
-
 def _parse_info(told: Mapping[str, Any]) -> ServerInfo:
     """Return the loaded model, from the answer of /ps, of /load or of /v1/models."""
     try:
@@ -379,11 +347,7 @@ def _parse_info(told: Mapping[str, Any]) -> ServerInfo:
             {str(part): int(size) for part, size in (told.get("memory") or {}).items()},
             str(told.get("rows") or ""),
             [str(name) for name in told["drafters"]] if "drafters" in told else None,
-            {
-                str(name): value
-                for name, value in (told.get("sampling") or {}).items()
-                if isinstance(value, int | float)
-            },
+            {name: value for name, value in (told.get("sampling") or {}).items() if isinstance(value, int | float)},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LocaldflashError("unexpected reply from the engine; is it another version?") from None

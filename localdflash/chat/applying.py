@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from localdflash.base.errors import LocaldflashError, UsageError
-from localdflash.base.files.paths import create_private
+from localdflash.base.files.json_file import replace_file
 from localdflash.base.system.descriptor import NEW, set_mode
 from localdflash.base.system.open_folder import OpenFolder
 from localdflash.chat.confined import WorkspaceFile, WorkspaceFolder, normalise_name, read_at
@@ -122,8 +122,7 @@ class Journal:
         if self._folder is None:
             return ""
         try:
-            create_private(self._folder)
-            _write_private(self._folder / f"{one.name}.json", msgspec.json.encode(one))
+            replace_file(self._folder / f"{one.name}.json", msgspec.json.encode(one).decode(), sync=True)
             for old in sorted(self._folder.glob("*.json"))[:-MAX_CHANGE_SETS]:
                 old.unlink(missing_ok=True)
         except OSError as error:
@@ -292,16 +291,3 @@ def _load_sets(folder: Path, root: str) -> list[_ChangeSet]:
             if one.root == root and one.name == path.stem and one.age >= 0:
                 found.append(one)
     return found
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    try:
-        with open(os.open(temporary, NEW, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -1,8 +1,7 @@
-"""Files of one folder that may be attached to a message: fuzzy search and reading.
+"""Files of one folder that may be attached to a message: fuzzy search and reading, which block.
 
-Only allowed files are listed or read: no secrets by name, no ignored files, no files of version control, and nothing
-outside the folder, not even through a link. A refusal is a UsageError of one line. Lookups block, so they belong in
-worker threads: the first one waits until the folder is listed.
+No secrets by name, no ignored files, no files of version control, and nothing outside the folder, not even through a
+link. A refusal is a UsageError of one line.
 """
 
 import os
@@ -11,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.fuzzy import FuzzyMatch, Haystack, match_positions
+from localdflash.chat.fuzzy import Haystack, match_positions
 from localdflash.chat.messages import Attachment
 
 if TYPE_CHECKING:
@@ -41,13 +40,6 @@ class FileMatch:
         return f"{self.path}:{self.symbol}" if self.symbol else self.path
 
 
-class _Definitions(NamedTuple):
-    """Definitions of all files, and the file of each."""
-
-    names: Haystack
-    paths: Sequence[str]
-
-
 class AttachableFiles:
     """Files below `root`. `say` receives lines for the user, from any thread."""
 
@@ -58,7 +50,7 @@ class AttachableFiles:
         self._listed, self._walking, self._indexing = threading.Event(), False, False
         self._walked = 0.0  # time.monotonic()
         self._names = Haystack((), "/")
-        self._defined = _Definitions(Haystack((), "."), ())
+        self._defined: tuple[Haystack, Sequence[str]] = Haystack((), "."), ()  # definitions, and the file of each
         self._recent: list[FileMatch] = []
         self._workspace: Workspace | None = None
         self._edition = -1
@@ -78,8 +70,7 @@ class AttachableFiles:
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
         """Return the best matches first: files, and definitions once these are indexed.
 
-        `box.py:ad` matches definitions in box.py. An empty query returns the latest mentions, then the files nearest to
-        the root.
+        `box.py:ad` matches definitions in box.py. An empty query returns the latest mentions, then files near the root.
         """
         self._refresh()
         recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
@@ -91,10 +82,7 @@ class AttachableFiles:
             hits += self._members(path, symbol, limit)
         else:
             hits += self._matches(query, limit)
-        unique: dict[str, FileMatch] = {}
-        for hit in hits:
-            unique.setdefault(hit.name, hit)
-        return list(unique.values())[:limit]
+        return list({hit.name: hit for hit in reversed(hits)}.values())[::-1][:limit]
 
     def exists(self, path: str) -> bool:
         """Return whether something other than a folder has this name, allowed or not."""
@@ -118,20 +106,20 @@ class AttachableFiles:
             text = _select_definition(below, part, text)
         elif part:
             text = _select_lines(below, part, text)
-        self._mentioned(FileMatch(below, part if symbol else ""))
+        hit = FileMatch(below, part if symbol else "")
+        self._recent = [hit, *(one for one in self._recent if one != hit)][:_MAX_RECENT]
         return Attachment("symbol" if symbol else "file", name, text)
 
     def _matches(self, query: str, limit: int) -> list[FileMatch]:
         names, (defined, paths) = self._names, self._defined
-        found: list[tuple[FuzzyMatch, FileMatch]] = []
-        for one in names.best(query, limit):
-            name = names.names[one.at]
-            found.append((one, FileMatch(name, "", match_positions(query, name))))
-        for one in defined.best(query, limit):
-            path, symbol = paths[one.at], defined.names[one.at]
-            marked = tuple(len(path) + 1 + at for at in match_positions(query, symbol))
-            found.append((one, FileMatch(path, symbol, marked)))
-        return [hit for one, hit in sorted(found, key=lambda pair: pair[0].tier)][:limit]
+        found: list[tuple[int, FileMatch]] = []
+        for tier, at in names.best(query, limit):
+            found.append((tier, FileMatch(names.names[at], "", match_positions(query, names.names[at]))))
+        for tier, at in defined.best(query, limit):
+            path, symbol = paths[at], defined.names[at]
+            marked = tuple(len(path) + 1 + one for one in match_positions(query, symbol))
+            found.append((tier, FileMatch(path, symbol, marked)))
+        return [hit for _, hit in sorted(found, key=lambda pair: pair[0])][:limit]
 
     def _members(self, path: str, symbol: str, limit: int) -> list[FileMatch]:
         """Return the definitions in a file that match `symbol`."""
@@ -189,7 +177,7 @@ class AttachableFiles:
             if (edition := workspace.edition) != self._edition:
                 defined = workspace.definitions()
                 names, paths = [one.qualified for one in defined], [one.path for one in defined]
-                self._defined, self._edition = _Definitions(Haystack(names, "."), paths), edition
+                self._defined, self._edition = (Haystack(names, "."), paths), edition
 
     def _full(self, path: str) -> str:
         return os.path.abspath(os.path.join(self.root, path))
@@ -230,8 +218,8 @@ class AttachableFiles:
 
         shown, found = clean_name(below), read_signature(f"{self.root}/{below}")
         if found is not None and found.size > MAX_ATTACHED_BYTES:
-            most = format_size(MAX_ATTACHED_BYTES)
-            raise UsageError(f"{shown}: {format_size(found.size)}: at most {most} of a file can be attached")
+            size, most = found.size >> 10, MAX_ATTACHED_BYTES >> 10
+            raise UsageError(f"{shown}: {size} KB: at most {most} KB of a file can be attached")
         data = read_bytes(self.root, below)
         if data is None:
             raise UsageError(f"{shown}: cannot be read")
@@ -242,9 +230,6 @@ class AttachableFiles:
         if "\0" in text:
             raise UsageError(f"{shown}: is no text in UTF-8")
         return text
-
-    def _mentioned(self, hit: FileMatch) -> None:
-        self._recent = [hit, *(one for one in self._recent if one != hit)][:_MAX_RECENT]
 
     def _tell(self, line: str) -> None:
         if line not in self._said:
@@ -261,13 +246,6 @@ def find_code_file(files: AttachableFiles) -> str:
     except OSError:
         return ""
     return next((name for name in names if language_of(name) and files.relative(name)), "")
-
-
-def format_size(count: int) -> str:
-    """Return a number of bytes in a readable unit."""
-    if count < 1024:
-        return f"{count} bytes"
-    return f"{count / 1024:.0f} KB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MB"
 
 
 def _select_lines(name: str, part: str, text: str) -> str:

@@ -1,10 +1,7 @@
 """A chat as one file: Markdown to read, JSON to process.
 
-Markdown: each message stands below a rule, a comment `<!-- message N -->` and a line with its author, unchanged; what
-it leaves open (a fence, a comment, an HTML block) is closed after it, so that it does not swallow the next one. If a
-message contains such a comment, another word is used throughout the file: `<!-- message' N -->`.
-
-JSON: `{"format", "schema", "session", "messages"}`, one message a line, every field as in `Message`.
+In Markdown each message stands below a rule, a comment `<!-- message N -->` and its author. Fences, comments and HTML
+blocks that it leaves open are closed. If a message has such a comment, all comments get another word: `message'`.
 """
 
 import json
@@ -14,7 +11,7 @@ import re
 import secrets
 import stat
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +44,9 @@ def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
 
     parser = MarkdownIt("commonmark").disable("inline")
     word = "message"
-    while any(f"<!-- {word} " in part for message in messages for part in _message_texts(message)):
+    while any(
+        f"<!-- {word} " in text for one in messages for text in (one.text, *(each.text for each in one.attachments))
+    ):
         word += "'"
     facts = (("Model", info.model), ("Folder", info.folder), ("Begun", _format_time(info.created)))
     parts = [
@@ -78,42 +77,26 @@ def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
     """Write a new file, or replace one, atomically. UsageError if it exists already, StoreFailed if that fails."""
     try:
         path = Path(os.path.realpath(path))  # a link stays one
-        mode = _check_replaceable(path, overwrite)
+        mode = path.stat().st_mode if path.exists() else None
+        if mode is not None and not stat.S_ISREG(mode):
+            raise UsageError(f"{path}: not a file; give another name")
+        if mode is not None and not overwrite:
+            raise UsageError(f"{path}: is there already; give another name")
         draft = path.with_name(f".{secrets.token_hex(8)}.part")
         try:
-            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            with draft.open("xb") as file:
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
             if mode is not None:
-                draft.chmod(mode)
-            os.replace(draft, path)
-        except BaseException:
+                draft.chmod(stat.S_IMODE(mode))
+            draft.replace(path)
+        finally:
             draft.unlink(missing_ok=True)
-            if mode is None:
-                path.unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise StoreFailed(f"{path}: cannot write: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"{str(path)!a}: no name for a file") from error
-
-
-def _check_replaceable(path: Path, overwrite: bool) -> int | None:
-    """Return the mode of the file to replace; None for a new file, whose name is then reserved."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        return None
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        raise UsageError(f"{path}: not a file; give another name")
-    if not overwrite:
-        raise UsageError(f"{path}: is there already; give another name")
-    return stat.S_IMODE(mode)
-
-
-def _message_texts(message: Message) -> tuple[str, ...]:
-    return (message.text, *(one.text for one in message.attachments))
 
 
 def _author_line(number: int, message: Message) -> str:
@@ -147,19 +130,9 @@ def _format_time(seconds: float) -> str:
 
 
 def _message_fields(message: Message) -> dict[str, Any]:
-    return {
-        "id": message.id,
-        "role": message.role,
-        "created": message.created,
-        "text": message.text,
-        "attachments": [{"kind": one.kind, "name": one.name, "text": one.text} for one in message.attachments],
-        "finish": message.finish,
-        "numbers": _replace_infinities(message.numbers),
-        "steps": [
-            {"drafter": o.drafter, "drafted": o.drafted, "accepted": o.accepted, "sizes": o.sizes, "ms": o.ms}
-            for o in message.steps
-        ],
-    }
+    fields = {name: getattr(message, name) for name in ("id", "role", "created", "text", "finish")}
+    fields["attachments"] = [asdict(one) for one in message.attachments]
+    return fields | {"numbers": _replace_infinities(message.numbers), "steps": [asdict(one) for one in message.steps]}
 
 
 def _replace_infinities(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """Lists of chats: the newest, and those that contain some words, each with its title and the passage that was found.
 
-A word is looked up in the index; the last one may be the beginning of a word. One that the index does not know as a
-word (`->`, or part of a text in Chinese, which has no spaces) is searched in the texts themselves.
+Words are looked up in the index; signs (`->`) and scripts without spaces are searched in the texts themselves.
 """
 
 import json
@@ -11,8 +10,8 @@ from dataclasses import dataclass, replace
 from sqlite3 import Connection
 from typing import Any
 
+from localdflash.chat.database import encode_text
 from localdflash.chat.messages import Message
-from localdflash.chat.schema import encode_text
 
 _INFO = """
     SELECT sessions.id, title, folder, model, system, sessions.created, updated, coalesce(depth, 0),

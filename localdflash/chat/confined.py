@@ -70,8 +70,11 @@ class WorkspaceFolder:
 
     def read(self, name: str) -> WorkspaceFile | None:
         """Return a file that may be changed, or None; UsageError if it is not a regular, small file."""
-        with refuse_os_errors(name), self.reach(name) as place:
-            return read_at(*place) if place else None
+        try:
+            with self.reach(name) as place:
+                return read_at(*place) if place else None
+        except OSError as error:
+            raise UsageError(f"cannot be read: {error.strerror}") from error
 
 
 def normalise_name(name: str) -> str:
@@ -90,15 +93,6 @@ def normalise_name(name: str) -> str:
     if len(os.fsencode(name)) > 1024 or any(len(os.fsencode(part)) > 255 for part in parts):
         raise UsageError("has too long a name")
     return "/".join(parts)
-
-
-@contextmanager
-def refuse_os_errors(name: str) -> Iterator[None]:
-    """Convert an OSError while reading into a UsageError."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}") from error
 
 
 def read_at(folder: OpenFolder, name: str) -> WorkspaceFile | None:

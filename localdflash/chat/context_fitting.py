@@ -19,9 +19,7 @@ _SUMMARY_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class FittedChat:
-    """Result of `plan_fit`: `dropped` leading messages are left out; the rest takes `tokens` of a `context` (0:
-    unknown).
-    """
+    """Result of `plan_fit`: `dropped` leading messages are left out. A `context` of 0 is unknown."""
 
     dropped: int
     tokens: int
@@ -64,10 +62,7 @@ async def plan_fit(
 
 
 async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> str:
-    """Return the model's summary of these messages; if they do not all fit, of the newest.
-
-    LocaldflashError if the model writes none. Cancelling this stops the engine.
-    """
+    """Return the model's summary of these messages; if they do not all fit, of the newest."""
     about = await answerer.ready()
     most = max(about.context // SUMMARY_SHARE, 1)
     asked = [*messages, Message("user", _SUMMARY_PROMPT)]

@@ -18,7 +18,6 @@ from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
 from localdflash.base.files import paths
 from localdflash.base.system import file_lock
 from localdflash.base.system.owner import is_open_to_others
-from localdflash.chat import schema
 
 LOCK_SECONDS = 5.0  # to wait for another process
 _POLL_SECONDS = 0.01
@@ -32,13 +31,65 @@ _REASONS = {
     sqlite3.SQLITE_TOOBIG: "a text of this size cannot be stored",
 }
 
+# Messages form a tree within their session, whose head is the newest message of the shown branch.
+_TOKENS = "tokenize='unicode61 remove_diacritics 2', prefix='1 2'"
+
+_CHATS = (
+    """CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, -- never one again that a deleted chat had
+        created REAL NOT NULL,
+        updated REAL NOT NULL,
+        head INTEGER,
+        title TEXT NOT NULL,
+        folder TEXT NOT NULL,
+        model TEXT NOT NULL,
+        system TEXT NOT NULL,
+        FOREIGN KEY (id, head) REFERENCES messages (session, id)
+    )""",
+    """CREATE TABLE messages (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        session INTEGER NOT NULL REFERENCES sessions (id),
+        parent INTEGER,
+        depth INTEGER NOT NULL, -- 1 for a root
+        created REAL NOT NULL,
+        role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
+        finish TEXT NOT NULL,
+        text TEXT NOT NULL,
+        attachments TEXT NOT NULL, -- JSON, as are numbers and steps: see store.py
+        numbers TEXT NOT NULL,
+        steps TEXT NOT NULL,
+        UNIQUE (session, id),
+        FOREIGN KEY (session, parent) REFERENCES messages (session, id)
+    )""",
+    "CREATE INDEX messages_by_parent ON messages (session, parent)",
+    "CREATE INDEX sessions_by_time ON sessions (updated)",
+    "CREATE INDEX sessions_by_head ON sessions (head)",
+    f"CREATE VIRTUAL TABLE texts USING fts5(text, content='messages', content_rowid='id', {_TOKENS})",
+    f"CREATE VIRTUAL TABLE titles USING fts5(title, content='sessions', content_rowid='id', {_TOKENS})",
+    *(
+        statement
+        for index, table, column in (("texts", "messages", "text"), ("titles", "sessions", "title"))
+        for statement in (
+            f"""CREATE TRIGGER {table}_added AFTER INSERT ON {table} BEGIN
+                INSERT INTO {index} (rowid, {column}) VALUES (new.id, new.{column});
+            END""",
+            f"""CREATE TRIGGER {table}_deleted AFTER DELETE ON {table} BEGIN
+                INSERT INTO {index} ({index}, rowid, {column}) VALUES ('delete', old.id, old.{column});
+            END""",
+            f"""CREATE TRIGGER {table}_changed AFTER UPDATE OF {column} ON {table}
+            WHEN old.{column} IS NOT new.{column} BEGIN
+                INSERT INTO {index} ({index}, rowid, {column}) VALUES ('delete', old.id, old.{column});
+                INSERT INTO {index} (rowid, {column}) VALUES (new.id, new.{column});
+            END""",
+        )
+    ),
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS,)
+
 
 class Presence:
-    """Lock on `<file>.lock`: shared by processes that use the file, exclusive for one that creates, checks or replaces
-    it.
-
-    The system releases it when the process dies.
-    """
+    """Lock on `<file>.lock`: shared by users of the file, exclusive to create, check or replace the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
@@ -63,7 +114,7 @@ class Presence:
             time.sleep(_POLL_SECONDS)
 
     def leave(self) -> None:
-        """Release the lock."""
+        """Release the lock. May be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -199,9 +250,8 @@ class Database:
     def _replaced(self, path: Path) -> tuple[sqlite3.Connection, str]:
         aside = _set_aside(path)
         try:
-            return _connect_file(
-                path, check=False
-            ), f"{path}: was damaged; it is now {aside.name}, and a new one begins"
+            told = f"{path}: was damaged; it is now {aside.name}, and a new one begins"
+            return _connect_file(path, check=False), told
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
@@ -238,20 +288,22 @@ def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
 
 def _connect(name: str, check: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(name, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
-    connection.text_factory = schema.decode_text
+    connection.text_factory = decode_text
     try:
-        if (found := schema.version(connection)) > len(schema.MIGRATIONS):
+        if (found := _version(connection)) > len(MIGRATIONS):
             raise StoreFailed(
                 f"{name}: version {found}, of a newer localdflash: update this one, which reads up to"
-                f" {len(schema.MIGRATIONS)}, or move the file away"
+                f" {len(MIGRATIONS)}, or move the file away"
             )
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON").fetchall()
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute("PRAGMA synchronous = FULL")
         if check and connection.execute("PRAGMA quick_check (1)").fetchone() != ("ok",):
-            raise _damage_error()
-        schema.migrate(connection)
+            damage = sqlite3.DatabaseError("pages do not fit together")
+            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damage
+        _migrate(connection)
     except BaseException:
         connection.close()
         raise
@@ -277,15 +329,45 @@ def _damaged_in_use(path: Path) -> StoreFailed:
     return StoreFailed(f"{path}: damaged; quit every other localdflash and start again to begin a new one")
 
 
-def _damage_error() -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError("pages do not fit together")
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
-
-
 def _is_damage(error: sqlite3.Error) -> bool:
     return _error_code(error) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _error_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """Return the number of migrations applied to the database; 0 for a new one."""
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(found)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Apply all missing migrations, or none; another process may be doing the same."""
+    if _version(connection) >= len(MIGRATIONS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for migration in MIGRATIONS[_version(connection) :]:
+            for statement in migration:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def encode_text(text: str) -> bytes:
+    """Return bytes for `CAST(? AS TEXT)`, so that any `str` can be stored: lone surrogates are encoded, too."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode_text(data: bytes) -> str:
+    """Return the text that `encode_text` got; damaged bytes do not hide the rest."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace")

@@ -1,16 +1,18 @@
 """Compare drafting with the baseline on the same turn: speed, and whether the text is identical."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 from localdflash.base.errors import EngineGone, UsageError
 from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 
+_WholeAnswer = tuple[str, Mapping[str, Any]]  # text, statistics
 DRAFT_ORDER = (False, True, True, False)  # drafting or not: neither gains by being first or last
 MAX_TOKENS = 256  # of each answer, where the settings do not bound it
 
@@ -43,14 +45,6 @@ class Comparison:
         return self.drafting.rate / self.plain.rate if self.plain.rate and self.drafting.rate else None
 
 
-@dataclass(frozen=True, slots=True)
-class _WholeAnswer:
-    """Text and statistics of one answer."""
-
-    text: str
-    done: Done
-
-
 async def compare_drafting(
     answerer: Answerer,
     messages: Sequence[Message],
@@ -70,9 +64,8 @@ async def compare_drafting(
     seed = secrets.randbits(31) if settings.seed is None else settings.seed
     settings = replace(settings, max_tokens=settings.max_tokens or MAX_TOKENS, seed=seed)
     say(Comparison(running="reading the conversation"))
-    await _request_answer(
-        answerer, asked, system, replace(settings, max_tokens=1, draft=False)
-    )  # the prompt is read only once
+    first = replace(settings, max_tokens=1, draft=False)
+    await _request_answer(answerer, asked, system, first)  # so that no measured answer reads the whole prompt
     heard: dict[bool, list[_WholeAnswer]] = {False: [], True: []}
     for number, draft in enumerate(DRAFT_ORDER, 1):
         say(_compare_answers(heard, f"answer {number} of {len(DRAFT_ORDER)}, {'drafting' if draft else 'plain'}"))
@@ -101,15 +94,15 @@ async def _request_answer(
                     parts.append(text)
                 case Done("gone" | "cancelled", _, error):
                     raise error or EngineGone("the engine gave up an answer of the comparison: try again")
-                case Done():
-                    return _WholeAnswer("".join(parts), event)
+                case Done(_, numbers):
+                    return "".join(parts), numbers
                 case _:
                     raise EngineGone("the engine was started again while it was measured: try again")
     raise EngineGone("the engine went away while it was measured: try again")
 
 
 def _compare_answers(heard: dict[bool, list[_WholeAnswer]], running: str) -> Comparison:
-    texts = {answer.text for answers in heard.values() for answer in answers}
+    texts = {text for answers in heard.values() for text, _ in answers}
     both = all(heard.values())
     return Comparison(
         _summarise(heard[False]), _summarise(heard[True]), identical=len(texts) == 1 if both else None, running=running
@@ -119,7 +112,7 @@ def _compare_answers(heard: dict[bool, list[_WholeAnswer]], running: str) -> Com
 def _summarise(answers: Sequence[_WholeAnswer]) -> ModeResult:
     if not answers:
         return ModeResult()
-    numbers = [answer.done.numbers for answer in answers]
+    numbers = [one for _, one in answers]
     first = [one["ttft_ms"] for one in numbers if "ttft_ms" in one]
     return ModeResult(
         median(one["tokens_per_second"] for one in numbers),

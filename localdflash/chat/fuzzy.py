@@ -1,8 +1,6 @@
-"""Find names by some of their letters, best first, fast enough for every key: 20 000 names in a few milliseconds.
+"""Find names by some of their letters, ignoring case, best first: 20 000 names in a few milliseconds.
 
-A match ranks, in this order, by: the last part of the name is what was typed, starts with it, contains it; the first
-letters of its words are it; the whole name contains it; its letters appear in the name in this order. Among equals the
-shorter name wins, and of scattered letters those that are closest together. Case does not matter.
+Among equal matches the shorter name wins, and of scattered letters those that are closest together.
 """
 
 import heapq

@@ -1,7 +1,6 @@
 """Files that a message mentions: `@path`, `@path:12-40`, `@path:Symbol`, and `@"path with spaces"`.
 
-The text is not changed. A mention counts if the file exists, or if the user picked it from a list; any other text after
-an @ is not a mention: an address, a decorator, a handle. Inside a code fence only picked mentions count.
+A mention counts if the file exists and the mention is in no code fence, or if the user picked it from a list.
 """
 
 import re

@@ -7,16 +7,13 @@ from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
 AttachmentKind = Literal["file", "symbol", "paste", "output"]
-# Why an answer ended; "" while it grows. "repeat": it said the same again and again. "gone": the engine went away in
-# the middle of it.
+# Why an answer ended; "" while it grows. "repeat": it repeated itself. "gone": the engine went away.
 Finish = Literal["", "stop", "length", "context", "repeat", "cancelled", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Text sent with a message: a file, one definition of it (`name` is then path:name), a paste, or what a program
-    printed.
-    """
+    """Text sent with a message: a file, a definition in it (`name` is path:name), a paste, or a command's output."""
 
     kind: AttachmentKind
     name: str

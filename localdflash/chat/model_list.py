@@ -1,7 +1,4 @@
-"""List, explain and download models through the command line in a child process.
-
-The chat therefore imports neither torch nor llama.cpp, and does not block or crash with them.
-"""
+"""List, explain and download models by commands in a child process, so that the chat does not block or crash."""
 
 import asyncio
 import json
@@ -23,11 +20,7 @@ FIT_SECONDS = 45.0  # headers of files that are not here are read from the hub
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """Entry of a list of pairs.
-
-    `memory`: approximate need, `download`: size to fetch, both "" if unknown. `why_not`: why the pair cannot run on
-    this machine, "" if it can.
-    """
+    """Entry of a list of pairs. `memory`: approximate need. `why_not`: why it cannot run on this machine."""
 
     id: str
     description: str
@@ -48,10 +41,7 @@ class PullProgress:
 
 
 async def list_models() -> list[ModelRow]:
-    """Return all pairs, registered or downloaded; those that cannot run on this machine come last.
-
-    LocaldflashError if they cannot be listed.
-    """
+    """Return all pairs, registered or downloaded; those that cannot run on this machine come last."""
     found = [_make_row(pair) for pair in await _run_json(LIST_SECONDS, "models", "list", "--json")]
     return sorted(found, key=lambda row: bool(row.why_not))
 
@@ -70,10 +60,7 @@ async def describe_model(spec: str) -> ModelRow:
 
 
 async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
-    """Download the missing files of a pair, and return its id; `show` receives the progress.
-
-    Raises LocaldflashError with the reason. Cancelling this stops the download; the next one resumes it.
-    """
+    """Download the missing files of a pair, and return its id. If cancelled, the next download resumes this one."""
     process = await _start_command("models", "pull", "--jsonl", "--", spec)
     assert process.stdout
     assert process.stderr
@@ -107,10 +94,7 @@ def _make_row(pair: Mapping[str, Any]) -> ModelRow:
 
 def _fit_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     needs = f"{gigabytes(plan['total'])} with a margin, {gigabytes(plan['free'])} of {plan['what']} are free"
-    if plan["fits"]:
-        yield f"Fits on {plan['backend']}: {needs}"
-    else:
-        yield f"Does not fit on {plan['backend']}: {needs}"
+    yield f"{'Fits' if plan['fits'] else 'Does not fit'} on {plan['backend']}: {needs}"
     if plan["verdict"]:
         yield plan["verdict"]
     yield f"Context: {plan['context']} of {plan['trained']} tokens"

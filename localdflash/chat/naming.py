@@ -8,91 +8,49 @@ import re
 from pathlib import PurePosixPath
 
 _MAX_LINE_CHARACTERS = 2_000  # characters of a line that may name a file
-_EXTENSIONS: dict[str, str] = {  # what fences are called -> endings of such files
+_NAMED_AS_EXTENSION = (
+    "cmake css csv dart java less lua nix php proto r rst scala scss sql svelte svg swift toml vim vue zig"
+)
+_LANGUAGES = {  # names of a language in fences, the usual one first -> extensions of such files
     "asm": "s asm",
     "bash": "sh bash",
     "c": "c h",
     "cfg": "cfg ini",
     "clojure": "clj cljs",
-    "cmake": "cmake",
-    "cpp": "cpp cc cxx hpp hh hxx h cu cuh",
-    "csharp": "cs",
-    "css": "css",
-    "csv": "csv",
+    "cpp c++ cc": "cpp cc cxx hpp hh hxx h cu cuh",
+    "csharp cs c#": "cs",
     "cuda": "cu cuh",
-    "dart": "dart",
     "elixir": "ex exs",
     "erlang": "erl hrl",
-    "go": "go mod",
+    "go golang": "go mod",
     "graphql": "graphql gql",
-    "haskell": "hs",
+    "haskell hs": "hs",
     "html": "html htm",
     "ini": "ini cfg conf",
-    "java": "java",
-    "javascript": "js mjs cjs jsx",
-    "json": "json jsonc",
+    "javascript js mjs": "js mjs cjs jsx",
+    "json jsonc": "json jsonc",
     "jsx": "jsx js",
     "julia": "jl",
-    "kotlin": "kt kts",
-    "less": "less",
-    "lua": "lua",
-    "make": "mk",
-    "markdown": "md markdown",
-    "nix": "nix",
+    "kotlin kt": "kt kts",
+    "make makefile": "mk",
+    "markdown md": "md markdown",
     "ocaml": "ml mli",
     "perl": "pl pm",
-    "php": "php",
-    "proto": "proto",
-    "python": "py pyi",
-    "r": "r",
-    "rst": "rst",
-    "ruby": "rb",
-    "rust": "rs",
-    "scala": "scala",
-    "scss": "scss",
-    "sh": "sh bash zsh",
-    "sql": "sql",
-    "svelte": "svelte",
-    "svg": "svg",
-    "swift": "swift",
-    "terraform": "tf",
-    "text": "txt",
-    "toml": "toml",
+    "python py python3 pyi": "py pyi",
+    "ruby rb": "rb",
+    "rust rs": "rs",
+    "sh shell zsh": "sh bash zsh",
+    "terraform tf hcl": "tf",
+    "text txt": "txt",
     "tsx": "tsx ts",
-    "typescript": "ts mts cts tsx",
-    "vim": "vim",
-    "vue": "vue",
+    "typescript ts": "ts mts cts tsx",
     "xml": "xml svg",
-    "yaml": "yaml yml",
-    "zig": "zig",
+    "yaml yml": "yaml yml",
+    **{name: name for name in _NAMED_AS_EXTENSION.split()},
 }
-_LANGUAGE_ALIASES = {
-    "py": "python",
-    "python3": "python",
-    "pyi": "python",
-    "js": "javascript",
-    "mjs": "javascript",
-    "ts": "typescript",
-    "rs": "rust",
-    "c++": "cpp",
-    "cc": "cpp",
-    "cs": "csharp",
-    "c#": "csharp",
-    "golang": "go",
-    "hs": "haskell",
-    "kt": "kotlin",
-    "md": "markdown",
-    "makefile": "make",
-    "rb": "ruby",
-    "shell": "sh",
-    "zsh": "sh",
-    "tf": "terraform",
-    "hcl": "terraform",
-    "txt": "text",
-    "yml": "yaml",
-    "jsonc": "json",
-}
-_KNOWN_SUFFIXES = {f".{ending}" for endings in _EXTENSIONS.values() for ending in endings.split()}
+_EXTENSIONS = {names.split()[0]: extensions.split() for names, extensions in _LANGUAGES.items()}
+_LANGUAGE_ALIASES = {name: names.split()[0] for names in _LANGUAGES for name in names.split()}
+_KNOWN_SUFFIXES = {f".{ending}" for endings in _EXTENSIONS.values() for ending in endings}
 _NAMES_WITHOUT_SUFFIX = {"Makefile", "Dockerfile", "Justfile", "LICENSE", "README", "CMakeLists.txt", ".gitignore"}
 _PATH = re.compile(r"[\w@+.\-/()\[\]]+")
 _ATTRIBUTE = re.compile(r"""\b(?:path|file|filename|title|name)\s*[=:]\s*(?:"([^"]+)"|'([^']+)'|([^\s,}"']+))""")
@@ -114,9 +72,7 @@ def language(info: str) -> str:
 def fits_language(info: str, path: str) -> bool:
     """Return whether a fence's language is that of a file."""
     name = PurePosixPath(path)
-    return (
-        name.suffix[1:].lower() in _EXTENSIONS.get(language(info), "").split() or language(info) == name.name.casefold()
-    )
+    return name.suffix[1:].lower() in _EXTENSIONS.get(language(info), ()) or language(info) == name.name.casefold()
 
 
 def path_in_info(info: str) -> str:

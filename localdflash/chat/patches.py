@@ -1,13 +1,11 @@
-"""Unified diffs as models write them: read from the lines of an answer, and placed in a file without guessing.
+"""Unified diffs as models write them, with wrong counts and line numbers: parsed, and placed without guessing.
 
-Line counts and line numbers in a hunk's head are often wrong. The counts are used if they agree with the lines;
-otherwise a hunk extends to the next head or to the end of its fence. A hunk belongs where it says, if its old lines are
-there; else to the only place where they are, first exactly, then ignoring blanks at the ends of lines.
+A hunk belongs where it says, if its old lines are there; else to the only place where they are, first exactly, then
+ignoring blanks at the ends of lines.
 """
 
 import ast
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -134,13 +132,9 @@ def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) 
 def _find_two(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
     """Return the first two occurrences. Searching one string takes linear time, however often a line repeats."""
     text, part = "\n".join(["", *lines, ""]), "\n".join(["", *wanted, ""])
-    starts: list[int] = []
-    if (found := text.find(part)) >= 0:
-        starts.append(found)
-        if (found := text.find(part, found + 1)) >= 0:
-            starts.append(found)
-    ends = [at for at, letter in enumerate(text) if letter == "\n"] if starts else []
-    return [bisect_right(ends, start) - 1 for start in starts]
+    first = text.find(part)
+    second = text.find(part, first + 1)
+    return [text.count("\n", 0, start) for start in (first, second) if start >= 0]
 
 
 def _splices_of_hunk(start: int, hunk: PatchHunk) -> list[Splice]:

@@ -4,17 +4,17 @@ Anybody may have written such a file, so it is sent only if the user has allowed
 are stored in `projects.json` in the data folder.
 """
 
-import json
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError, UsageError
-from localdflash.base.files.paths import create_private, data_folder
+from localdflash.base.files.json_file import read_json, write_json
+from localdflash.base.files.paths import data_folder
 
 FILE_NAME = "AGENTS.md"
-MAX_FILE_BYTES = 32 << 10  # bytes
+MAX_FILE_BYTES = 32 << 10
+MAX_DECISIONS_BYTES = 16 << 20
 _ROOT_MARKERS = (".git", ".hg", ".jj")  # what lies in the topmost folder of a project
 
 
@@ -52,18 +52,10 @@ def find_project_file(folder: Path) -> ProjectFile | None:
 
 def remember_decision(file: ProjectFile, allowed: bool) -> None:
     """Store the user's decision; LocaldflashError if it cannot be written."""
-    decided = _load_decisions() | {str(file.path): allowed}
     path = _decisions_path()
-    create_private(path.parent)
-    unfinished = ""
     try:
-        handle, unfinished = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-        with open(handle, "w", encoding="ascii") as stream:
-            json.dump(decided, stream)
-        os.replace(unfinished, path)
+        write_json(path, _load_decisions() | {str(file.path): allowed})
     except OSError as error:
-        if unfinished:
-            Path(unfinished).unlink(missing_ok=True)
         raise LocaldflashError(f"{path}: cannot be written: {error.strerror}; it is asked again") from error
 
 
@@ -73,8 +65,5 @@ def _decisions_path() -> Path:
 
 def _load_decisions() -> dict[str, bool]:
     """Return the decisions by path; a malformed file counts as empty."""
-    try:
-        found = json.loads(_decisions_path().read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return {path: one for path, one in found.items() if isinstance(one, bool)} if isinstance(found, dict) else {}
+    found = read_json(_decisions_path(), MAX_DECISIONS_BYTES)
+    return {path: one for path, one in found.items() if isinstance(one, bool)}

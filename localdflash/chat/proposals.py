@@ -1,11 +1,7 @@
-"""What an answer would change in the files of a workspace. Nothing is written here, and nothing is guessed.
+"""Changes of an answer to the files of a workspace. Nothing is written here, and nothing is guessed.
 
-```
-answer -> blocks -> the file each one names -> its text so far -> splices -> one Proposal for each file
-```
-
-A block that cannot be applied becomes a Proposal with a problem of its own; other blocks of the same file count without
-it. A fence without a file's name counts for the one attached file, if there is one and the fence is in its language.
+A block that cannot be applied becomes a proposal with a problem; other blocks of the same file count without it. A
+fence without a file's name counts for the one attached file, if there is one and the fence is in its language.
 """
 
 from collections.abc import Sequence
@@ -42,10 +38,7 @@ class FileProposal:
 
 
 def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[FileProposal]:
-    """Return the changes of an answer below a folder, in order; `attached`: the files that the question attaches.
-
-    Reads files: not for an event loop.
-    """
+    """Return the changes of an answer below a folder, in order; `attached`: the files that the question attaches."""
     drafts = _FileEdits(WorkspaceFolder(root), attached)
     for block in find_blocks(answer):
         drafts.take(block)

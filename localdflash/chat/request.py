@@ -10,13 +10,12 @@ from localdflash.text.thoughts import split
 
 def wire_messages(messages: Sequence[Message], system: str, *, ours: bool = True) -> list[dict[str, str]]:
     """Return the messages for the API; remote servers get no thoughts of earlier answers."""
-    before = [{"role": "system", "content": system}] if system else []
-    return [*before, *({"role": message.role, "content": _message_content(message, ours)} for message in messages)]
-
-
-def _message_content(message: Message, ours: bool) -> str:
-    text = prompt_text(message)
-    return text if ours or message.role != "assistant" else split(text)[1]
+    wire = [{"role": "system", "content": system}] if system else []
+    for message in messages:
+        text = prompt_text(message)
+        text = text if ours or message.role != "assistant" else split(text)[1]
+        wire.append({"role": message.role, "content": text})
+    return wire
 
 
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
@@ -34,10 +33,7 @@ def openai_fields(settings: ChatSettings) -> dict[str, object]:
 
 
 def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
-    """Return the fields of `openai_fields`, and all that the daemon knows, from resolved settings.
-
-    Sampling gets a seed, so that a repeated request returns the same answer.
-    """
+    """Return all fields of resolved settings; sampling gets a seed, so that a repeated request has the same answer."""
     fields = openai_fields(settings) | template_fields(settings, goes_on=goes_on)
     fields |= {"steps": True, "end_repeats": True}
     fields["reasoning_format"] = "none"  # one text, whose tokens have the sizes that the steps tell

@@ -1,8 +1,6 @@
 """Put a code block into a file: as its whole new text, or by replacing definitions of the same names.
 
-A block counts as the whole file only if it has everything that the file defines at its top level and keeps most of the
-rest; without a grammar, if it begins as the file does and keeps half of its lines. A block that says that it omits
-something never replaces more than it shows.
+A block that says that it omits something never replaces more than it shows.
 """
 
 import re
@@ -191,7 +189,7 @@ def _indent_like(code: Sequence[str], like: str) -> tuple[str, ...]:
 
 def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -> _Definition:
     """Return the whole definition whose name is on a line."""
-    column = len(lines[line].encode("utf-8", "replace")) - len(lines[line].lstrip().encode("utf-8", "replace"))
+    column = len(lines[line]) - len(lines[line].lstrip())  # blanks of one byte each
     node = root.descendant_for_point_range((line, column), (line, column))
     assert node is not None
     while (above := node.parent) is not None and above.parent is not None and above.type not in _HOLDERS:
@@ -202,27 +200,25 @@ def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, l
     while before is not None and before.type in _ATTRIBUTES and _last_row(before) == start - 1:
         start, before = before.start_point.row, before.prev_sibling
     lead = start
-    while before is not None and _is_leading_comment(before, lines) and _last_row(before) == lead - 1:
+    while (
+        before is not None
+        and "comment" in before.type
+        and _begins_line(before, lines)
+        and _last_row(before) == lead - 1
+    ):
         lead, before = before.start_point.row, before.prev_sibling
     top = node.parent is None or node.parent.parent is None
     return _Definition(name, kind, lead, start, _last_row(node) + 1, top, _is_alone(node, lines))
 
 
-def _is_leading_comment(node: "Node", lines: Sequence[str]) -> bool:
-    """Return whether a node is a comment alone on its lines."""
-    return "comment" in node.type and not _text_before(node, lines).strip()
+def _begins_line(node: "Node", lines: Sequence[str]) -> bool:
+    """Return whether only blanks precede a node on its first line."""
+    return not lines[node.start_point.row].encode("utf-8", "replace")[: node.start_point.column].strip()
 
 
 def _is_alone(node: "Node", lines: Sequence[str]) -> bool:
-    end = node.end_point
-    after = lines[end.row].encode("utf-8", "replace")[end.column :].decode("utf-8", "replace").strip(" \t;,")
-    return not _text_before(node, lines).strip() and (not after or after.startswith(("#", "//", "/*", "--")))
-
-
-def _text_before(node: "Node", lines: Sequence[str]) -> str:
-    """Return the text before a node on its first line."""
-    start = node.start_point
-    return lines[start.row].encode("utf-8", "replace")[: start.column].decode("utf-8", "replace")
+    after = lines[node.end_point.row].encode("utf-8", "replace")[node.end_point.column :].strip(b" \t;,")
+    return _begins_line(node, lines) and (not after or after.startswith((b"#", b"//", b"/*", b"--")))
 
 
 def _last_row(node: "Node") -> int:

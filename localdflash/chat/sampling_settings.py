@@ -1,7 +1,6 @@
 """The sampling settings of a chat, by the names that `/set` takes."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -52,53 +51,39 @@ class ChatSettings:
         expected, read = _PARSERS[name]
         try:
             return replace(self, **{name: read(value.strip())})
-        except ValueError:
+        except (ValueError, KeyError):
             raise UsageError(f"{name}: expected {expected}, found {value.strip()!r}") from None
 
 
-def _parse_auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda value: None if value.lower() == AUTO else read(value)
+def _number(
+    kind: type[float], low: float, high: float, unset: Sequence[str] = (AUTO,)
+) -> Callable[[str], float | None]:
+    """Return a parser of numbers in a range; `unset` words are parsed as None."""
 
-
-def _parse_number(low: float, high: float) -> Callable[[str], float]:
-    def read(value: str) -> float:
-        found = float(value)
-        if not (math.isfinite(found) and low <= found <= high):
+    def read(value: str) -> float | None:
+        if value.lower() in unset:
+            return None
+        found = kind(value)
+        if not low <= found <= high:  # which NaN is not
             raise ValueError
         return found
 
     return read
 
 
-def _parse_whole(high: int) -> Callable[[str], int]:
-    def read(value: str) -> int:
-        found = int(value)
-        if not 0 <= found <= high:
-            raise ValueError
-        return found
-
-    return read
-
-
-def _parse_seed(value: str) -> int | None:
-    return None if value in ("none", "off") else _parse_whole(2**63 - 1)(value)
-
-
-def _parse_switch(value: str) -> bool:
-    if value.lower() not in ("on", "off"):
-        raise ValueError
-    return value.lower() == "on"
+def _switch(value: str) -> bool:
+    return {"on": True, "off": False}[value.lower()]
 
 
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "temperature": ("a number from 0 to 10, or auto", _parse_auto(_parse_number(0, 10))),
-    "top_k": ("a whole number, 0 for all, or auto", _parse_auto(_parse_whole(2**31 - 1))),
-    "top_p": ("a number above 0, up to 1, or auto", _parse_auto(_parse_number(1e-6, 1))),
-    "min_p": ("a number from 0 to 1, or auto", _parse_auto(_parse_number(0, 1))),
-    "repetition_penalty": ("a number from 0.1 to 10, or auto", _parse_auto(_parse_number(0.1, 10))),
-    "seed": ("a whole number, or none", _parse_seed),
-    "max_tokens": ("a whole number, 0 for all the room there is, or auto", _parse_auto(_parse_whole(2**31 - 1))),
-    "thinking": ("on or off", _parse_switch),
-    "draft": ("on or off", _parse_switch),
+    "temperature": ("a number from 0 to 10, or auto", _number(float, 0, 10)),
+    "top_k": ("a whole number, 0 for all, or auto", _number(int, 0, 2**31 - 1)),
+    "top_p": ("a number above 0, up to 1, or auto", _number(float, 1e-6, 1)),
+    "min_p": ("a number from 0 to 1, or auto", _number(float, 0, 1)),
+    "repetition_penalty": ("a number from 0.1 to 10, or auto", _number(float, 0.1, 10)),
+    "seed": ("a whole number, or none", _number(int, 0, 2**63 - 1, ("none", "off"))),
+    "max_tokens": ("a whole number, 0 for all the room there is, or auto", _number(int, 0, 2**31 - 1)),
+    "thinking": ("on or off", _switch),
+    "draft": ("on or off", _switch),
 }
 SETTINGS = tuple(_PARSERS)

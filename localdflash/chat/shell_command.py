@@ -1,8 +1,4 @@
-"""Run a command of the user, `!command` in a chat; its output is attached to the next message.
-
-The command runs after the user has confirmed it, in the folder of the chat, without a terminal. Text of an answer is
-never run.
-"""
+"""Run a confirmed `!command` of the user in the folder of the chat; its output is attached to the next message."""
 
 import asyncio
 import re
@@ -27,10 +23,7 @@ def parse_command(text: str) -> str:
 
 
 async def run_command(command: str, folder: Path) -> Attachment:
-    """Return a command's output on both streams, and its exit code unless it is 0.
-
-    Cancelling this ends the command. UsageError if there is no shell.
-    """
+    """Return a command's output on both streams, and its exit code unless it is 0. Cancelling this ends the command."""
     try:
         process = await asyncio.create_subprocess_shell(
             command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, **apart()

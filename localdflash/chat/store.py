@@ -4,6 +4,7 @@ When a call returns, its changes are on the disk. Calls may come from any thread
 says what the file does not allow (full disk, read-only folder, damage); UsageError that there is no such chat.
 """
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,15 +12,16 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Self
 
-from localdflash.base.errors import StoreLost, UsageError
-from localdflash.chat import chat_listing, message_rows
+import msgspec
+
+from localdflash.base.errors import StoreFailed, StoreLost, UsageError
+from localdflash.chat import chat_listing
 from localdflash.chat.chat_listing import SessionInfo
-from localdflash.chat.database import INDEXES, Database
-from localdflash.chat.messages import Message
-from localdflash.chat.schema import encode_text
+from localdflash.chat.database import INDEXES, Database, encode_text
+from localdflash.chat.messages import Attachment, Message, StepRecord
 
-__all__ = ["ChatStore", "SessionInfo"]
-
+_COLUMNS = ("created", "role", "finish", "text", "attachments", "numbers", "steps")
+_PLACES = "?, ?, ?, " + ", ".join(["CAST(? AS TEXT)"] * 4)
 # Up from a message to its root.
 _BRANCH = f"""
     WITH RECURSIVE branch (id, parent, depth) AS (
@@ -27,9 +29,12 @@ _BRANCH = f"""
         UNION ALL
         SELECT above.id, above.parent, above.depth FROM branch JOIN messages AS above ON above.id = branch.parent
     )
-    SELECT messages.id, {", ".join(f"messages.{column}" for column in message_rows.COLUMNS)}
+    SELECT messages.id, {", ".join(f"messages.{column}" for column in _COLUMNS)}
     FROM branch JOIN messages ON messages.id = branch.id ORDER BY branch.depth
 """
+
+
+_steps_of = msgspec.json.Decoder(tuple[StepRecord, ...]).decode  # in a third of the time that `json` takes
 
 
 class ChatStore:
@@ -72,20 +77,16 @@ class ChatStore:
         With `before`, the message as it was stored: if another process has changed the text since, that stays, and this
         message becomes another version of it. Returns the message with its id.
         """
-        changes = ", ".join(
-            f"{column} = {place}"
-            for column, place in zip(message_rows.COLUMNS, message_rows.PLACES.split(", "), strict=True)
-        )
+        changes = f"({', '.join(_COLUMNS)}) = ({_PLACES})"
+        select = "SELECT session, parent, text FROM messages WHERE id = ?"
         with self._database.writing() as database:
-            found = database.execute(
-                "SELECT session, parent, text FROM messages WHERE id = ?", (message.id,)
-            ).fetchone()
+            found = database.execute(select, (message.id,)).fetchone()
             if found is None:
                 raise StoreLost(f"message {message.id} cannot be stored: its chat was deleted")
             session, parent, text = found
             if before is not None and text not in (before.text, message.text):
                 return _added(database, session, parent, message)
-            database.execute(f"UPDATE messages SET {changes} WHERE id = ?", (*message_rows.to_row(message), message.id))
+            database.execute(f"UPDATE messages SET {changes} WHERE id = ?", (*_to_row(message), message.id))
             database.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), session))
         return message
 
@@ -99,7 +100,7 @@ class ChatStore:
         """Return the messages of the shown branch, oldest first."""
         with self._database.reading() as database:
             found = database.execute(_BRANCH, (_head(database, session),)).fetchall()
-        return [message_rows.from_row(row) for row in found]
+        return [_from_row(row) for row in found]
 
     def versions(self, message: int) -> list[int]:
         """Return the ids of all messages with the same parent, this one included, oldest first."""
@@ -158,7 +159,7 @@ class ChatStore:
 
     def fork(self, session: int, message: int | None) -> int:
         """Create a chat with a copy of the branch up to this message; None means the whole shown branch."""
-        columns = ", ".join(("depth", *message_rows.COLUMNS))
+        columns = ", ".join(("depth", *_COLUMNS))
         with self._database.writing() as database:
             last = _branch_end(database, session, message)
             copy = _inserted(
@@ -231,9 +232,8 @@ def _depth(database: Connection, session: int, parent: int | None) -> int:
 def _added(database: Connection, session: int, parent: int | None, message: Message) -> Message:
     number = _inserted(
         database,
-        f"INSERT INTO messages (session, parent, depth, {', '.join(message_rows.COLUMNS)}) "
-        f"VALUES (?, ?, ?, {message_rows.PLACES})",
-        (session, parent, _depth(database, session, parent) + 1, *message_rows.to_row(message)),
+        f"INSERT INTO messages (session, parent, depth, {', '.join(_COLUMNS)}) VALUES (?, ?, ?, {_PLACES})",
+        (session, parent, _depth(database, session, parent) + 1, *_to_row(message)),
     )
     _set_head(database, session, number)
     _name(database, session)
@@ -257,10 +257,43 @@ def _change(database: Connection, session: int, column: str, text: str) -> None:
 def _name(database: Connection, session: int) -> None:
     """Give a chat without a title the title of its first user message."""
     row = database.execute(
-        f"SELECT messages.id, {', '.join(f'messages.{column}' for column in message_rows.COLUMNS)} FROM sessions"
+        f"SELECT messages.id, {', '.join(f'messages.{column}' for column in _COLUMNS)} FROM sessions"
         " JOIN messages ON messages.session = sessions.id"
         " WHERE sessions.id = ? AND title = '' AND role = 'user' ORDER BY messages.id LIMIT 1",
         (session,),
     ).fetchone()
     if row:
-        _change(database, session, "title", chat_listing.make_title(message_rows.from_row(row)))
+        _change(database, session, "title", chat_listing.make_title(_from_row(row)))
+
+
+def _to_row(message: Message) -> tuple[Any, ...]:
+    """Return the values of _COLUMNS, for _PLACES."""
+    return (
+        *(message.created, message.role, message.finish, encode_text(message.text)),
+        _json([(one.kind, one.name, one.text) for one in message.attachments]),
+        _json(dict(message.numbers)),
+        msgspec.json.encode(message.steps),
+    )
+
+
+def _from_row(row: tuple[Any, ...]) -> Message:
+    """Return the message of a row `id, *_COLUMNS`; StoreFailed if the row is damaged."""
+    number, created, role, finish, text, attachments, numbers, steps = row
+    try:
+        return Message(
+            role=role,
+            text=text,
+            attachments=tuple(Attachment(*one) for one in json.loads(attachments)) if attachments != "[]" else (),
+            finish=finish,
+            numbers=json.loads(numbers) if numbers != "{}" else {},
+            steps=_steps_of(steps) if steps != "[]" else (),
+            id=number,
+            created=created,
+        )
+    except (ValueError, TypeError) as error:
+        raise StoreFailed(f"message {number} is damaged and cannot be read") from error
+
+
+def _json(value: object) -> bytes:
+    # Not as ASCII: two lone surrogates side by side would come back as one character.
+    return encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -1,13 +1,11 @@
 """A conversation: its messages, its continuation, and their storage.
 
-`messages` is the shown branch, oldest first. Another answer to a message, or an edited message, is another branch of
-the chat: the old one stays in the store. Messages that cannot be stored stay in memory (`unsaved`) and are stored with
-the next message that can be.
+Another answer to a message, or an edited message, is another branch of the chat: the old one stays in the store.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +60,7 @@ class Talk:
 
     @property
     def messages(self) -> list[Message]:
-        """Return the messages of the shown branch."""
+        """Return the messages of the shown branch, oldest first."""
         return self._chat.messages
 
     @property
@@ -114,41 +112,34 @@ class Talk:
             await self.save()
             await self._saver.close()
 
-    # What was said
-
     def new(self) -> None:
         """Start an empty chat with the same instructions."""
         self._chat, self.left_out, self.summary, self.used = Chat(system=self.system), 0, "", None
 
     async def open(self, session: int) -> None:
         """Open a stored chat."""
-        from localdflash.chat.store import ChatStore
-
-        info = await self.run_in_store(ChatStore.info, session)
-        self._show(await self.run_in_store(ChatStore.path, session), session, info.system)
+        info = await self.run_in_store(lambda store: store.info(session))
+        self._show(await self.run_in_store(lambda store: store.path(session)), session, info.system)
         self.left_out, self.summary, self.used = 0, "", None
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
-        """Show a stored chat."""
-        messages = [_mark_ended(message) for message in path]
+        """Show a stored chat; an unfinished answer, left by a killed process, was cancelled."""
+        unfinished = [message.role == "assistant" and not message.finish for message in path]
+        messages = [replace(one, finish="cancelled") if cut else one for one, cut in zip(path, unfinished, strict=True)]
         self._chat = Chat(messages, session, system, stored={message.id: message for message in messages})
 
     async def delete(self, session: int) -> None:
         """Delete a chat; if it is shown, start a new one."""
-        from localdflash.chat.store import ChatStore
-
         if session == self.session:
             await self.settled()
-        await self.run_in_store(ChatStore.delete, session)
+        await self.run_in_store(lambda store: store.delete(session))
         self._saver.forget(session)
         if session == self.session:
             self.new()
 
-    def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
+    def say(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Append a user message."""
-        message = Message("user", text, tuple(attachments))
-        self.messages.append(message)
-        return message
+        self.messages.append(Message("user", text, tuple(attachments)))
 
     def take_back_answer(self) -> None:
         """Remove the messages after the last user message, to answer it again. UsageError if there is none."""
@@ -162,52 +153,51 @@ class Talk:
         return question
 
     def _last_question(self) -> int:
-        for i in reversed(range(len(self.messages))):
-            if self.messages[i].role == "user":
-                return i
-        raise UsageError("nothing was asked yet")
+        last = max((i for i, message in enumerate(self.messages) if message.role == "user"), default=None)
+        if last is None:
+            raise UsageError("nothing was asked yet")
+        return last
 
     async def set_instructions(self, system: str) -> None:
         """Set the instructions, from the next answer on."""
-        from localdflash.chat.store import ChatStore
-
-        self.system = system
-        if self.session is not None:
-            await self.run_in_store(ChatStore.set_system, self.session, system)
+        self.system, session = system, self.session
+        if session is not None:
+            await self.run_in_store(lambda store: store.set_system(session, system))
 
     async def version(self, step: int) -> bool:
         """Show the previous (-1) or next (+1) version of the newest message with several; return False at the end."""
-        from localdflash.chat.store import ChatStore
-
         await self.save()
-        for message in reversed(self.messages):
-            if self.session is None or not message.id:
-                continue
-            versions = await self.run_in_store(ChatStore.versions, message.id)
-            if len(versions) > 1:
-                place = versions.index(message.id) + step
-                if not 0 <= place < len(versions):
-                    return False
-                leaf = await self.run_in_store(ChatStore.leaf, versions[place])
-                await self.run_in_store(ChatStore.set_head, self.session, leaf)
-                self._show(await self.run_in_store(ChatStore.path, self.session), self.session, self.system)
-                self.left_out, self.used = min(self.left_out, len(self.messages) - 1), None
-                return True
-        return False
+        session, stored = self.session, [message.id for message in reversed(self.messages) if message.id]
+        if session is None:
+            return False
+
+        def turn(store: "ChatStore") -> list[Message] | None:
+            for message in stored:
+                versions = store.versions(message)
+                if len(versions) > 1:
+                    place = versions.index(message) + step
+                    if not 0 <= place < len(versions):
+                        return None
+                    store.set_head(session, store.leaf(versions[place]))
+                    return store.path(session)
+            return None
+
+        path = await self.run_in_store(turn)
+        if path is not None:
+            self._show(path, session, self.system)
+            self.left_out, self.used = min(self.left_out, len(self.messages) - 1), None
+        return path is not None
 
     async def fork(self, number: int | None) -> None:
         """Continue in a new chat with the messages up to and including `number` (from 1); None means all."""
-        from localdflash.chat.store import ChatStore
-
         await self.save()
-        if self.session is None:
+        session = self.session
+        if session is None:
             raise UsageError("there is nothing to fork yet")
         last = len(self.messages) if number is None else number
         if not 1 <= last <= len(self.messages):
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
-        await self.open(await self.run_in_store(ChatStore.fork, self.session, self.messages[last - 1].id))
-
-    # What is answered
+        await self.open(await self.run_in_store(lambda store: store.fork(session, self.messages[last - 1].id)))
 
     async def answer(self, show: Show, begun_anew: Callable[[], None], *, goes_on: bool = False) -> Message:
         """Answer the last message, or continue the last answer; `show` receives the text as it arrives.
@@ -288,7 +278,8 @@ class Talk:
                         show(text, step)
                     case Done(finish, numbers, error):
                         growing.finish, growing.numbers, self.trouble = finish, numbers, error
-                        self.used = _used_tokens(numbers)
+                        prompt, tokens = numbers.get("prompt_tokens"), numbers.get("tokens")
+                        self.used = prompt + tokens if prompt is not None and tokens is not None else None
                     case _:
                         growing.begin_anew()
                         begun_anew()
@@ -304,24 +295,12 @@ class Talk:
         about = self.answerer.about
         return {**({"model": about.pair} if about else {}), **self.speed.numbers()}
 
-    # What is kept
-
     async def save(self, chat: Chat | None = None) -> None:
         """Store unsaved messages of this chat or of the given one. A failure is reported once."""
         chat = chat or self._chat
         if self.answerer.about:
             chat.model = self.answerer.about.pair
         await self._saver.save(chat)
-
-
-def _mark_ended(message: Message) -> Message:
-    """Mark an unfinished answer, left by a killed process, as cancelled."""
-    return replace(message, finish="cancelled") if message.role == "assistant" and not message.finish else message
-
-
-def _used_tokens(numbers: Mapping[str, Any]) -> int | None:
-    prompt, tokens = numbers.get("prompt_tokens"), numbers.get("tokens")
-    return prompt + tokens if prompt is not None and tokens is not None else None
 
 
 class _GrowingAnswer:
@@ -344,12 +323,10 @@ class _GrowingAnswer:
     def begin_anew(self) -> None:
         self._parts, self._steps = [self._begun.text], list(self._begun.steps)
 
-    def join(self) -> Message:
+    def join(self) -> None:
         """Put the answer, complete or not, into the chat."""
-        message = self.message()
         if self._place < len(self.chat.messages):
-            self.chat.messages[self._place] = message
-        return message
+            self.chat.messages[self._place] = self.message()
 
     def message(self) -> Message:
         here = self.chat.messages[self._place : self._place + 1]

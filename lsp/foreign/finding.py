@@ -1,22 +1,24 @@
-"""Detect what a server can do: its kind, which of its models can infill, and by which prompt.
+"""Detect the kind of a server by an endpoint that only its kind has, and which of its models can infill, and how.
 
-Nothing is configured, and no kind is recognised by its name: the server is asked for an endpoint that only its kind
-has, then for what a completion needs. Our own prompt is preferred if the server accepts raw prompts.
+Our own prompt is preferred if the server accepts raw prompts.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
-from localdflash.lsp.engine_completer import CompletionSource, DaemonSource
-from localdflash.lsp.foreign import families
+from localdflash.lsp.engine_completer import RETRY_SECONDS, CompletionClient, CompletionSource, DaemonSource
 from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama, model_of
+from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.foreign.ollama_server import Ollama
 from localdflash.lsp.foreign.openai_server import OpenAi
-from localdflash.lsp.foreign.pieces import InfillServer, InfillSource
+from localdflash.lsp.foreign.pieces import InfillServer
 from localdflash.lsp.foreign.remote_prompt import PieceVocabulary, PrefixSuffixBuilder, PromptBuilder
+from localdflash.models.config import is_loopback
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
 from localdflash.server.refusals import error_of
@@ -28,6 +30,45 @@ DETECTION_SECONDS = 60.0  # seconds: Ollama may load a model first
 MAX_MODELS = 8  # that are tried, where none is asked for
 BEFORE, AFTER = "def add(a, b):\n    return ", "\n\n\n" + "print(add(1, 2))\n" * 4
 MIN_SUFFIX_TOKENS = 12  # tokens that AFTER adds to a prompt at least, where it is not ignored
+# A word of a model's name, and its format; the first that is in the name counts.
+_FORMATS_BY_NAME = {
+    "codegemma": "codegemma",
+    "granite4": "granite4",
+    "granite-4": "granite4",
+    "granite": "granite",
+    "qwen": "qwen",
+    "mellum": "mellum",
+    "starcoder2": "starcoder2",
+    "starcoder": "starcoder",
+    "deepseek": "deepseek",
+    "codestral": "codestral",
+    "seed-coder": "seed",
+    "glm": "glm",
+}
+
+
+class RemoteCompleter(CompletionClient):
+    """Uses a remote server. Text leaves this machine only for the address in the user's own settings."""
+
+    refused_patience = RETRY_SECONDS  # finding out again what it can do takes it some requests
+
+    def __init__(self, engine: RemoteServer, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
+        super().__init__(say, tell)
+        self._engine = engine
+        self.gone = f"{engine.url} ended before its answer did"
+
+    async def find(self) -> CompletionSource:
+        """See `CompletionClient`."""
+        address = self._engine.address()
+        source = await find_server(address, self._engine.model)
+        sent = "" if is_loopback(address.host) else ": the code around the cursor is sent there"
+        self._say(f"suggestions come from {source.model} at {address.place}{sent}")
+        return source
+
+    async def model(self) -> str:
+        """See `CompletionClient`: with the server's address."""
+        source = await self._connected()
+        return f"{source.model} at {urlsplit(self._engine.url).netloc}" if source else ""
 
 
 class ServerProbe:
@@ -37,23 +78,22 @@ class ServerProbe:
         self.address, self.denied = address, False
         self._connection = ClientConnection(address, bytes, tolerant=True)
 
-    async def get(self, target: str) -> Json | None:
-        """Return the JSON object of a GET; None if there is none. Raises EngineGone while the server loads its
-        model.
+    async def ask(self, target: str, body: Mapping[str, object] | None = None, *, key: bool = False) -> Json | None:
+        """Return the JSON object of a GET, or of a POST with a body; None if there is none.
+
+        EngineGone while the server loads its model. UsageError if the request requires a key and `key` is set.
         """
-        status, content = await self._ask("GET", target)
-        return content if status == 200 else None
-
-    async def post(self, target: str, body: Mapping[str, object]) -> Json | None:
-        """Return the JSON object of a POST, like `get`."""
-        status, content = await self._ask("POST", target, body)
-        return content if status == 200 else None
-
-    async def post_with_key(self, target: str, body: Mapping[str, object]) -> Json | None:
-        """Post to an endpoint that no other kind of server has; raise UsageError if it requires a key."""
-        status, content = await self._ask("POST", target, body)
-        if status in DENIED_STATUSES:
+        status, data = await self._connection.answer("GET" if body is None else "POST", target, body)
+        self.denied |= status in DENIED_STATUSES
+        if key and status in DENIED_STATUSES:
             raise self.no_key()
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError):
+            content = None
+        content = content if isinstance(content, dict) else None
+        if status == 503:
+            raise EngineGone(f"{self.address.place} has no model ready: {error_of(content or {}, status)}")
         return content if status == 200 else None
 
     def no_key(self) -> UsageError:
@@ -65,18 +105,6 @@ class ServerProbe:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-    async def _ask(self, method: str, target: str, body: Mapping[str, object] | None = None) -> tuple[int, Json | None]:
-        status, data = await self._connection.answer(method, target, body)
-        self.denied |= status in DENIED_STATUSES
-        try:
-            content = json.loads(data)
-        except (ValueError, RecursionError):
-            content = None
-        content = content if isinstance(content, dict) else None
-        if status == 503:
-            raise EngineGone(f"{self.address.place} has no model ready: {error_of(content or {}, status)}")
-        return status, content
 
 
 def items(content: Json | None, name: str) -> list[Json]:
@@ -93,11 +121,11 @@ async def find_server(address: Address, model: str) -> CompletionSource:
     probe = ServerProbe(address)
     try:
         async with asyncio.timeout(DETECTION_SECONDS):
-            if pair := str((await probe.get("/ps?role=completion") or {}).get("pair") or ""):
+            if pair := str((await probe.ask("/ps?role=completion") or {}).get("pair") or ""):
                 return DaemonSource(address, pair)
             for kind in (_llama, _ollama, _openai):
                 if server := await kind(probe, model):
-                    return InfillSource(server)
+                    return server
     except TimeoutError:
         raise EngineGone(f"{address.place} does not answer") from None
     finally:
@@ -109,7 +137,7 @@ async def find_server(address: Address, model: str) -> CompletionSource:
 
 async def _llama(probe: ServerProbe, _model: str) -> InfillServer | None:
     """Detect llama-server, which has one model."""
-    props = await probe.get("/props")
+    props = await probe.ask("/props")
     settings = (props or {}).get("default_generation_settings")
     if props is None or not isinstance(settings, dict):
         return None
@@ -124,7 +152,7 @@ async def _llama(probe: ServerProbe, _model: str) -> InfillServer | None:
     if form and not await _adds_blanks(probe):
         return RawLlama(probe.address, name, PromptBuilder(form, ids, context), ids)
     empty = {"input_prefix": BEFORE, "input_suffix": AFTER, "input_extra": [], "n_predict": 0}
-    if await probe.post_with_key("/infill", empty) is None:
+    if await probe.ask("/infill", empty, key=True) is None:
         raise _cannot(probe, name)
     return InfillLlama(probe.address, name, context)
 
@@ -132,38 +160,37 @@ async def _llama(probe: ServerProbe, _model: str) -> InfillServer | None:
 async def _marker_ids(probe: ServerProbe) -> dict[str, int]:
     """Return the markers of any format that are one token of the server's vocabulary."""
     ids = {}
-    for marker in sorted({one for form in FORMATS.values() for one in _markers(form)}):
+    forms = FORMATS.values()
+    telltales = {form.telltale for form in forms if form.telltale}
+    for marker in sorted(
+        {*telltales, *(one for form in forms for one in (*form.markers, *form.stops, *(form.files or ())))}
+    ):
         body = {"content": marker, "add_special": False, "parse_special": True}
-        match (await probe.post("/tokenize", body) or {}).get("tokens"):
+        match (await probe.ask("/tokenize", body) or {}).get("tokens"):
             case [int(token)]:
                 ids[marker] = token
     return ids
 
 
-def _markers(form: FimFormat) -> list[str]:
-    telltale = [form.telltale] if form.telltale else []
-    return [*form.markers, *form.stops, *(form.files or ()), *telltale]
-
-
 async def _adds_blanks(probe: ServerProbe) -> bool:
     """Return whether the vocabulary puts a blank before every text, so that a prompt cannot be sent in parts."""
-    answer = await probe.post("/tokenize", {"content": "x", "add_special": False, "with_pieces": True})
+    answer = await probe.ask("/tokenize", {"content": "x", "add_special": False, "with_pieces": True})
     return "".join(str(one.get("piece")) for one in items(answer, "tokens")) not in ("x", "")
 
 
 async def _ollama(probe: ServerProbe, model: str) -> InfillServer | None:
     """Detect Ollama: the requested model, else one in memory, else the first that can infill."""
-    version, tags = await probe.get("/api/version"), await probe.get("/api/tags")
+    version, tags = await probe.ask("/api/version"), await probe.ask("/api/tags")
     if "version" not in (version or {}) or "models" not in (tags or {}):
         return None
-    loaded = [_name(one) for one in items(await probe.get("/api/ps"), "models")]
+    loaded = [_name(one) for one in items(await probe.ask("/api/ps"), "models")]
     known = [model] if model else list(dict.fromkeys([*loaded, *(_name(one) for one in items(tags, "models"))]))
     if not known:
         raise ModelError(
             f"{probe.address.place} has no model: run `ollama pull` there with one that fills in the middle"
         )
     for name in known:
-        shown = await probe.post("/api/show", {"model": name})
+        shown = await probe.ask("/api/show", {"model": name})
         if shown is None and model:
             raise ModelError(f"{probe.address.place} has no model {model}: run `ollama pull {model}` there")
         if how := await _how_for_ollama(probe, name, shown or {}):
@@ -172,26 +199,24 @@ async def _ollama(probe: ServerProbe, model: str) -> InfillServer | None:
 
 
 async def _how_for_ollama(probe: ServerProbe, name: str, shown: Json) -> PromptBuilder | PrefixSuffixBuilder | None:
-    """Return how to prompt a model: by the markers in its template, by those of its family, or by the template
-    itself.
-    """
+    """Return how to prompt a model: by the markers in its template, by those of its family, or by its template."""
     details = shown.get("details")
     names = name, str((details if isinstance(details, dict) else {}).get("family", ""))
-    if form := families.of_template(str(shown.get("template", "")), *names):
+    if form := _format_of_template(str(shown.get("template", "")), *names):
         return PromptBuilder(form, form.files or ())
     if "insert" in (shown.get("capabilities") or ()):
         return PrefixSuffixBuilder()
-    form = families.of_name(name)
+    form = _format_of_name(name)
     if form is None:
         return None
     body = {"model": name, "raw": True, "stream": False, "prompt": "".join(form.markers), "options": {"num_predict": 1}}
-    counted = (await probe.post_with_key("/api/generate", body) or {}).get("prompt_eval_count")
+    counted = (await probe.ask("/api/generate", body, key=True) or {}).get("prompt_eval_count")
     return PromptBuilder(form, form.files or ()) if _are_tokens(form, counted) else None
 
 
 async def _openai(probe: ServerProbe, model: str) -> InfillServer | None:
     """Detect a server of OpenAI's completions: the requested model, or the first that can infill."""
-    listed = await probe.get("/v1/models")
+    listed = await probe.ask("/v1/models")
     if listed is None and not model:
         return None
     known = [model] if model else [str(one.get("id", "")) for one in items(listed, "data")][:MAX_MODELS]
@@ -205,7 +230,7 @@ async def _openai(probe: ServerProbe, model: str) -> InfillServer | None:
 
 async def _openai_model(probe: ServerProbe, name: str) -> InfillServer | None:
     """Return a model with our prompt if the markers of its family are tokens, else with `suffix` if that counts."""
-    form = families.of_name(name)
+    form = _format_of_name(name)
     if form:
         answer = await _one_token(probe, name, {"prompt": "".join(form.markers)})
         if answer and _are_tokens(form, _prompt_tokens(answer)):
@@ -223,8 +248,8 @@ async def _openai_model(probe: ServerProbe, name: str) -> InfillServer | None:
 async def _one_token(probe: ServerProbe, name: str, prompt: Json) -> Json | None:
     """Return the response to a request for one token, with its probability if the server reports it."""
     body = {"model": name, "max_tokens": 1, "temperature": 0.0, **prompt}
-    return await probe.post_with_key("/v1/completions", {**body, "logprobs": 1}) or await probe.post_with_key(
-        "/v1/completions", body
+    return await probe.ask("/v1/completions", {**body, "logprobs": 1}, key=True) or await probe.ask(
+        "/v1/completions", body, key=True
     )
 
 
@@ -253,3 +278,23 @@ def _cannot(probe: ServerProbe, *models: str) -> ModelError:
         f"{told} at {probe.address.place} does not fill in the middle: run a code model there that was trained for it,"
         " or take [server] url out of the settings"
     )
+
+
+def _format_of_name(*names: str) -> FimFormat | None:
+    """Return the format of the first name that contains a known word."""
+    for name in names:
+        for word, form in _FORMATS_BY_NAME.items():
+            if word in name.lower():
+                return FORMATS[form]
+    return None
+
+
+def _format_of_template(template: str, *names: str) -> FimFormat | None:
+    """Return the format whose markers a template contains; among families that share them, the one of a name."""
+    spelled = [form for form in FORMATS.values() if form.markers and all(marker in template for marker in form.markers)]
+    if not spelled:
+        return None
+    told = _format_of_name(*names)
+    if told and any(form.markers == told.markers for form in spelled):
+        return told
+    return replace(spelled[0], order="psm", files=None)

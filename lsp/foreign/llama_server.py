@@ -15,15 +15,13 @@ import msgspec
 
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.code.fim.healing import unfinished_word
-from localdflash.lsp.foreign.pieces import Piece, Reply, StreamChunk, decoder
+from localdflash.lsp.foreign.pieces import InfillServer, Piece, Reply, StreamChunk, decoder
 from localdflash.lsp.foreign.place import InfillTask, Sampling
 from localdflash.lsp.foreign.remote_prompt import Marker, PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
 
-RECHECK_SECONDS = (
-    5.0  # seconds that a model stays the same without being asked for; starting a server takes about so long
-)
+RECHECK_SECONDS = 5.0  # a server cannot be restarted with another model in less
 TOP_LOGPROBS = 16  # tokens by which it is judged how likely one of those is that fit
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # the server's own defaults draw from fewer tokens
 
@@ -44,17 +42,13 @@ class _LlamaChunk(StreamChunk):
     completion_probabilities: list[Probability] = msgspec.field(default_factory=list)
 
 
-class _LlamaConnection:
+class _LlamaConnection(InfillServer):
     """A connection to llama-server's native endpoints. `ends` are additional end-of-text ids."""
 
     def __init__(self, address: Address, model: str, ends: frozenset[int] = frozenset()) -> None:
-        self.model, self._ends, self._address = model, ends, address
-        self._connection = ClientConnection(address, decoder(_LlamaChunk))
+        super().__init__(model, ClientConnection(address, decoder(_LlamaChunk)))
+        self._ends, self._address = ends, address
         self._known = time.monotonic()  # when the model was still the same
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
 
     def _reply(self, target: str, body: Mapping[str, object], place: InfillTask, draw: Sampling, word: str) -> Reply:
         asked = {
@@ -78,9 +72,7 @@ class _LlamaConnection:
         self._known = time.monotonic()
 
     async def _check(self) -> None:
-        """Check from time to time that the server still has the same model: after a restart the marker ids may
-        differ.
-        """
+        """Check from time to time that the server still has the same model, and so the same marker ids."""
         if time.monotonic() - self._known < RECHECK_SECONDS:
             return
         try:
@@ -98,8 +90,7 @@ class _LlamaConnection:
         if self._ends.intersection(said.tokens):
             return Piece("", tokens=0, end="stop")
         told = (logprob_of(one, word) for one in said.completion_probabilities)
-        logprobs = tuple(logprob for logprob in told if logprob is not None)
-        return Piece(said.content, logprobs, len(said.tokens))
+        return Piece(said.content, tuple(one for one in told if one is not None), len(said.tokens))
 
 
 class RawLlama(_LlamaConnection):

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import msgspec
 
 from localdflash.lsp.foreign.llama_server import NEUTRAL, with_penalty
-from localdflash.lsp.foreign.pieces import JsonLines, Piece, Reply, StreamChunk, decoder
+from localdflash.lsp.foreign.pieces import InfillServer, JsonLines, Piece, Reply, StreamChunk, decoder
 from localdflash.lsp.foreign.place import InfillTask, Sampling
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
@@ -24,20 +24,16 @@ class _OllamaChunk(StreamChunk):
     logprobs: list[_Probability] | None = None
 
 
-class Ollama:
+class Ollama(InfillServer):
     """A connection to Ollama. `how` makes its prompts."""
 
     def __init__(self, address: Address, model: str, how: PromptBuilder | PrefixSuffixBuilder) -> None:
-        self.model, self._how = model, how
-        self._connection = ClientConnection(address, decoder(_OllamaChunk), JsonLines)
+        super().__init__(model, ClientConnection(address, decoder(_OllamaChunk), JsonLines))
+        self._how = how
 
     def fill(self, place: InfillTask, draw: Sampling) -> Reply:
         """See `InfillServer`."""
         return Reply(self._pieces(place, draw))
-
-    def close(self) -> None:
-        """See `InfillServer`."""
-        self._connection.close()
 
     async def _pieces(self, place: InfillTask, draw: Sampling) -> AsyncGenerator[Piece]:
         if not place.max_tokens:

@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from itertools import chain
 
 import msgspec
 
-from localdflash.lsp.foreign.pieces import Piece, Reply, StreamChunk, decoder
+from localdflash.lsp.foreign.pieces import InfillServer, Piece, Reply, StreamChunk, decoder
 from localdflash.lsp.foreign.place import InfillTask, Sampling
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
@@ -29,31 +30,26 @@ class _OpenAiChunk(StreamChunk):
     choices: list[_Choice] = msgspec.field(default_factory=list)
 
 
-class OpenAi:
+class OpenAi(InfillServer):
     """A connection to such a server. `how` makes its prompts; `logprobs`: the server reports probabilities."""
 
     def __init__(
         self, address: Address, model: str, how: PromptBuilder | PrefixSuffixBuilder, *, logprobs: bool
     ) -> None:
-        self.model, self._how, self._logprobs = model, how, logprobs
-        self._connection = ClientConnection(address, decoder(_OpenAiChunk))
+        super().__init__(model, ClientConnection(address, decoder(_OpenAiChunk)))
+        self._how, self._logprobs = how, logprobs
 
     def fill(self, place: InfillTask, draw: Sampling) -> Reply:
         """See `InfillServer`."""
         return Reply(self._pieces(place, draw))
-
-    def close(self) -> None:
-        """See `InfillServer`."""
-        self._connection.close()
 
     async def _pieces(self, place: InfillTask, draw: Sampling) -> AsyncGenerator[Piece]:
         if not place.max_tokens:
             return
         async with aclosing(self._connection.events("/v1/completions", self._body(place, draw))) as events:
             async for said in events:
-                for choice in said.choices:
-                    for piece in pieces_of(choice):
-                        yield piece
+                for piece in chain.from_iterable(map(pieces_of, said.choices)):
+                    yield piece
 
     def _body(self, place: InfillTask, draw: Sampling) -> dict[str, object]:
         # a seed that nothing needs may be refused

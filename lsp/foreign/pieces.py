@@ -6,16 +6,17 @@ is closed, which stops the server.
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from localdflash.lsp.engine_completer import Event
 from localdflash.lsp.foreign.place import InfillTask, Sampling
-from localdflash.server.client import Events
+from localdflash.server.client import ClientConnection, Events
 from localdflash.server.refusals import refusal
 
 ChunkT = TypeVar("ChunkT", bound="StreamChunk")
@@ -38,36 +39,27 @@ class Reply:
     word: str = ""
 
 
-class InfillServer(Protocol):
-    """A server that can infill. `model` is its model."""
+class InfillServer(ABC):
+    """A `CompletionSource` on a connection to a server that can infill. `model` is its model."""
 
-    model: str
+    def __init__(self, model: str, connection: ClientConnection[Any]) -> None:
+        self.model, self._connection = model, connection
 
+    @abstractmethod
     def fill(self, place: InfillTask, draw: Sampling) -> Reply:
         """Begin a text. Closing its pieces stops the server."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
-class InfillSource:
-    """The `CompletionSource` of such a server."""
-
-    def __init__(self, server: InfillServer) -> None:
-        self.server = server
-        self.model = server.model
 
     async def complete(self, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
         """Yield the events of all requested texts, one text after the other."""
         place = InfillTask.of(body)
         for index, draw in enumerate(place.draws()):
-            async with aclosing(_events(self.server.fill(place, draw), place, index)) as events:
+            async with aclosing(_events(self.fill(place, draw), place, index)) as events:
                 async for event in events:
                     yield event
 
     def close(self) -> None:
         """Close the connection."""
-        self.server.close()
+        self._connection.close()
 
 
 async def _events(reply: Reply, place: InfillTask, index: int) -> AsyncGenerator[Event]:

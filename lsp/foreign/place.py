@@ -46,31 +46,22 @@ class InfillTask:
     def of(cls, body: Mapping[str, Any]) -> "InfillTask":
         """Return the task of the body of a POST /complete, as our own engine gets it."""
         path = " ".join(body.get("path", "").split())
-        prefix, middle, suffix = (body[name].replace("\r\n", "\n") for name in ("prefix", "middle", "suffix"))
-        return cls(
-            Gap(
-                path,
-                language_of(path, body.get("language", "")),
-                prefix,
-                middle,
-                suffix,
-                body.get("first_line", 0),
-                body.get("closed", ""),
-            ),
-            tuple(ContextPiece(**{**part, "name": " ".join(part["name"].split())}) for part in body.get("context", ())),
+        language, sides = language_of(path, body.get("language", "")), (body["prefix"], body["middle"], body["suffix"])
+        before, middle, after = (side.replace("\r\n", "\n") for side in sides)
+        hole = Gap(path, language, before, middle, after, body.get("first_line", 0), body.get("closed", ""))
+        context = [{**part, "name": " ".join(part["name"].split())} for part in body.get("context", ())]
+        shaping = {name: body[name] for name in SHAPING if name in body}
+        task = cls(
+            hole,
+            tuple(ContextPiece(**part) for part in context),
             body.get("mode", "auto"),
             body["max_tokens"],
             body.get("count", 1) if body["max_tokens"] else 1,
             body.get("least_sure", 0.0),
-            Sampling(
-                body.get("temperature", 0.0), body.get("seed") or 0, {one: body[one] for one in SHAPING if one in body}
-            ),
-        ).led()
-
-    def led(self) -> "InfillTask":
-        """Return the task with the blanks that a statement needs at the cursor."""
-        lead = missing_blanks(self.extent())
-        return replace(self, hole=replace(self.hole, middle=self.hole.middle + lead), lead=lead) if lead else self
+            Sampling(body.get("temperature", 0.0), body.get("seed") or 0, shaping),
+        )
+        lead = missing_blanks(task.extent())  # blanks that a statement needs at the cursor
+        return replace(task, hole=replace(hole, middle=hole.middle + lead), lead=lead) if lead else task
 
     @property
     def before(self) -> str:

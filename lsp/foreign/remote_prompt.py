@@ -120,9 +120,7 @@ class PrefixSuffixBuilder:
         self._prompts = PromptBuilder(PLAIN, context=context)
 
     def of(self, place: InfillTask, word: str = "") -> tuple[str, str]:
-        """Return the text before the cursor, with other code first, and the text after it; see
-        `PromptBuilder.parts`.
-        """
+        """Return the text before the cursor, with other code first, and the text after it."""
         before, after, side = "", "", 0
         for part in self._prompts.parts(place, word):
             if isinstance(part, Marker):

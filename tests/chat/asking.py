@@ -135,7 +135,7 @@ class Script:
             length = head.lower().partition("content-length: ")[2].partition("\r")[0]
             body = json.loads(await reader.readexactly(int(length or 0)) or b"{}")
             target = head.split()[1]
-            if target.endswith("/chat/completions"):
+            if target.endswith(("/chat/completions", "/complete")):
                 self.asked.append(body)
                 await self._say(self.answers.pop(0) if self.answers else b"", reader, writer)
                 return

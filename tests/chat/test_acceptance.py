@@ -84,18 +84,3 @@ def test_the_rate_is_of_the_last_moments() -> None:
     clock.now += WINDOW_SECONDS * 1.01
     assert seen.rate == 0
     assert [round(rate) for rate in (seen.rates[0], seen.rates[-1])] == [40, 20]
-
-
-def test_the_first_text_is_timed_from_the_question() -> None:
-    clock = Clock()
-    seen = Acceptance(clock)
-    clock.now += 0.25
-    seen.add(StepRecord("", 0, 0, (0,), 10.0), "")
-    assert seen.ttft_ms is None
-    clock.now += 0.25
-    seen.add(None, "text of another server")
-    assert seen.ttft_ms == pytest.approx(500)
-    clock.now += 1
-    seen.add(None, "more")
-    assert seen.ttft_ms == pytest.approx(500)
-    assert seen.steps == 1

@@ -14,8 +14,7 @@ from localdflash.base.errors import (
     OutOfMemory,
     QueueFull,
 )
-from localdflash.chat.answerer import AnswerPiece, Restarted
-from localdflash.chat.messages import StepRecord
+from localdflash.chat.answerer import Restarted
 from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import (
     END,
@@ -27,7 +26,6 @@ from tests.chat.asking import (
     asking,
     chunk,
     event,
-    finish,
     plain,
     scripted,
     text,
@@ -49,21 +47,6 @@ def path(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
 
 
 # What is read
-
-
-async def test_events_are_whole_wherever_they_are_cut(path: Path) -> None:
-    said = HEAD + text("ab", STEP) + text("é😋\n") + chunk(b": a comment\r\n\r\ndata:\n\n") + finish("length")
-
-    for size in (1, 7, len(said)):
-        script = Script([said[at : at + size] for at in range(0, len(said), size)])
-        async with scripted(script, path) as source, asking(source) as answerer:
-            found = await ask(answerer)
-        assert found.events[:2] == [
-            AnswerPiece("ab", StepRecord("lookup", 3, 1, (1, 1), 2.0)),
-            AnswerPiece("é😋\n"),
-        ]
-        assert (found.text, found.done.finish) == ("abé😋\n", "context")
-        path.unlink()
 
 
 async def test_what_is_not_said_is_as_the_models_makers_say(path: Path) -> None:
@@ -95,20 +78,6 @@ async def test_an_answer_goes_on_where_the_engine_died(path: Path) -> None:
     assert source.opened == 3
     first, second, third = script.asked
     assert first == second == third
-
-
-async def test_an_answer_that_became_another_one_begins_anew(path: Path) -> None:
-    script = Script(HEAD + text("ab") + text("c"), answer("ab", "x"))
-    async with scripted(script, path) as source, asking(source) as answerer:
-        found = await ask(answerer)
-    assert found.events[:5] == [
-        AnswerPiece("ab"),
-        AnswerPiece("c"),
-        Restarted(),
-        AnswerPiece("ab"),
-        AnswerPiece("x"),
-    ]
-    assert found.text == "abx"
 
 
 async def test_an_engine_that_dies_again_and_again_is_given_up(path: Path) -> None:
@@ -160,15 +129,6 @@ async def test_errors_have_their_kind(path: Path, status: int, code: str, kind: 
         assert source.opened == 1
 
 
-@pytest.mark.parametrize("code", ["device_failed", "engine_stopped"])
-async def test_an_engine_that_stops_is_started_again(path: Path, code: str) -> None:
-    error = {"error": {"message": "no more", "code": code}}
-
-    script = Script(plain(503, error), HEAD + text("a") + event(**error), answer("ab"))
-    async with scripted(script, path) as source, asking(source) as answerer:
-        assert (await ask(answerer)).text == "ab"
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -188,14 +148,6 @@ async def test_nonsense_is_one_line(path: Path, nonsense: bytes) -> None:
             await ask(answerer)
         assert str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-async def test_a_line_without_end_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.server.client.MAX_BYTES", 100_000)
-
-    async with scripted(Script([HEAD, *[chunk(b"x" * 9999)] * 99]), path) as source, asking(source) as answerer:
-        with pytest.raises(LocaldflashError, match="100000"):
-            await ask(answerer)
 
 
 # Where it says nothing

@@ -12,7 +12,7 @@ from localdflash.chat.answer_sources import NamedServer
 from localdflash.chat.answerer import Answerer, ServerInfo
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from tests.chat.asking import HEAD, QUESTION, Script, answer, ask, asking, event, finish, text
+from tests.chat.asking import QUESTION, Script, answer, ask, asking
 from tests.support import daemons
 
 pytestmark = [
@@ -57,26 +57,6 @@ async def test_it_is_not_told_what_was_thought() -> None:
         async for _ in answerer.answer(before, ChatSettings()):
             pass
     assert [message["content"] for message in script.asked[0]["messages"][:2]] == ["one", "so"]
-
-
-async def test_what_it_counts_is_told_and_nothing_else() -> None:
-    usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
-    said = HEAD + text("a") + event(choices=[], usage=None) + event(choices=[], usage=usage) + finish("length")
-    async with named(Script(said, answer("b"), models=MODELS)) as answerer:
-        done = (await ask(answerer)).done
-        bare = (await ask(answerer)).done
-    assert {*done.numbers} == {"tokens", "prompt_tokens", "cached_tokens", "ttft_ms", "model"}
-    assert (done.numbers["tokens"], done.numbers["cached_tokens"], done.finish) == (4, 3, "length")
-    assert {*bare.numbers} == {"ttft_ms", "model"}
-
-
-async def test_thoughts_that_are_told_apart_stand_in_the_text() -> None:
-    name = "reasoning_content"
-    deltas = [{name: "First"}, {name: ", then."}, {"content": "Yes", name: None}, {"content": "."}]
-
-    said = HEAD + b"".join(event(choices=[{"delta": delta}]) for delta in deltas) + finish()
-    async with named(Script(said, models=MODELS)) as answerer:
-        assert (await ask(answerer)).text == "<think>\nFirst, then.\n</think>\n\nYes."
 
 
 @pytest.mark.parametrize("models", [None, {"data": 5}, {"data": [5, {"no": "id"}]}])

@@ -5,14 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 from localdflash.chat.answer_sources import PrivateDaemon, SharedDaemon
 from localdflash.chat.answerer import AnswerPiece, Done, Restarted
-from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server import spawn
 from localdflash.server.engine_spec import EngineSpec
@@ -85,27 +82,6 @@ async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(folder:
                 daemon.kill()
     assert text == whole
     assert Restarted() not in events
-
-
-async def test_another_pair_is_loaded_and_one_that_cannot_be_leaves_the_old(folder: Path, tiny_pair: Path) -> None:
-    stages: list[str] = []
-    async with asking(PrivateDaemon(WANTED)) as answerer:
-        before = await answerer.ready()
-        answerer.on_stage = stages.append
-        for missing in ("qwen3-8b", "nonsense", str(folder / "none.gguf")):
-            with pytest.raises(LocaldflashError):
-                await answerer.load(missing)
-            assert answerer.about == before
-        after = await answerer.load(str(tiny_pair / "target.gguf"))
-        assert stages == ["loading", "ready"] * 4
-        assert answerer.about is after
-        assert after.pair != "embedded"
-        (daemon,) = daemons.daemons(folder)
-        daemon.kill()
-        psutil.wait_procs([daemon], 10)
-        assert await answerer.count([Message("user", "x")], system="", settings=LONG)
-        assert answerer.about is not None
-        assert answerer.about.pair == after.pair
 
 
 async def test_who_leaves_while_it_starts_does_not_wait(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

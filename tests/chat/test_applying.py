@@ -89,14 +89,6 @@ def test_the_journal_keeps_the_newest(root: Path, folder: Path) -> None:
     assert (root / "a.txt").read_bytes() == b"2\n"
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"name":"x","root":"/","files":[]}'])
-def test_a_broken_journal_is_no_journal(root: Path, folder: Path, text: bytes) -> None:
-    paths.create_private(folder)
-    (folder / "x.json").write_bytes(text)
-    (folder / "00000000000000000001-ab.json").write_bytes(text)
-    assert undo_last(Journal(root, folder)) is None
-
-
 def test_a_file_that_changed_meanwhile_is_left_alone(root: Path, folder: Path) -> None:
     journal = Journal(root, folder)
     chosen = [proposal(root, name, b"2\n") for name in ("a.txt", "src/b.py", "c.txt")]

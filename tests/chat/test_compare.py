@@ -101,25 +101,3 @@ async def test_a_real_engine_gives_the_same_text(live: Any) -> None:
     assert found.plain.tau == 1.0
     assert (found.drafting.tau or 0) >= 1.0
     assert found.ratio
-
-
-def test_it_can_be_given_up_at_any_moment(live: Any) -> None:
-    async def test(moment: int) -> None:
-        async with asking(At(live.socket)) as answerer:
-            said: list[Comparison] = []
-            reached = asyncio.Event()
-
-            def say(seen: Comparison) -> None:
-                said.append(seen)
-                if len(said) == moment:
-                    reached.set()
-
-            running = asyncio.create_task(compare_drafting(answerer, TALK, system="", settings=ChatSettings(), say=say))
-            await reached.wait()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await asyncio.to_thread(live.until_idle)
-            assert len(said) == moment
-
-    for moment in range(1, 4):
-        asyncio.run(test(moment))

@@ -61,16 +61,6 @@ def test_never_listed_nor_read(files: AttachableFiles, folder: Path, name: str) 
         assert files.relative(way) is None
 
 
-def test_the_reason_is_said(files: AttachableFiles) -> None:
-    found = attach_mentions("@.env @ignored.py @../outside.txt @.git/config", files)
-    assert found.refused == (
-        ".env: its name is on the list of files that hold secrets: it is never read",
-        "ignored.py: is left out by .gitignore or .localdflashignore: it is not read",
-        "../outside.txt: lies outside of this folder, where nothing is read",
-        ".git/config: belongs to version control, and is not read",
-    )
-
-
 @pytest.mark.parametrize("way", ["../outside.txt", "{root}/../outside.txt", "../project-two/a.txt", "/etc/passwd"])
 def test_nothing_outside(files: AttachableFiles, folder: Path, way: str) -> None:
     with pytest.raises(UsageError, match="lies outside of this folder"):
@@ -90,22 +80,6 @@ def test_links_lead_nowhere(files: AttachableFiles, folder: Path, target: str) -
     assert attach_mentions("see @link.py", files).attachments == ()
 
 
-def test_a_link_with_the_name_of_a_secret_is_one(files: AttachableFiles, folder: Path) -> None:
-    (folder / "linked.env").symlink_to(folder / "plain.py")
-    with pytest.raises(UsageError, match="secrets"):
-        files.read("linked.env")
-
-
-def test_a_root_that_is_a_link(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "here").symlink_to(folder)
-    (folder / "link.py").symlink_to(folder / "plain.py")
-    files = AttachableFiles(tmp_path / "here")
-    for name in ("plain.py", "link.py"):
-        assert files.read(str(tmp_path / "here" / name)).name == "plain.py"
-    with pytest.raises(UsageError, match="secrets"):
-        files.read(str(tmp_path / "here" / ".env"))
-
-
 def test_rules_that_change_hold_at_once(files: AttachableFiles, folder: Path) -> None:
     assert files.read("plain.py").text
     with open(folder / ".gitignore", "a") as rules:
@@ -123,10 +97,3 @@ def test_names_that_cannot_be_shown_are_not_listed(files: AttachableFiles, folde
         "plain.py",
         "deep/.gitignore",
     ]
-
-
-def test_a_refusal_is_safe_to_show(files: AttachableFiles, folder: Path) -> None:
-    (folder / "a\x1b[2J.key").write_text(CANARY)
-    with pytest.raises(UsageError) as error:
-        files.read("a\x1b[2J.key")
-    assert "\x1b" not in str(error.value)

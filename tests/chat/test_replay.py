@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.chat.answer_events import Replay
 from localdflash.chat.messages import StepRecord
-from localdflash.chat.resumed_answer import Replay
 
 TEXT = st.text("ab\né😋", max_size=12)
 
@@ -49,17 +49,6 @@ def test_a_reader_has_what_was_told_last(tellings: list[list[str]]) -> None:
     reader.take(reader.replay.finish())
     assert reader.text == reader.replay.text == "".join(tellings[-1])
     assert reader.sizes == len(reader.text.encode())
-
-
-@given(text=TEXT, cut=st.integers(0, 12), first=st.data())
-def test_the_same_text_is_told_once_however_it_is_cut(text: str, cut: int, first: st.DataObject) -> None:
-    reader = Reader()
-    reader.read([text[:cut]])
-    reader.replay.begin_again()
-    place = first.draw(st.integers(0, len(text)))
-    reader.read([text[:place], text[place:]])
-    reader.take(reader.replay.finish())
-    assert (reader.text, reader.anew) == (text, 0)
 
 
 def test_a_step_that_was_half_told_tells_of_its_rest() -> None:

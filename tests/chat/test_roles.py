@@ -39,14 +39,6 @@ def test_the_users_own_win(folder: Path) -> None:
     assert list(list_roles()) == sorted({*BUILTIN, "pirate", "linked-1_x"})
 
 
-@pytest.mark.parametrize("name", ["../secret", "a\x00", "a\n"])
-def test_names_that_are_none(home: Path, folder: Path, name: str) -> None:
-    (home / "config" / "secret.md").write_text("secret")
-    said = refused(name)
-    assert "is no name for a role" in said
-    assert said.isprintable()
-
-
 BROKEN = {
     "latin": (b"fine\ncaf\xe9", r"latin.md:2: not UTF-8; save the file as UTF-8"),
     "large": (b"x" * (MAX_ROLE_BYTES + 1), "large.md: this role is larger than 64 KiB; shorten it"),

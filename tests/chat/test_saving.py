@@ -13,7 +13,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
 from tests.chat.conversations import exchange, ignore, talking
-from tests.support.fake_answerer import ANSWER, STEP, FakeAnswerer
+from tests.support.fake_answerer import ANSWER, FakeAnswerer
 
 
 async def every_text(talk: Talk) -> list[list[str]]:
@@ -69,23 +69,6 @@ async def test_stopping_while_the_question_is_stored_stores_it_once(monkeypatch:
         assert (question, answer.finish) == (talk.messages[0], "cancelled")
         assert await talk.run_in_store(ChatStore.versions, question.id) == [question.id]
         assert talk.session == 1  # no chat without messages stays behind
-
-
-async def test_leaving_twice_while_the_answer_is_stored_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with talking(AnswerPiece("It ", STEP), None) as (talk, answerer, _told):
-        talk.say("why?")
-        answering = asyncio.create_task(talk.answer(ignore, ignore))
-        await answerer.waits.wait()
-        slow = Slow(monkeypatch, "add")
-        answering.cancel()
-        await slow.has_begun()
-        answering.cancel()
-        await asyncio.sleep(0)
-        slow.go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await answering
-        await talk.save()
-        assert await every_text(talk) == [["why?", "It "]]
 
 
 async def test_an_answer_whose_end_could_not_be_stored_is_stored_later(

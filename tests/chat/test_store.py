@@ -1,6 +1,5 @@
 """Chats in memory: what is stored comes back, branches, forks, lists."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -156,15 +155,3 @@ def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: 
     with pytest.raises(StoreFailed, match="was deleted"):
         store.update(message)
     assert [info.excerpt for info in store.sessions()] == ["b"]
-
-
-def test_threads_may_share_a_store(store: ChatStore) -> None:
-    def write() -> None:
-        chat(store, *(f"message {i}" for i in range(20)))
-
-    threads = [threading.Thread(target=write) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [texts(store, info.id) for info in store.sessions()] == [[f"message {i}" for i in range(20)]] * 8

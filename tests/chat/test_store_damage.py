@@ -13,7 +13,7 @@ from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
 from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
-from tests.chat.stored import chat, lines, opened, program, texts
+from tests.chat.stored import chat, opened, texts
 
 PAGE = 4096
 
@@ -215,17 +215,6 @@ store.close()
 """
 
 
-def test_a_file_that_cannot_grow_loses_nothing_and_goes_on(path: Path) -> None:
-    with program(FULL, path) as writer:
-        said, kept = lines(writer).readlines()
-        assert writer.wait() == 0
-    assert said == f"{path}: cannot read or write: disk I/O error\n"
-    assert kept == "True True\n"
-    store = opened(path)
-    (info,) = store.sessions()
-    assert texts(store, info.id)[-1] == f"{info.messages - 1} again"
-
-
 def test_places_where_no_file_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder.db").mkdir()
@@ -234,14 +223,6 @@ def test_places_where_no_file_can_be(tmp_path: Path) -> None:
         with pytest.raises(StoreFailed) as caught:
             opened(tmp_path / place)
         assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(StoreFailed, match="Permission denied"):
-        opened(tmp_path / "chats.db")
-    tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize("seed", range(2))

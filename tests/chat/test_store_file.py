@@ -13,7 +13,6 @@ import pytest
 
 from localdflash.base.errors import StoreFailed
 from localdflash.chat import database, schema
-from localdflash.chat.messages import Message
 from tests.chat.stored import chat, lines, opened, program, texts
 
 # Writes without end, and says what is stored: session, message, text.
@@ -119,36 +118,6 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     )
     assert path.read_bytes() == before
     assert sorted(os.listdir(path.parent)) == ["chats.db", "chats.db.lock"]
-
-
-def test_the_file_itself_refuses_what_would_not_be_a_tree(path: Path) -> None:
-    store = opened(path)
-    session, other = chat(store, "a"), chat(store, "b")
-    store.close()
-    messages = database.Database(path, print)
-    for change in (
-        f"UPDATE messages SET parent = 1 WHERE session = {other}",
-        f"UPDATE sessions SET head = 1 WHERE id = {other}",
-        f"DELETE FROM sessions WHERE id = {session}",
-    ):
-        with pytest.raises(StoreFailed, match="FOREIGN KEY"), messages.writing() as connection:
-            connection.execute(change)
-    messages.close()
-
-
-def test_a_file_that_stays_locked_is_said_to_be(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "LOCK_SECONDS", 0.05)
-    store = opened(path)
-    session = chat(store, "a")
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreFailed, match=r"chats\.db: another program has kept it locked for 5 seconds; try again$"):
-        store.add(session, None, Message("user", "b"))
-    assert texts(store, session) == ["a"]  # reading needs no lock
-    other.execute("ROLLBACK")
-    other.close()
-    store.add(session, None, Message("user", "b"))
-    assert texts(store, session) == ["b"]
 
 
 @pytest.mark.nightly

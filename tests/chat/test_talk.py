@@ -35,16 +35,6 @@ async def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
         assert (await stored(talk))[-1].finish == "gone"
 
 
-async def test_an_answer_that_cannot_go_on_stays_as_it_was() -> None:
-    async with talking(*ANSWER) as (talk, answerer, _told):
-        answer = await exchange(talk)
-        answerer.script = [EngineGone("it went away")]
-        with pytest.raises(EngineGone):
-            await talk.answer(ignore, ignore, goes_on=True)
-        assert talk.messages[-1] == answer
-        assert await stored(talk) == talk.messages
-
-
 async def test_going_on_with_an_answer() -> None:
     async with talking(*ANSWER) as (talk, answerer, _told):
         first = await exchange(talk)

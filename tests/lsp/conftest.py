@@ -2,9 +2,8 @@
 
 import asyncio
 import socket
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from pygls.lsp.client import LanguageClient
 from localdflash.base.files import paths
 from localdflash.lab.scripts.support import instant_engine
 from localdflash.lab.scripts.support.instant_engine import Oracle
-from localdflash.lsp import transport
 from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.lsp_methods import create_server
 from localdflash.models.config import load_config
 from localdflash.server.engine_spec import EngineSpec
+from tests.lsp.wire import accepting, in_thread
 from tests.support import daemons
 
 URI = "file:///project/example.py"
@@ -106,12 +105,16 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
         inline: bool = True,
         home: Path | None = None,
     ) -> AsyncIterator[Editor]:
-        with nullcontext(home) if home else daemons.short_home(monkeypatch), oracle_thread(oracle, delay):
+        with (
+            nullcontext(home) if home else daemons.short_home(monkeypatch),
+            in_thread(oracle_serving(oracle, delay)) if oracle else nullcontext(),
+            socket.create_server(("127.0.0.1", 0)) as listener,
+        ):
             engine = RemoteServer.of(load_config(), model) or EngineSpec({"pair": model} if model else {"threads": 1})
-            async with _listening(lambda: create_server(engine)) as port:
+            async with accepting(lambda: create_server(engine), listener):
                 client = LanguageClient("editor", "1")
                 found = Editor(client)
-                await client.start_tcp("127.0.0.1", port)
+                await client.start_tcp("127.0.0.1", listener.getsockname()[1])
                 shown = types.InlineCompletionClientCapabilities(dynamic_registration=False) if inline else None
                 capabilities = types.ClientCapabilities(
                     general=types.GeneralClientCapabilities(position_encodings=list(encodings) or None),
@@ -133,24 +136,8 @@ def editor(monkeypatch: pytest.MonkeyPatch) -> Start:
 
 
 @asynccontextmanager
-async def _listening(create: transport.Create) -> AsyncIterator[int]:
-    """Serve editors on a port, as `localdflash lsp --port 0` does."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        accepting = asyncio.create_task(transport._accept(create, listener))
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            accepting.cancel()
-            await asyncio.gather(accepting, return_exceptions=True)
-
-
-@contextmanager
-def oracle_thread(text: str, delay: float) -> Iterator[None]:
-    """An instant engine that knows a text, in a thread; none without a text."""
-    if not text:
-        yield
-        return
-    loops, ready = list[tuple[asyncio.AbstractEventLoop, asyncio.Event]](), threading.Event()
+async def oracle_serving(text: str, delay: float) -> AsyncIterator[None]:
+    """Run an instant engine that knows a text."""
     oracle = Oracle([text], delay / 1e3)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -159,27 +146,8 @@ def oracle_thread(text: str, delay: float) -> Iterator[None]:
         finally:
             writer.transport.abort()
 
-    async def serve() -> None:
-        done = asyncio.Event()
-        loops.append((asyncio.get_running_loop(), done))
-        async with instant_engine.serving(connected, paths.engine_socket()):
-            ready.set()
-            await done.wait()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert ready.wait(20)
+    async with instant_engine.serving(connected, paths.engine_socket()):
         yield
-    finally:
-        for loop, done in loops:
-            loop.call_soon_threadsafe(done.set)
-        thread.join()
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localdflash.lsp.document import Document, Encoding, LineColumn
+from localdflash.lsp.document import Document, Encoding
 from tests.lsp.wire import Local, change
 
 URI = "file:///project/a.py"
@@ -108,20 +108,12 @@ def test_edits_over_the_wire(clients: dict[Encoding, Local], encoding: Encoding,
 
 
 @settings(max_examples=100)
-@given(ENCODINGS, TEXTS, POSITIONS, st.integers(0, 50), st.integers(0, 50))
-def test_positions_and_windows(encoding: Encoding, text: str, at: tuple[int, int], before: int, after: int) -> None:
+@given(ENCODINGS, TEXTS, POSITIONS)
+def test_positions(encoding: Encoding, text: str, at: tuple[int, int]) -> None:
     document, oracle = Document(URI, text, 1, encoding), Oracle(text, encoding)
     place, offset = document.place(*at), oracle.offset(*at)
-    whole_before, whole_after = document.around(place)
-    assert (whole_before, whole_after) == (oracle.text(0, offset), oracle.text(offset))
+    assert document.around(place) == (oracle.text(0, offset), oracle.text(offset))
     assert oracle.offset(place.line, document.units(place)) == offset
-    window = document.window(place, before, after)
-    assert window.before == whole_before[max(len(whole_before) - before, 0) :]
-    assert window.after == whole_after[:after]
-    skipped = text[: len(whole_before) - len(window.before)]
-    first = len(re.findall("\r\n|\r(?!\n)|(?<!\r)\n", skipped))
-    cut_in_two = skipped.endswith("\r") and text[len(skipped) : len(skipped) + 1] == "\n"
-    assert window.first_line == first or (not window.before and window.first_line == place.line) or cut_in_two
 
 
 def test_a_byte_that_is_not_utf_8_is_one_unit(clients: dict[Encoding, Local]) -> None:
@@ -131,16 +123,3 @@ def test_a_byte_that_is_not_utf_8_is_one_unit(clients: dict[Encoding, Local]) ->
     client.feed(b"Content-Length: %d\r\n\r\n%s" % (len(opening), opening))
     client.change("u", 2, change((0, 5), (0, 6), "y"))
     assert client.text("u") == "caf\udce9 y"
-
-
-def test_binary_and_minified_texts_are_recognised() -> None:
-    document = Document(URI, "one\ntwo\n", 1)
-    assert [document.is_text(*limits) for limits in ((8, 4), (7, 4), (8, 3))] == [True, False, False]
-    document.replace(LineColumn(0, 1), LineColumn(0, 1), "\0" + "x" * 100)
-    assert not document.is_text(1000, 1000)
-    document.replace(LineColumn(0, 1), LineColumn(0, 2), "")
-    assert [document.is_text(1000, longest) for longest in (1000, 50)] == [True, False]
-    document.replace(LineColumn(0, 1), LineColumn(0, 101), "")
-    assert document.is_text(1000, 50)
-    document.replace_all("é" * 60)
-    assert [document.is_text(60, longest) for longest in (60, 59)] == [True, False]

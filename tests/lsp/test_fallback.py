@@ -56,15 +56,6 @@ async def test_several_lines_are_inserted_as_they_are(editor: Any, end: str) -> 
         assert item.insert_text_mode == types.InsertTextMode.AsIs
 
 
-async def test_the_item_is_no_snippet(editor: Any) -> None:
-    text = "cost = '$1 ${HOME} \\\\ }'\nprint(cost, end='')\n"
-    async with editor(oracle=text, inline=False) as e:
-        item = await ask(e, *halves(text, "cost = "))
-        assert item.text_edit.new_text == "'$1 ${HOME} \\\\ }'"
-        assert item.kind != types.CompletionItemKind.Snippet
-        assert item.insert_text_format == types.InsertTextFormat.PlainText
-
-
 @pytest.mark.parametrize(
     ("language", "text", "typed", "word"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localdflash.lsp import next_edit
-from tests.lsp.wire import Wire, change, changing, connected, notification, opening, serving_in_thread
+from tests.lsp.wire import Wire, change, changing, connected, in_thread, notification, opening, serving_on_socket
 
 URI = "file:///project/example.py"
 TEXT = "def area(width, height):\n    print('😋', width)\n    return width * height\n"
@@ -18,7 +18,7 @@ ON = {"nextEdit": True}
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     monkeypatch.setattr(next_edit, "PAUSE_SECONDS", 0.2)
-    with serving_in_thread() as path, connected(path) as wire:
+    with in_thread(serving_on_socket()) as path, connected(path) as wire:
         yield wire
 
 
@@ -73,24 +73,10 @@ def test_it_comes_after_a_pause_and_at_once_after_an_accepted_one(server: Wire) 
     assert is_silent(server)
 
 
-def test_who_types_on_gets_it_for_the_newest_text_only(server: Wire) -> None:
-    begin(server)
-    edit(server, 2, RENAMED)
-    edit(server, 3, change((0, 10), (0, 10), "i"))
-    assert received(server)["textDocument"]["version"] == 3
-    assert is_silent(server)
-
-
 def test_what_the_user_sent_away_does_not_come_again(server: Wire) -> None:
     begin(server)
     edit(server, 2, RENAMED)
     received(server)
     server.send(notification("localdflash/didRejectNextEdit", {"textDocument": {"uri": URI}}))
     edit(server, 3, change((2, 11), (2, 16), "w"))
-    assert is_silent(server)
-
-
-def test_clients_that_do_not_ask_get_none(server: Wire) -> None:
-    begin(server, nextEdit=False)
-    edit(server, 2, RENAMED)
     assert is_silent(server)

@@ -1,6 +1,5 @@
 """Completions in an editor, over the wire, from an engine that knows the text."""
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,6 @@ from lsprotocol import types
 
 from localdflash.lsp.document import Document
 from localdflash.lsp.lsp_server import SuggestionServer
-from localdflash.lsp.lsp_settings import LspSettings
 from localdflash.lsp.request_context import EditorContext
 from localdflash.server.engine_spec import EngineSpec
 from tests.lsp.conftest import URI, until
@@ -120,25 +118,6 @@ async def test_accepted_and_refused_suggestions_are_counted(editor: Any) -> None
         assert e.statuses[-1].tokensPerSecond == 1000.0
 
 
-async def test_wrong_options_are_named_once(editor: Any) -> None:
-    async with editor(oracle=TEXT, options={"push": "yes", "status": 1, "deadlineMs": True}) as e:
-        assert e.capabilities.completion_provider is None  # which editors without inline completions get
-        e.open(HOLE)
-        assert inserted(await e.ask(4, 4)) == BODY
-        options = [said.split(": ")[1].removeprefix("initializationOptions.") for said in e.said]
-        assert options == ["push", "status", "deadlineMs"]
-
-
-async def test_secret_files_get_nothing_wherever_they_are(editor: Any) -> None:
-    async with editor(oracle=TEXT) as e:
-        for uri in ("untitled:.env", "untitled:/home/me/.ssh/config", "file:///c%3A/Users/me/.aws/credentials"):
-            e.open(HOLE, uri)
-            e.edit(4, 4, "x", uri=uri)
-            assert await e.ask(4, 5, uri=uri) is None
-        with daemons.client() as client:
-            assert client.get("/oracle")["asked"] == []
-
-
 async def test_an_odd_uri_is_no_error(editor: Any) -> None:
     async with editor(oracle=TEXT) as e:
         logged: list[Any] = []
@@ -172,11 +151,6 @@ async def test_lines_that_end_with_cr_are_completed_like_any(editor: Any) -> Non
         assert inserted(await e.ask(5_004, 4)) == BODY
         with daemons.client() as client:
             assert all(len(asked["prefix"]) <= 16_000 for asked in client.get("/oracle")["asked"])
-
-
-def test_a_deadline_that_is_no_number() -> None:
-    settings, wrong = LspSettings.of(json.loads('{"deadlineMs": NaN}'))
-    assert wrong or 50 <= settings.deadline_ms <= 10_000
 
 
 async def test_edits_of_files_that_are_no_longer_allowed_are_forgotten(

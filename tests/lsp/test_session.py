@@ -201,23 +201,6 @@ async def test_many_keys_never_run_two_generations(desk: Desk) -> None:
     assert (desk.engine.most, desk.engine.live) == (1, 0)
 
 
-@pytest.mark.parametrize("waits", [True, False])
-async def test_a_document_that_is_left_generates_no_more(desk: Desk, waits: bool) -> None:
-    waiting = desk.ask()
-    asked = await desk.asked(1)
-    if not waits:
-        asked.say(ADD, end="line")
-        (offer,) = await waiting
-    desk.session.leave()
-    if waits:
-        assert await waiting == []
-    else:
-        desk.session._ahead(offer.suggestion)  # as it was about to
-    await settled()
-    assert asked.closed
-    assert desk.engine.live == 0
-
-
 async def cut_off(desk: Desk, asked: Request, how: str) -> None:
     """End a generation before its text ends."""
     await settled()
@@ -257,25 +240,6 @@ async def test_choices_that_a_newer_request_made_obsolete_hide_nothing(desk: Des
     (offer,) = await desk.ask()
     assert await manual == []
     assert desk.session.shown is offer.suggestion
-
-
-async def test_cancelling_an_older_request_leaves_the_newer_one(desk: Desk) -> None:
-    older = desk.ask(deadline=0.0)
-    asked = await desk.asked(1)
-    newer = desk.ask()
-    asyncio.get_running_loop().call_soon(older.cancel)  # once the newer one has begun
-    await settled()
-    assert not asked.closed
-    asked.say(ADD, end="line")
-    assert texts(await newer) == [ADD]
-
-
-async def test_cancelling_the_newest_request_stops_the_engine(desk: Desk) -> None:
-    waiting = desk.ask()
-    asked = await desk.asked(1)
-    waiting.cancel()
-    await settled()
-    assert asked.closed
 
 
 def test_large_documents_are_remembered_less_often() -> None:

@@ -10,9 +10,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+from unittest.mock import Mock
 
 from pygls.lsp.server import LanguageServer
 
@@ -25,6 +27,7 @@ from tests.support import daemons
 
 PATIENCE = 20.0  # seconds for an answer
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 def framed(message: object) -> bytes:
@@ -196,30 +199,46 @@ def connected(address: str | tuple[str, int]) -> Iterator[Wire]:
 
 
 @contextmanager
-def serving_in_thread() -> Iterator[str]:
-    """A server on a Unix socket, on an event loop in a thread; yields the socket's path."""
-    loops, ready = list[tuple[asyncio.AbstractEventLoop, asyncio.Task[int]]](), threading.Event()
+def in_thread(serving: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """Enter an asynchronous context on an event loop in a thread."""
+    ready = Future[tuple[T, asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def serve() -> None:
+        async with serving as value:
+            done = asyncio.Event()
+            ready.set_result((value, asyncio.get_running_loop(), done))
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    value, loop, done = ready.result(PATIENCE)
+    try:
+        yield value
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+
+
+@asynccontextmanager
+async def accepting(create: transport.Create, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve every editor that connects."""
+    task = asyncio.create_task(transport._accept(create, listener))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def serving_on_socket() -> AsyncIterator[str]:
+    """A server on a Unix socket; yields the socket's path."""
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{folder}/lsp.sock")
         listener.listen()
         listener.setblocking(False)
-
-        async def serve() -> None:
-            accepting = asyncio.create_task(transport._accept(lambda: create_server(EngineSpec({})), listener))
-            loops.append((asyncio.get_running_loop(), accepting))
-            ready.set()
-            with suppress(asyncio.CancelledError):
-                await accepting
-
-        thread = threading.Thread(target=lambda: asyncio.run(serve()))
-        thread.start()
-        try:
-            assert ready.wait(PATIENCE)
+        async with accepting(lambda: create_server(EngineSpec({})), listener):
             yield f"{folder}/lsp.sock"
-        finally:
-            for loop, accepting in loops:
-                loop.call_soon_threadsafe(accepting.cancel)
-            thread.join()
 
 
 class Local:
@@ -229,6 +248,7 @@ class Local:
         self.server = LanguageServer("test", "1", protocol_cls=DocumentProtocol)
         self.protocol: DocumentProtocol = self.server.protocol  # type: ignore[assignment]
         self.protocol.set_writer(self, include_headers=False)
+        self.transport = Mock(get_write_buffer_size=lambda: 0)
         self._reader = MessageReader()
         self.sent: list[Json] = []
         self.send(request(0, "initialize", initialize(*encodings)), notification("initialized", {}))
@@ -237,11 +257,10 @@ class Local:
         self.sent.append(json.loads(data))
 
     def close(self) -> None:
-        """See Writer."""
+        """See StreamWriter."""
 
-    @property
-    def stuck(self) -> bool:
-        """See Writer."""
+    def is_closing(self) -> bool:
+        """See StreamWriter."""
         return False
 
     def feed(self, data: bytes) -> None:

@@ -33,7 +33,7 @@ def replace_file(path: Path, text: str, *, sync: bool = False) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     create_private(path.parent)
     try:
-        with fresh.open("w", encoding="utf-8") as stream:
+        with open(fresh, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
             stream.write(text)
             if sync:
                 stream.flush()

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from localdflash.server.address import Address
+from tests.lsp import wire
 
 Json = dict[str, Any]
 STREAM = "text/event-stream"
@@ -238,25 +238,6 @@ BODY: Json = {
 }
 
 
-@contextmanager
-def in_thread(answers: dict[str, Answer]) -> Iterator[MadeUp]:
+def in_thread(answers: dict[str, Answer]) -> AbstractContextManager[MadeUp]:
     """Run such a server for who has no event loop."""
-    ready, made_ups = threading.Event(), list[MadeUp]()
-    loop = asyncio.new_event_loop()
-    done = asyncio.Event()
-
-    async def serve() -> None:
-        async with serving(answers) as server:
-            made_ups.append(server)
-            ready.set()
-            await done.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield made_ups[0]
-    finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join()
-        loop.close()
+    return wire.in_thread(serving(answers))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from localdflash.lsp.foreign import finding as module
 from localdflash.lsp.foreign import llama_server as llama_module
-from localdflash.lsp.foreign import remote_completer as module
+from localdflash.lsp.foreign.finding import RemoteCompleter
 from localdflash.lsp.foreign.named import RemoteServer
-from localdflash.lsp.foreign.remote_completer import RemoteCompleter
 from tests.lsp.foreign.made_up import BODY, Answer, llama, llama_said, openai, serving
 
 
@@ -49,21 +49,6 @@ async def test_a_server_that_was_started_anew_is_found_again_with_its_new_model(
         assert await client.ask() == "rn y"
         assert await client.completer.model() == f"new at 127.0.0.1:{server.port}"
     assert client.told == []
-    client.completer.close()
-
-
-async def test_an_unreachable_server_is_reported_once_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(llama(llama_said("return x\n"))) as server:
-        pass
-    client = Client(server.url)
-    assert [await client.ask() for _ in range(3)] == [""] * 3
-    (told,) = client.told
-    assert told == f"{server.url} cannot be reached: Connection refused"
-    async with serving(llama(llama_said("return x\n")), port=server.port):
-        assert await client.ask() == ""
-        monkeypatch.setattr(client.completer, "_not_before", 0.0)
-        assert await client.ask() == "rn x"
-    assert client.told == [told, ""]
     client.completer.close()
 
 

@@ -1,6 +1,6 @@
 """Which kind of server is detected, which of its models, which prompt; and the error if there is none."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -9,7 +9,6 @@ from localdflash.lsp.engine_completer import DaemonSource
 from localdflash.lsp.foreign.finding import find_server
 from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama
 from localdflash.lsp.foreign.ollama_server import Ollama
-from localdflash.lsp.foreign.pieces import InfillSource
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from tests.lsp.foreign.made_up import QWEN_SHOWN, Answer, Said, llama, ollama, openai, serving
@@ -25,10 +24,6 @@ async def found(answers: dict[str, Answer], model: str = "", key: str = "") -> A
         source = await find_server(server.address, model)
         source.close()
         return source
-
-
-def server_of(source: Any) -> Any:
-    return cast(InfillSource, source).server
 
 
 async def refused(
@@ -51,7 +46,7 @@ async def refused(
     ],
 )
 async def test_llama_server_gets_our_prompt_if_its_markers_are_known(answers: dict[str, Answer], kind: type) -> None:
-    server = server_of(await found(answers))
+    server = await found(answers)
     assert isinstance(server, kind)
     assert isinstance(server, RawLlama | InfillLlama)
     assert server.model == "Qwen2.5-Coder-1.5B-Q8_0"
@@ -81,7 +76,7 @@ async def test_a_remote_daemon_is_asked_like_the_local_one() -> None:
 async def test_ollama_answers_with_the_first_model_that_can(
     models: dict[str, Any], loaded: list[str], model: str, expected: str, how: type
 ) -> None:
-    server = server_of(await found(ollama(models=models, loaded=loaded), model))
+    server = await found(ollama(models=models, loaded=loaded), model)
     assert isinstance(server, Ollama)
     assert server.model == expected
     assert type(server._how) is how
@@ -95,7 +90,7 @@ async def test_a_model_of_ollama_without_a_template_is_tried_with_the_markers_of
         models={"hf.co/x/Qwen2.5-Coder-GGUF": CHAT}, generate=Said({"response": "", "prompt_eval_count": counted})
     )
     if fits:
-        assert type(server_of(await found(answers))._how) is PromptBuilder
+        assert type(await found(answers)._how) is PromptBuilder
     else:
         assert CANNOT in str(await refused(answers))
 

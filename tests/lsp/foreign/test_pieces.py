@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.lsp.engine_completer import Event
-from localdflash.lsp.foreign.pieces import InfillSource, Piece, Reply
+from localdflash.lsp.foreign.pieces import InfillServer, Piece, Reply
 from localdflash.lsp.foreign.place import InfillTask, Sampling
 from tests.lsp.foreign.made_up import BODY
 
 TEXT = "rn first + second\n\n\ndef other(third):\n    return third\n"
 
 
-class Scripted:
+class Scripted(InfillServer):
     model = "scripted"
 
     def __init__(self, pieces: Sequence[Piece], word: str = "") -> None:
@@ -39,7 +39,7 @@ class Scripted:
 
 def events(server: Scripted, **changes: Any) -> list[Event]:
     async def collect() -> list[Event]:
-        return [event async for event in InfillSource(server).complete({**BODY, **changes})]
+        return [event async for event in server.complete({**BODY, **changes})]
 
     return asyncio.run(collect())
 

@@ -1,0 +1,352 @@
+"""Diffs, search/replace blocks and fences of an answer: read however models write them, never placed by a guess."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.chat.proposals import propose
+from tests.chat.workplace import BOX, after, made, problem
+
+CHANGED = BOX.replace("return w * h", "return abs(w * h)")
+HUNK = """\
+@@ -6,3 +6,3 @@
+ # The area.
+ def area(w, h):
+-    return w * h
++    return abs(w * h)
+"""
+HEAD = "--- a/src/box.py\n+++ b/src/box.py\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return made(
+        tmp_path / "work",
+        {"src/box.py": BOX, "twice.py": "a\nb\nc\na\nb\nc\n", "notes.md": "# Notes\n\none\ntwo\nthree\n"},
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"Sure:\n\n```diff\n{HEAD}{HUNK}```\nDone.",
+        f"Take this:\n{HEAD}{HUNK}\nThat is all.",
+        f"```diff\ndiff --git a/src/box.py b/src/box.py\nindex 1234567..89abcde 100644\n{HEAD}{HUNK}```",
+        f"`src/box.py`:\n```diff\n{HUNK}```",
+        "\n".join(["1. So:", *(f"   {line}" for line in f"```diff\n{HEAD}{HUNK}```".split("\n"))]),
+        f"<think>\n```diff\n{HEAD}@@ -1 +1 @@\n-x\n+y\n```\n</think>\n```diff\n{HEAD}{HUNK}```",
+        f"```diff\n{HEAD}{HUNK}```".replace("\n", "\r\n"),
+        f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-6,9 +6,7')}```",
+        f"```diff\n{HEAD}{HUNK.replace('-6,3 +6,3', '-19,3 +19,3')}```",
+        f"```diff\n{HEAD}{HUNK.replace('@@ -6,3 +6,3 @@', '@@')}```",
+    ],
+)
+def test_a_diff_is_read_however_it_is_written(root: Path, answer: str) -> None:
+    assert after(root, answer) == CHANGED
+
+
+def test_several_files_and_hunks(root: Path) -> None:
+    second = "@@ -19,2 +19,3 @@\n     def grow(self):\n         self.w += 1\n+        self.h += 1\n"
+    new = "--- /dev/null\n+++ b/src/new.py\n@@ -0,0 +1,2 @@\n+one\n+two\n"
+    gone = "--- a/twice.py\n+++ /dev/null\n@@ -1,6 +0,0 @@\n-a\n-b\n-c\n-a\n-b\n-c\n"
+    found = propose(f"```diff\n{HEAD}{HUNK}{second}{new}{gone}```", root)
+    assert [(one.path, one.kind, one.problem) for one in found] == [
+        ("src/box.py", "change", ""),
+        ("src/new.py", "new", ""),
+        ("twice.py", "delete", ""),
+    ]
+    assert found[0].after == CHANGED.replace("self.w += 1\n", "self.w += 1\n        self.h += 1\n").encode()
+    assert (found[1].before, found[1].after) == (None, b"one\ntwo\n")
+    assert found[2].after is None
+    assert [hunk.old for hunk in found[0].hunks] == [5, 19]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("@@ -6,3 +6,3 @@\n # The area.\n def area(w, g):\n-    return w * h\n+    return 0\n", "fits nowhere"),
+        ("@@ -2,2 +2,2 @@\n-        self.x = w\n+        self.w = 0\n", "no line 'self.x = w'"),
+        ("@@ -1,0 +2,1 @@\n+x = 1\n", "does not say next to which lines"),
+        ("@@ -7 +7 @@\nreturn 1\n", "line without a sign: 'return 1'"),
+        ("@@ -6,3 +6,3 @@\n", "hunk without lines"),
+        (
+            "@@ -6,3 +6,3 @@\n # The area.\n-def area(w, h):\n+def a(w, h):\n     return w * h\n"
+            "@@ -7,2 +7,2 @@\n def area(w, h):\n-    return w * h\n+    return 1\n",
+            "two hunks change line 7",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_not_applied(root: Path, body: str, reason: str) -> None:
+    assert reason in problem(root, f"```diff\n{HEAD}{body}```")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("--- a/twice.py\n+++ b/twice.py\n@@ -2,3 +2,3 @@\n a\n-b\n+B\n c\n", "more than one place: lines 1 and 4"),
+        ("--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-a\n+b\n", "is not there to be changed"),
+        ("--- /dev/null\n+++ b/twice.py\n@@ -0,0 +1 @@\n+b\n", "is there already"),
+        ("--- a/twice.py\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-a\n-b\n-c\n", "does not have all of its lines"),
+        ("--- a/twice.py\n+++ b/other.py\n@@ -1,2 +1,2 @@\n a\n-b\n+B\n", "would be renamed"),
+        (
+            "diff --git a/twice.py b/other.py\nsimilarity index 100%\nrename from twice.py\nrename to other.py\n",
+            "does more than change lines",
+        ),
+        ("@@ -1,2 +1,2 @@\n a\n-b\n+B\n", "names no file"),
+    ],
+)
+def test_why_a_diff_is_not_applied(root: Path, answer: str, reason: str) -> None:
+    assert reason in problem(root, f"```diff\n{answer}```")
+
+
+def test_one_wrong_hunk_refuses_the_whole_file_but_not_the_others(root: Path) -> None:
+    wrong = "@@ -12,2 +12,2 @@\n class Box:\n-    nothing of this\n+    at all\n"
+    new = "--- /dev/null\n+++ b/src/new.py\n@@ -0,0 +1 @@\n+one\n"
+    found = propose(f"```diff\n{HEAD}{HUNK}{wrong}{new}```", root)
+    assert [(one.path, bool(one.problem)) for one in found] == [("src/new.py", False), ("src/box.py", True)]
+    assert found[1].problem.startswith("hunk 2 of 2 fits nowhere")
+
+
+def test_prose_and_thoughts_are_no_diff(root: Path) -> None:
+    assert propose(f"<think>\n```diff\n{HEAD}{HUNK}```\n", root) == []
+    assert propose("--- a\n\n+++ b\n- one\n+ two\n@@ what\n---\n+++\n", root) == []
+
+
+BLOCK = "<<<<<<< SEARCH\n    return w * h\n=======\n    return abs(w * h)\n>>>>>>> REPLACE\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"src/box.py\n```python\n{BLOCK}```\n",
+        f"```python\nsrc/box.py\n{BLOCK}```\n",
+        f"```\n# src/box.py\n{BLOCK}```\n",
+        f"src/box.py\n{BLOCK}",
+        f"src/box.py\n```python\n{BLOCK}```\n".replace("<<<<<<<", "<<<<<<").replace(">>>>>>>", ">>>>>>"),
+    ],
+)
+def test_a_block_names_its_file(root: Path, answer: str) -> None:
+    assert after(root, answer) == CHANGED
+
+
+def test_files_that_are_new_emptied_or_missing(root: Path) -> None:
+    answer = "new.py\n```python\n<<<<<<< SEARCH\n=======\nx = 1\n>>>>>>> REPLACE\n```"
+    assert after(root, answer, "new.py") == "x = 1\n"
+    answer = "twice.py\n<<<<<<< SEARCH\na\nb\nc\na\nb\nc\n=======\n>>>>>>> REPLACE\n"
+    assert after(root, answer, "twice.py") == ""
+    assert "is not there to be changed" in problem(root, f"none.py\n{BLOCK}")
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        ("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n", "more than one place: lines 1 and 4"),
+        ("<<<<<<< SEARCH\n=======\nb\n>>>>>>> REPLACE\n", "does not say next to which lines"),
+        ("<<<<<<< SEARCH\nb\n=======\nc\n", "cut short"),
+    ],
+)
+def test_why_a_block_is_not_applied(root: Path, block: str, reason: str) -> None:
+    assert reason in problem(root, f"twice.py\n```python\n{block}```")
+
+
+def test_a_text_about_such_blocks_is_none(root: Path) -> None:
+    text = "x = '''\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n'''\n"
+    assert after(
+        root,
+        f"```python\n# a comment\n# src/t.py\n\n# of its own\n```\n```python src/t.py\ny = 1\n\n{text}```",
+        "src/t.py",
+    ) == (f"y = 1\n\n{text}")
+
+
+AREA = 'def area(w, h):\n    """Never negative."""\n    return abs(w * h)\n'
+REPLACED = BOX.replace("def area(w, h):\n    return w * h\n", AREA)
+
+
+NAMINGS = [
+    "```python path=src/box.py\n{}```",
+    '```python title="src/box.py"\n{}```',
+    "```src/box.py\n{}```",
+    "```python:src/box.py\n{}```",
+    "```python\n# src/box.py\n{}```",
+    "src/box.py:\n```python\n{}```",
+    "`src/box.py`\n\n```python\n{}```",
+    "### 1. `src/box.py`\n```python\n{}```",
+    "File: src/box.py (updated)\n```python\n{}```",
+    "Change `src/box.py` like this:\n```python\n{}```",
+    "src/box.py\n```\n{}```",
+]
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_a_fence_names_its_file(root: Path, naming: str) -> None:
+    assert after(root, naming.format(AREA)) == REPLACED
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "```python\nprint(1)\n```",
+        "Run `src/box.py`:\n```console\n$ python src/box.py\n2\n```",
+        "It prints:\n```\n2\n```",
+        "```12:20:src/box.py\ndef area(w, h):\n```",
+        "I looked at `src/box.py` and `notes.md`:\n```python\nprint(1)\n```",
+        "```python\n# os.path\nx = 1\n```",
+    ],
+)
+def test_code_to_read_is_no_proposal(root: Path, answer: str) -> None:
+    assert propose(answer, root) == []
+
+
+def test_the_attached_file_is_meant_by_code_in_its_language(root: Path) -> None:
+    answer = f"```python\n{AREA}```\nRun it:\n```sh\npython src/box.py\n```\nIt prints:\n```\n2\n```\n"
+    assert after(root, answer, attached=("src/box.py",)) == REPLACED
+    assert propose(answer, root, ["src/box.py", "notes.md"]) == []
+    assert after(root, f"```\n{AREA}```", attached=("src/box.py", "src/box.py")) == REPLACED
+
+
+def test_definitions_one_by_one(root: Path) -> None:
+    size = "    @property\n    def size(self):\n        return 0\n"
+    grow = "def grow(self):\n    self.w += 2\n    self.h += 2\n"
+    found = after(
+        root, f"```python\n{AREA}```\nand\n```python\n{grow}```\nand\n```python\n{size}```", attached=("src/box.py",)
+    )
+    wanted = REPLACED.replace("return area(self.w, self.h)", "return 0")
+    assert found == wanted.replace("self.w += 1\n", "self.w += 2\n        self.h += 2\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import math\n\n# ... existing code ...\n", "leaves parts out: '# ... existing code ...'"),
+        ("def volume(a):\n    return a\n", "has no 'volume'"),
+        ("def area(w, h):\n    return (w\n", "cannot be read as code"),
+        ("print(area(1, 2))\n", "not the whole file"),
+        (f"import cmath\n\n{AREA}", "does not say where this belongs: 'import cmath'"),
+        ("class Box:\n    def grow(self):\n        self.w += 2\n", "leaves out '"),
+        ("def size(self):\n    return 0\n", "leaves out '@property'"),
+        ("def grow(w):\n    return w\n", "another kind of thing"),
+        (f"{AREA}\n\n{AREA}", "defines 'area' twice"),
+    ],
+)
+def test_code_that_cannot_be_placed(root: Path, code: str, reason: str) -> None:
+    assert reason in problem(root, f"```python src/box.py\n{code}```")
+
+
+def test_a_name_that_the_file_has_twice(root: Path) -> None:
+    (root / "src/box.py").write_text(
+        "class A:\n    def go(self):\n        pass\n\n\nclass B:\n    def go(self):\n        pass\n"
+    )
+    assert "'go', which the file has 2 times" in problem(root, "```python src/box.py\ndef go(self):\n    return 1\n```")
+
+
+def test_a_fence_in_a_fence_is_not_guessed_at(root: Path) -> None:
+    answer = "notes.md:\n```markdown\n# Notes\n\n```python\nx\n```\n\none\ntwo\n```\n"
+    assert "a fence within the fence" in problem(root, answer)
+    assert after(root, answer.replace("```markdown", "````markdown").replace("two\n```", "two\n````"), "notes.md") == (
+        "# Notes\n\n```python\nx\n```\n\none\ntwo\n"
+    )
+
+
+GO = """\
+package a
+
+import "fmt"
+
+// F does.
+func F() int {
+\treturn 1
+}
+
+func (b *B) G() {
+\tfmt.Println()
+}
+"""
+RUST = """\
+use std::fmt;
+
+#[derive(Debug)]
+struct A {
+    x: u8,
+}
+
+impl A {
+    fn go(&self) -> u8 {
+        1
+    }
+}
+"""
+TYPESCRIPT = """\
+import x from "x";
+
+export function f(a: number) {
+  return a;
+}
+
+export const b = 1;
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "code", "wanted"),
+    [
+        (
+            "a.go",
+            GO,
+            "// F does it.\nfunc F() int {\n\treturn 2\n}\n",
+            GO.replace("F does", "F does it").replace("return 1", "return 2"),
+        ),
+        ("a.rs", RUST, "fn go(&self) -> u8 {\n    2\n}\n", RUST.replace("        1", "        2")),
+        (
+            "a.ts",
+            TYPESCRIPT,
+            "export function f(a: number) {\n  return { ...x, a };\n}\n",
+            TYPESCRIPT.replace("return a", "return { ...x, a }"),
+        ),
+    ],
+)
+def test_definitions_of_other_languages(tmp_path: Path, name: str, old: str, code: str, wanted: str) -> None:
+    root = made(tmp_path / "work", {name: old})
+    assert after(root, f"```{name}\n{code}```", name) == wanted
+
+
+REPLACING_DIFF = "```diff\n--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,4 @@\n one\n-two\n+2\n+2.5\n three\n```"
+REPLACING_BLOCK = "a.txt\n<<<<<<< SEARCH\ntwo\n=======\n2\n2.5\n>>>>>>> REPLACE\n"
+WHOLE_FILE = "a.txt\n```\none\n2\n2.5\nthree\n```"
+ANSWERS = [REPLACING_DIFF, REPLACING_BLOCK, WHOLE_FILE, REPLACING_DIFF.replace("\n", "\r\n")]
+
+
+def _after(root: Path, answer: str) -> bytes | None:
+    found = propose(answer, root)
+    assert [one.problem for one in found] == [""]
+    return found[0].after
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"one\ntwo\nthree\n", b"one\n2\n2.5\nthree\n"),
+        (b"one\r\ntwo\r\nthree\r\n", b"one\r\n2\r\n2.5\r\nthree\r\n"),
+        (b"\xef\xbb\xbfone\r\ntwo\r\nthree", b"\xef\xbb\xbfone\r\n2\r\n2.5\r\nthree"),
+        (b"one\r\ntwo\nthree\r\n", b"one\r\n2\r\n2.5\r\nthree\r\n"),
+    ],
+)
+def test_all_else_stays(tmp_path: Path, answer: str, before: bytes, after: bytes) -> None:
+    root = made(tmp_path / "work", {"a.txt": before})
+    assert _after(root, answer) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "hunk", "after"),
+    [
+        (b"a\nb", " a\n-b\n\\ No newline at end of file\n+b\n", b"a\nb\n"),
+        (b"a\nb\n", " a\n-b\n+b\n\\ No newline at end of file\n", b"a\nb"),
+        (b"a\nb", " a\n-b\n+c\n", b"a\nc"),
+        (b"a\nb", " a\n b\n+c\n", b"a\nb\nc"),
+    ],
+)
+def test_the_end_of_the_last_line(tmp_path: Path, before: bytes, hunk: str, after: bytes) -> None:
+    root = made(tmp_path / "work", {"a.txt": before})
+    counts = [sum(line[:1] in signs for line in hunk.split("\n") if line) for signs in (" -", " +")]
+    head = f"--- a/a.txt\n+++ b/a.txt\n@@ -1,{counts[0]} +1,{counts[1]} @@\n"
+    assert _after(root, f"```diff\n{head}{hunk}```") == after
