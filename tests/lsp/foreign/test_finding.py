@@ -90,7 +90,7 @@ async def test_a_model_of_ollama_without_a_template_is_tried_with_the_markers_of
         models={"hf.co/x/Qwen2.5-Coder-GGUF": CHAT}, generate=Said({"response": "", "prompt_eval_count": counted})
     )
     if fits:
-        assert type(await found(answers)._how) is PromptBuilder
+        assert type((await found(answers))._how) is PromptBuilder
     else:
         assert CANNOT in str(await refused(answers))
 
