@@ -1,7 +1,6 @@
 """Closing brackets and quotes that an editor inserted between the cursor and the end of its line.
 
-`foo(|)` is treated as `foo(|`: an answer closes the bracket and may continue, and typing along matches whether or not
-the editor closed a bracket. An item that closes the brackets again replaces them; otherwise they stay.
+`foo(|)` is treated as `foo(|`. An item that closes the brackets again replaces them; otherwise they stay.
 """
 
 import re
@@ -41,10 +40,7 @@ def closes_again(language: str, line: str, closed: str, text: str) -> bool:
 
 
 def still_closed(middle: str, typed: str, closed: str) -> tuple[str, str]:
-    """Split a text that was `typed + closed` before a key into typed text and closers behind it.
-
-    A pair added behind the typed text is one that the editor closed.
-    """
+    """Split a text, `typed + closed` before a key, into typed text and closers, also those that an editor added."""
     text = middle.removesuffix(closed)
     if text == middle:
         closed = ""

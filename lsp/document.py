@@ -1,7 +1,6 @@
 """An open document by LSP's definition: only LF, CRLF and CR end a line, and columns count in the client's units.
 
-Positions are clamped as in the specification: a column beyond its line is the line's end, a line beyond the last is the
-document's end. A position within a character is before it. Source: LSP 3.18, "Text Documents".
+Positions are clamped as in LSP 3.18, "Text Documents". A position within a character is before it.
 """
 
 import re
@@ -12,6 +11,7 @@ from typing import Literal, NamedTuple
 from lsprotocol import types
 
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
+LineEdit = tuple[int, Sequence[str], Sequence[str]]  # first line, and the lines removed and added, without ends
 
 _ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8, see `framing`
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -22,14 +22,6 @@ class LineColumn(NamedTuple):
 
     line: int
     column: int
-
-
-class LineEdit(NamedTuple):
-    """Removed and added lines, without their ends, and the number of the first."""
-
-    first_line: int
-    old: Sequence[str]
-    new: Sequence[str]
 
 
 class Document:
@@ -114,7 +106,7 @@ def _edit(first: int, old: list[str], new: list[str]) -> LineEdit:
     head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
     went, came = old[head : len(old) - tail], new[head : len(new) - tail]
-    return LineEdit(first + head, [_bare(line) for line in went], [_bare(line) for line in came])
+    return first + head, [_bare(line) for line in went], [_bare(line) for line in came]
 
 
 def _bare(line: str) -> str:

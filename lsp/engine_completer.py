@@ -1,7 +1,6 @@
-"""The engine for the language server: one generation at a time, its text arriving on the event loop.
+"""The engine for the language server, found at the first request; a missing daemon is started.
 
-The engine is found at the first request, and again if it went away; a missing daemon is started. A failure is reported
-once, not for every key. Until it is over there are no suggestions, and the next try waits `RETRY_SECONDS`.
+A failure is reported once, not for every key, and the next try waits `RETRY_SECONDS`.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """For editors without inline completions: the suggestion as the only item of an ordinary completion list.
 
-The item replaces the word being typed and is filtered by its own first line, so it stays in the list while that is
-typed, and sorts after the items of other servers. Editors ask again at every key (`is_incomplete`).
+The item replaces the word being typed, and sorts after the items of other servers.
 """
 
 import re

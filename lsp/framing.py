@@ -1,7 +1,6 @@
 """LSP's base protocol: parse the bytes of a connection into JSON values.
 
-pygls's own reader loses a message whose body is not UTF-8, which Neovim sends for such a file, waits forever after a
-header that it does not know, and has no limit on the size of a body.
+pygls's own reader loses a message whose body is not UTF-8, waits forever after an unknown header, and has no limit.
 """
 
 import json

@@ -1,34 +1,20 @@
-"""The one generation of a client: a request to the engine whose text makes suggestions grow.
-
-Starting another one stops it, and so does `stop`.
-"""
+"""The one generation of a client: a request to the engine whose text makes suggestions grow."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
-from localdflash.lsp.engine_completer import CompletionClient, Event, Timings
+from localdflash.lsp.engine_completer import CompletionClient, Event
 from localdflash.lsp.suggestions import FAILED, STOPPED, Suggestion
 
 CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebody else
 
 
-@dataclass(frozen=True)
-class GenerationStats:
-    """The engine's report at the end of a generation."""
-
-    tokens: int
-    tau: float | None  # None: the engine does not tell
-    tokens_per_second: float
-
-
 class Generator:
-    """Runs generations, one at a time.
+    """Runs generations; starting another one stops the running one.
 
-    `beat` is called at every start, growth and end, `begun` with the seconds until the first text, `ended` with the
-    statistics of a complete generation.
+    `beat` is called at every start, growth and end, `begun` with the time to first text, `ended` with the last event.
     """
 
     def __init__(
@@ -36,7 +22,7 @@ class Generator:
         completer: CompletionClient,
         beat: Callable[[], None],
         begun: Callable[[float], None],
-        ended: Callable[[GenerationStats], None],
+        ended: Callable[[Event], None],
     ) -> None:
         self._completer, self._beat, self._begun, self._ended = completer, beat, begun, ended
         self._task: asyncio.Task[None] | None = None
@@ -96,9 +82,8 @@ class Generator:
             suggestion.cut_off(FAILED)
         elif finish:
             suggestion.ended = finish
-            timings = event.get("timings", Timings())
-            if tokens := event.get("tokens"):
-                self._ended(GenerationStats(tokens, event.get("tau"), timings.get("predicted_per_second", 0.0)))
+            if event.get("tokens"):
+                self._ended(event)
 
 
 def _cut_off(suggestions: Sequence[Suggestion], reason: str) -> None:

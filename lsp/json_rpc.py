@@ -1,7 +1,6 @@
-"""LSP's JSON-RPC between the reader and pygls: what a client may send and when, and the errors for anything else.
+"""LSP's JSON-RPC between the reader and pygls, which only gets valid messages.
 
-A request always gets exactly one response. An invalid notification is logged in the editor. A response to no request is
-ignored. pygls only gets valid messages.
+A request always gets exactly one response. An invalid notification is logged in the editor.
 """
 
 import asyncio
@@ -33,30 +32,21 @@ class RpcProtocol(LanguageServerProtocol):
         self.exit_code: int | None = None
         self.initialized = asyncio.Event()
 
-    @property
-    def was_shut_down(self) -> bool:
-        """Return whether the client has sent `shutdown`."""
-        return self._shutdown
-
     def receive(self, message: object) -> None:
         """Handle one message from the reader."""
         if message is NOT_JSON:
-            self._refuse(None, PARSE_ERROR, "a message is not JSON")
+            self.refuse(None, PARSE_ERROR, "a message is not JSON")
         elif isinstance(message, dict):
             self._dispatch(message)
         else:
-            self._refuse(None, INVALID_REQUEST, "not a message of JSON-RPC 2.0, or a batch, which LSP has not")
-
-    def refuse_connection(self, reason: str) -> None:
-        """Report input that is not LSP, before the connection is closed."""
-        self._refuse(None, PARSE_ERROR, reason)
+            self.refuse(None, INVALID_REQUEST, "not a message of JSON-RPC 2.0, or a batch, which LSP has not")
 
     def _dispatch(self, message: Json) -> None:
         key, method = message.get("id"), message.get("method")
         known = key if isinstance(key, int | str) and not isinstance(key, bool) else None
         ours = message.get("jsonrpc") == "2.0" and isinstance(method, str | None)
         if not ours or (known is None and ("id" in message or method is None)):
-            self._refuse(known, INVALID_REQUEST, "not a message of JSON-RPC 2.0")
+            self.refuse(known, INVALID_REQUEST, "not a message of JSON-RPC 2.0")
         elif method is None:
             self._on_answer(known, message)
         elif known is None:
@@ -79,15 +69,15 @@ class RpcProtocol(LanguageServerProtocol):
 
     def _on_request(self, key: int | str, method: str, message: Json) -> None:
         if key in self._request_futures:
-            self._refuse(key, INVALID_REQUEST, "a request with this id is under way")
+            self.refuse(key, INVALID_REQUEST, "a request with this id is under way")
         elif self._shutdown:
-            self._refuse(key, INVALID_REQUEST, "the server was shut down")
+            self.refuse(key, INVALID_REQUEST, "the server was shut down")
         elif self.initialized.is_set() == (method == types.INITIALIZE):
             again = "initialized already" if self.initialized.is_set() else "the first request must be initialize"
-            self._refuse(key, INVALID_REQUEST if self.initialized.is_set() else NOT_INITIALIZED, again)
+            self.refuse(key, INVALID_REQUEST if self.initialized.is_set() else NOT_INITIALIZED, again)
         elif not self._knows(method, request=True):
-            self._refuse(key, METHOD_NOT_FOUND, f"there is no {method}")
-        elif structured := self._structured(method, message, lambda why: self._refuse(key, INVALID_PARAMS, why)):
+            self.refuse(key, METHOD_NOT_FOUND, f"there is no {method}")
+        elif structured := self._structured(method, message, lambda why: self.refuse(key, INVALID_PARAMS, why)):
             self.handle_message(structured)
             self.initialized.set()
 
@@ -134,7 +124,8 @@ class RpcProtocol(LanguageServerProtocol):
             refuse(f"{method}: its parameters are not as LSP has them")
             return None
 
-    def _refuse(self, key: int | str | None, code: int, reason: str) -> None:
+    def refuse(self, key: int | str | None, code: int, reason: str) -> None:
+        """Send an error: the answer to a request, or with a key of None to input that is no message."""
         error = {"code": code, "message": f"localdflash: {reason}"}
         self._send_data({"jsonrpc": "2.0", "id": key, "error": error})  # pygls leaves an id of null out
 

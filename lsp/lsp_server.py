@@ -1,8 +1,7 @@
 """The language server: suggestions in open documents, from the shared engine.
 
-A document has one request at a time: a newer one ends the older with an empty answer. Answers replace the line up to
-the cursor, so that clients can trim typed text. Clients with `push` get the first line as soon as possible, and
-notifications when it grows; others get the complete answer. Both get the text so far after `deadlineMs`.
+Answers replace the line up to the cursor, so that clients can trim typed text. Clients with `push` get the first line
+as soon as possible, and notifications when it grows; others get the complete answer, or the text after `deadlineMs`.
 """
 
 import asyncio
@@ -21,9 +20,9 @@ from pygls.lsp.server import LanguageServer
 
 from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
-from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter
+from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
 from localdflash.lsp.foreign.named import RemoteServer
-from localdflash.lsp.generation import GenerationStats, Generator
+from localdflash.lsp.generation import Generator
 from localdflash.lsp.lsp_settings import LspSettings
 from localdflash.lsp.lsp_status import Tally, silence
 from localdflash.lsp.next_edit import NextEdits
@@ -298,8 +297,9 @@ class SuggestionServer(LanguageServer):
         self._pulse.beat()
         self.show_status()
 
-    def _generated(self, ended: GenerationStats) -> None:
-        self.tally.generated(ended)
+    def _generated(self, ended: Event) -> None:
+        rate = ended.get("timings", Timings()).get("predicted_per_second")
+        self.tally.tau, self.tally.tokens_per_second = ended.get("tau"), rate or self.tally.tokens_per_second
         if not self.tally.model:
             self._spawn(self._learn_model())
 

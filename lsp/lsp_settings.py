@@ -9,8 +9,7 @@ MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000  # ms
 
 @dataclass(frozen=True)
 class LspSettings:
-    """The client's settings. `push`: it shows how an answer grows. `status`: it shows our `didChangeStatus`.
-    `next_edit`: it shows proposals of `next_edit`.
+    """What the client shows: how an answer grows (`push`), our `didChangeStatus` (`status`), proposals (`next_edit`).
 
     `deadline_ms`: the time after which the part of an answer that has arrived is returned.
     """

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from localdflash.code.context.denied import Refusal
 from localdflash.lsp.document import Document
-from localdflash.lsp.generation import GenerationStats
 
 MAX_LINE_CHARS = 5_000  # characters: what has longer ones was not written by hand
 StatusKind = Literal["Normal", "Error", "Inactive"]
@@ -23,10 +22,6 @@ class Tally:
     _offered: set[str] = field(default_factory=set)
     _displayed: set[str] = field(default_factory=set)  # by clients that tell
     _accepted: set[str] = field(default_factory=set)
-
-    def generated(self, ended: GenerationStats) -> None:
-        """Count a completed generation."""
-        self.tau, self.tokens_per_second = ended.tau, ended.tokens_per_second or self.tokens_per_second
 
     def offered(self, name: str) -> None:
         """Count a suggestion sent as an answer."""
@@ -61,15 +56,16 @@ class Tally:
 
 def silence(document: Document | None, refusal: Refusal | None, *, manual: bool) -> str:
     """Return why a document gets no suggestions; "" if it does. `manual`: requested by hand."""
-    reason = _reason(document, None if manual and refusal is Refusal.GIT else refusal)
-    return reason and f"no suggestions here: {reason}"
-
-
-def _reason(document: Document | None, refusal: Refusal | None) -> str:
+    if manual and refusal is Refusal.GIT:
+        refusal = None
     if document is None:
-        return "the file is too large, or was not opened"
-    if refusal:
-        return f"{refusal.value}; ask by hand" if refusal is Refusal.GIT else refusal.value
-    if "\0" in document.text:
-        return "the file is not text"
-    return f"a line has more than {MAX_LINE_CHARS} characters" if document.longest_line() > MAX_LINE_CHARS else ""
+        reason = "the file is too large, or was not opened"
+    elif refusal:
+        reason = f"{refusal.value}; ask by hand" if refusal is Refusal.GIT else refusal.value
+    elif "\0" in document.text:
+        reason = "the file is not text"
+    elif document.longest_line() > MAX_LINE_CHARS:
+        reason = f"a line has more than {MAX_LINE_CHARS} characters"
+    else:
+        return ""
+    return f"no suggestions here: {reason}"

@@ -1,9 +1,8 @@
 """When the next edit is proposed, and its messages; `localdflash.code.next_edit` decides what it is.
 
-LSP 3.18 has no message for it. Clients with `nextEdit` in their initializationOptions get the notification
-`localdflash/didUpdateNextEdit` {textDocument, edit: {range, newText}}: an edit for that version only, `PAUSE_SECONDS`
-after a change and at once after an accepted proposal. A client shows it if nothing else is shown, drops it at the next
-change, and sends `localdflash/didRejectNextEdit` {textDocument} if the user dismissed it.
+Clients with `nextEdit` in their initializationOptions get the notification `localdflash/didUpdateNextEdit`
+{textDocument, edit: {range, newText}}: an edit for that version only, `PAUSE_SECONDS` after a change and at once after
+an accepted proposal. A client sends `localdflash/didRejectNextEdit` {textDocument} if the user dismissed it.
 """
 
 import asyncio

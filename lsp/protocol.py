@@ -21,8 +21,7 @@ OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
 class DocumentProtocol(RpcProtocol):
     """The open documents, and listeners that are called once `documents` is up to date.
 
-    `on_change` gets each content change: its first line, the lines removed and added, without their ends. The text is
-    that after the change, the version that after the whole notification. `on_changed` is called once after all changes.
+    `on_change` gets each change: its first line, the lines removed and added. `on_changed` is called after all changes.
     """
 
     def __init__(self, server: LanguageServer, converter: Any) -> None:

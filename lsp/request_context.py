@@ -1,7 +1,6 @@
 """The context of a request: the file's path, related code of other files, recent edits.
 
-Code of other files is looked up in a thread, never while a key waits, and stays until the next pause: it is at the head
-of the prompt, so changing it means reading the whole prompt again.
+Code of other files stays until the next pause: changing it means reading the whole prompt again.
 """
 
 import asyncio
@@ -56,10 +55,6 @@ class EditorContext:
         self._workspace = Workspace(self._roots, self._warn, self._workspace)
         self._workspace.start(self._when_read)
 
-    def allowed(self, uri: str) -> bool:
-        """Return whether a document may be put into prompts."""
-        return self.refusal(uri) is None
-
     def refusal(self, uri: str) -> Refusal | None:
         """Return why a document may not be put into prompts."""
         if path := path_of(uri):
@@ -84,7 +79,7 @@ class EditorContext:
     def changed(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
         """Record that lines of a document were replaced."""
         self._used(document.uri)
-        if self.allowed(document.uri):
+        if self.refusal(document.uri) is None:
             self._edits.changed(self._name(document.uri), line, old, new, time.monotonic())
 
     def saved(self, uri: str) -> None:
@@ -106,7 +101,8 @@ class EditorContext:
             if document is None:
                 return False
             near = [other for other in reversed(self._recent) if other != uri and other in self._documents]
-            others = [self._neighbour(self._documents[other]) for other in near[:MAX_NEIGHBOURS] if self.allowed(other)]
+            allowed = [other for other in near[:MAX_NEIGHBOURS] if self.refusal(other) is None]
+            others = [self._neighbour(self._documents[other]) for other in allowed]
             parts = await asyncio.to_thread(self._gather, self._file(document), line, others)
         if parts == self._parts.get(uri, []) or uri not in self._documents:
             return False
@@ -129,8 +125,8 @@ class EditorContext:
 
     def _neighbour(self, document: Document) -> OpenFile:
         """Return another open document; a notebook's cell gets a name of its own."""
-        file = self._file(document)
-        return replace(file, name=file.name + _cell(document.uri))
+        file, parts = self._file(document), urlsplit(document.uri)
+        return replace(file, name=f"{file.name}#{parts.fragment}") if parts.scheme == CELL_SCHEME else file
 
     def _name(self, uri: str) -> str:
         """Return a document's path for the prompt: relative to its root."""
@@ -157,12 +153,6 @@ def path_of(uri: str) -> Path | None:
         return None
     path = to_fs_path(uri)
     return Path(path) if path and "\0" not in path else None
-
-
-def _cell(uri: str) -> str:
-    """Return the fragment that distinguishes a notebook's cells; "" for any other document."""
-    parts = urlsplit(uri)
-    return f"#{parts.fragment}" if parts.scheme == CELL_SCHEME else ""
 
 
 def _elsewhere(uri: str) -> str:

@@ -1,8 +1,6 @@
-"""Suggestions: generated texts, found again by the text typed since.
+"""Suggestions: generated texts, found again by the text typed since at an *anchor*.
 
-An *anchor* is the text before a position and after the cursor; the typed text lies between the two. A suggestion is
-requested at some typed text, and grows until its generation ends. While the typed text agrees with it, it is the
-answer, whether it was shown before, is being generated, or was generated ahead.
+While the typed text agrees with a suggestion, it is the answer, also if it is being generated or was generated ahead.
 """
 
 from collections import OrderedDict
@@ -39,10 +37,7 @@ class Suggestion:
     name: str = field(default_factory=lambda: str(next(_names)))
 
     def rest(self, typed: str) -> str | None:
-        """Return the rest of the suggestion after the typed text; None if the two disagree.
-
-        The rest is empty at its end, or while the user is ahead of a growing text.
-        """
+        """Return the rest of the suggestion after the typed text, "" at its end; None if the two disagree."""
         whole = self.typed + self.text
         if whole.startswith(typed):
             return whole[len(typed) :]

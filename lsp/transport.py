@@ -1,11 +1,7 @@
 """Connections of editors: stdin and stdout for one, a Unix socket or a loopback port for several.
 
-Every connection has its own server, made by `create`, on one event loop. A connection ends when its editor sends
-`exit`, closes it, dies (the process that `initialize` names), or has more than `MAX_BACKLOG_BYTES` unread. Only over
-stdio does the process end with it. Messages are handled in order, and a request begins before the next message is
-handled: it sees the document that its client saw.
-
-Only LSP goes to stdout: anything else that this process prints goes to stderr.
+A connection ends when its editor sends `exit`, closes it, dies, or has more than `MAX_BACKLOG_BYTES` unread. A request
+begins before the next message is handled: it sees the document that its client saw. Only LSP goes to stdout.
 """
 
 import asyncio
@@ -26,7 +22,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.base.system import process, unix_socket
 from localdflash.base.system.descriptor import set_blocking
 from localdflash.lsp.framing import FramingError, MessageReader
-from localdflash.lsp.json_rpc import RpcProtocol
+from localdflash.lsp.json_rpc import PARSE_ERROR, RpcProtocol
 from localdflash.lsp.lsp_server import SuggestionServer
 
 CHUNK_BYTES = 65_536
@@ -64,7 +60,7 @@ async def serve_connection(server: LanguageServer, reader: asyncio.StreamReader,
     reading = asyncio.create_task(_read(protocol, reader, writer))
     try:
         await asyncio.wait((parent, reading), return_when=asyncio.FIRST_COMPLETED)
-        return protocol.exit_code if protocol.exit_code is not None else int(not protocol.was_shut_down)
+        return protocol.exit_code if protocol.exit_code is not None else int(not protocol._shutdown)
     finally:
         for task in (parent, reading):
             task.cancel()
@@ -88,7 +84,7 @@ async def _read(protocol: RpcProtocol, reader: asyncio.StreamReader, writer: asy
                     if protocol.exit_code is not None or stuck or writer.is_closing():
                         return
             except FramingError as error:
-                protocol.refuse_connection(f"{error}; the connection is closed")
+                protocol.refuse(None, PARSE_ERROR, f"{error}; the connection is closed")
                 return
 
 

@@ -1,8 +1,6 @@
 """The pace of typing: when a request is worth its cost, and which confidence an answer needs to be shown.
 
-If the answer is likely to come before the next key, a request starts at once, otherwise after a part of the usual gap
-without a key. The required confidence is learned: rejections raise it a little and acceptances lower it, so that about
-`ACCEPTANCE_SHARE` of the shown suggestions are accepted, however well calibrated the model is.
+The required confidence is learned, so that about `ACCEPTANCE_SHARE` of the shown suggestions are accepted.
 """
 
 MAX_GAP_SECONDS = 1.0  # a longer one is a pause, not typing
@@ -75,11 +73,7 @@ class TypingPace:
 
 
 class RemotePace(TypingPace):
-    """The pace for a remote server.
-
-    A request that the next key cancels has cost the server the reading of a prompt. So the slower the server, the
-    longer no key must have come before a request, and the longer an answer is awaited.
-    """
+    """The pace for a remote server, which has read a prompt for each request that the next key cancels."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -13,10 +13,7 @@ RATE_SECONDS = 0.5  # between two of `rates`
 
 
 class Acceptance:
-    """Running statistics of one answer's steps. None means unknown: remote servers report no steps.
-
-    `clock` returns seconds; its first call marks the time of the request.
-    """
+    """Running statistics of one answer's steps since the first call of `clock`. Without steps, values are None."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.steps = self.tokens = self.drafted = self.accepted = 0

@@ -46,10 +46,7 @@ class ServerSource(ABC):
 
 
 class SharedDaemon(ServerSource):
-    """Daemon that editors and other commands share; started if none is running.
-
-    `watched`: the screen shows the stages, so no lines are written about them.
-    """
+    """Daemon that editors and other commands share. `watched`: the screen shows the stages, so no lines are written."""
 
     def __init__(self, wanted: EngineSpec, *, watched: bool = True) -> None:
         self.wanted, self._watched = wanted, watched
@@ -133,10 +130,7 @@ class _Abandoned(Exception):
 
 
 async def run_in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) -> T:
-    """Run blocking work in a daemon thread and return its result.
-
-    If the caller is cancelled, the work ends at its next check.
-    """
+    """Run blocking work in a daemon thread and return its result; if cancelled, the work ends at its next check."""
     loop, given_up, done = asyncio.get_running_loop(), threading.Event(), Future[T]()
     done.set_running_or_notify_cancel()
 

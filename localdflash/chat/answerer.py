@@ -1,8 +1,7 @@
 """Client of a chat for the daemon or a remote server; nothing here blocks the event loop.
 
-The daemon is found or started at the first request. Every request names the chat's pair, so a pair that another chat
-has loaded meanwhile never answers. If the daemon goes away in the middle of an answer, it is started again, the request
-is repeated with the same seed, and the text continues where it stopped. Failures are raised as LocaldflashError.
+If the daemon goes away in the middle of an answer, it is started again, the request is repeated with the same seed, and
+the text continues where it stopped. Failures are raised as LocaldflashError.
 """
 
 import asyncio
@@ -68,14 +67,11 @@ class ServerInfo:
 
 
 class Answerer:
-    """Client of one chat.
+    """Client of one chat; `say` receives lines for the user.
 
-    `stage` is "" before the first use, then "starting", "loading", "waiting" (for another chat), "ready" or "gone";
-    details may follow "loading", as in "loading: compiling 3 of 37". `on_stage` receives each change, `say` lines for
-    the user.
-
-    `when_busy` is called if loading this chat's pair would end an answer in another chat; it decides what happens to
-    that answer. If `when_busy` raises the given error, nothing is loaded.
+    `stage` is "" before the first use, then "starting", "loading" (perhaps with details), "waiting" for another chat,
+    "ready" or "gone". `when_busy` decides about an answer in another chat that loading this chat's pair would end, or
+    raises the given error.
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
@@ -173,8 +169,7 @@ class Answerer:
     ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
         """Yield the answer to these messages, piece by piece; with `goes_on`, the continuation of the last message.
 
-        Closing the generator stops the engine within a step. Raises what prevents an answer from starting, and errors
-        that the server reports. If the server goes away for good in the middle, the answer ends with "gone".
+        Closing the generator stops the engine within a step. If the server goes away for good, the end is "gone".
         """
         asked = time.perf_counter()
         body: dict[str, object] = {}
@@ -229,10 +224,7 @@ class Answerer:
             raise EngineGone("the engine closed the connection during an answer")
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
-        """Let a running local daemon prefill a prompt that is still being written, so that the answer begins sooner.
-
-        Cancelling this stops it. Errors are left to the request for the answer.
-        """
+        """Let a running local daemon prefill a prompt that is still being written. Cancelling this stops it."""
         if not self._is_local or not self._address or not self.about:
             return
         body = {"model": self.about.pair, "max_tokens": 0, "messages": wire_messages(messages, system)}

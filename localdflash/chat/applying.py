@@ -1,9 +1,8 @@
 """Write proposals to disk, and undo them.
 
-A file is written under a temporary name and renamed into place: it always has the old content or the new one. The old
-content goes to the journal first, so a set of changes cut off by a crash can be undone too: undo touches only files
-that are as the set left them. All operations happen in the open folder of a file, so a link that appears meanwhile is
-not followed.
+A file is written under a temporary name and renamed into place. The old content goes to the journal first, so changes
+cut off by a crash can be undone: undo touches only files that are as the set left them. All operations happen in the
+open folder of a file, so a link that appears meanwhile is not followed.
 """
 
 import errno

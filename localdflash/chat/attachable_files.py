@@ -1,7 +1,6 @@
 """Files of one folder that may be attached to a message: fuzzy search and reading, which block.
 
-No secrets by name, no ignored files, no files of version control, and nothing outside the folder, not even through a
-link. A refusal is a UsageError of one line.
+Secrets, ignored files, files of version control, and files outside the folder are refused by a UsageError of one line.
 """
 
 import os

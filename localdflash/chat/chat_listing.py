@@ -1,11 +1,8 @@
-"""Lists of chats: the newest, and those that contain some words, each with its title and the passage that was found.
-
-Words are looked up in the index; signs (`->`) and scripts without spaces are searched in the texts themselves.
-"""
+"""Lists of chats: the newest, and those that contain some words, each with the passage that was found."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from sqlite3 import Connection
 from typing import Any
@@ -27,15 +24,6 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 _UNSEARCHABLE = re.compile("[\x00\ud800-\udfff]")  # what a query cannot hold
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Parsed search. `index`: FTS5 expression, "" without a word; `parts`: strings that the text must contain."""
-
-    words: tuple[str, ...]
-    index: str
-    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +53,16 @@ def newest_sessions(database: Connection, folder: str | None, limit: int) -> lis
     return [_make_info(row) for row in database.execute(f"{_INFO} WHERE head IS NOT NULL {here} {_NEWEST}", values)]
 
 
-def search_sessions(database: Connection, query: Query, limit: int) -> list[SessionInfo]:
-    """Return the chats with all words in one message or in the title, newest first."""
-    if not query.words:
+def search_sessions(database: Connection, text: str, limit: int) -> list[SessionInfo]:
+    """Return the chats with all words of a text in one message or in the title, newest first."""
+    words = tuple(dict.fromkeys(_UNSEARCHABLE.sub(" ", text).split()))
+    if not words:
         return []
+    known = [word for word in words if any(map(str.isalnum, word)) and not _UNSPACED.search(word)]
+    terms = ['"' + word.replace('"', '""') + '"' for word in known]
+    if terms and known[-1] == words[-1]:
+        terms[-1] += "*"
+    query = " ".join(terms), [word for word in words if word not in known]
     messages: dict[int, int] = {}  # by session, the newest that was found
     for session, message in _search_rows(database, query, "texts", "messages", "text", "session"):
         messages.setdefault(session, message)
@@ -80,22 +74,23 @@ def search_sessions(database: Connection, query: Query, limit: int) -> list[Sess
         _make_info(row) for row in _select_ids(database, f"{_INFO} WHERE sessions.id IN", {*messages, *titled}, limit)
     ]
     return [
-        replace(info, excerpt=make_excerpt(texts[messages[info.id]], query.words)) if info.id in messages else info
+        replace(info, excerpt=make_excerpt(texts[messages[info.id]], words)) if info.id in messages else info
         for info in infos
     ]
 
 
 def _search_rows(
-    database: Connection, query: Query, index: str, table: str, column: str, session: str
+    database: Connection, query: tuple[str, Sequence[str]], index: str, table: str, column: str, session: str
 ) -> Iterator[tuple[int, int]]:
-    """Yield session and id of each row that contains all words, newest first."""
-    conditions = [f"instr({table}.{column}, CAST(? AS TEXT))"] * len(query.parts)
-    values: list[Any] = [encode_text(part) for part in query.parts]
+    """Yield session and id of each row with all terms of an FTS5 expression (if not "") and all parts, newest first."""
+    terms, parts = query
+    conditions = [f"instr({table}.{column}, CAST(? AS TEXT))"] * len(parts)
+    values: list[Any] = [encode_text(part) for part in parts]
     source, order = table, f"{table}.id"
-    if query.index:
+    if terms:
         source, order = f"{index} JOIN {table} ON {table}.id = {index}.rowid", f"{index}.rowid"
         conditions.append(f"{index} MATCH ?")
-        values.append(query.index)
+        values.append(terms)
     select = f"SELECT {session}, {table}.id FROM {source} WHERE {' AND '.join(conditions)} ORDER BY {order} DESC"
     yield from database.execute(select, values)
 
@@ -110,16 +105,6 @@ def _select_ids(database: Connection, select: str, numbers: Any, limit: int = 0)
 def _make_info(row: tuple[Any, ...]) -> SessionInfo:
     number, title, folder, model, system, created, updated, messages, start = row
     return SessionInfo(number, title, folder, model, system, created, updated, messages, make_excerpt(start))
-
-
-def parse_query(text: str) -> Query:
-    """Parse search words; all must occur in one message or in a title."""
-    words = tuple(dict.fromkeys(_UNSEARCHABLE.sub(" ", text).split()))
-    known = [word for word in words if any(map(str.isalnum, word)) and not _UNSPACED.search(word)]
-    terms = ['"' + word.replace('"', '""') + '"' for word in known]
-    if terms and known[-1] == words[-1]:
-        terms[-1] += "*"
-    return Query(words, " ".join(terms), tuple(word for word in words if word not in known))
 
 
 def make_title(message: Message) -> str:

@@ -1,7 +1,6 @@
 """The files that an answer may change: below one root, by allowed names, reached without following a link.
 
-Every folder on the way is opened from the one before, as in `localdflash.code.context.files`: a link that is put in the
-place of one meanwhile leads nowhere. A refusal is a UsageError with the reason alone; the caller adds the name.
+Every folder on the way is opened from the one before. The caller adds the name to the reason of a UsageError.
 """
 
 import os
@@ -48,10 +47,7 @@ class WorkspaceFolder:
 
     @contextmanager
     def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[OpenFolder, str] | None]:
-        """Yield the open folder of a file, and the file's name in it; None if a folder is missing.
-
-        With `created`, missing folders are made and their names appended to it.
-        """
+        """Yield the open folder of a file and the file's name in it, or None. `created`: folders that were made."""
         *folders, last = name.split("/")
         here = OpenFolder(self.path)
         try:

@@ -29,10 +29,9 @@ class FittedChat:
 async def plan_fit(
     answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings, reserve: int
 ) -> FittedChat:
-    """Return the fewest messages to leave out so that `reserve` tokens stay free for the answer.
+    """Return the fewest exchanges to leave out so that `reserve` tokens stay free for the answer.
 
-    Whole exchanges are left out, so the rest begins with a user message. The last exchange and the instructions always
-    stay, even if they leave less than the reserve; ContextOverflow if they leave no token.
+    The last exchange and the instructions always stay; ContextOverflow if they leave no token.
     """
     about = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]

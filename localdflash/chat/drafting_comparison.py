@@ -53,10 +53,7 @@ async def compare_drafting(
     settings: ChatSettings,
     say: Callable[[Comparison], None],
 ) -> Comparison:
-    """Answer the last question with and without drafting, interleaved; `say` receives the progress.
-
-    Both modes sample with the same seed. Cancelling this stops the engine within a step.
-    """
+    """Answer the last question with and without drafting, interleaved, with one seed; `say` receives the progress."""
     await answerer.ready()
     if not answerer.ours:
         raise UsageError("another server answers here, which does not tell how: only the engine of localdflash does")

@@ -24,10 +24,7 @@ class Splice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShownHunk:
-    """Hunk to display: each line begins with its sign, " ", "-", "+", or a backslash for a remark.
-
-    `old` and `new` are the numbers of the first line before and after, from 1.
-    """
+    """Hunk to display, with the numbers of its first line before and after, from 1. Lines begin with their sign."""
 
     old: int
     new: int
@@ -66,10 +63,7 @@ class FileText:
         return bool(self.ends) and not self.ends[-1]
 
     def spliced(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
-        """Return the file with lines replaced: new lines end as most do, the last line as it did before.
-
-        Splices are sorted and do not overlap. `final`: whether the last line gets an end.
-        """
+        """Return the file with lines replaced and line ends kept. `final`: whether the last line gets an end."""
         usual = Counter(end for end in self.ends if end).most_common(1)
         new_end = usual[0][0] if usual else "\n"
         lines: list[str] = []

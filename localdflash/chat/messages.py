@@ -22,10 +22,9 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One draft-verify-accept round of an answer.
+    """One verify step of an answer, of which `accepted` tokens were drafted.
 
-    `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for one without text): the first
-    `accepted` tokens were drafted, the others are the target's own.
+    `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for one without text).
     """
 
     drafter: str  # "" where nothing was drafted

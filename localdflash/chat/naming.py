@@ -1,7 +1,6 @@
 """Find the file that a block of an answer names, in its fence or the line above.
 
-Conservative: a word counts as a file name only if it looks like a path with a known extension. A line above a fence
-counts only if it holds nothing else, or ends with a colon and its one path fits the fence's language.
+A word counts as a file name only if it looks like a path with a known extension.
 """
 
 import re

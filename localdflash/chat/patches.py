@@ -68,10 +68,7 @@ def read_file_patch(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch,
 
 
 def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk, ...], int, str]:
-    """Return the hunks from a line on, the line after them, and the first problem.
-
-    The first hunk may lack a head.
-    """
+    """Return the hunks from a line on, the line after them, and the first problem. The first hunk may lack a head."""
     hunks: list[PatchHunk] = []
     problem = ""
     while at < len(lines) and (lines[at].startswith("@@") or not hunks):
@@ -85,10 +82,7 @@ def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk
 
 
 def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
-    """Return the positions of the hunks, sorted, and whether the last line is to have an end.
-
-    UsageError if a hunk fits nowhere, or in more than one position.
-    """
+    """Return the splices, sorted, and whether the last line is to have an end; UsageError if ambiguous."""
     placed = []
     for number, hunk in enumerate(hunks, 1):
         try:

@@ -1,7 +1,6 @@
 """Instructions of a project: AGENTS.md in the folder of a chat, or above it.
 
-Anybody may have written such a file, so it is sent only if the user has allowed it, once for each file. The decisions
-are stored in `projects.json` in the data folder.
+Anybody may have written such a file, so it is sent only if the user has allowed it, once for each file.
 """
 
 import os

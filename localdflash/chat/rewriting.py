@@ -1,7 +1,4 @@
-"""Put a code block into a file: as its whole new text, or by replacing definitions of the same names.
-
-A block that says that it omits something never replaces more than it shows.
-"""
+"""Put a code block into a file: as its whole new text, or by replacing definitions of the same names."""
 
 import re
 from collections import Counter

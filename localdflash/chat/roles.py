@@ -1,7 +1,4 @@
-"""Roles: named instructions for a chat.
-
-The user's roles are files `roles/NAME.md` in the configuration folder; they replace shipped ones of the same name.
-"""
+"""Roles: named instructions for a chat, shipped or in the user's files `roles/NAME.md` in the configuration folder."""
 
 import os
 import re

@@ -15,10 +15,7 @@ _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Settings of the next answer; `resolved` fills in those that are None, except the seed.
-
-    `max_tokens` 0 means all the room left in the context.
-    """
+    """Settings of the next answer; None: see `resolved`. `max_tokens` 0 means all the room left in the context."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -31,10 +28,7 @@ class ChatSettings:
     draft: bool = True
 
     def resolved(self, sampling: Mapping[str, float], context: int) -> Self:
-        """Return the settings with unset values filled in: from the model's recommended `sampling`, else greedy.
-
-        An unset `max_tokens` becomes a share of `context` (0: unknown, no limit).
-        """
+        """Return the settings with unset values filled in, from the model's `sampling` and a share of `context`."""
         usual = asdict(SamplingParams()) | {"max_tokens": context // ANSWER_SHARE} | dict(sampling)
         open_ = {name: usual[name] for name in (*_SAMPLING, "max_tokens") if getattr(self, name) is None}
         return replace(self, **open_)

@@ -1,12 +1,10 @@
-"""Store chats while they grow: messages that are new or have changed, in order.
-
-Messages that cannot be stored stay in memory, even of a chat that is no longer shown, and are stored later.
-"""
+"""Store chats while they grow. Messages that cannot be stored stay in memory and are stored later."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -32,9 +30,7 @@ class Chat:
 
 
 class Saver:
-    """Writer of a folder's chats to the file `path`. Without a file they are stored in memory, or, if not `in_memory`,
-    not at all. `tell` gets lines, on the event loop.
-    """
+    """Writer of a folder's chats to a file; without one they are stored in memory, or not at all."""
 
     def __init__(self, path: Path | None, folder: str, tell: Callable[[str], None], *, in_memory: bool = True) -> None:
         self._path, self._folder, self._tell = path, folder, tell
@@ -62,10 +58,7 @@ class Saver:
         from localdflash.chat.store import ChatStore
 
         if self._store is None:
-
-            def tell(line: str) -> None:
-                loop.call_soon_threadsafe(self._tell, line)
-
+            tell = partial(loop.call_soon_threadsafe, self._tell)
             try:
                 self._store = ChatStore.open(self._path, tell)
             except StoreFailed as error:
@@ -119,7 +112,8 @@ class Saver:
 
         for i, message in enumerate(chat.messages):
             parent = chat.messages[i - 1].id if i else None
-            if parent == 0 or (not message.id and _is_empty(message)):
+            is_empty = message.role == "assistant" and not message.text and not message.finish
+            if parent == 0 or (not message.id and is_empty):
                 return  # an answer joins the store with its first text
             if chat.session is None:
                 about = {"folder": self._folder, "model": chat.model, "system": chat.system}
@@ -142,7 +136,3 @@ def _set_id(messages: list[Message], i: int, sent: Message, stored: Message) -> 
         messages[i] = stored
     elif (now.id, now.role, now.created) == (sent.id, sent.role, sent.created):
         messages[i] = replace(now, id=stored.id)
-
-
-def _is_empty(message: Message) -> bool:
-    return message.role == "assistant" and not message.text and not message.finish

@@ -1,7 +1,6 @@
-"""The user's chats in one SQLite file, which any number of processes may use at once.
+"""The user's chats in one SQLite file, which any number of processes and threads may use at once.
 
-When a call returns, its changes are on the disk. Calls may come from any thread, and wait for each other. StoreFailed
-says what the file does not allow (full disk, read-only folder, damage); UsageError that there is no such chat.
+When a call returns, its changes are on the disk. StoreFailed: a full disk, a read-only folder, damage.
 """
 
 import json
@@ -64,18 +63,14 @@ class ChatStore:
             )
 
     def add(self, session: int, parent: int | None, message: Message) -> Message:
-        """Store a message below another one of the chat, None for a first one, and make it the head.
-
-        Returns the message with its id. StoreLost if the chat was deleted meanwhile.
-        """
+        """Store a message below another one, or as a first one, as the head; StoreLost if the chat was deleted."""
         with self._database.writing() as database:
             return _added(database, session, parent, message)
 
     def update(self, message: Message, before: Message | None = None) -> Message:
-        """Store a message that has an id as it is now. StoreLost if its chat was deleted meanwhile.
+        """Store a message that has an id as it is now; StoreLost if its chat was deleted meanwhile.
 
-        With `before`, the message as it was stored: if another process has changed the text since, that stays, and this
-        message becomes another version of it. Returns the message with its id.
+        If another process has changed the text since `before`, that stays, and this message becomes another version.
         """
         changes = f"({', '.join(_COLUMNS)}) = ({_PLACES})"
         select = "SELECT session, parent, text FROM messages WHERE id = ?"
@@ -136,7 +131,7 @@ class ChatStore:
         """Return the chats that have messages, newest first; with `words`, those that contain all of them."""
         with self._database.reading() as database:
             if words.strip():
-                return chat_listing.search_sessions(database, chat_listing.parse_query(words), limit)
+                return chat_listing.search_sessions(database, words, limit)
             return chat_listing.newest_sessions(database, None, limit)
 
     def latest(self, folder: str | None = None) -> SessionInfo | None:
@@ -181,10 +176,7 @@ class ChatStore:
             return copy
 
     def delete(self, session: int) -> None:
-        """Delete the chat: no text of it stays in the file, its search index or its log.
-
-        Takes about a second for each 100 MB of the file. After StoreFailed the chat may be gone and traces remain.
-        """
+        """Delete the chat: no text of it stays in the file, its search index or its log. Takes a second per 100 MB."""
         with self._database.writing() as database:
             _head(database, session)
             database.execute("UPDATE sessions SET head = NULL WHERE id = ?", (session,))

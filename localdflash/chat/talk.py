@@ -1,7 +1,4 @@
-"""A conversation: its messages, its continuation, and their storage.
-
-Another answer to a message, or an edited message, is another branch of the chat: the old one stays in the store.
-"""
+"""A conversation: its messages, its continuation, and their storage. Another answer or an edit makes another branch."""
 
 import asyncio
 import time
@@ -30,11 +27,7 @@ T = TypeVar("T")
 
 
 class Talk:
-    """Conversation: one chat at a time, stored in the file `chats`.
-
-    Without a file, messages are stored in memory, for versions and forks, unless `in_memory` is false. `tell` receives
-    a line, on the event loop, when storing fails and when it works again.
-    """
+    """Conversation: one chat at a time, stored in the file `chats`, or in memory without one; see `Saver`."""
 
     def __init__(
         self,
@@ -200,11 +193,7 @@ class Talk:
         await self.open(await self.run_in_store(lambda store: store.fork(session, self.messages[last - 1].id)))
 
     async def answer(self, show: Show, begun_anew: Callable[[], None], *, goes_on: bool = False) -> Message:
-        """Answer the last message, or continue the last answer; `show` receives the text as it arrives.
-
-        The answer joins the messages however it ends: complete, stopped or cut off. Raises what prevents it from
-        starting, such as ContextOverflow.
-        """
+        """Answer the last message, or continue the last answer, which joins the messages however it ends."""
         async with self._answering:
             return await self._answer(show, begun_anew, goes_on)
 

@@ -1,7 +1,4 @@
-"""Detect the kind of a server by an endpoint that only its kind has, and which of its models can infill, and how.
-
-Our own prompt is preferred if the server accepts raw prompts.
-"""
+"""Detect the kind of a server by an endpoint that only its kind has, and which of its models can infill, and how."""
 
 import asyncio
 import json
@@ -114,10 +111,7 @@ def items(content: Json | None, name: str) -> list[Json]:
 
 
 async def find_server(address: Address, model: str) -> CompletionSource:
-    """Return the server at an address with the requested model, or the first that can infill.
-
-    The error is one line: the server is unreachable, has no model, requires a key, or cannot infill.
-    """
+    """Return the server at an address with the requested model, or the first that can infill."""
     probe = ServerProbe(address)
     try:
         async with asyncio.timeout(DETECTION_SECONDS):

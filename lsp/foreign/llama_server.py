@@ -1,7 +1,6 @@
 """llama-server: our prompt for /completion if the model's format is known, otherwise /infill.
 
-Code is sent as text and markers as ids, so a file that spells a marker cannot change the prompt. The end of the
-cursor's line is healed like by our own engine, through a grammar that only fixes how the text begins.
+Code is sent as text and markers as ids, so a file that spells a marker cannot change the prompt.
 """
 
 import math

@@ -1,7 +1,6 @@
 """Turn a server's stream into completion events, cut where our own engine would end the text.
 
-A server continues to its own end or limit. Here the text is read token by token, and at a syntactic end the connection
-is closed, which stops the server.
+At a syntactic end the connection is closed, which stops the server.
 """
 
 import math

@@ -1,8 +1,6 @@
 """The prompt for a server whose vocabulary is unknown: assembled as for our own engine, in estimated tokens.
 
-A vocabulary of short pieces of text replaces the server's, so that `code.fim.prompt` decides what goes in, in which
-order, and where it is cut. The result is text with the markers of the model's format: one string, or strings and
-markers for servers that take markers as ids.
+A vocabulary of short pieces of text replaces the server's in `code.fim.prompt`.
 """
 
 import re
