@@ -22,13 +22,13 @@ from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
 from localdflash.lsp.foreign.named import RemoteServer
-from localdflash.lsp.generation import Generator
 from localdflash.lsp.lsp_settings import LspSettings
 from localdflash.lsp.lsp_status import Tally, silence
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
+from localdflash.lsp.suggestions import Generator
 from localdflash.lsp.typing_pace import RemotePace, TypingPace
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.text.syntax import language_of

@@ -1,18 +1,158 @@
-"""Text synchronisation with our own documents: pygls also splits lines at form feeds and U+2028, which corrupts texts.
+"""LSP's messages between the reader and pygls, which only gets valid ones, and the synchronisation of documents.
 
-A document that cannot be followed, because of its size or an invalid change, is dropped until it is opened again:
-nothing is completed in a text that the editor does not have.
+A request always gets exactly one response. An invalid notification is logged in the editor. A document that cannot be
+followed, because of its size or an invalid change, is dropped until it is opened again. pygls's own documents are not
+used: they also split lines at form feeds and U+2028, which corrupts texts.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, get_args
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
-from pygls.protocol import lsp_method
+from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from localdflash.lsp.document import Document, Encoding, LineEdit
-from localdflash.lsp.json_rpc import RpcProtocol
+from localdflash.lsp.framing import NOT_JSON
+
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
+NOT_INITIALIZED = -32002
+_WITHOUT_PARAMS = {types.SHUTDOWN, types.EXIT}  # clients send null, {} or nothing
+
+Json = dict[str, Any]
+
+
+class RpcProtocol(LanguageServerProtocol):
+    """One connection. `initialized`: the first request was accepted; `exit_code` is set once the client sent `exit`."""
+
+    def __init__(self, server: LanguageServer, converter: Any) -> None:
+        super().__init__(server, converter)
+        # cattrs would make "5" of 5 and "None" of null where a text is wanted, and 1 of true or "1".
+        converter.register_structure_hook(str, _text)
+        converter.register_structure_hook(int, _whole_number)
+        self.exit_code: int | None = None
+        self.initialized = asyncio.Event()
+
+    def receive(self, message: object) -> None:
+        """Handle one message from the reader."""
+        if message is NOT_JSON:
+            self.refuse(None, PARSE_ERROR, "a message is not JSON")
+        elif isinstance(message, dict):
+            self._dispatch(message)
+        else:
+            self.refuse(None, INVALID_REQUEST, "not a message of JSON-RPC 2.0, or a batch, which LSP has not")
+
+    def _dispatch(self, message: Json) -> None:
+        key, method = message.get("id"), message.get("method")
+        known = key if isinstance(key, int | str) and not isinstance(key, bool) else None
+        ours = message.get("jsonrpc") == "2.0" and isinstance(method, str | None)
+        if not ours or (known is None and ("id" in message or method is None)):
+            self.refuse(known, INVALID_REQUEST, "not a message of JSON-RPC 2.0")
+        elif method is None:
+            self._on_answer(known, message)
+        elif known is None:
+            self._on_notification(method, message)
+        else:
+            self._on_request(known, method, message)
+
+    def lost(self, method: str, uris: Collection[str]) -> None:
+        """Handle a notification that cannot be used, with its method and the documents it names, if known."""
+
+    def log(self, line: str) -> None:
+        """Write a line to the editor's log of this server."""
+        params = types.LogMessageParams(types.MessageType.Warning, line)
+        self.notify(types.WINDOW_LOG_MESSAGE, params)
+
+    @lsp_method(types.EXIT)
+    def lsp_exit(self, *_: object) -> None:  # type: ignore[override]
+        """Handle `exit`; the reader closes the connection."""
+        self.exit_code = 0 if self._shutdown else 1
+
+    def _on_request(self, key: int | str, method: str, message: Json) -> None:
+        if key in self._request_futures:
+            self.refuse(key, INVALID_REQUEST, "a request with this id is under way")
+        elif self._shutdown:
+            self.refuse(key, INVALID_REQUEST, "the server was shut down")
+        elif self.initialized.is_set() == (method == types.INITIALIZE):
+            again = "initialized already" if self.initialized.is_set() else "the first request must be initialize"
+            self.refuse(key, INVALID_REQUEST if self.initialized.is_set() else NOT_INITIALIZED, again)
+        elif not self._knows(method, request=True):
+            self.refuse(key, METHOD_NOT_FOUND, f"there is no {method}")
+        elif structured := self._structured(method, message, lambda why: self.refuse(key, INVALID_PARAMS, why)):
+            self.handle_message(structured)
+            self.initialized.set()
+
+    def _on_notification(self, method: str, message: Json) -> None:
+        if method == types.CANCEL_REQUEST:
+            self._on_cancel(message.get("params"))
+        elif method != types.EXIT and (
+            not self.initialized.is_set() or self._shutdown or not self._knows(method, request=False)
+        ):
+            return
+        elif structured := self._structured(method, message, self.log):
+            self.handle_message(structured)
+        else:
+            self.lost(method, _uris(message.get("params")))
+
+    def _on_cancel(self, params: object) -> None:
+        """Cancel only the client's own requests: pygls keeps ours to the client in the same table."""
+        match params:
+            case {"id": int(key) | str(key)} if key in self._request_futures and key not in self._result_types:
+                self._handle_cancel_notification(key)
+
+    def _on_answer(self, key: int | str | None, message: Json) -> None:
+        if key is None or key not in self._result_types or not ("result" in message) ^ ("error" in message):
+            return
+        if structured := self._structured("", message, self.log):
+            self.handle_message(structured)
+        elif future := self._request_futures.pop(key, None):
+            future.set_exception(JsonRpcException("the client's answer makes no sense"))
+
+    def _knows(self, method: str, *, request: bool) -> bool:
+        if method not in self.fm.builtin_features and method not in self.fm.features:
+            return False
+        kind = self.get_message_type(method)
+        return kind is None or hasattr(kind, "id") == request
+
+    def _structured(self, method: str, message: Json, refuse: Callable[[str], None]) -> Any:
+        """Return the message as pygls's type for it; None if its parameters are wrong."""
+        fields = {name: value for name, value in message.items() if name != "params" or method not in _WITHOUT_PARAMS}
+        if method and self.get_message_type(method) is None:
+            fields.setdefault("params", None)
+        try:
+            return self.structure_message(fields)
+        except (JsonRpcException, RecursionError):
+            refuse(f"{method}: its parameters are not as LSP has them")
+            return None
+
+    def refuse(self, key: int | str | None, code: int, reason: str) -> None:
+        """Send an error: the answer to a request, or with a key of None to input that is no message."""
+        error = {"code": code, "message": f"localdflash: {reason}"}
+        self._send_data({"jsonrpc": "2.0", "id": key, "error": error})  # pygls leaves an id of null out
+
+
+def _uris(params: object) -> list[str]:
+    match params:
+        case {"textDocument": {"uri": str(uri)}}:
+            return [uri]
+    return []
+
+
+def _text(value: object, kind: Callable[[str], str]) -> str:
+    """Structure str, or an enumeration of texts."""
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return kind(value)
+
+
+def _whole_number(value: object, kind: Callable[[Any], int]) -> int:
+    """Structure int, an enumeration of ints, or bool, which is an int in Python. Lua may write 1 as 1.0."""
+    if isinstance(value, bool) == (kind is bool) and isinstance(value, int | float) and value == int(value):
+        return kind(value if kind is bool else int(value))
+    raise TypeError("not a whole number, or not true or false")
+
 
 MAX_DOCUMENT_CHARS = 4_000_000  # characters of a document that is kept
 OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from localdflash.lsp.closed import still_closed
-from localdflash.lsp.generation import Generator
 from localdflash.lsp.suggestions import (
     FAILED,
     STOPPED,
     Anchor,
+    Generator,
     NewestSuggestions,
     Suggestion,
     between,

@@ -22,8 +22,8 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.base.system import process, unix_socket
 from localdflash.base.system.descriptor import set_blocking
 from localdflash.lsp.framing import FramingError, MessageReader
-from localdflash.lsp.json_rpc import PARSE_ERROR, RpcProtocol
 from localdflash.lsp.lsp_server import SuggestionServer
+from localdflash.lsp.protocol import PARSE_ERROR, RpcProtocol
 
 CHUNK_BYTES = 65_536
 MAX_BACKLOG_BYTES = 64_000_000  # bytes that a client has not read yet

@@ -11,10 +11,9 @@ from typing import Literal
 
 from localdflash.base.errors import UsageError
 from localdflash.chat import patches
-from localdflash.chat.answer_blocks import AnswerBlock, Fence, SearchReplace, find_blocks
+from localdflash.chat.answer_blocks import AnswerBlock, Fence, SearchReplace, find_blocks, fits_language, language
 from localdflash.chat.confined import MAX_FILE_BYTES, WorkspaceFolder
 from localdflash.chat.file_text import FileText, ShownHunk, Splice, make_hunks
-from localdflash.chat.naming import fits_language, language
 from localdflash.chat.patches import NOTHING, FilePatch
 from localdflash.chat.rewriting import find_rewrite
 from localdflash.code.context.files import clean_name

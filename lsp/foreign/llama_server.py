@@ -14,8 +14,7 @@ import msgspec
 
 from localdflash.base.errors import EngineGone, LocaldflashError
 from localdflash.code.fim.healing import unfinished_word
-from localdflash.lsp.foreign.pieces import InfillServer, Piece, Reply, StreamChunk, decoder
-from localdflash.lsp.foreign.place import InfillTask, Sampling
+from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Reply, Sampling, StreamChunk, decoder
 from localdflash.lsp.foreign.remote_prompt import Marker, PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection

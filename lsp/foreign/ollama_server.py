@@ -6,8 +6,16 @@ from contextlib import aclosing
 import msgspec
 
 from localdflash.lsp.foreign.llama_server import NEUTRAL, with_penalty
-from localdflash.lsp.foreign.pieces import InfillServer, JsonLines, Piece, Reply, StreamChunk, decoder
-from localdflash.lsp.foreign.place import InfillTask, Sampling
+from localdflash.lsp.foreign.pieces import (
+    InfillServer,
+    InfillTask,
+    JsonLines,
+    Piece,
+    Reply,
+    Sampling,
+    StreamChunk,
+    decoder,
+)
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection

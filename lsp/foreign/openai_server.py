@@ -6,8 +6,7 @@ from itertools import chain
 
 import msgspec
 
-from localdflash.lsp.foreign.pieces import InfillServer, Piece, Reply, StreamChunk, decoder
-from localdflash.lsp.foreign.place import InfillTask, Sampling
+from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Reply, Sampling, StreamChunk, decoder
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from localdflash.base.errors import ModelError
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, assemble
-from localdflash.lsp.foreign.place import InfillTask
+from localdflash.lsp.foreign.pieces import InfillTask
 from localdflash.text.fim_formats import FimFormat
 
 # About what vocabularies for code have as one token; where they have longer ones, the estimate is on the safe side.

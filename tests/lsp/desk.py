@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import cast
 
 from localdflash.lsp.engine_completer import DaemonCompleter, Event
-from localdflash.lsp.generation import Generator
 from localdflash.lsp.session import Cursor, Offer, Pulse, Session
+from localdflash.lsp.suggestions import Generator
 from localdflash.lsp.typing_pace import TypingPace
 
 HEAD = "import os\n\n\n"

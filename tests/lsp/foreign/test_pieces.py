@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.lsp.engine_completer import Event
-from localdflash.lsp.foreign.pieces import InfillServer, Piece, Reply
-from localdflash.lsp.foreign.place import InfillTask, Sampling
+from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Reply, Sampling
 from tests.lsp.foreign.made_up import BODY
 
 TEXT = "rn first + second\n\n\ndef other(third):\n    return third\n"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import localdflash
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.prompt import assemble
-from localdflash.lsp.foreign.place import InfillTask
+from localdflash.lsp.foreign.pieces import InfillTask
 from localdflash.lsp.foreign.remote_prompt import Marker, PromptBuilder
 from localdflash.text.fim_formats import FORMATS, detect
 from localdflash.text.tokenizer import Tokenizer
