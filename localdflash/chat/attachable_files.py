@@ -217,8 +217,8 @@ class AttachableFiles:
 
         shown, found = clean_name(below), read_signature(f"{self.root}/{below}")
         if found is not None and found.size > MAX_ATTACHED_BYTES:
-            size, most = found.size >> 10, MAX_ATTACHED_BYTES >> 10
-            raise UsageError(f"{shown}: {size} KB: at most {most} KB of a file can be attached")
+            most = format_size(MAX_ATTACHED_BYTES)
+            raise UsageError(f"{shown}: {format_size(found.size)}: at most {most} of a file can be attached")
         data = read_bytes(self.root, below)
         if data is None:
             raise UsageError(f"{shown}: cannot be read")
@@ -245,6 +245,13 @@ def find_code_file(files: AttachableFiles) -> str:
     except OSError:
         return ""
     return next((name for name in names if language_of(name) and files.relative(name)), "")
+
+
+def format_size(count: int) -> str:
+    """Return a number of bytes in a readable unit."""
+    if count < 1024:
+        return f"{count} bytes"
+    return f"{count / 1024:.0f} KB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MB"
 
 
 def _select_lines(name: str, part: str, text: str) -> str:

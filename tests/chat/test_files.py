@@ -102,7 +102,7 @@ def test_what_cannot_be_attached(files: AttachableFiles, folder: Path, write: Ca
         "image.png": "image.png: is no text in UTF-8",
         "latin.txt": "latin.txt: is no text in UTF-8",
         "large.txt": "large.txt: 256 KB: at most 256 KB of a file can be attached",
-        "huge.txt": "huge.txt: 2148 KB: at most 256 KB of a file can be attached",
+        "huge.txt": "huge.txt: 2.1 MB: at most 256 KB of a file can be attached",
         "inside": "inside: is a folder: name a file in it",
         "nothing.py": "nothing.py: no such file",
         "nul\0.py": "nul␀.py: no such file",

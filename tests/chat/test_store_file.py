@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.base.errors import StoreFailed
-from localdflash.chat import database, schema
+from localdflash.chat import database
 from tests.chat.stored import chat, lines, opened, program, texts
 
 # Writes without end, and says what is stored: session, message, text.
@@ -63,7 +63,7 @@ def test_a_file_that_others_could_read_no_longer_is(path: Path) -> None:
 
 
 def migrated(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, statements))
+    monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, statements))
 
 
 def columns(path: Path) -> list[str]:
