@@ -1,7 +1,7 @@
 """A chat as one file: Markdown to read, JSON to process.
 
 In Markdown each message stands below a rule, a comment `<!-- message N -->` and its author. Fences, comments and HTML
-blocks that it leaves open are closed. If a message has such a comment, all comments get another word: `message'`.
+blocks that it leaves open are closed.
 """
 
 import json
@@ -43,11 +43,6 @@ def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").disable("inline")
-    word = "message"
-    while any(
-        f"<!-- {word} " in text for one in messages for text in (one.text, *(each.text for each in one.attachments))
-    ):
-        word += "'"
     facts = (("Model", info.model), ("Folder", info.folder), ("Begun", _format_time(info.created)))
     parts = [
         f"# {_escape_line(info.title) or 'Chat'}",
@@ -56,7 +51,7 @@ def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
     if info.system:
         parts += ["Instructions:", fence(info.system)]
     for number, message in enumerate(messages, 1):
-        parts += ["---", f"<!-- {word} {number} -->\n{_author_line(number, message)}"]
+        parts += ["---", f"<!-- message {number} -->\n{_author_line(number, message)}"]
         parts += [f"Attached: {_escape_line(one.name)}\n\n{fence(one.text)}" for one in message.attachments]
         if message.text:
             parts.append(_close_blocks(parser, message.text))

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import (
     END,
     HEAD,
-    At,
     Script,
     answer,
     ask,
@@ -166,15 +164,3 @@ async def test_a_cancelled_request_closes_its_connection_at_once(path: Path) -> 
         await asyncio.gather(running, return_exceptions=True)
         await asyncio.wait_for(script.left.wait(), 5)
         assert time.perf_counter() - began < 2
-
-
-@pytest.mark.parametrize("said", [{"context": 5}, {"pair": "x", "context": 1, "memory": [1]}])
-async def test_json_that_is_not_ours(path: Path, said: Any) -> None:
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(plain(200, said))
-        writer.close()
-
-    async with await asyncio.start_unix_server(connected, path), asking(At(path)) as answerer:
-        with pytest.raises(LocaldflashError):
-            await answerer.ready()

@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import UsageError
 from localdflash.chat.answer_sources import NamedServer
 from localdflash.chat.answerer import Answerer, ServerInfo
 from localdflash.chat.messages import Message
@@ -57,16 +56,6 @@ async def test_it_is_not_told_what_was_thought() -> None:
         async for _ in answerer.answer(before, ChatSettings()):
             pass
     assert [message["content"] for message in script.asked[0]["messages"][:2]] == ["one", "so"]
-
-
-@pytest.mark.parametrize("models", [None, {"data": 5}, {"data": [5, {"no": "id"}]}])
-async def test_a_list_that_is_none(models: Any) -> None:
-    async with named(Script(models=models)) as answerer:
-        if models is None:
-            with pytest.raises(LocaldflashError):
-                await answerer.ready()
-        else:
-            assert (await answerer.ready()).pair == "default"
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://x"])

@@ -99,14 +99,6 @@ def test_why_a_diff_is_not_applied(root: Path, answer: str, reason: str) -> None
     assert reason in problem(root, f"```diff\n{answer}```")
 
 
-def test_one_wrong_hunk_refuses_the_whole_file_but_not_the_others(root: Path) -> None:
-    wrong = "@@ -12,2 +12,2 @@\n class Box:\n-    nothing of this\n+    at all\n"
-    new = "--- /dev/null\n+++ b/src/new.py\n@@ -0,0 +1 @@\n+one\n"
-    found = propose(f"```diff\n{HEAD}{HUNK}{wrong}{new}```", root)
-    assert [(one.path, bool(one.problem)) for one in found] == [("src/new.py", False), ("src/box.py", True)]
-    assert found[1].problem.startswith("hunk 2 of 2 fits nowhere")
-
-
 def test_prose_and_thoughts_are_no_diff(root: Path) -> None:
     assert propose(f"<think>\n```diff\n{HEAD}{HUNK}```\n", root) == []
     assert propose("--- a\n\n+++ b\n- one\n+ two\n@@ what\n---\n+++\n", root) == []
@@ -230,21 +222,6 @@ def test_definitions_one_by_one(root: Path) -> None:
 )
 def test_code_that_cannot_be_placed(root: Path, code: str, reason: str) -> None:
     assert reason in problem(root, f"```python src/box.py\n{code}```")
-
-
-def test_a_name_that_the_file_has_twice(root: Path) -> None:
-    (root / "src/box.py").write_text(
-        "class A:\n    def go(self):\n        pass\n\n\nclass B:\n    def go(self):\n        pass\n"
-    )
-    assert "'go', which the file has 2 times" in problem(root, "```python src/box.py\ndef go(self):\n    return 1\n```")
-
-
-def test_a_fence_in_a_fence_is_not_guessed_at(root: Path) -> None:
-    answer = "notes.md:\n```markdown\n# Notes\n\n```python\nx\n```\n\none\ntwo\n```\n"
-    assert "a fence within the fence" in problem(root, answer)
-    assert after(root, answer.replace("```markdown", "````markdown").replace("two\n```", "two\n````"), "notes.md") == (
-        "# Notes\n\n```python\nx\n```\n\none\ntwo\n"
-    )
 
 
 GO = """\

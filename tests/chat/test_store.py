@@ -1,6 +1,6 @@
-"""Chats in memory: what is stored comes back, branches, forks, lists."""
+"""Chats in a store: kept as they were, branched, listed and searched."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -134,17 +134,6 @@ def test_a_chat_that_is_not_there_is_said_so(store: ChatStore, ask: Callable[[Ch
             ask(store, session)
 
 
-def test_messages_of_other_chats_are_refused(store: ChatStore) -> None:
-    session, other = chat(store, "a"), chat(store, "b")
-    foreign = store.path(other)[0].id
-    with pytest.raises(UsageError, match="has no message"):
-        store.set_head(session, foreign)
-    with pytest.raises(UsageError, match="has no message"):
-        store.fork(session, foreign)
-    with pytest.raises(StoreFailed, match="was deleted"):
-        store.add(session, foreign, Message("user", "c"))
-
-
 def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: ChatStore) -> None:
     session = chat(store, "a")
     message = store.path(session)[0]
@@ -155,3 +144,83 @@ def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: 
     with pytest.raises(StoreFailed, match="was deleted"):
         store.update(message)
     assert [info.excerpt for info in store.sessions()] == ["b"]
+
+
+TEXTS = {
+    "sort": "How do I sort a list in Rust?\n```rust\nlist.sort_unstable();\n```",
+    "error": "error[E0502]: cannot borrow `*self` as mutable -> why? Naïve: 100%",
+    "chinese": "为什么这个函数这么慢？ Quicksort 排序",
+    "odd": "before\x00after\udc80 ünïcödé “quotes” \"double\" 'single' AND OR NOT NEAR(a b) text:x ^start star*",
+}
+
+
+@pytest.fixture(scope="module")
+def searched() -> Iterator[ChatStore]:
+    searched = ChatStore.open(None, print)
+    for name, text in TEXTS.items():
+        searched.rename(chat(searched, text, "An answer."), f"title of {name}")
+    yield searched
+    searched.close()
+
+
+def found(searched: ChatStore, words: str) -> set[str]:
+    return {info.title.removeprefix("title of ") for info in searched.sessions(words)}
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("SORT rust", {"sort"}),
+        ("sort python", set()),
+        ("so rust", set()),
+        ("sort_unstable", {"sort"}),
+        ("E0502", {"error"}),
+        ("naive", {"error"}),
+        ("100%", {"error"}),
+        ("%", {"error"}),
+        ("函数", {"chinese"}),
+        ("函数 quicksort", {"chinese"}),
+        ("before\x00after", {"odd"}),
+        ("title", set(TEXTS)),
+        ("sort answer", set()),
+        ("", set(TEXTS)),
+    ],
+)
+def test_words_are_found(searched: ChatStore, words: str, names: set[str]) -> None:
+    assert found(searched, words) == names
+
+
+def test_the_excerpt_shows_what_was_found() -> None:
+    searched = opened(None)
+    session = chat(searched, "word " * 1000 + "needle\n\n  in\tthe haystack " + "more " * 1000, "The end.")
+    (info,) = searched.sessions("needl")
+    assert info.excerpt.startswith("…")
+    assert "word needle in the haystack more" in info.excerpt
+    assert len(info.excerpt) <= 120
+    (info,) = searched.sessions("WORD")
+    assert info.excerpt.startswith("word word")
+    searched.rename(session, "Farm")
+    (info,) = searched.sessions("farm")
+    assert info.excerpt == "The end."
+
+
+def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
+    searched = opened(None)
+    session = chat(searched, "Question", "first")
+    answer = searched.path(session)[-1]
+    searched.update(Message("assistant", "second", id=answer.id))
+    assert not searched.sessions("first")
+    assert searched.sessions("second")
+    searched.rename(session, "Third")
+    assert [info.title for info in searched.sessions("third")] == ["Third"]
+    searched.delete(searched.fork(session, None))
+    assert len(searched.sessions("second")) == 1
+
+
+def test_found_chats_come_newest_first_and_no_more_than_asked_for() -> None:
+    searched = opened(None)
+    sessions = [chat(searched, "needle", "needle") for _ in range(5)]
+    assert [info.id for info in searched.sessions("needle")] == sessions[::-1]
+    searched.add(sessions[0], None, Message("user", "hay"))
+    assert [info.id for info in searched.sessions("needle", limit=9)] == [sessions[0], *sessions[:0:-1]]
+    assert len(searched.sessions("needle", limit=2)) == 2

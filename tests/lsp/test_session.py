@@ -5,7 +5,6 @@ from typing import cast
 
 import pytest
 
-from localdflash.lsp.suggestions import Anchor, NewestSuggestions, Suggestion
 from tests.lsp.desk import ADD, HEAD, TAIL, Desk, Request, settled, texts
 
 OTHER = "file:///b.py"
@@ -213,16 +212,6 @@ async def cut_off(desk: Desk, asked: Request, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["left", "broken", "superseded"])
-async def test_a_text_that_was_cut_off_is_shown_without_its_last_line(desk: Desk, how: str) -> None:
-    waiting = desk.ask(grows=False)
-    asked = await desk.asked(1)
-    asked.say(ADD + "\n    ret")
-    await cut_off(desk, asked, how)
-    assert texts(await waiting) == ([] if how == "left" else [ADD])
-    assert texts(await desk.ask()) == [ADD]
-
-
-@pytest.mark.parametrize("how", ["left", "broken", "superseded"])
 async def test_a_line_that_was_cut_off_is_asked_for_again(desk: Desk, how: str) -> None:
     waiting = desk.ask(grows=False)
     asked = await desk.asked(1)
@@ -230,22 +219,3 @@ async def test_a_line_that_was_cut_off_is_asked_for_again(desk: Desk, how: str) 
     await cut_off(desk, asked, how)
     assert await waiting == []
     assert (await desk.shown()).text == ADD
-
-
-async def test_choices_that_a_newer_request_made_obsolete_hide_nothing(desk: Desk) -> None:
-    manual = desk.ask(manual=True)
-    asked = await desk.asked(1)
-    asked.say(ADD + "\n")
-    await settled()
-    (offer,) = await desk.ask()
-    assert await manual == []
-    assert desk.session.shown is offer.suggestion
-
-
-def test_large_documents_are_remembered_less_often() -> None:
-    known = NewestSuggestions()
-    for number in range(100):
-        text = f"{number}" + "x" * 1_000_000
-        known.add(Suggestion(Anchor(OTHER, text, text), ""))
-    kept = {id(part): len(part) for spot in known._spots for part in (spot.before, spot.after)}
-    assert 0 < sum(kept.values()) < 40_000_000

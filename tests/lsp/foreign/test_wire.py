@@ -58,12 +58,6 @@ async def test_ids_that_only_our_table_knows_end_a_text() -> None:
     assert text == "rn f"
 
 
-@pytest.mark.parametrize("word", ["retu", '"', "\\", "né", "\t(", "日"])
-def test_the_grammar_spells_any_word_in_escapes(word: str) -> None:
-    spelled = begins_with(word).removeprefix('root ::= "').removesuffix('" .*')
-    assert spelled.encode().decode("unicode_escape") == word
-
-
 def test_the_probability_of_a_healed_word_is_conditional() -> None:
     likeliest = [Probability(math.log(p), token) for token, p in (("x", 0.9), ("return", 0.06), ("ret", 0.02))]
     drawn = Probability(math.log(0.06), "return", likeliest)
@@ -72,15 +66,6 @@ def test_the_probability_of_a_healed_word_is_conditional() -> None:
     assert logprob_of(Probability(math.log(1e-6), "retu", likeliest[:1]), "retu") == pytest.approx(0.0)
     assert logprob_of(Probability(-3.4e38, "retu", likeliest[:1]), "retu") == pytest.approx(0.0)
     assert logprob_of(Probability(None, "return"), "retu") is None
-
-
-async def test_infill_gets_both_sides() -> None:
-    answers = llama(markers={}, infill=lambda body: sse(llama_said("return x\n")) if body.get("stream") else Said({}))
-    text, body = await asked(answers, "/infill")
-    assert text == "rn x"
-    assert body["input_prefix"].endswith(BODY["prefix"] + "    ")
-    assert body["grammar"] == begins_with("retu")
-    assert body["input_suffix"] == BODY["suffix"]
 
 
 PREFIX_END, OURS = BODY["middle"], f"<|fim_suffix|>{BODY['suffix']}<|fim_middle|>retu"

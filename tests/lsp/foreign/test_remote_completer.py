@@ -1,17 +1,21 @@
-"""Which kind of server is detected, which of its models, which prompt; and the error if there is none."""
+"""The remote server of the settings: detected, lost and found again."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localdflash.base.errors import EngineGone, LocaldflashError, UsageError
 from localdflash.lsp.engine_completer import DaemonSource
-from localdflash.lsp.foreign.finding import find_server
+from localdflash.lsp.foreign import finding as module
+from localdflash.lsp.foreign import llama_server as llama_module
+from localdflash.lsp.foreign.finding import RemoteCompleter, find_server
 from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama
+from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.foreign.ollama_server import Ollama
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
-from tests.lsp.foreign.made_up import QWEN_SHOWN, Answer, Said, llama, ollama, openai, serving
+from tests.lsp.foreign.made_up import BODY, QWEN_SHOWN, Answer, Said, llama, llama_said, ollama, openai, serving
 
 CHAT = {"template": "{{ .Prompt }}", "details": {"family": "llama"}, "capabilities": ["completion"]}
 INSERT = {"template": "<PRE> {{ .Prompt }} <SUF>", "details": {"family": "llama"}, "capabilities": ["insert"]}
@@ -121,3 +125,57 @@ async def test_a_key_that_is_missing_wrong_or_right(answers: dict[str, Answer]) 
 async def test_other_servers_are_refused(answer: Said) -> None:
     paths = ("/ps", "/props", "/api/version", "/api/tags", "/api/ps", "/api/show", "/v1/models", "/v1/completions")
     assert await refused(dict.fromkeys(paths, answer))
+
+
+class Client:
+    def __init__(self, url: str, key_file: Path | None = None) -> None:
+        self.told: list[str] = []
+        self.said: list[str] = []
+        self.completer = RemoteCompleter(RemoteServer(url, key_file), self.said.append, self.told.append)
+
+    async def ask(self) -> str:
+        return "".join([event["text"] async for event in self.completer.complete(BODY)])
+
+
+async def test_the_server_is_detected_once_and_named_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(llama(llama_said("return x\n"))) as server:
+        client = Client(server.url + "/v1")
+        assert [await client.ask() for _ in range(3)] == ["rn x"] * 3
+        assert len(server.bodies("/props")) == 1
+        assert await client.completer.model() == f"Qwen2.5-Coder-1.5B-Q8_0 at 127.0.0.1:{server.port}"
+        client.completer.close()
+        assert (client.told, client.said) == ([], [f"suggestions come from Qwen2.5-Coder-1.5B-Q8_0 at {server.url}"])
+        monkeypatch.setattr(module, "is_loopback", lambda host: False)
+        remote = Client(server.url)
+        await remote.completer.model()
+        assert remote.said[0].endswith(f"at {server.url}: the code around the cursor is sent there")
+        remote.completer.close()
+
+
+@pytest.mark.parametrize("later", [openai("rn y\n", models=("new",)), llama(llama_said("return y\n"), model="new")])
+async def test_a_server_that_was_started_anew_is_found_again_with_its_new_model(
+    later: dict[str, Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_module, "RECHECK_SECONDS", 0.0)
+
+    async with serving(llama(llama_said("return x\n"))) as server:
+        client = Client(server.url)
+        assert await client.ask() == "rn x"
+    async with serving(later, port=server.port):
+        assert await client.ask() == "rn y"
+        assert await client.completer.model() == f"new at 127.0.0.1:{server.port}"
+    assert client.told == []
+    client.completer.close()
+
+
+@pytest.mark.parametrize(("mode", "text", "told"), [(0o600, "rn x", ""), (0o644, "", "readable by other users")])
+async def test_the_key_comes_from_a_private_file(tmp_path: Path, mode: int, text: str, told: str) -> None:
+    key = tmp_path / "key"
+    key.write_text("sesame\n")
+    key.chmod(mode)
+    async with serving(llama(llama_said("return x\n")), key="sesame") as server:
+        client = Client(server.url, key)
+        assert await client.ask() == text
+        assert told in "".join(client.told)
+        assert bool(server.asked) == bool(text)
+        client.completer.close()

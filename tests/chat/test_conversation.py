@@ -1,44 +1,102 @@
-"""What was typed or received reaches the disk once, whatever else happens while it is stored."""
+"""Conversations: answers, versions, forks; what was typed or received reaches the disk once."""
 
-import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localdflash.base.errors import StoreFailed
+from localdflash.base.errors import EngineGone, StoreFailed, UsageError
 from localdflash.chat.answerer import AnswerPiece, Done
-from localdflash.chat.messages import Message
+from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
-from tests.chat.conversations import exchange, ignore, talking
-from tests.support.fake_answerer import ANSWER, FakeAnswerer
+from tests.chat.conversations import exchange, ignore, stored, talking
+from tests.support.fake_answerer import ANSWER, NUMBERS, STEP, FakeAnswerer
+
+
+async def test_an_answer_joins_the_messages_and_the_store() -> None:
+    async with talking(*ANSWER) as (talk, answerer, told):
+        shown: list[object] = []
+        talk.system = "Be brief."
+        talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
+        answer = await talk.answer(lambda text, step: shown.append((text, step)), ignore)
+        assert shown == [("It ", STEP), ("is.", None)]
+        assert (answer.text, answer.finish, answer.steps, answer.numbers) == ("It is.", "stop", (STEP,), NUMBERS)
+        assert talk.messages[-1] is answer
+        ((sent, system, goes_on),) = answerer.asked
+        assert ([message.text for message in sent], system, goes_on) == (["why?"], "Be brief.", False)
+        assert await stored(talk) == talk.messages
+        info = await talk.run_in_store(ChatStore.info, talk.session or 0)
+        assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
+    assert told == []
+
+
+async def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
+    async with talking(AnswerPiece("It ", STEP), EngineGone("it went away")) as (talk, _answerer, _told):
+        with pytest.raises(EngineGone):
+            await exchange(talk)
+        assert (talk.messages[-1].text, talk.messages[-1].finish) == ("It ", "gone")
+        assert (await stored(talk))[-1].finish == "gone"
+
+
+async def test_another_answer_is_another_version() -> None:
+    async with talking(*ANSWER) as (talk, answerer, _told):
+        await exchange(talk)
+        talk.take_back_answer()
+        answerer.script = [AnswerPiece("No.", None), Done("stop", {})]
+        await talk.answer(ignore, ignore)
+        assert [message.text for message in talk.messages] == ["why?", "No."]
+        assert not await talk.version(1)
+        assert await talk.version(-1)
+        assert [message.text for message in talk.messages] == ["why?", "It is."]
+        assert not await talk.version(-1)
+        assert await talk.version(1)
+        assert talk.messages[-1].text == "No."
+
+
+async def test_a_fork_leaves_the_chat_before() -> None:
+    async with talking(*ANSWER) as (talk, _answerer, _told):
+        await exchange(talk)
+        await exchange(talk, "and then?")
+        before = talk.session
+        await talk.fork(2)
+        assert talk.session != before
+        assert [message.text for message in talk.messages] == ["why?", "It is."]
+        await exchange(talk, "another way?")
+        assert before is not None
+        assert len(await talk.run_in_store(ChatStore.path, before)) == 4
+        for number in (0, 9):
+            with pytest.raises(UsageError, match="this chat has 4"):
+                await talk.fork(number)
+
+
+async def test_nothing_to_work_with() -> None:
+    async with talking() as (talk, _answerer, _told):
+        for what in (talk.take_back_answer, talk.take_back_question):
+            with pytest.raises(UsageError, match="nothing was asked"):
+                what()
+        with pytest.raises(UsageError, match="nothing to fork"):
+            await talk.fork(None)
+        assert not await talk.version(-1)
+        assert talk.session is None
+
+
+async def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
+    async with talking(*ANSWER) as (talk, _answerer, told):
+        await exchange(talk)
+        assert talk.session is not None
+        await talk.run_in_store(ChatStore.delete, talk.session)
+        await exchange(talk, "and then?")
+        assert await stored(talk) == talk.messages
+        assert len(talk.messages) == 4
+    (line,) = told
+    assert line.endswith("it was deleted; this chat is stored again")
 
 
 async def every_text(talk: Talk) -> list[list[str]]:
     """The texts of all chats."""
     found = await talk.run_in_store(ChatStore.sessions)
     return sorted([[one.text for one in await talk.run_in_store(ChatStore.path, info.id)] for info in found])
-
-
-class Slow:
-    """A method of the store that waits until it is let go."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        self.begun, self.go = threading.Event(), threading.Event()
-        work = getattr(ChatStore, name)
-
-        def slow(*arguments: Any, **names: Any) -> Any:
-            self.begun.set()
-            assert self.go.wait(10)
-            return work(*arguments, **names)
-
-        monkeypatch.setattr(ChatStore, name, slow)
-
-    async def has_begun(self) -> None:
-        """Wait for it."""
-        assert await asyncio.to_thread(self.begun.wait, 10)
 
 
 class Full:
@@ -53,37 +111,6 @@ class Full:
             return work(*arguments)
 
         monkeypatch.setattr(ChatStore, name, failing)
-
-
-async def test_stopping_while_the_question_is_stored_stores_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with talking(*ANSWER) as (talk, _answerer, _told):
-        slow = Slow(monkeypatch, "add")
-        talk.say("why?")
-        answering = asyncio.create_task(talk.answer(ignore, ignore))
-        await slow.has_begun()
-        talk.stop()
-        await asyncio.sleep(0)
-        slow.go.set()
-        await answering
-        question, answer = await talk.run_in_store(ChatStore.path, talk.session or 0)
-        assert (question, answer.finish) == (talk.messages[0], "cancelled")
-        assert await talk.run_in_store(ChatStore.versions, question.id) == [question.id]
-        assert talk.session == 1  # no chat without messages stays behind
-
-
-async def test_an_answer_whose_end_could_not_be_stored_is_stored_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with talking(*ANSWER, chats=tmp_path / "chats.db") as (talk, answerer, told):
-        await exchange(talk)
-        disk = Full(monkeypatch, "update")
-        answerer.script = [AnswerPiece(" Really.", None), Done("stop", {})]
-        await talk.answer(ignore, ignore, goes_on=True)
-        assert talk.unsaved
-        disk.full = False
-        await exchange(talk, "and then?")
-        assert await every_text(talk) == [["why?", "It is. Really.", "and then?", " Really."]]
-    assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]
 
 
 async def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
