@@ -7,6 +7,7 @@ import re
 
 from lsprotocol import types
 
+from localdflash.chat.messages import fence
 from localdflash.lsp.document import Document, LineColumn
 from localdflash.lsp.lsp_server import SuggestionServer
 
@@ -17,7 +18,6 @@ _WORDS = {  # by the editors' names of languages: what is a word to their own fi
     **dict.fromkeys(("css", "scss", "less", "html", "lisp", "emacs-lisp", "scheme", "clojure"), _DASHED),
     **dict.fromkeys(("javascript", "javascriptreact", "js", "typescript", "typescriptreact", "php"), _DOLLARS),
 }
-_TICKS = re.compile("`+")
 
 
 def register(server: SuggestionServer) -> None:
@@ -45,11 +45,12 @@ def _item(document: Document, place: LineColumn, text: str, *, marked: bool) -> 
     start = LineColumn(place.line, place.column - len(word))
     lines = (word + text).strip().splitlines()
     label = lines[0][:MAX_LABEL_CHARS] + (" …" if len(lines) > 1 or len(lines[0]) > MAX_LABEL_CHARS else "")
+    code = fence(word + text, document.language)
     return types.CompletionItem(
         label=label,
         kind=types.CompletionItemKind.Text,  # some parse a Snippet, `$` and all, whatever its format
         detail="localdflash",
-        documentation=_fenced(word + text, document.language) if marked else word + text,
+        documentation=types.MarkupContent(types.MarkupKind.Markdown, code) if marked else word + text,
         sort_text="\U0010ffff",
         filter_text=lines[0],
         insert_text_format=types.InsertTextFormat.PlainText,
@@ -66,9 +67,3 @@ def _shows_markdown(client: types.ClientCapabilities) -> bool:
     asked = client.text_document and client.text_document.completion and client.text_document.completion.completion_item
     formats = asked and asked.documentation_format
     return not formats or types.MarkupKind.Markdown in formats
-
-
-def _fenced(text: str, language: str) -> types.MarkupContent:
-    """Return code as Markdown, in a fence longer than any inside it."""
-    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
-    return types.MarkupContent(types.MarkupKind.Markdown, f"{fence}{language}\n{text}\n{fence}")

@@ -53,10 +53,10 @@ def prompt_text(message: Message) -> str:
     return "\n\n".join([*(f"{one.name}:\n{fence(one.text)}" for one in message.attachments), message.text])
 
 
-def fence(text: str) -> str:
+def fence(text: str, language: str = "") -> str:
     """Return the text in a fence longer than any inside it."""
     ticks = 3
     while "`" * ticks in text:
         ticks += 1
     end = "" if text.endswith("\n") else "\n"
-    return f"{'`' * ticks}\n{text}{end}{'`' * ticks}"
+    return f"{'`' * ticks}{language}\n{text}{end}{'`' * ticks}"

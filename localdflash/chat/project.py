@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.json_file import read_json, write_json
 from localdflash.base.files.paths import data_folder
+from localdflash.chat.roles import read_text
 
 FILE_NAME = "AGENTS.md"
 MAX_FILE_BYTES = 32 << 10
@@ -26,16 +27,7 @@ class ProjectFile:
 
     def text(self) -> str:
         """Return the content, under the file's name. UsageError if it cannot be read."""
-        try:
-            with self.path.open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-            if len(data) > MAX_FILE_BYTES:
-                raise UsageError(f"{self.path}: larger than {MAX_FILE_BYTES >> 10} KB: it does not go along")
-            return f"Instructions of this project ({FILE_NAME}):\n\n{data.decode('utf-8-sig').strip()}"
-        except OSError as error:
-            raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError:
-            raise UsageError(f"{self.path}: is not UTF-8: it does not go along") from None
+        return f"Instructions of this project ({FILE_NAME}):\n\n{read_text(self.path, MAX_FILE_BYTES)}"
 
 
 def find_project_file(folder: Path) -> ProjectFile | None:

@@ -60,7 +60,7 @@ def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
     found = dict(BUILTIN)
     for file in _role_files(say):
         try:
-            found[_check_name(file.stem)] = _read_role(file)
+            found[_check_name(file.stem)] = read_text(file, MAX_ROLE_BYTES)
         except UsageError as error:
             found.pop(file.stem, None)  # `role` would not give the one that comes along either
             say(str(error) if str(file) in str(error) else f"{file}: {error}")
@@ -74,7 +74,7 @@ def load_role(name: str) -> str:
     name = _check_name(name.lower())
     file = roles_folder() / f"{name}.md"
     if os.path.lexists(file):
-        return _read_role(file)
+        return read_text(file, MAX_ROLE_BYTES)
     if name in BUILTIN:
         return BUILTIN[name]
     known = list_roles()
@@ -98,21 +98,22 @@ def _check_name(name: str) -> str:
     return name
 
 
-def _read_role(file: Path) -> str:
+def read_text(file: Path, max_bytes: int) -> str:
+    """Return the text of a small file, stripped; UsageError with the reason."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             raise UsageError(f"{file}: not a file of text")
         with file.open("rb") as stream:
-            data = stream.read(MAX_ROLE_BYTES + 1)
+            data = stream.read(max_bytes + 1)
     except OSError as error:
-        raise UsageError(f"{file}: cannot read this role: {error.strerror}") from error
-    if len(data) > MAX_ROLE_BYTES:
-        raise UsageError(f"{file}: this role is larger than {MAX_ROLE_BYTES >> 10} KiB; shorten it")
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+    if len(data) > max_bytes:
+        raise UsageError(f"{file}: larger than {max_bytes >> 10} KiB; shorten it")
     try:
         text = data.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{file}:{line}: not UTF-8; save the file as UTF-8") from error
     if not text:
-        raise UsageError(f"{file}: this role is empty")
+        raise UsageError(f"{file}: is empty")
     return text

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -58,7 +57,10 @@ class Saver:
         from localdflash.chat.store import ChatStore
 
         if self._store is None:
-            tell = partial(loop.call_soon_threadsafe, self._tell)
+
+            def tell(line: str) -> None:
+                loop.call_soon_threadsafe(self._tell, line)
+
             try:
                 self._store = ChatStore.open(self._path, tell)
             except StoreFailed as error:

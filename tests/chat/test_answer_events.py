@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.chat import answer_events
 from localdflash.chat.answer_events import MIN_PACE_SECONDS as LEAST
 from localdflash.chat.answer_events import AnswerReader, Chunk, ChunkChoice, ChunkDelta, ChunkTimings, Replay, Usage
 from localdflash.chat.messages import StepRecord
@@ -19,7 +18,7 @@ def read(
 ) -> dict[str, Any]:
     """Return the numbers of an answer whose texts, the first a thought, arrive at these times."""
     clock = iter(seconds)
-    monkeypatch.setattr(answer_events.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("localdflash.chat.answer_events.time.perf_counter", lambda: next(clock))
     answer = AnswerReader(ChatSettings(), 9.0)
     for delta in (ChunkDelta(reasoning_content="hm"), ChunkDelta(""), *(ChunkDelta("lo") for _ in seconds[1:])):
         answer.take(Chunk([ChunkChoice(delta)]))

@@ -274,17 +274,6 @@ def test_a_file_that_another_store_has_open_is_not_taken_from_it(db: Path) -> No
     assert store.sessions() == []
 
 
-def test_a_broken_file_that_others_have_open_stays_when_it_is_opened(db: Path) -> None:
-    filled(db)
-    other = opened(db)
-    overwritten(db, 0, b"\xff" * PAGE)
-    with pytest.raises(StoreFailed, match="damaged; quit every other localdflash and start again"):
-        reopened(db)
-    assert not list(db.parent.glob("*.broken-*"))
-    other.close()
-    assert len(reopened(db)[1]) == 1
-
-
 def test_a_damaged_search_index_is_made_anew(db: Path) -> None:
     session = filled(db)
     connection = sqlite3.connect(db)

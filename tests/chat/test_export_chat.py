@@ -18,8 +18,8 @@ from markdown_it import MarkdownIt
 
 from localdflash.base.errors import LocaldflashError, StoreFailed, UsageError
 from localdflash.chat.chat_export import export_json, export_markdown, write_export
+from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.messages import Attachment, Message, StepRecord, prompt_text
-from localdflash.chat.store import SessionInfo
 from tests.chat.test_store import MESSAGES
 
 INFO = SessionInfo(7, "Why?", "/here", "tiny", "", 1_750_000_000.0, 1_750_000_060.0, 2, "Because.")

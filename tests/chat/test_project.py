@@ -44,7 +44,7 @@ def test_what_was_decided_is_kept_for_this_file(top: Path, home: Path) -> None:
     assert [one and one.allowed for one in [project.find_project_file(top)]] == [None]
 
 
-@pytest.mark.parametrize(("data", "told"), [(b"x" * 40_000, "larger than 32 KB"), (b"a\xff", "not UTF-8")])
+@pytest.mark.parametrize(("data", "told"), [(b"x" * 40_000, "larger than 32 KiB"), (b"a\xff", "not UTF-8")])
 def test_what_cannot_go_along(data: bytes, told: str, top: Path) -> None:
     (top / "AGENTS.md").write_bytes(data)
     found = project.find_project_file(top)

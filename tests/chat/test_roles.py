@@ -41,8 +41,8 @@ def test_the_users_own_win(folder: Path) -> None:
 
 BROKEN = {
     "latin": (b"fine\ncaf\xe9", r"latin.md:2: not UTF-8; save the file as UTF-8"),
-    "large": (b"x" * (MAX_ROLE_BYTES + 1), "large.md: this role is larger than 64 KiB; shorten it"),
-    "empty": (b" \n", "empty.md: this role is empty"),
+    "large": (b"x" * (MAX_ROLE_BYTES + 1), "large.md: larger than 64 KiB; shorten it"),
+    "empty": (b" \n", "empty.md: is empty"),
 }
 
 
@@ -62,9 +62,9 @@ def test_broken_files_are_said_to_be_and_do_not_break_the_others(folder: Path) -
     assert "is no name for a role" in said.pop(0)
     expected = {
         **{name: f"{folder}/{words}" for name, (_, words) in BROKEN.items()},
-        "coder": f"{folder}/coder.md: this role is empty",
+        "coder": f"{folder}/coder.md: is empty",
         "folder": f"{folder}/folder.md: not a file of text",
-        "gone": f"{folder}/gone.md: cannot read this role: No such file or directory",
+        "gone": f"{folder}/gone.md: cannot be read: No such file or directory",
         "pipe": f"{folder}/pipe.md: not a file of text",
     }
     assert said == [expected[name] for name in sorted(expected)]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -76,7 +75,7 @@ class Wire:
 
     def __init__(self, sink: int, source: int) -> None:
         self._sink, self._source = sink, source
-        self._received = b""
+        self._reader, self._received = MessageReader(), list[object]()
         self._key = 1000
         self.others: list[Json] = []
 
@@ -90,24 +89,16 @@ class Wire:
 
     def receive(self, seconds: float = PATIENCE) -> Json | None:
         """The next message; None at the end. Fails for anything that is no LSP."""
-        end = time.monotonic() + seconds
-        while True:
-            head, found, rest = self._received.partition(b"\r\n\r\n")
-            if found:
-                assert head.startswith(b"Content-Length: "), head
-                length = int(head.splitlines()[0].split(b":")[1])
-                if len(rest) >= length:
-                    self._received = rest[length:]
-                    message = json.loads(rest[:length])
-                    assert message["jsonrpc"] == "2.0"
-                    return message  # type: ignore[no-any-return]
-            ready, _, _ = select.select([self._source], [], [], max(end - time.monotonic(), 0))
-            assert ready, f"no message in time; there is {self._received!r}"
+        while not self._received:
+            ready, _, _ = select.select([self._source], [], [], seconds)
+            assert ready, "no message in time"
             chunk = os.read(self._source, 1 << 20)
             if not chunk:
-                assert not self._received
                 return None
-            self._received += chunk
+            self._received += self._reader.feed(chunk)
+        message: Any = self._received.pop(0)
+        assert message["jsonrpc"] == "2.0"
+        return message  # type: ignore[no-any-return]
 
     def answer(self, key: object) -> Json:
         """The answer to a request; `id` null is that to none."""
