@@ -45,18 +45,12 @@ class ChunkTimings(Struct):
     steps_by_drafter: dict[str, int] | None = None
 
 
-class PromptDetails(Struct):
-    """Details of the prompt's token count."""
-
-    cached_tokens: int | None = None
-
-
 class Usage(Struct):
     """Token counts, as OpenAI reports them."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: PromptDetails | None = None
+    prompt_tokens_details: dict[str, Any] | None = None
 
 
 class ChunkDelta(Struct):
@@ -208,8 +202,7 @@ def _answer_numbers(timings: ChunkTimings | None, usage: Usage | None) -> dict[s
     """Return the statistics that the server reports."""
     numbers: dict[str, Any] = {}
     if usage:
-        details = usage.prompt_tokens_details
-        cached = details.cached_tokens if details else None
+        cached = (usage.prompt_tokens_details or {}).get("cached_tokens")
         numbers = {"tokens": usage.completion_tokens, "prompt_tokens": usage.prompt_tokens, "cached_tokens": cached}
     if timings:
         numbers |= {

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -52,8 +52,10 @@ class WorkspaceFolder:
         here = OpenFolder(self.path)
         try:
             for depth, folder in enumerate(folders, 1):
-                if created is not None and _make_folder(here, folder):
-                    created.append("/".join(folders[:depth]))
+                with suppress(FileExistsError):
+                    if created is not None:
+                        here.make(folder)
+                        created.append("/".join(folders[:depth]))
                 deeper = _open_folder(here, folder)
                 if deeper is None:
                     yield None
@@ -109,14 +111,6 @@ def read_at(folder: OpenFolder, name: str) -> WorkspaceFile | None:
     if max(about.st_size, len(data)) > MAX_FILE_BYTES:
         raise UsageError("is larger than 1 MB")
     return WorkspaceFile(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
-
-
-def _make_folder(here: OpenFolder, folder: str) -> bool:
-    try:
-        here.make(folder)
-    except FileExistsError:
-        return False
-    return True
 
 
 def _open_folder(here: OpenFolder, folder: str) -> OpenFolder | None:

@@ -57,7 +57,10 @@ async def compare_drafting(
     await answerer.ready()
     if not answerer.ours:
         raise UsageError("another server answers here, which does not tell how: only the engine of localdflash does")
-    asked = _to_last_question(messages)
+    last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
+    if last is None:
+        raise UsageError("nothing was asked yet: ask something, then compare")
+    asked = messages[: last + 1]
     seed = secrets.randbits(31) if settings.seed is None else settings.seed
     settings = replace(settings, max_tokens=settings.max_tokens or MAX_TOKENS, seed=seed)
     say(Comparison(running="reading the conversation"))
@@ -70,13 +73,6 @@ async def compare_drafting(
     found = _compare_answers(heard, "")
     say(found)
     return found
-
-
-def _to_last_question(messages: Sequence[Message]) -> Sequence[Message]:
-    last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
-    if last is None:
-        raise UsageError("nothing was asked yet: ask something, then compare")
-    return messages[: last + 1]
 
 
 async def _request_answer(

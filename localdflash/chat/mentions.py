@@ -4,7 +4,7 @@ A mention counts if the file exists and the mention is in no code fence, or if t
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from localdflash.base.errors import UsageError
@@ -65,14 +65,27 @@ def split_name(name: str, exists: Callable[[str], bool]) -> tuple[str, str]:
 
 def find_mentions(text: str, exists: Callable[[str], bool], picked: Collection[str] = ()) -> list[Mention]:
     """Return the mentions in a text, in order. `picked`: mentions, as spelled, that were picked from a list."""
-    return list(_iterate_mentions(text, exists, picked))
+    fences, mentions = _find_fences(text), list[Mention]()
+    for found in _AT.finditer(text):
+        quoted, part, plain = found.groups()
+        fenced = any(start <= found.start() < end for start, end in fences)
+        if quoted is not None:
+            readings = [(found.end(), re.sub(r"\\(.)", r"\1", quoted), part or "")]
+        else:
+            readings = _possible_readings(plain[:MAX_PATH_CHARACTERS], found.start() + 1)
+        for end, path, part in readings:
+            was_picked = (spelling := text[found.start() : end]) in picked and spelling == spell_mention(path, part)
+            if was_picked or (not fenced and len(path) <= MAX_PATH_CHARACTERS and exists(path)):
+                mentions.append(Mention(found.start(), end, path, part))
+                break
+    return mentions
 
 
 def attach_mentions(text: str, files: AttachableFiles, picked: Collection[str] = ()) -> MentionedFiles:
     """Read the mentioned files, each once. Blocks: call it from a worker thread."""
     attachments: dict[str, Attachment] = {}
     refused: list[str] = []
-    for count, mention in enumerate({one.name: one for one in _iterate_mentions(text, files.exists, picked)}.values()):
+    for count, mention in enumerate({one.name: one for one in find_mentions(text, files.exists, picked)}.values()):
         if count == MAX_MENTIONS:
             refused.append(f"more than {MAX_MENTIONS} files are mentioned: send them in several messages")
             break
@@ -83,23 +96,6 @@ def attach_mentions(text: str, files: AttachableFiles, picked: Collection[str] =
             continue
         attachments[found.name] = found
     return MentionedFiles(tuple(attachments.values()), tuple(refused))
-
-
-def _iterate_mentions(text: str, exists: Callable[[str], bool], picked: Collection[str]) -> Iterator[Mention]:
-    fences = _find_fences(text)
-    for found in _AT.finditer(text):
-        quoted, part, plain = found.groups()
-        fenced = any(start <= found.start() < end for start, end in fences)
-        if quoted is not None:
-            path = re.sub(r"\\(.)", r"\1", quoted)
-            readings = [(found.end(), path, part)] if part else [(found.end(), path, "")]
-        else:
-            readings = _possible_readings(plain[:MAX_PATH_CHARACTERS], found.start() + 1)
-        for end, path, part in readings:
-            was_picked = (spelling := text[found.start() : end]) in picked and spelling == spell_mention(path, part)
-            if was_picked or (not fenced and len(path) <= MAX_PATH_CHARACTERS and exists(path)):
-                yield Mention(found.start(), end, path, part)
-                break
 
 
 def _possible_readings(token: str, start: int) -> list[tuple[int, str, str]]:

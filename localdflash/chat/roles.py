@@ -57,8 +57,15 @@ def roles_folder() -> Path:
 
 def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
     """Return the text of every role by name; `say` receives a line for each file that is left out."""
-    found = dict(BUILTIN)
-    for file in _role_files(say):
+    found, folder = dict(BUILTIN), roles_folder()
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix == ".md")
+    except FileNotFoundError:
+        files = []
+    except OSError as error:
+        say(f"{folder}: cannot read your roles: {error.strerror}")
+        files = []
+    for file in files:
         try:
             found[_check_name(file.stem)] = read_text(file, MAX_ROLE_BYTES)
         except UsageError as error:
@@ -79,17 +86,6 @@ def load_role(name: str) -> str:
         return BUILTIN[name]
     known = list_roles()
     raise UsageError(f"there is no role {name!r}{did_you_mean(name, known) or ': one of ' + ', '.join(known)}")
-
-
-def _role_files(say: Callable[[str], None]) -> list[Path]:
-    folder = roles_folder()
-    try:
-        return sorted(file for file in folder.iterdir() if file.suffix == ".md")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        say(f"{folder}: cannot read your roles: {error.strerror}")
-        return []
 
 
 def _check_name(name: str) -> str:

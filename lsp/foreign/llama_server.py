@@ -108,9 +108,9 @@ class RawLlama(_LlamaConnection):
     def _prompt(self, place: InfillTask, word: str) -> list[str | int]:
         """Return strings and ids. The first is always a string, because the server puts BOS before a string."""
         first, *others = self._prompts.parts(place, word)
-        mixed: list[str | int] = [first.spelling] if isinstance(first, Marker) else [*self._prompts.broken(first)]
+        mixed: list[str | int] = [str(first)] if isinstance(first, Marker) else [*self._prompts.broken(first)]
         for part in others:
-            mixed += [self._ids[part.spelling]] if isinstance(part, Marker) else self._prompts.broken(part)
+            mixed += [self._ids[part]] if isinstance(part, Marker) else self._prompts.broken(part)
         return mixed
 
 

@@ -5,7 +5,7 @@ A vocabulary of short pieces of text replaces the server's in `code.fim.prompt`.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localdflash.base.errors import ModelError
 from localdflash.code.fim.encoder import Encoder
@@ -19,11 +19,8 @@ DEFAULT_CONTEXT_TOKENS = 4096  # tokens, where a server does not say
 CONTEXT_SHARE = 0.75  # of the context that is counted on: the estimate may be wrong
 
 
-@dataclass(frozen=True)
-class Marker:
+class Marker(str):
     """A marker of the model's format."""
-
-    spelling: str
 
 
 Part = str | Marker
@@ -37,12 +34,11 @@ class PieceVocabulary:
 
     def __init__(self, markers: Iterable[str], model: str = "") -> None:
         self._markers, self._model = tuple(markers), model
-        self._ids: dict[str, int] = {}
-        self._pieces: list[str] = []
+        self._ids: dict[str, int] = {}  # by piece, in their order
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]:
         """See `Vocabulary`."""
-        return [self._id(piece) for piece in _PIECES.findall(text)]
+        return [self._ids.setdefault(piece, len(self._ids)) for piece in _PIECES.findall(text)]
 
     def special(self, spelling: str) -> int:
         """See `Vocabulary`: a negative id."""
@@ -65,20 +61,14 @@ class PieceVocabulary:
     def parts(self, ids: Sequence[int]) -> list[Part]:
         """Return the text of these ids, and the markers in it."""
         parts: list[Part] = []
-        text: list[str] = []
+        text, pieces = list[str](), list(self._ids)
         for one in ids:
             if one >= 0:
-                text.append(self._pieces[one])
+                text.append(pieces[one])
                 continue
             parts += ["".join(text), Marker(self._markers[-1 - one])]
             text = []
         return [part for part in (*parts, "".join(text)) if part]
-
-    def _id(self, piece: str) -> int:
-        if piece not in self._ids:
-            self._ids[piece] = len(self._pieces)
-            self._pieces.append(piece)
-        return self._ids[piece]
 
 
 class PromptBuilder:
@@ -108,7 +98,7 @@ class PromptBuilder:
     def spelled(self, place: InfillTask) -> str:
         """Return the prompt of a task as one text. A marker in code gets a blank inside, which disarms it."""
         parts = self.parts(place)
-        return "".join(part.spelling if isinstance(part, Marker) else " ".join(self.broken(part)) for part in parts)
+        return "".join(part if isinstance(part, Marker) else " ".join(self.broken(part)) for part in parts)
 
 
 class PrefixSuffixBuilder:
@@ -122,8 +112,8 @@ class PrefixSuffixBuilder:
         before, after, side = "", "", 0
         for part in self._prompts.parts(place, word):
             if isinstance(part, Marker):
-                side += part.spelling == PLAIN.suffix
-                side -= part.spelling == PLAIN.middle
+                side += part == PLAIN.suffix
+                side -= part == PLAIN.middle
             elif side:
                 after += part
             else:

@@ -36,7 +36,7 @@ def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
         bos = tokenizer.bos()
         sent = [] if bos is None else [bos]
         for part in PromptBuilder(form, markers, context=1024).parts(asked):
-            sent += [markers[part.spelling]] if isinstance(part, Marker) else tokenizer.encode(part, continues=True)
+            sent += [markers[part]] if isinstance(part, Marker) else tokenizer.encode(part, continues=True)
         assert tokenizer.spell(sent) == tokenizer.spell(ids)
         assert [one for one in sent if one in markers.values()] == [one for one in ids if one in markers.values()]
 
