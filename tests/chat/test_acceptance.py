@@ -66,21 +66,3 @@ def _check_rate(seen: Acceptance, arrived: list[tuple[float, int]]) -> None:
     span = last - arrived[first][0]
     recent = sum(count for _, count in arrived[first + 1 :])
     assert seen.rate == pytest.approx(recent / span if span else seen.average)
-
-
-def test_the_rate_is_of_the_last_moments() -> None:
-    clock = Clock()
-    seen = Acceptance(clock)
-    step = StepRecord("dflash", 7, 3, (4,) * 4, 100.0)
-    for _ in range(50):
-        clock.now += 0.1
-        seen.add(step, "text")
-    assert seen.rate == pytest.approx(40)
-    for _ in range(50):
-        clock.now += 0.2
-        seen.add(step, "text")
-    assert seen.rate == pytest.approx(20)
-    assert seen.average == pytest.approx(40)
-    clock.now += WINDOW_SECONDS * 1.01
-    assert seen.rate == 0
-    assert [round(rate) for rate in (seen.rates[0], seen.rates[-1])] == [40, 20]

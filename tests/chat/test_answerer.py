@@ -103,17 +103,6 @@ async def test_our_engine_over_tcp_tells_as_much(live: Any, tmp_path: Path) -> N
         assert (await answerer.load("embedded")).pair == "embedded"
 
 
-async def test_a_wrong_key_is_told(live: Any, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_text("wrong")
-    key.chmod(0o600)
-    async with asking(NamedServer(f"http://127.0.0.1:{live.port}", key)) as answerer:
-        for _ in range(2):
-            with pytest.raises(UsageError, match="key"):
-                await answerer.ready()
-        assert answerer.stage == "gone"
-
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),

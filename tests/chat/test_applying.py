@@ -54,17 +54,6 @@ def test_apply_and_undo(root: Path, folder: Path, on_disk: bool) -> None:
     assert not on_disk or os.listdir(folder) == []
 
 
-def test_another_run_can_undo_and_another_root_cannot(root: Path, folder: Path) -> None:
-    _apply(root, Journal(root, folder), a_txt=b"2\n")
-    assert undo_last(Journal(root / "src", folder)) is None
-    journal = Journal(root, folder)
-    found = journal.last()
-    assert found is not None
-    assert found[0] == ("a.txt",)
-    assert 0 <= found[1] < 60
-    assert undo_last(journal) == UndoResult(("a.txt",))
-
-
 def test_modes_are_kept(root: Path, folder: Path) -> None:
     journal, mode = Journal(root, folder), 0o600
     for name in ("a.txt", "c.txt"):
@@ -199,18 +188,6 @@ def test_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> 
     assert outcome.problem == f"a.txt cannot be written: {os.strerror(code)}"
     assert contents(root) == before
     assert undo_last(journal) is None
-
-
-def test_the_ones_before_a_full_disk_stay(root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [proposal(root, "a.txt", b"2\n"), proposal(root, "n/m/n.txt", b"2\n"), proposal(root, "src/b.py", b"2\n")]
-    monkeypatch.setattr(os, "link", _failing(errno.ENOSPC))
-    outcome = apply_proposals(chosen, journal)
-    monkeypatch.undo()
-    assert outcome.done == (chosen[0],)
-    assert outcome.problem == "n/m/n.txt cannot be written: No space left on device"
-    assert contents(root) == {"a.txt": b"2\n", "src/b.py": b"b = 1\n"}
-    assert not (root / "n").exists()
-    assert undo_last(journal) == UndoResult(("a.txt",))
 
 
 def _swap(root: Path, name: str, outside: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import EngineGone, StoreFailed, UsageError
+from localdflash.base.errors import StoreFailed, UsageError
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
@@ -29,14 +29,6 @@ async def test_an_answer_joins_the_messages_and_the_store() -> None:
         info = await talk.run_in_store(ChatStore.info, talk.session or 0)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
     assert told == []
-
-
-async def test_an_engine_that_goes_away_leaves_what_it_said() -> None:
-    async with talking(AnswerPiece("It ", STEP), EngineGone("it went away")) as (talk, _answerer, _told):
-        with pytest.raises(EngineGone):
-            await exchange(talk)
-        assert (talk.messages[-1].text, talk.messages[-1].finish) == ("It ", "gone")
-        assert (await stored(talk))[-1].finish == "gone"
 
 
 async def test_another_answer_is_another_version() -> None:

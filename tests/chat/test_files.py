@@ -63,17 +63,6 @@ def test_symbols(files: AttachableFiles, write: Callable[..., Path]) -> None:
     assert found.text == "    @property\n    def add(self):\n        return 2\n"
 
 
-def test_a_home_folder_is_listed_but_not_indexed(
-    folder: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Path, "home", lambda: folder)
-    write("box.py", BOX)
-    files = AttachableFiles(folder)
-    assert names(files.find("box")) == ["box.py"]
-    assert until(lambda: not files._indexing)
-    assert files._workspace is None
-
-
 @pytest.mark.parametrize(
     ("part", "reason"),
     [

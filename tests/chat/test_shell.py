@@ -8,21 +8,13 @@ from pathlib import Path
 import pytest
 
 from localdflash.chat import shell_command
-from localdflash.chat.shell_command import parse_command, run_command
+from localdflash.chat.shell_command import run_command
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 
 
 def output(command: str, folder: Path) -> str:
     return asyncio.run(run_command(command, folder)).text
-
-
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [("!ls -l", "ls -l"), ("!", ""), ("ls!", "")],
-)
-def test_what_is_a_command(text: str, command: str) -> None:
-    assert parse_command(text) == command
 
 
 @pytest.mark.parametrize(

@@ -190,20 +190,6 @@ def test_words_are_found(searched: ChatStore, words: str, names: set[str]) -> No
     assert found(searched, words) == names
 
 
-def test_the_excerpt_shows_what_was_found() -> None:
-    searched = opened(None)
-    session = chat(searched, "word " * 1000 + "needle\n\n  in\tthe haystack " + "more " * 1000, "The end.")
-    (info,) = searched.sessions("needl")
-    assert info.excerpt.startswith("…")
-    assert "word needle in the haystack more" in info.excerpt
-    assert len(info.excerpt) <= 120
-    (info,) = searched.sessions("WORD")
-    assert info.excerpt.startswith("word word")
-    searched.rename(session, "Farm")
-    (info,) = searched.sessions("farm")
-    assert info.excerpt == "The end."
-
-
 def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
     searched = opened(None)
     session = chat(searched, "Question", "first")
@@ -215,12 +201,3 @@ def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
     assert [info.title for info in searched.sessions("third")] == ["Third"]
     searched.delete(searched.fork(session, None))
     assert len(searched.sessions("second")) == 1
-
-
-def test_found_chats_come_newest_first_and_no_more_than_asked_for() -> None:
-    searched = opened(None)
-    sessions = [chat(searched, "needle", "needle") for _ in range(5)]
-    assert [info.id for info in searched.sessions("needle")] == sessions[::-1]
-    searched.add(sessions[0], None, Message("user", "hay"))
-    assert [info.id for info in searched.sessions("needle", limit=9)] == [sessions[0], *sessions[:0:-1]]
-    assert len(searched.sessions("needle", limit=2)) == 2

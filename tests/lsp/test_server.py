@@ -145,14 +145,6 @@ def test_two_windows_of_one_process_do_not_cancel_each_other() -> None:
     assert len(set(documents)) == 2
 
 
-async def test_lines_that_end_with_cr_are_completed_like_any(editor: Any) -> None:
-    async with editor(oracle="# one\n" * 5_000 + TEXT) as e:
-        e.open(("# one\n" * 5_000 + HOLE).replace("\n", "\r"))
-        assert inserted(await e.ask(5_004, 4)) == BODY
-        with daemons.client() as client:
-            assert all(len(asked["prefix"]) <= 16_000 for asked in client.get("/oracle")["asked"])
-
-
 async def test_edits_of_files_that_are_no_longer_allowed_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

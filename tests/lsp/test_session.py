@@ -148,24 +148,6 @@ async def test_a_request_by_hand_without_an_answer_has_a_reason(desk: Desk, end:
     assert bool(desk.session.silence) == bool(why)
 
 
-async def test_slow_answers_wait_for_a_pause_in_typing(desk: Desk) -> None:
-    for _ in range(100):
-        desk.pace.answered(3.0)
-    loop = asyncio.get_running_loop()
-    desk.pace.key(loop.time())
-    desk.type("d")
-    waiting = desk.ask()
-    await settled()
-    assert not desk.engine.requests
-    desk.type("e")
-    assert await waiting == []
-    began = loop.time()
-    desk.ask()
-    while not desk.engine.requests:
-        await asyncio.sleep(0.005)
-    assert loop.time() - began < 0.3
-
-
 async def test_the_anchor_moves_nearer_in_a_pause(desk: Desk, refused: list[bool]) -> None:
     long = "x = 1\n" * 100
     await desk.shown(long + "y")

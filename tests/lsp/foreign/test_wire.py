@@ -51,13 +51,6 @@ async def test_llama_server_gets_code_as_text_and_markers_as_ids() -> None:
     assert (body["n_predict"], body["temperature"], body["stream"]) == (96, 0.0, True)
 
 
-async def test_ids_that_only_our_table_knows_end_a_text() -> None:
-    text, _ = await asked(
-        llama(llama_said("return f"), llama_said("", QWEN["<|fim_pad|>"]), llama_said("oo")), "/completion"
-    )
-    assert text == "rn f"
-
-
 def test_the_probability_of_a_healed_word_is_conditional() -> None:
     likeliest = [Probability(math.log(p), token) for token, p in (("x", 0.9), ("return", 0.06), ("ret", 0.02))]
     drawn = Probability(math.log(0.06), "return", likeliest)
