@@ -15,8 +15,8 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from localdflash.lsp import fallback
-from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.lsp_server import ACCEPT, SuggestionServer
+from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.server.engine_spec import EngineSpec
 
 

@@ -21,8 +21,7 @@ from pygls.lsp.server import LanguageServer
 from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
-from localdflash.lsp.foreign.named import RemoteServer
-from localdflash.lsp.lsp_settings import LspSettings
+from localdflash.lsp.lsp_settings import LspSettings, RemoteServer
 from localdflash.lsp.lsp_status import Tally, silence
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol

@@ -1,8 +1,13 @@
-"""The settings that a client sends in `initializationOptions`."""
+"""The settings that a client sends in `initializationOptions`, and the remote server of the user's settings."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Any
+
+from localdflash.models.config import Config
+from localdflash.server.address import Address
+from localdflash.server.tcp import read_key
 
 MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000  # ms
 
@@ -37,3 +42,21 @@ class LspSettings:
         deadline = known("deadlineMs", int | float, "a number", cls.deadline_ms)
         deadline = round(min(max(MIN_DEADLINE_MS, deadline), MAX_DEADLINE_MS))
         return cls(push, status, deadline, next_edit), wrong
+
+
+@dataclass(frozen=True)
+class RemoteServer:
+    """A server by its address. `key_file` holds the bearer key; `model` "" is the first that can infill."""
+
+    url: str
+    key_file: Path | None = None
+    model: str = ""
+
+    @classmethod
+    def of(cls, config: Config, model: str = "") -> "RemoteServer | None":
+        """Return the server of the settings; None if there is none."""
+        return cls(config.server.url, config.server.key_file, model) if config.server.url else None
+
+    def address(self) -> Address:
+        """Return the address; UsageError if its key cannot be read."""
+        return Address.of_url(self.url, read_key(self.key_file) if self.key_file else "")

@@ -26,7 +26,7 @@ from localdflash.cli.options import (
 )
 from localdflash.cli.output import ENGINE_RESTARTED, print_json, say
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.lsp.foreign.named import RemoteServer
+from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.models.config import load_config
 from localdflash.server import private
 from localdflash.server.client import Client

@@ -34,8 +34,8 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
         raise UsageError("--port and --socket: choose one")
     from localdflash.cli.output import say
     from localdflash.lsp import transport
-    from localdflash.lsp.foreign.named import RemoteServer
     from localdflash.lsp.lsp_methods import create_server
+    from localdflash.lsp.lsp_settings import RemoteServer
 
     model = options["pair"] if "pair" in given(ctx, options) else ""
     engine = RemoteServer.of(load_config(), model) or requested_engine(ctx, options, "completion")

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
 from localdflash.lsp.engine_completer import RETRY_SECONDS, CompletionClient, CompletionSource, DaemonSource
 from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama, model_of
-from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.foreign.ollama_server import Ollama
 from localdflash.lsp.foreign.openai_server import OpenAi
 from localdflash.lsp.foreign.pieces import InfillServer
 from localdflash.lsp.foreign.remote_prompt import PieceVocabulary, PrefixSuffixBuilder, PromptBuilder
+from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.models.config import is_loopback
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection

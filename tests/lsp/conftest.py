@@ -14,8 +14,8 @@ from pygls.lsp.client import LanguageClient
 from localdflash.base.files import paths
 from localdflash.lab.scripts.support import instant_engine
 from localdflash.lab.scripts.support.instant_engine import Oracle
-from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.lsp_methods import create_server
+from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.models.config import load_config
 from localdflash.server.engine_spec import EngineSpec
 from tests.lsp.wire import accepting, in_thread

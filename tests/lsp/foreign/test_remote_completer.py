@@ -11,9 +11,9 @@ from localdflash.lsp.foreign import finding as module
 from localdflash.lsp.foreign import llama_server as llama_module
 from localdflash.lsp.foreign.finding import RemoteCompleter, find_server
 from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama
-from localdflash.lsp.foreign.named import RemoteServer
 from localdflash.lsp.foreign.ollama_server import Ollama
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
+from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.server.address import Address
 from tests.lsp.foreign.made_up import BODY, QWEN_SHOWN, Answer, Said, llama, llama_said, ollama, openai, serving
 
