@@ -365,15 +365,8 @@ def wire_messages(messages: Sequence[Message], system: str, *, ours: bool = True
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
     """Return the sampling fields of OpenAI's API, without defaults and unset ones."""
     fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
-    if settings.temperature is not None:
-        fields["temperature"] = settings.temperature
-    if settings.top_p not in (None, 1.0):
-        fields["top_p"] = settings.top_p
-    if settings.max_tokens:
-        fields["max_tokens"] = settings.max_tokens
-    if settings.seed is not None:
-        fields["seed"] = settings.seed
-    return fields
+    unset = {"temperature": (None,), "top_p": (None, 1.0), "max_tokens": (None, 0), "seed": (None,)}
+    return fields | {name: value for name, none in unset.items() if (value := getattr(settings, name)) not in none}
 
 
 def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
