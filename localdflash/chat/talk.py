@@ -130,9 +130,10 @@ class Talk:
         if session == self.session:
             self.new()
 
-    def say(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
+    def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
         """Append a user message."""
         self.messages.append(Message("user", text, tuple(attachments)))
+        return self.messages[-1]
 
     def take_back_answer(self) -> None:
         """Remove the messages after the last user message, to answer it again. UsageError if there is none."""
