@@ -45,11 +45,7 @@ def _load_on_cuda(files: LocalPair, options: Options) -> Running:
 
 
 def call_cuda(call: Callable[[], T]) -> T:
-    """Call the CUDA engine and return the result.
-
-    Errors of the driver, torch, Triton or its compiler become NoDevice, so that another backend can run the pair.
-    `DeviceFailed` (the process lost the GPU) is raised unmodified.
-    """
+    """Return the result of a call of the CUDA engine; errors of its tools become NoDevice, except `DeviceFailed`."""
     try:
         return call()
     except LocaldflashError:

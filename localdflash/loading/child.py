@@ -72,10 +72,7 @@ def run(
 
 
 def begin() -> tuple[Options, Callable[..., None]]:
-    """Set up the child process; return its options and the function that writes a report.
-
-    Other output on stdout goes to stderr.
-    """
+    """Set up the child: its options and the function that writes a report; other output on stdout goes to stderr."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # C libraries may print

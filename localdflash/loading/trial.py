@@ -40,10 +40,7 @@ REMEDY = "download or convert it again (`touch` has it tried again)"
 
 
 def try_first(files: LocalPair, options: Options) -> None:
-    """Have a child load a pair's files, unless they have a good verdict.
-
-    ModelError for a file that crashes or hangs the child; otherwise raises the error of the child's load.
-    """
+    """Have a child load a pair's files, unless they have a good verdict; ModelError if that crashes or hangs."""
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
     paths = [path for path in (files.target, *drafters) if path]
     if all(map(is_known, paths)):

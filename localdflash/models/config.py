@@ -209,10 +209,7 @@ def _convert_text(name: str, value: str, where: str) -> Any:
 
 
 def set_value(name: str, value: str) -> None:
-    """Write a setting `table.key` to config.toml; comments and other settings stay unchanged.
-
-    UsageError if there is no such setting or value, or the file has an unusual form.
-    """
+    """Write a setting `table.key` to config.toml; UsageError for an unknown setting or an invalid value."""
     if name not in setting_names():
         raise UsageError(f"{name}: no such setting{did_you_mean(name, setting_names())}")
     load_config()  # raises for a file that is invalid already

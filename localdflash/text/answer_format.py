@@ -40,10 +40,7 @@ class ThoughtMarks:
 
 
 class MarkedText:
-    """`TextDecoder` of answers with marked thoughts. `begun` is the text before the first id.
-
-    `thinking`: the prompt ends inside thoughts.
-    """
+    """`TextDecoder` of answers with marked thoughts, after `begun`; `thinking`: the prompt ends inside thoughts."""
 
     def __init__(self, tokenizer: Tokenizer, marks: ThoughtMarks, begun: str = "", *, thinking: bool = False) -> None:
         self._detokenizer = Detokenizer(tokenizer)
@@ -89,10 +86,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 
 
 class HarmonyText:
-    """`TextDecoder` of gpt-oss's answers. `begun` is the text before the first id.
-
-    `header`: the part of the first message's header that the prompt holds, after `<|start|>assistant`.
-    """
+    """`TextDecoder` of gpt-oss's answers, after the text `begun` and the first message's `header` in the prompt."""
 
     def __init__(self, tokenizer: Tokenizer, begun: str = "", header: str = "") -> None:
         names = (_START, _MESSAGE, *_IN_HEADERS, *_ENDS)
@@ -227,10 +221,7 @@ def start_answer(
 
 
 def template_switches(template: str, requested: Mapping[str, str | bool] | None) -> dict[str, str | bool]:
-    """Return a request's template variables in the form of this template.
-
-    A template without an on/off switch for thinking gets the lowest effort where thinking is switched off.
-    """
+    """Return a request's template variables; thinking switched off becomes the lowest effort if there is no switch."""
     variables = dict(requested or {})
     off = variables.get("enable_thinking") is False
     if off and "enable_thinking" not in template and "reasoning_effort" in template:

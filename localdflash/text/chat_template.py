@@ -68,10 +68,7 @@ def encode_chat(
     *,
     variables: Mapping[str, str | bool] | None = None,
 ) -> list[int]:
-    """Return the ids of a conversation, with BOS if the model needs it.
-
-    `variables` are the template's switches, such as `enable_thinking`. Raises the errors of `render`.
-    """
+    """Return the ids of a conversation, with BOS if the model needs it; `variables` are the template's switches."""
     known = {**tokenizer.template_tokens(), **(variables or {})}
     return encode_prompt(tokenizer, render(template, messages, variables=known))
 

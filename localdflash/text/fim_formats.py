@@ -140,10 +140,7 @@ def arrange_prompt(
     suffix: Sequence[int],
     middle: Sequence[int] = (),
 ) -> list[int]:
-    """Return the prompt of encoded parts, with the format's markers between them; ModelError as in `build`.
-
-    `middle` is the beginning of the middle, which the model continues.
-    """
+    """Return the prompt of encoded parts with the format's markers; `middle` is the beginning of the middle."""
     if fim.markers:
         before, after = [tokenizer.special(fim.prefix), *prefix], [tokenizer.special(fim.suffix), *suffix]
         code = before + after if fim.order == "psm" else after + before
@@ -160,11 +157,7 @@ def arrange_prompt(
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """Return the prefix and the suffix of a client's prompt with the markers of any format, in either order.
-
-    A client such as Zed knows a few formats only, which need not be the loaded model's. Return None if `text` is no
-    such prompt, or repeats a marker, which makes it ambiguous.
-    """
+    """Return prefix and suffix of a client's prompt with the markers of any format; None if they are ambiguous."""
     return next((parts for fim in FORMATS.values() if (parts := _split_at(fim, text))), None)
 
 

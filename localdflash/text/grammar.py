@@ -78,10 +78,7 @@ class GrammarConstraint:
 
 
 class Grammars:
-    """Factory of constraints for one vocabulary, which is prepared on first use. Thread-safe.
-
-    `vocab_size`: the number of logits, if the model has more than the vocabulary has tokens.
-    """
+    """Factory of constraints for one vocabulary, thread-safe; `vocab_size`: the number of logits, if larger."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
         self._tokenizer = tokenizer

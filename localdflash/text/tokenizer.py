@@ -143,10 +143,7 @@ class Tokenizer:
 
 
 def read_vocabulary(path: Path) -> ModelVocabulary:
-    """Return the vocabulary of a GGUF file; raise ModelError if the file is damaged or has none.
-
-    The `tokenizers` library encodes the kinds that `gguf_vocabulary` knows; llama.cpp encodes all others.
-    """
+    """Return the vocabulary of a GGUF file (llama.cpp's for kinds not in `gguf_vocabulary`); ModelError without one."""
     header = read_header(path)
     if header.metadata.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
         raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")

@@ -50,10 +50,7 @@ class CallReader(Protocol):
 
 
 class MarkedCalls:
-    """`CallReader` of calls between two marks. Without a closing mark a call ends with the answer.
-
-    `is_open`: the text before a closing mark ends inside a value, so that the mark is part of the value.
-    """
+    """`CallReader` of calls between two marks; `is_open`: the text ends inside a value, so a mark belongs to it."""
 
     def __init__(
         self,

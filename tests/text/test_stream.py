@@ -83,7 +83,7 @@ def test_nothing_comes_after_a_stop() -> None:
 PROSE = "Somebody walked through the snow for an hour, and then it was dark. "
 
 
-def cut(text: str, sizes: Sequence[int] = (10**6,)) -> str:
+def kept_of(text: str, sizes: Sequence[int] = (10**6,)) -> str:
     """What is left of a text that comes in pieces of these sizes, again and again."""
     ending, kept, at, number = Repetition(), "", 0, 0
     while at < len(text):
@@ -98,7 +98,7 @@ def cut(text: str, sizes: Sequence[int] = (10**6,)) -> str:
 
 @pytest.mark.parametrize("piece", ["name, ", "a", "\n", "ha ha! ", PROSE, PROSE * 2 + "No. ", "x" * 300 + "y"])
 def test_a_piece_again_and_again_is_cut(piece: str) -> None:
-    kept = cut("Hi! " + piece * 5000)
+    kept = kept_of("Hi! " + piece * 5000)
     assert MIN_CHARS <= len(kept) <= 4 + max((ROUNDS + 2) * len(piece), MIN_CHARS)
 
 
@@ -114,7 +114,7 @@ def test_a_piece_again_and_again_is_cut(piece: str) -> None:
     ],
 )
 def test_what_is_no_repetition(text: str) -> None:
-    assert cut(text) == text
+    assert kept_of(text) == text
 
 
 @given(
@@ -124,7 +124,7 @@ def test_what_is_no_repetition(text: str) -> None:
 )
 def test_the_pieces_decide_nothing(before: str, piece: str, sizes: list[int]) -> None:
     text = before + piece * (1200 // len(piece)) + before
-    assert cut(text, sizes) == cut(text)
+    assert kept_of(text, sizes) == kept_of(text)
 
 
 def test_nothing_comes_after_the_end() -> None:

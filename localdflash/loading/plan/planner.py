@@ -264,10 +264,7 @@ def _plan(
     verdict: str = "",
     fits: bool = True,
 ) -> Plan:
-    """Plan a pair on a backend. `program`: bytes that this process holds already.
-
-    `verdict` and `fits` are the result of placing the layers on a GPU, if that was done before.
-    """
+    """Plan a pair on a backend; `program`: bytes of this process, `verdict` and `fits`: result of the GPU placement."""
     budget, context, full = request.remaining(memory), request.options.context, sizes.drafters[0]
     try:
         chosen = fit(sizes, budget, context)
@@ -310,11 +307,7 @@ def _speed(pair: str, header: GGUFHeader, chosen: Fit, bandwidth: measurements.M
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:
-    """Create a stand-in for a GGUF in `folder` and return its path, for a model in parts that of the first part.
-
-    A file of an installed package is returned itself. Unreachable if the hub cannot be reached. ModelError if the hub
-    has no such file or its header is broken.
-    """
+    """Create a stand-in for a GGUF in `folder` and return its path; for a packaged file, the installed one."""
     if source.adapted:
         raise Unreachable(f"{source.name}: made on this machine by `localdflash models pull`; pull it first")
     if source.package:

@@ -48,10 +48,7 @@ class MemorySizes(Protocol):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Free bytes of `what` ("memory", "GPU memory"), of which `margin` stay free.
-
-    `beside`: the host memory next to a GPU. `spare`: further bytes that stay free if no context was requested.
-    """
+    """Free bytes of `what`; `margin` stays free, `spare` too if no context was requested. `beside`: host memory."""
 
     free: int
     margin: int
@@ -113,10 +110,7 @@ def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, most
 
 
 def fit(sizes: MemorySizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False) -> Fit:
-    """Return the pair to load with the wanted context, or, if that is 0, the largest up to the trained one.
-
-    OutOfMemory if that does not fit; with `roomy` also if the drafter would be reduced, or the context below `ROOMY`.
-    """
+    """Return the pair to load with the wanted context (0: up to the trained one); OutOfMemory if it does not fit."""
     most = wanted or sizes.trained
     enough = wanted or min(most, COMFORTABLE)
     largest, drafter = 0, NO_DRAFTER

@@ -14,10 +14,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def system_budget() -> MemoryBudget:
-    """Return the memory available without swapping, without files that this process has mapped.
-
-    So a second pair is planned next to the mapped weights of the first one.
-    """
+    """Return the memory available without swapping, without files that this process has mapped."""
     free = psutil.virtual_memory().available
     limit = _cgroup_free(CGROUP)
     return MemoryBudget(max((free if limit is None else min(free, limit)) - mapped(), 0), MARGIN, "memory")

@@ -20,10 +20,7 @@ T = TypeVar("T", str, int)
 
 
 def find_drafter(header: GGUFHeader, called: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
-    """Return the drafter for a target file, or the reason to reject a candidate; None if no entry has the same model.
-
-    `called` is the repository or file name of the target.
-    """
+    """Return the drafter for a target file `called` so, or the reason against it; None if no entry has its model."""
     known = [pair for pair in pairs if pair.drafter and pair.drafter.trained_for]
     found = ((words, pair) for model, words in _evidence(header, called) for pair in known if _is_model(pair, model))
     for words, pair in found:

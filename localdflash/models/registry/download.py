@@ -55,10 +55,7 @@ def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple
 
 
 def verified(path: Path, name: str, expected: tuple[str, int], place: Path, report: DownloadReport) -> str:
-    """Return the SHA-256 of a file for `place` after checking hash and size.
-
-    On a mismatch rename it to `place` with the suffix `.mismatch` and raise ModelError.
-    """
+    """Return the SHA-256 of a file for `place`; on a mismatch set it aside (`.mismatch`), raise ModelError."""
     digest, size = expected
     sha256, found = digests(path, name, len(digest), report)
     if (found, path.stat().st_size) == expected:
@@ -208,10 +205,7 @@ def locked(path: Path, report: DownloadReport) -> Iterator[None]:
 
 
 def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
-    """Use an existing file at the path if it matches.
-
-    An older verified revision is kept until the new file replaces it. An unverified file is set aside.
-    """
+    """Use an existing file if it matches; keep an older verified revision until it is replaced, set others aside."""
     path = job.wanted.path
     if records.current(path):
         sha256, digest = job.digests(path, report)

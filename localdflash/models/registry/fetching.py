@@ -30,11 +30,7 @@ class InstalledFile:
 
 
 def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[InstalledFile]:
-    """Download or merge the missing files of a pair, then check that target and drafter match.
-
-    `agree` is called with the total size in bytes before the download starts; an exception in `agree` ends the pull.
-    A drafter that was found for the target is downloaded, too.
-    """
+    """Download or merge the missing files of a pair and check them; `agree` gets the total bytes before the start."""
     if pair.match:
         report.say(pair.match.why)
     if pair.match and not pair.drafter:
@@ -78,10 +74,7 @@ def _fetch(job: DownloadJob | MemberJob | WantedMerge, report: DownloadReport) -
 
 
 def check_pair(pair: PairEntry, report: DownloadReport) -> None:
-    """Raise ModelError if a file header is invalid or the drafter does not match the target.
-
-    A mismatching drafter that was found automatically is skipped without an error. Only headers are read.
-    """
+    """Raise ModelError for an invalid header or a mismatching drafter; skip one that was found automatically."""
     drafter = pair.drafter.path if pair.drafter else None
     if not (drafter and pair.match):
         check_files(pair.target.path, drafter)
@@ -168,11 +161,7 @@ def _wanted(source: FileSource) -> Wanted:
 
 
 def _inside(source: FileSource) -> Path:
-    """Return the path of a downloaded file inside the models folder.
-
-    Raise ModelError if a symbolic link leads out of the folder, or if another file differs only in case, because some
-    file systems ignore case.
-    """
+    """Return the path of a downloaded file; ModelError for a link out of the folder, or names that differ in case."""
     root, folder = models_folder(), models_folder()
     for part in source.path.relative_to(root).parts:
         twins = [name for name in os.listdir(folder) if name.casefold() == part.casefold()] if folder.is_dir() else []

@@ -108,10 +108,7 @@ def blob_in_cache(remote: Remote) -> Path | None:
 
 
 def transfer(remote: Remote, partial: Path, progress: Progress) -> None:
-    """Download the rest of a file into `partial`. After a failure the next call resumes.
-
-    A file above 50 GB restarts, because the hub serves it through its chunk store (Xet) only.
-    """
+    """Download the rest of a file into `partial`; a file above 50 GB, from the chunk store (Xet), starts anew."""
     api = _library()
     if remote.size > api.constants.MAX_HTTP_DOWNLOAD_SIZE:
         _from_chunk_store(remote, partial, progress)

@@ -47,10 +47,7 @@ class MergeSource:
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """Source of a file: a hub repository, a Python package, a local merge, or an absolute path.
-
-    Package files and merged files always have a pinned hash and size.
-    """
+    """Source of a file: a hub repository, a Python package, a local merge, or an absolute path."""
 
     repository: str | None
     file: str
@@ -94,10 +91,7 @@ class TargetSource(FileSource):
 
 @dataclass(frozen=True, slots=True)
 class DrafterSource(FileSource):
-    """Source of the drafter's weights. `taps` are the 0-based target blocks whose hidden states the drafter reads.
-
-    `taps` is None if only the file contains them.
-    """
+    """Source of the drafter's weights; `taps` are 0-based target blocks, None if only the file has them."""
 
     kind: DrafterKind = "dflash"
     trained_for: str | None = None  # the repository of the unquantized target

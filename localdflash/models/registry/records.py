@@ -15,10 +15,7 @@ MAX_FILE_BYTES = 4096
 
 @dataclass(frozen=True)
 class FileRecord:
-    """Record of a verified file. `revision` is its commit, `asked` the requested revision, such as a branch.
-
-    For a package file, `repository` is the package name, and both revisions are the package version.
-    """
+    """Record of a verified file of a repository or package: its commit or version, and the requested revision."""
 
     repository: str
     revision: str

@@ -212,10 +212,7 @@ def how_to_get(source: FileSource) -> str:
 
 
 def local_files(pair: PairEntry) -> LocalPair:
-    """Return the local files of a pair; raise ModelError with the missing files and how to get them.
-
-    Raise ModelError also if the size of a downloaded file differs from its verified size.
-    """
+    """Return the local files of a pair; ModelError for missing files and for changed sizes."""
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     if missing := missing_files(pair):
@@ -268,10 +265,7 @@ def _source_at(path: Path) -> DrafterSource:
 
 
 def _pair_at(target: Path) -> PairEntry:
-    """Return the pair of a target file and the drafter in the same folder (`target` in the name becomes `drafter`).
-
-    A file without a suffix, such as an Ollama blob, is recognised by its magic bytes. Any part selects a split model.
-    """
+    """Return the pair of a target file (a GGUF by suffix or magic bytes) and the drafter in the same folder."""
     target = files_of(target)[0]
     if not _is_file(target) or not (target.suffix == ".gguf" or is_gguf(target)):
         raise ModelError(f"{target}: {_no(target, '.gguf')}; give the path of a GGUF target, or an id")

@@ -40,10 +40,7 @@ _sha256 = matching(r"[0-9a-f]{64}", "64 lower-case hexadecimal digits")
 
 
 def read_pairs(file: Path, base: Path, known: Mapping[str, PairEntry] | None = None) -> dict[str, PairEntry]:
-    """Parse one registry file into pairs by id; paths in the file are relative to `base`.
-
-    A merged target refers to an earlier entry or to one of the `known` pairs. Raise ModelError with file and line.
-    """
+    """Parse a registry file into pairs by id; paths are relative to `base`, merged targets refer to `known` pairs."""
     root = read_toml(file)
     root.only("schema", "pair")
     if root.required("schema", whole(0, 1_000_000)) != SCHEMA:

@@ -49,10 +49,7 @@ Identity = tuple[int, ...]  # of a file, see `_identity`
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Location of a tensor: shape in torch order (rows first, the reverse of ggml's `ne`), offset from file start.
-
-    `part` is the index of its file in `GGUFHeader.files`.
-    """
+    """Location of a tensor: shape with rows first (reverse of ggml's), offset from file start, index of its file."""
 
     name: str
     shape: tuple[int, ...]
