@@ -148,10 +148,10 @@ def other_name(raw: bytearray, at: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (another_id, "d2t is not its short vocabulary; make it again"),
+        (another_id, "d2t is not its short vocabulary; run"),
         (out_of_range, "short vocabulary: ids are not ascending; run"),
-        (partial(out_of_range, token=-1), "id -1 of its short vocabulary is not one of"),
-        (other_name, "d2t and output.weight do not belong together; make it again"),
+        (partial(out_of_range, token=-1), "short vocabulary: id -1 is outside"),
+        (other_name, "d2t and output.weight do not belong together; run"),
     ],
 )
 def test_a_head_that_would_end_the_process_is_refused(
