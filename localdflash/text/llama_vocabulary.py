@@ -48,13 +48,12 @@ class LlamaVocabulary:
 
     def decode_token(self, token: int, *, special: bool) -> bytes:
         """See the protocol."""
-        size = 32
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            count = api.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
-            if count >= 0:
-                return buffer.raw[:count]
-            size = -count
+        buffer = ctypes.create_string_buffer(32)
+        count = api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        if count < 0:  # the size needed
+            buffer = ctypes.create_string_buffer(-count)
+            count = api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw[:count]
 
     def _special_tokens(self) -> Iterator[SpecialToken]:
         for token in range(self.size):

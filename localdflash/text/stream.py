@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Protocol
 
 from localdflash.base.errors import UsageError
+from localdflash.text.thoughts import overlap_at_end
 from localdflash.text.tokenizer import Tokenizer
 
 
@@ -57,7 +58,7 @@ class StopStrings:
         if starts:
             self._stopped, self._held = True, ""
             return text[: min(starts)], True
-        certain = len(text) - self._could_begin_a_stop(text)
+        certain = len(text) - max((overlap_at_end(text, stop) for stop in self._stops), default=0)
         self._held = text[certain:]
         return text[:certain], False
 
@@ -65,14 +66,6 @@ class StopStrings:
         """Return the held-back text at the end of the input."""
         held, self._held = self._held, ""
         return held
-
-    def _could_begin_a_stop(self, text: str) -> int:
-        """Return the length of the longest suffix of `text` that begins a stop string."""
-        longest = max((len(stop) - 1 for stop in self._stops), default=0)
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
 
 
 class Ending(Protocol):

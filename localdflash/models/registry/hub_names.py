@@ -37,13 +37,9 @@ class ShortName:
     revision: str | None
     quantization: str | None
 
-    def file(self, file: str) -> str:
-        """Return the full name of a file of the repository."""
-        return f"{HUB}{self.repository}{f'@{self.revision}' if self.revision else ''}/{file}"
-
-    def with_quantization(self, quantization: str) -> str:
-        """Return the short name of another quantization."""
-        return f"{HUB}{self.repository}{f'@{self.revision}' if self.revision else ''}:{quantization}"
+    def with_end(self, end: str) -> str:
+        """Return the name with `/file` or `:QUANTIZATION`."""
+        return f"{HUB}{self.repository}{f'@{self.revision}' if self.revision else ''}{end}"
 
 
 def short_name(spec: str) -> ShortName | None:
@@ -140,6 +136,7 @@ def _offered(asked: ShortName, models: list[str]) -> str:
     """Return the available names for an error message, in short form if unambiguous."""
     labels = [quantization_of(file) for file in models]
     clear = all(labels) and len(set(labels)) == len(labels)
-    offered = list(map(asked.with_quantization, labels)) if clear else list(map(asked.file, models))
+    ends = [f":{label}" for label in labels] if clear else [f"/{file}" for file in models]
+    offered = list(map(asked.with_end, ends))
     more = f" and {len(offered) - MOST_OFFERED} more" if len(offered) > MOST_OFFERED else ""
     return ", ".join(offered[:MOST_OFFERED]) + more

@@ -86,7 +86,7 @@ class Registry:
     def _resolve(self, spec: str, ask: bool) -> PairEntry:
         if spec.startswith(HUB):
             asked = short_name(spec)
-            return self._pair_on_hub(asked.file(self._file(asked, ask)) if asked else spec)
+            return self._pair_on_hub(asked.with_end(f"/{self._file(asked, ask)}") if asked else spec)
         if spec in self.pairs or not (spec.endswith(".gguf") or "/" in spec or "\\" in spec):
             return self.pair(spec)
         return _pair_at(Path(os.path.expanduser(spec)).absolute())
@@ -127,7 +127,7 @@ class Registry:
             return chosen(asked, hub.listing(asked.repository, asked.revision))
         if here:
             return chosen(asked, here)
-        spec = asked.file("").rstrip("/") + (f":{asked.quantization}" if asked.quantization else "")
+        spec = asked.with_end(f":{asked.quantization}" if asked.quantization else "")
         raise ModelError(f"{spec} is not here: run `localdflash models pull {spec}`")
 
     def _drafter_file(self, asked: ShortName, ask: bool) -> str:
@@ -145,7 +145,9 @@ class Registry:
         if not spec.startswith(HUB):
             return _drafter_at(Path(os.path.expanduser(spec)).absolute())
         asked = short_name(spec)
-        source = full_name(asked.file(self._drafter_file(asked, ask)) if asked else spec, ".gguf", ".safetensors")
+        source = full_name(
+            asked.with_end(f"/{self._drafter_file(asked, ask)}") if asked else spec, ".gguf", ".safetensors"
+        )
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
         known = next((one for one in drafters if (one.repository, one.file) == (source.repository, source.file)), None)
         if known:
