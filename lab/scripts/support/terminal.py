@@ -145,10 +145,6 @@ class Terminal:
                 assert _is_there(wanted, self.text), self.told(f"the program ended before {wanted!r} came")
         return self.text
 
-    def wait_gone(self, text: str, seconds: float = PATIENCE) -> str:
-        """The screen, once a text is no longer on it."""
-        return self.wait_for(lambda screen: text not in screen, seconds)
-
     def settle(self, quiet: float = 0.3, seconds: float = PATIENCE) -> None:
         """Wait until nothing was written for a while."""
         end = time.monotonic() + seconds
@@ -230,10 +226,6 @@ class Terminal:
         while self.read(0.05):
             pass
         return -self.child.signalstatus if self.child.signalstatus else int(self.child.exitstatus or 0)
-
-    def hang_up(self) -> None:
-        """Take the terminal away, as when its window is closed."""
-        self.child.ptyproc.fileobj.close()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal to the program, if it still runs."""
