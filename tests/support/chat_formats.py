@@ -84,17 +84,6 @@ TEMPLATES = {"harmony": HARMONY, "qwen3": QWEN3, "qwen3.5": QWEN35, "gemma": GEM
 TOKENS = {"harmony": HARMONY_TOKENS, "qwen3": QWEN_TOKENS, "qwen3.5": QWEN_TOKENS, "gemma": GEMMA_TOKENS}
 
 
-@pytest.fixture(scope="session")
-def vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
-    """A vocabulary with its chat template, by family."""
-    return {
-        family: make_vocabulary(
-            TOKENS[family], {"tokenizer.chat_template": template}, bos="<bos>" if family == "gemma" else None
-        )
-        for family, template in TEMPLATES.items()
-    }
-
-
 # Templates that tell of tools in each family's words; what is not about tools is left out of them.
 
 _CALLS = "{%- for call in message.tool_calls or [] -%}{%- set call = call.function -%}"
@@ -140,11 +129,21 @@ TOOL_TOKENS = {
 
 
 @pytest.fixture(scope="session")
+def vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
+    """A vocabulary with its chat template, by family."""
+    return _written(make_vocabulary, TOKENS, TEMPLATES)
+
+
+@pytest.fixture(scope="session")
 def tool_vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
     """A vocabulary with a chat template that knows tools, by the syntax of its calls."""
+    return _written(make_vocabulary, TOOL_TOKENS, TOOL_TEMPLATES)
+
+
+def _written(
+    make: Callable[..., Path], tokens: dict[str, dict[str, int]], templates: dict[str, str]
+) -> dict[str, Path]:
     return {
-        family: make_vocabulary(
-            TOOL_TOKENS[family], {"tokenizer.chat_template": template}, bos="<bos>" if family == "gemma" else None
-        )
-        for family, template in TOOL_TEMPLATES.items()
+        family: make(tokens[family], {"tokenizer.chat_template": template}, bos="<bos>" if family == "gemma" else None)
+        for family, template in templates.items()
     }

@@ -22,6 +22,7 @@ from localdflash.code.fim.prompt import Gap
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
+from localdflash.lab.scripts.support import bench_daemon
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
@@ -171,10 +172,7 @@ class Live:
 
     def until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
         """Wait until something holds."""
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, "it never came about"
-            time.sleep(0.001)
+        bench_daemon.until(holds, seconds)
 
     def until_idle(self) -> None:
         self.until(lambda: self.scheduler.running is None and not self.scheduler.queue_length)

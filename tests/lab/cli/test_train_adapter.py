@@ -13,55 +13,35 @@ from safetensors import safe_open
 
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.lab.train import adapter_corpus, for_adapter
-from localdflash.models.weights.gguf import read_header
+from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.lab.train.test_corpus import SOURCE, wheel
+from tests.support.gguf_writing import add_metadata, add_vocabulary, finish, shape_numbers
 from tests.support.smollm2 import FILE, needs_smollm2
 
 Fails = Callable[..., str]
-SHAPE = {
-    "block_count": 2,
-    "embedding_length": 32,
-    "feed_forward_length": 64,
-    "attention.head_count": 2,
-    "attention.head_count_kv": 1,
-    "context_length": 512,
-    "vocab_size": 49_152,
-}
+SHAPE = DecoderConfig(49_152, 32, 2, 2, 1, 16, 64, rms_norm_eps=1e-5)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two random layers with SmolLM2's vocabulary."""
-    path, known = tmp_path_factory.mktemp("tiny") / "tiny.gguf", read_header(FILE).metadata
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    for name, value in SHAPE.items():
-        writer.add_uint32(f"llama.{name}", value)
-    writer.add_rope_freq_base(1e5)
-    writer.add_layer_norm_rms_eps(1e-5)
     writer.add_name("tiny")
-    writer.add_file_type(0)
-    writer.add_tokenizer_model(known["tokenizer.ggml.model"])
-    writer.add_tokenizer_pre(known["tokenizer.ggml.pre"])
-    writer.add_token_list(known["tokenizer.ggml.tokens"])
-    writer.add_token_types(known["tokenizer.ggml.token_type"])
-    writer.add_token_merges(known["tokenizer.ggml.merges"])
+    for name, value in (shape_numbers(SHAPE, 512, 1e5) | {"vocab_size": SHAPE.vocab_size}).items():
+        add_metadata(writer, f"llama.{name}", value)
+    add_vocabulary(writer, FILE)
     rng = np.random.default_rng(0)
-    sizes: dict[str, tuple[int, ...]] = {
-        "attn_q": (32, 32),
-        "attn_k": (16, 32),
-        "attn_v": (16, 32),
-        "attn_output": (32, 32),
-    }
-    sizes |= {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64), "attn_norm": (32,), "ffn_norm": (32,)}
-    named = {f"blk.{block}.{name}": size for block in range(2) for name, size in sizes.items()}
-    for name, size in ({"token_embd": (49_152, 32), "output_norm": (32,)} | named).items():
+    sizes: dict[str, tuple[int, ...]] = {"token_embd": (49_152, 32), "output_norm": (32,)}
+    for block in range(2):
+        rows_of = {"attn_q": 32, "attn_k": 16, "attn_v": 16, "attn_output": 32, "ffn_gate": 64, "ffn_up": 64}
+        sizes |= {f"blk.{block}.{name}": (rows, 32) for name, rows in rows_of.items()}
+        sizes |= {f"blk.{block}.ffn_down": (32, 64), f"blk.{block}.attn_norm": (32,), f"blk.{block}.ffn_norm": (32,)}
+    for name, size in sizes.items():
         writer.add_tensor(f"{name}.weight", rng.standard_normal(size, np.float32) * 0.1)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -56,20 +56,6 @@ def test_a_decoder_with_adapters_is_the_one_with_merged_weights(model: Decoder) 
     torch.testing.assert_close(found @ adapter.embedding.head.T, plain.logits(expected))
 
 
-def test_only_the_adapter_has_gradients_and_they_stay_float32_in_bfloat16(model: Decoder) -> None:
-    adapter = Adapter(model, 2, TOKENS, torch.bfloat16)
-    hidden, _ = model(torch.tensor([[3, 1, 5, 16]]), torch.arange(4), causal)
-    hidden.square().sum().backward()
-    assert hidden.dtype == torch.float32
-    trained = dict(adapter.parameters())
-    assert {name for name, p in model.named_parameters() if p.requires_grad} == set(trained)
-    assert all(p.grad is None for name, p in model.named_parameters() if name not in trained)
-    for _, parameter in adapter.parameters():
-        assert parameter.dtype == torch.float32
-        assert parameter.grad is not None
-        assert parameter.grad.dtype == torch.float32
-
-
 @pytest.mark.parametrize("lengths", [[1], [8], [20, 1, 13]])
 def test_sequences_attend_as_they_do_alone(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_attention, "BLOCK", 8)
