@@ -14,7 +14,6 @@ from localdflash.lab.bench.lone_row_target import LoneRowTarget
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
-from tests.support import daemons
 from tests.support.costs import drafting_pays
 
 WAYS = ["plain", "drafting", "dflash", "lookup", "forced", "llama.cpp"]
@@ -108,15 +107,3 @@ def test_each_way_is_what_it_says(options: Options) -> None:
 
 
 # Longer contexts
-
-
-@pytest.mark.system
-def test_a_real_daemon_is_started_asked_and_ended(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    moved: list[int] = []
-    with daemons.short_home(monkeypatch) as folder:
-        wanted = EngineSpec({"pair": str(tiny_pair / "target.gguf"), "backend": "llama.cpp", "threads": 1})
-        found = felt.measure(wanted, 2, 3, lambda: moved.append(1))
-        assert daemons.daemons(folder) == []
-    assert found["cold_start_ms"]["p50"] > found["warm_ms"]["p50"] > 0
-    assert found["question_tokens"] <= 100
-    assert len(moved) == 5

@@ -1,0 +1,21 @@
+"""Time to first token through a real daemon with a tiny pair."""
+
+from pathlib import Path
+
+import pytest
+
+from localdflash.lab.bench.chat import felt
+from localdflash.server.engine_spec import EngineSpec
+from tests.support import daemons
+
+
+@pytest.mark.system
+def test_a_real_daemon_is_started_asked_and_ended(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    with daemons.short_home(monkeypatch) as folder:
+        wanted = EngineSpec({"pair": str(tiny_pair / "target.gguf"), "backend": "llama.cpp", "threads": 1})
+        found = felt.measure(wanted, 2, 3, lambda: moved.append(1))
+        assert daemons.daemons(folder) == []
+    assert found["cold_start_ms"]["p50"] > found["warm_ms"]["p50"] > 0
+    assert found["question_tokens"] <= 100
+    assert len(moved) == 5
