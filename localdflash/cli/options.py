@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,9 +81,9 @@ _SAMPLING: tuple[tuple[str, type, str], ...] = (
 )
 
 
-def _all_of(options: Iterable[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+def _all_of(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Return a decorator that adds several options, listed in this order in `--help`."""
-    return lambda command: reduce(lambda decorated, option: option(decorated), reversed([*options]), command)
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def _pair_options(shown: str, **more: Any) -> Callable[[Command], Command]:
@@ -95,7 +95,7 @@ def _pair_options(shown: str, **more: Any) -> Callable[[Command], Command]:
         help="Id of a pair, path of a .gguf file, or hf:owner/name/file.gguf.",
         **more,
     )
-    return _all_of((pair, *_RUN))
+    return _all_of(pair, *_RUN)
 
 
 pair_options = _pair_options("setting model.pair", default=lambda: load_config().model.pair)
@@ -111,7 +111,7 @@ daemon_option = click.option(
     "--no-daemon", is_flag=True, help="Load the pair in a private engine instead of the shared engine."
 )
 sampling_options = _all_of(
-    click.option(f"--{name.replace('_', '-')}", type=kind, help=about) for name, kind, about in _SAMPLING
+    *(click.option(f"--{name.replace('_', '-')}", type=kind, help=about) for name, kind, about in _SAMPLING)
 )
 
 
