@@ -242,17 +242,6 @@ def test_a_requested_engine_runs_unchecked_with_one_line(options: Options, say: 
     assert not started
 
 
-@pytest.mark.usefixtures("on_cuda")
-def test_a_pair_is_checked_before_it_is_loaded_but_not_by_a_trial_s_child(options: Options, say: Say) -> None:
-    started = say({"kind": "sound"})
-    with LoadedPair(options) as loaded:
-        assert (loaded.backend, loaded.gpu_check, loaded.notice) == ("cuda", "sound", "")
-    with LoadedPair(replace(options, kv="int8"), tried=True) as loaded:
-        assert loaded.backend != "cuda"
-        assert loaded.gpu_check.startswith("not checked on this GPU yet")
-    assert len(started) == 1
-
-
 def test_a_verdict_holds_for_one_machine_its_libraries_and_the_options_that_choose_kernels(
     files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch
 ) -> None:

@@ -83,16 +83,6 @@ def test_the_faster_engine_is_chosen_and_timed_once(
     assert asked == ["llama.cpp", "cpu"]
 
 
-@pytest.mark.parametrize("ms", [{"cpu": 9.0}, {"llamacpp": 9.0}])
-def test_where_one_engine_cannot_be_timed_the_cpu_engine_is_tried_and_nothing_is_kept(
-    ms: dict[str, float], case: TimingCase, timed: SetTimes, machine: SimpleNamespace
-) -> None:
-    machine.instruction_sets[0] = "portable"
-    asked = timed(**ms)
-    assert [chosen(case, Options()).backend for _ in range(2)] == ["cpu", "cpu"]
-    assert asked == ["llama.cpp", "cpu"] * 2
-
-
 def test_a_change_of_what_decides_the_speed_is_timed_anew(
     case: TimingCase, timed: SetTimes, machine: SimpleNamespace
 ) -> None:
