@@ -102,8 +102,8 @@ def chosen(asked: ShortName, files: Iterable[str]) -> str:
         return wanted[0]
     if not models:
         raise ModelError(f"{asked.repository} has no model as GGUF: name a repository that has, often NAME-GGUF")
-    lacks = f" has no {asked.quantization}" if asked.quantization and not wanted else ": which of its files"
-    raise ModelError(f"{asked.repository}{lacks}? Take one of {_offered(asked, wanted or models)}")
+    problem = f"no {asked.quantization} file" if asked.quantization and not wanted else "several files match"
+    raise ModelError(f"{asked.repository}: {problem}; choose one of {_offered(asked, wanted or models)}")
 
 
 def drafter_among(files: Iterable[str]) -> str | None:

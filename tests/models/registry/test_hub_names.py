@@ -49,18 +49,18 @@ def test_a_quantization_is_chosen(spec: str, file: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "files", "said"),
     [
-        ("hf:o/n:Q5_K_M", UNSLOTH[5:7], "o/n has no Q5_K_M? Take one of hf:o/n:Q2_K, hf:o/n:UD-IQ2_XXS"),
+        ("hf:o/n:Q5_K_M", UNSLOTH[5:7], "o/n: no Q5_K_M file; choose one of hf:o/n:Q2_K, hf:o/n:UD-IQ2_XXS"),
         (
             "hf:o/n@v1",
             ["a-Q8_0.gguf", "a-Q6_K.gguf"],
-            "o/n: which of its files? Take one of hf:o/n@v1:Q6_K, hf:o/n@v1:",
+            "o/n: several files match; choose one of hf:o/n@v1:Q6_K, hf:o/n@v1:",
         ),
         (
             "hf:o/n:Q8_0",
             ["a-Q8_0.gguf", "b-Q8_0.gguf"],
-            "which of its files? Take one of hf:o/n/a-Q8_0.gguf, hf:o/n/b-",
+            "several files match; choose one of hf:o/n/a-Q8_0.gguf, hf:o/n/b-",
         ),
-        ("hf:o/n", ["a.gguf", "b-Q8_0.gguf"], "Take one of hf:o/n/a.gguf, hf:o/n/b-Q8_0.gguf"),
+        ("hf:o/n", ["a.gguf", "b-Q8_0.gguf"], "choose one of hf:o/n/a.gguf, hf:o/n/b-Q8_0.gguf"),
         ("hf:o/n", ["model.safetensors"], "o/n has no model as GGUF"),
         ("hf:o/n", ["../x.gguf", "a\x1b.gguf", "con.gguf"], "o/n has no model as GGUF"),
     ],
