@@ -37,7 +37,7 @@ from localdflash.models.registry.registry import how_to_get, load_registry, miss
 from localdflash.models.registry.remote_head import read_head
 from localdflash.models.shapes.dflash_file import LARGEST_JSON
 from localdflash.models.shapes.drafter_kind import drafter_of
-from localdflash.models.weights.gguf import GGUFHeader, read_header
+from localdflash.models.weights.gguf import GGUFHeader, headers_kept, read_header
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def make_plan(
     pair = load_registry().resolve(spec, ask=True)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
-    with TemporaryDirectory(prefix="localdflash-plan-") as folder:
+    with headers_kept(), TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _headers(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
         case = PlanRequest(pair.id, target, drafter, options, taken)

@@ -201,7 +201,8 @@ def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
     drafter = pair.drafter
     gguf = drafter and _forms(drafter)[0]
     wanted = pair.target.parts if gguf else pair.sources
-    return tuple(source for source in wanted if not _here(source, drafter))
+    has_drafter = drafter is not None and any(_forms(drafter))
+    return tuple(source for source in wanted if not (has_drafter if source is drafter else source.path.is_file()))
 
 
 def how_to_get(source: FileSource) -> str:
@@ -230,10 +231,6 @@ def _missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
     steps = "; ".join(how_to_get(source) for source in missing)
     pull = f": run `localdflash models pull {pair.id}`" if any(source.fetched_from for source in missing) else ""
     return f"files of {pair.id!r} are missing{pull} ({steps})" if pull else f"files of {pair.id!r} are missing: {steps}"
-
-
-def _here(source: FileSource, drafter: DrafterSource | None) -> bool:
-    return any(_forms(drafter)) if drafter and source is drafter else source.path.is_file()
 
 
 def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
