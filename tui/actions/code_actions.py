@@ -70,7 +70,8 @@ class CodeActions(ChatAppBase):
         from localdflash.chat.applying import Journal
 
         folder = paths.data_folder() / "undo" if self.start.chats else None
-        self._journal = self._journal or await asyncio.to_thread(Journal, self.start.folder, folder)
+        if self._journal is None:
+            self._journal = await asyncio.to_thread(Journal, self.start.folder, folder)
         return self._journal
 
     @in_background
