@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from textual import events
+from textual.pilot import Pilot
 
 from localdflash.base.errors import ContextOverflow, EngineGone
 from localdflash.chat.answer_sources import SharedDaemon
@@ -83,13 +84,18 @@ async def test_an_engine_that_goes_away(end: object) -> None:
         await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
 
 
+async def overflow(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
+    """Ask three questions, the last of which does not fit into the context."""
+    await answered(pilot, "one?", "two?")
+    answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
+    await typed(pilot, "three?")
+    await wait_until(pilot, lambda: app.is_covered)
+
+
 @pytest.mark.parametrize("agreed", [True, False])
 async def test_a_full_context(agreed: bool) -> None:
     async with chat() as (pilot, app, answerer):
-        await answered(pilot, "one?", "two?")
-        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
-        await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.is_covered)
+        await overflow(pilot, app, answerer)
         assert "oldest 2 of 5 messages" in shown(app).replace("\n", " ")
         answerer.script = list(ANSWER)
         if agreed:
@@ -107,10 +113,7 @@ async def test_a_full_context(agreed: bool) -> None:
 async def test_a_full_context_is_summarised_on_request() -> None:
     """By the model; the user sees the summary and changes it, and it goes along instead of what it sums up."""
     async with chat() as (pilot, app, answerer):
-        await answered(pilot, "one?", "two?")
-        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
-        await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.is_covered)
+        await overflow(pilot, app, answerer)
         answerer.script = [AnswerPiece("<think>\nHm.\n</think>\n\nWe talked", STEP), Done("stop", NUMBERS)]
         await pilot.press("s")
         await wait_until(pilot, lambda: "instead of the oldest 2 messages" in shown(app))
@@ -133,10 +136,7 @@ async def test_a_full_context_is_summarised_on_request() -> None:
 @pytest.mark.parametrize("how", ["closed", "stopped", "failed"])
 async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
     async with chat() as (pilot, app, answerer):
-        await answered(pilot, "one?", "two?")
-        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
-        await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.is_covered)
+        await overflow(pilot, app, answerer)
         script = {"closed": ANSWER, "stopped": [None], "failed": [EngineGone("the engine went away")]}
         told = {"closed": "not sent", "stopped": "not sent", "failed": "the engine went away"}
         answerer.script = list(script[how])
@@ -159,10 +159,7 @@ async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: 
     monkeypatch.setattr(dialog, "QUIET_SECONDS", 0.5)
     monkeypatch.setattr(dialog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     async with chat() as (pilot, app, answerer):
-        await answered(pilot, "one?", "two?")
-        answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
-        await typed(pilot, "three?")
-        await wait_until(pilot, lambda: app.is_covered)
+        await overflow(pilot, app, answerer)
         await pilot.press("y", "e", "s", "x", "backspace", "enter", "escape", "tab")
         app.post_message(events.Paste(" and more"))
         await pilot.pause()
