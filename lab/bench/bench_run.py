@@ -62,7 +62,7 @@ class Category:
         total = Stats()
         for run in self.drafted:
             total.merge(run.stats)
-        plain_rate, llama_rate = _rate(self.plain), _rate(self.llama)
+        plain_rate, llama_rate = rate(self.plain), rate(self.llama)
         best_plain = max(plain_rate, llama_rate, other_plain)
         first = [run.first_token_ms for run in self.drafted]
         cuts = quantiles(first, n=20, method="inclusive") if len(first) > 1 else first * 19
@@ -84,7 +84,7 @@ class Category:
         }
 
 
-def _rate(runs: Sequence[PromptRun]) -> float:
+def rate(runs: Sequence[PromptRun]) -> float:
     """Return tokens per second; 0 without runs."""
     ms = sum(run.stats.total_ms for run in runs)
     return sum(run.stats.tokens for run in runs) / ms * 1e3 if ms else 0.0
@@ -203,6 +203,5 @@ def _other_plain(options: Options, running: Runner) -> dict[str, float]:
                     if prompt.category == name:
                         tokens = min(prompt.max_tokens, OTHER_TOKENS)
                         runs.append(run_prompt(loaded.pair, *prompt_ids(loaded, prompt), tokens))
-                rate = sum(r.stats.tokens for r in runs) / sum(r.stats.total_ms for r in runs) * 1e3
-                best[name] = max(best.get(name, 0.0), rate)
+                best[name] = max(best.get(name, 0.0), rate(runs))
     return best

@@ -6,6 +6,7 @@ checked against the buffer before it is shown: one for another version or line c
 """
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -223,7 +224,7 @@ class Editor:
             self.trace.shown += 1
         self.trace.key_to_shown.append((now - asked.key_at) * 1e3)
         known = self._visible.removeprefix(self._before) if self._visible.startswith(self._before) else ""
-        self.trace.pieces.append(ghost[_common(known, ghost) :])
+        self.trace.pieces.append(ghost[len(os.path.commonprefix([known, ghost])) :])  # noqa: RUF071 (characters)
         self._visible = self._before + ghost
         self.shown = ShownSuggestion(item, ghost, now, closed)
         if (name := _id(item)) not in self._told:
@@ -265,11 +266,6 @@ class Editor:
         """Return the position after a text, in the negotiated encoding."""
         line = before.rpartition("\n")[2].encode(CODECS[self._encoding], "surrogatepass")
         return {"line": before.count("\n"), "character": len(line) // UNIT[self._encoding]}
-
-
-def _common(one: str, other: str) -> int:
-    """Return the length of the common prefix."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _brings(closed: str, text: str) -> bool:

@@ -98,7 +98,9 @@ def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, A
         verdicts.append(sandbox.run(task.program(answers[-1].text)))
         count(number + 1, len(tasks), f"{task.task_id}: {verdicts[-1].outcome}")
     outcomes = Counter(verdict.outcome for verdict in verdicts)
-    exact = [_same(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]
+    exact = [
+        answer.text.strip() == task.canonical_solution.strip() for answer, task in zip(answers, tasks, strict=True)
+    ]
     alike = [similarity(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]
     generation = sum(answer.generation_ms for answer in answers) / 1e3
     about = client.get("/ps?role=completion")
@@ -131,10 +133,6 @@ def similarity(one: str, other: str) -> float:
     one, other = one.strip(), other.strip()
     longer = max(len(one), len(other))
     return 1 - _distance(one, other) / longer if longer else 1.0
-
-
-def _same(one: str, other: str) -> bool:
-    return one.strip() == other.strip()
 
 
 def _distance(one: str, other: str) -> int:

@@ -53,7 +53,7 @@ def install(folder: Path, torch: str) -> Facts:
         "torch": {"version": _version(python, "torch"), **(first or {})},
         "localdflash": installed | {"llama_cpp_python": _origin(told)},
         "megabytes": round(sum(sizes.values()) / MB),
-        "largest_megabytes": dict(sorted(_in_megabytes(sizes).items(), key=lambda one: -one[1])[:8]),
+        "largest_megabytes": {name: round(sizes[name] / MB) for name in sorted(sizes, key=lambda one: -sizes[one])[:8]},
     }
 
 
@@ -86,10 +86,6 @@ def _sizes(environment: Path) -> dict[str, int]:
         name = below.partition("/")[0].removesuffix(".libs") if below else "python"
         sizes[name] = sizes.get(name, 0) + path.stat().st_size
     return sizes
-
-
-def _in_megabytes(sizes: dict[str, int]) -> dict[str, int]:
-    return {name: round(size / MB) for name, size in sizes.items()}
 
 
 def chat(program: Path, folder: Path, home: Path) -> Facts:

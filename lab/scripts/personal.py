@@ -14,7 +14,7 @@ from typing import Any
 
 from localdflash.engine.pair import Pair
 from localdflash.lab import result_file
-from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
+from localdflash.lab.bench.bench_run import PromptRun, rate, rotated, run_prompt
 from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, PLAIN, opened
 from localdflash.lab.train import training_prompts
 from localdflash.lab.train.batched_answers import LONGEST_PROMPT, PromptEncoder
@@ -38,7 +38,7 @@ def compared(pairs: dict[str, Pair], questions: Sequence[list[int]], ends: froze
         for name, pair in rotated([*pairs.items()], number):
             runs[name].append(run_prompt(pair, ids, ends, TOKENS))
         print(f"{number + 1}/{len(questions)}", file=sys.stderr)
-    rates = {name: _rate(of_way) for name, of_way in runs.items()}
+    rates = {name: rate(of_way) for name, of_way in runs.items()}
     same = sum(len({tuple(run.ids) for run in one}) == 1 for one in zip(*runs.values(), strict=True))
     found: dict[str, Any] = {"questions": len(questions), "identical": f"{same}/{len(questions)}"}
     for name, of_way in runs.items():
@@ -49,10 +49,6 @@ def compared(pairs: dict[str, Pair], questions: Sequence[list[int]], ends: froze
             "tau": round(tokens / steps, 3),
         }
     return found
-
-
-def _rate(runs: Sequence[PromptRun]) -> float:
-    return sum(run.stats.tokens for run in runs) / sum(run.stats.total_ms for run in runs) * 1e3
 
 
 def main() -> None:

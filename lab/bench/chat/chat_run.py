@@ -15,7 +15,7 @@ from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, size_o
 from localdflash.lab.bench.chat.report import identical, report
 from localdflash.lab.bench.pace import Watcher
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.models.backend_names import RUNNERS, Runner
+from localdflash.models.backend_names import RUNNERS
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
 
@@ -67,7 +67,9 @@ def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str,
     """Plain decoding of backends that took no turns, over the first prompt, beside ours in the same moments."""
     running, found = loaded.backend, dict[str, dict[str, float]]()
     for backend in RUNNERS:
-        if backend in (running, "cuda") or not _fits(backend, loaded):
+        if backend in (running, "cuda"):
+            continue
+        if backend == "torch" and loaded.files.target.stat().st_size > REFERENCE_BYTES:
             continue
         try:
             with LoadedPair(replace(options, backend=backend, draft=False)) as other:
@@ -79,7 +81,3 @@ def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str,
             continue
         found[backend] = {"tok_s": round(rates[1], 1), "over_plain": round(rates[1] / rates[0], 3)}
     return found
-
-
-def _fits(backend: Runner, loaded: LoadedPair) -> bool:
-    return backend != "torch" or loaded.files.target.stat().st_size <= REFERENCE_BYTES

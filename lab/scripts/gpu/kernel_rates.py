@@ -126,7 +126,8 @@ class Inputs:
 
 def run(setup: Setup, report: BenchReport) -> None:
     """Every shape, and attention."""
-    chips = _multiprocessors(setup.device)
+    is_gpu = setup.device.type == "cuda"
+    chips = torch.cuda.get_device_properties(setup.device).multi_processor_count if is_gpu else 1
     gemms: dict[str, Any] = {}
     for shape in TINY_SHAPES if setup.tiny else SHAPES:
         gemms[shape.name] = guarded(partial(_gemm, shape, setup.device, chips))
@@ -245,7 +246,3 @@ def planned(cut: SplitPlan) -> Iterator[None]:
         yield
     finally:
         gemm.plan = original
-
-
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -94,7 +94,9 @@ class ScriptedEngine:
                 "model_alias": about["pair"],
             },
             "/v1/models": lambda: {"object": "list", "data": [{"id": about["pair"], "object": "model", "created": 1}]},
-            "/apply-template": lambda: _counted(body) if body.get("count") else {"prompt": _prompt(body)},
+            "/apply-template": lambda: (
+                {"tokens": len(tokens(_prompt(body)))} if body.get("count") else {"prompt": _prompt(body)}
+            ),
             "/tokenize": lambda: {"tokens": [len(token) for token in tokens(body["content"])]},
             "/load": lambda: about,
             "/script": lambda: {"asked": self.asked, "live": self.live, "left": self.left},
@@ -204,10 +206,6 @@ def _prompt(body: Json) -> str:
     turns = "".join(f"<|im_start|>{one['role']}\n{one['content']}<|im_end|>\n" for one in body.get("messages", ()))
     goes_on = body.get("continue_final_message")
     return turns.removesuffix("<|im_end|>\n") if goes_on else turns + "<|im_start|>assistant\n"
-
-
-def _counted(body: Json) -> Json:
-    return {"tokens": len(tokens(_prompt(body)))}
 
 
 def _choice(delta: Json, finish: str | None = None) -> Json:
