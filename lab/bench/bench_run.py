@@ -121,7 +121,7 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
     prompts = [replace(prompt, max_tokens=min(prompt.max_tokens, longest)) for prompt in load(limit)]
     categories = {name: Category() for name in CATEGORIES}
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        pairs = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}
+        pairs: dict[str, Pair | None] = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}
         encoded = [prompt_ids(loaded, prompt) for prompt in prompts]
         paces = [measure_pace(pair, *encoded[0]) for pair in pairs.values() if pair]
         seconds = [

@@ -46,13 +46,17 @@ class ChatWays:
 def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatWays]:
     """Yield the modes of a pair that was loaded with `options`."""
     with decoding_modes.opened(loaded, options) as ways:
+        pairs: dict[str, Pair] = {PLAIN: ways.plain, DRAFTING: loaded.pair}
         if loaded.host is None:
-            yield ChatWays({PLAIN: ways.plain, DRAFTING: loaded.pair} | ({FORCED: ways.blocks} if ways.blocks else {}))
+            if ways.blocks:
+                pairs[FORCED] = ways.blocks
+            yield ChatWays(pairs)
             return
         assert isinstance(ways.plain, HostPair)
-        pairs: dict[str, Pair] = {PLAIN: ways.plain, DRAFTING: loaded.host}
         pairs |= _single(loaded.host, ways.plain.target, options)
-        yield ChatWays(pairs | ({LLAMA: ways.llama} if ways.llama else {}), Hosts(loaded.host, ways.plain))
+        if ways.llama:
+            pairs[LLAMA] = ways.llama
+        yield ChatWays(pairs, Hosts(loaded.host, ways.plain))
 
 
 def _single(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:
