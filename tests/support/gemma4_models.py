@@ -26,7 +26,7 @@ GLOBAL_KV_HEADS, GLOBAL_HEAD_DIM = 1, 64  # of layers without a window
 SLIDES = [True, False, True, False]
 TURNED = 0.25  # part of a head that turns where no window is
 CAP = 5.0  # of logits, so low that it shows
-SHAPE = hugging_face_shape(LAYERS, 512, 1e-6) | {"intermediate_size": 96}
+SHAPE: dict[str, Any] = hugging_face_shape(LAYERS, 512, 1e-6) | {"intermediate_size": 96}
 NUMBERS: dict[str, Any] = {
     "embedding_length_per_layer_input": 0,
     "final_logit_softcapping": CAP,

@@ -19,7 +19,7 @@ from tests.support.gguf_writing import expert_halves, names_of, tensor_name
 INNER, LAYERS, ROTARY = 96, 4, 8
 K_HEADS, V_HEADS, K_DIM, V_DIM, KERNEL = 2, 4, 32, 32, 4  # of the delta nets; llama.cpp wants K_DIM to be V_DIM
 EXPERTS, CHOSEN, EXPERT, SHARED = 6, 3, 32, 64
-SHAPE = hugging_face_shape(LAYERS, 512, 1e-6) | {
+SHAPE: dict[str, Any] = hugging_face_shape(LAYERS, 512, 1e-6) | {
     "linear_num_key_heads": K_HEADS,
     "linear_num_value_heads": V_HEADS,
     "linear_key_head_dim": K_DIM,

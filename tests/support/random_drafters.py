@@ -259,7 +259,7 @@ def write_gguf(
 
 def _metadata(config: DFlashConfig) -> dict[str, Any]:
     c = config.decoder
-    found = shape_numbers(c, c.context_length, c.rope_theta) | {
+    found: dict[str, Any] = shape_numbers(c, c.context_length, c.rope_theta) | {
         "block_size": config.block_size,
         "target_layers": [tap + 1 for tap in config.taps],
     }
