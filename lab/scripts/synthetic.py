@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,14 +68,6 @@ HEADS = dict.fromkeys((GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q4_K), GGMLType.Q6
 U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata values
 
 
-# What is published beside a DFlash stack: DeepSpec's DSpark, and DFlash 2 of Qwen3.8-27B.
-KINDS: dict[str, dict[str, Any]] = {
-    "dflash": {},
-    "dspark": {"block_size": 7, "from_anchor": True, "markov_rank": 256, "judges": True},
-    "dflash2": {"block_size": 8, "conv_kernel": 2, "conv_group": 16, "selector_rank": 256, "selector_top_k": 16},
-}
-
-
 def published_drafter(target: DecoderConfig, short: int) -> DFlashConfig:
     """A drafter of the shape that is published for such targets: five blocks, 16 slots; `short` tokens, 0 for all."""
     spread = range(0, target.vocab_size, target.vocab_size // short) if short else range(0)
@@ -119,50 +111,16 @@ def write_drafter(path: Path, config: DFlashConfig, kind: GGMLType, name: str) -
         Tensor("enc.output_norm.weight", (c.hidden_size,), GGMLType.F32),
         Tensor("output_norm.weight", (c.hidden_size,), GGMLType.F32),
         *_layers(c, kind, kind),
-        *_heads(config, kind),
     ]
     metadata = [
         _string("general.architecture", prefix),
         *_metadata(prefix, name, c, FILE_TYPES[kind]),
-        *_second(prefix, config),
         _number("tokenizer.ggml.mask_token_id", config.mask_token_id),
         _number(f"{prefix}.block_size", config.block_size),
         _numbers(f"{prefix}.target_layers", [tap + 1 for tap in config.taps]),  # llama.cpp counts layer inputs
         *([_numbers(SHORT_KEY, config.short)] if config.short else ()),
     ]
     _write(path, metadata, tensors)
-
-
-def _heads(config: DFlashConfig, kind: GGMLType) -> Iterator[Tensor]:
-    """Yield the tensors that DSpark and DFlash 2 have in addition to DFlash's blocks."""
-    c, hidden, vocabulary = config, config.decoder.hidden_size, config.decoder.vocab_size
-    if c.markov_rank:
-        yield Tensor("markov_w1.weight", (vocabulary, c.markov_rank), kind)
-        yield Tensor("markov_w2.weight", (c.proposed, c.markov_rank), kind)
-    if c.judges:
-        yield Tensor("conf_proj.weight", (1, hidden + c.markov_rank), GGMLType.F32)
-    if c.selector_rank:
-        for name in ("predecessor", "successor"):
-            yield Tensor(f"selector_{name}.weight", (vocabulary, c.selector_rank), kind)
-        yield Tensor("selector_hidden.weight", (c.selector_rank, hidden), kind)
-    for layer in range(c.decoder.num_hidden_layers if c.conv_kernel else 0):
-        for name in ("attn", "ffn"):
-            rows = 2 * c.conv_kernel * hidden // c.conv_group
-            yield Tensor(f"blk.{layer}.{name}_conv_proj.weight", (rows, hidden), kind)
-            yield Tensor(f"blk.{layer}.{name}_conv_base", (2, c.conv_kernel, hidden), GGMLType.F32)
-
-
-def _second(prefix: str, config: DFlashConfig) -> list[bytes]:
-    """Metadata of DSpark and DFlash 2."""
-    c = config
-    found = {
-        "conv_kernel_size": c.conv_kernel,
-        "conv_group_size": c.conv_group,
-        "selector_rank": c.selector_rank,
-        "selector_top_k": c.selector_top_k,
-    }
-    flag = [_pair(f"{prefix}.sample_from_anchor", BOOL, b"\1")] if c.from_anchor else []
-    return flag + [_number(f"{prefix}.{key}", value) for key, value in found.items() if value]
 
 
 def more_bits(layer: int, layers: int) -> bool:
