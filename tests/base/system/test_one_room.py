@@ -23,7 +23,7 @@ NAMES = {
         *("statvfs", "ttyname", "uname", "umask", "wait", "waitpid"),
     },
     "signal": {"SIGALRM", "SIGBREAK", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGUSR1", "alarm"},
-    "socket": {"AF_UNIX", "SO_EXCLUSIVEADDRUSE", "SO_PEERCRED", "SO_REUSEADDR", "socketpair"},
+    "socket": {"AF_UNIX", "SO_EXCLUSIVEADDRUSE", "SO_PEERCRED", "SO_REUSEADDR"},
     "mmap": {"MADV_DONTNEED", "MAP_ANONYMOUS", "MAP_PRIVATE"},
 }
 METHODS = {"add_signal_handler", "create_unix_connection", "create_unix_server", "open_unix_connection"}
