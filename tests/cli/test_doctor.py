@@ -13,7 +13,7 @@ from tests.cli.conftest import Command
 def test_a_sound_installation(run: Command) -> None:
     done = run("doctor", "--json", "--full")
     checks = json.loads(done.out)
-    assert [check["name"] for check in checks] == [probe.name for probe in command._probes()]
+    assert [check["name"] for check in checks] == [probe.name for probe in command._checks()]
     assert all(check.keys() == {"name", "status", "detail", "remedy"} for check in checks)
     assert (done.code, [check for check in checks if check["status"] == "failed"]) == (0, [])
     embedded, completion, chat = checks[-3:]
@@ -29,7 +29,7 @@ def test_a_warning_is_no_failure_and_its_remedy_is_printed_below(run: Command, m
     def little(name: str) -> Finding:
         return Finding(name, "warning", "little\x1b[2J is free", "close other programs")
 
-    monkeypatch.setattr(command, "_probes", lambda: (DoctorCheck("memory", little, ""),))
+    monkeypatch.setattr(command, "_checks", lambda: (DoctorCheck("memory", little, ""),))
     done = run("doctor")
     assert done.code == 0
     line, remedy, more = done.out.splitlines()
@@ -45,7 +45,7 @@ def test_a_text_that_drafting_changed_is_a_failure_unless_the_widths_are_not_cer
     from localdflash.engine import generate as engine
     from localdflash.engine.pair import Step
 
-    monkeypatch.setattr(command, "_probes", lambda: (DoctorCheck("chat pair", self_test.chat_pair, ""),))
+    monkeypatch.setattr(command, "_checks", lambda: (DoctorCheck("chat pair", self_test.chat_pair, ""),))
     pair = str(tiny_pair / "target.gguf")
     for name, value in (("CHAT_PAIR", pair), ("MODEL_BACKEND", "llama.cpp"), ("MODEL_ROWS", rows)):
         monkeypatch.setenv(f"LOCALDFLASH_{name}", value)
