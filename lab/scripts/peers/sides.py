@@ -100,11 +100,6 @@ class ServerSide:
 Side = DaemonSide | ServerSide
 
 
-def plain_of(side: str) -> str:
-    """Return the name of the same program's side without drafting."""
-    return f"{side.split(maxsplit=1)[0]} plain"
-
-
 def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> dict[str, Any]:
     """Return each side's rate, tokens per verify step, our speed relative to it, and how often its text is ours."""
     categories = dict.fromkeys(category for category, _ in answers)
@@ -120,7 +115,7 @@ def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> d
                 if (some := [one for one in answers if one[0] == category])
             },
             "same_text": _same(answers, name, ours),
-            "same_as_own_plain": _same(answers, name, plain_of(name)),
+            "same_as_own_plain": _same(answers, name, f"{name.split(maxsplit=1)[0]} plain"),
         }
     return found
 
