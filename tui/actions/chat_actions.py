@@ -5,7 +5,8 @@ from pathlib import Path
 from textual import on
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.store import ChatStore, SessionInfo
+from localdflash.chat.chat_listing import SessionInfo
+from localdflash.chat.store import ChatStore
 from localdflash.text.sanitize import printable
 from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.transcript import Transcript
