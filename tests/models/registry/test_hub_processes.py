@@ -78,13 +78,7 @@ def pulled(server: FakeHub, path: Path) -> None:
     assert finish(start(server, path))[:2] == (0, "here")
 
 
-@pytest.mark.parametrize(
-    "percent",
-    [
-        0,
-        50,
-    ],
-)
+@pytest.mark.parametrize("percent", [0, 50])
 def test_killed_while_bytes_come(percent: int, server: FakeHub, path: Path) -> None:
     reached, go_on = threading.Event(), threading.Event()
 
