@@ -46,7 +46,7 @@ class AttachableFiles:
         self.root = os.path.realpath(root)
         self._say, self._said = say, set[str]()
         self._lock = threading.Lock()
-        self._listed, self._walking, self._indexing = threading.Event(), False, False
+        self._listed, self._walking, self._indexing = threading.Event(), False, threading.Lock()
         self._walked = 0.0  # time.monotonic()
         self._names = Haystack((), "/")
         self._defined: tuple[Haystack, Sequence[str]] = Haystack((), "."), ()  # definitions, and the file of each
@@ -152,14 +152,11 @@ class AttachableFiles:
         finally:
             self._walked, self._walking = time.monotonic(), False
             self._listed.set()
-        with self._lock:
-            if self._indexing or self._closed:
-                return
-            self._indexing = True
-        try:
-            self._index()
-        finally:
-            self._indexing = False
+        if not self._closed and self._indexing.acquire(blocking=False):
+            try:
+                self._index()
+            finally:
+                self._indexing.release()
 
     def _index(self) -> None:
         """Copy the definitions of the workspace's index, which the first call starts."""

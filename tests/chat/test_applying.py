@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localdflash.base.files import paths
@@ -135,28 +134,6 @@ def test_without_a_place_for_the_journal_undo_is_in_memory(root: Path, tmp_path:
 
 
 TEXTS = st.one_of(st.none(), st.binary(max_size=50))
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.dictionaries(st.sampled_from(["a.txt", "d/e.txt", "d/f/g.txt", "h.txt"]), TEXTS, min_size=1), max_size=5
-    )
-)
-def test_any_sets_are_taken_back_one_by_one(tmp_path: Path, sets: list[dict[str, bytes | None]]) -> None:
-    root = made(tmp_path / "work", {"a.txt": "a\n"})
-    (root / "a.txt").write_text("a\n")
-    journal = Journal(root)
-    states = [contents(root)]
-    for texts in sets:
-        chosen = [one for name, text in texts.items() if (one := proposal(root, name, text)).before != one.after]
-        if chosen:
-            assert apply_proposals(chosen, journal).problem == ""
-            states.append(contents(root))
-    for wanted in reversed(states[:-1]):
-        assert undo_last(journal) is not None
-        assert contents(root) == wanted
-    assert undo_last(journal) is None
 
 
 @pytest.fixture

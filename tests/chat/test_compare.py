@@ -11,7 +11,7 @@ from localdflash.chat.answerer import AnswerPiece, Done, Restarted, ServerInfo
 from localdflash.chat.drafting_comparison import DRAFT_ORDER, MAX_TOKENS, Comparison, compare_drafting
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
-from tests.chat.asking import QUESTION, At, asking
+from tests.chat.asking import QUESTION
 
 TALK = [Message("user", "a"), Message("assistant", "b"), *QUESTION, Message("assistant", "an answer")]
 
@@ -91,13 +91,3 @@ def test_what_disturbs_a_measurement_ends_it(end: Restarted | Done, monkeypatch:
     monkeypatch.setattr(answerer, "answer", answer)
     with pytest.raises(EngineGone):
         run(answerer)
-
-
-async def test_a_real_engine_gives_the_same_text(live: Any) -> None:
-    async with asking(At(live.socket)) as answerer:
-        settings = ChatSettings(temperature=0.7, max_tokens=40)
-        found = await compare_drafting(answerer, TALK, system="", settings=settings, say=lambda _: None)
-    assert found.identical is True
-    assert found.plain.tau == 1.0
-    assert (found.drafting.tau or 0) >= 1.0
-    assert found.ratio

@@ -25,10 +25,6 @@ def refused(name: str) -> str:
     return str(caught.value)
 
 
-def test_no_role() -> None:
-    assert load_role("none") == ""
-
-
 def test_the_users_own_win(folder: Path) -> None:
     (folder / "pirate.md").write_bytes(b"\xef\xbb\xbf\nTalk like a pirate.\r\nArr \xe2\x98\xa0.\n\n")
     (folder / "coder.md").write_text("Write Haskell.")

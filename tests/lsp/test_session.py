@@ -85,36 +85,6 @@ async def test_a_refused_text_becomes_a_draft_and_is_not_shown_again(desk: Desk)
     assert {ADD, TAIL} <= set(cast(list[str], (await desk.asked(3)).body["copies"]))
 
 
-async def test_a_bracket_that_the_editor_closes_is_typed_along(desk: Desk) -> None:
-    desk.type("value = add")
-    await desk.shown("(1, 2)")
-    desk.type_closed("(", ")")
-    assert texts(await desk.ask()) == ["1, 2)"]
-    desk.type("1, ")
-    assert texts(await desk.ask()) == ["2)"]
-    desk.closed = ""
-    desk.type("2)")  # the editor types over its own bracket
-    ahead = "value = add(1, 2)"  # what would follow
-    assert [asked.body["middle"] for asked in desk.engine.requests] == ["value = add", ahead]
-
-
-@pytest.mark.parametrize("grows", [True, False])
-async def test_clients_that_can_grow_a_text_get_whole_lines_first(desk: Desk, grows: bool) -> None:
-    waiting = desk.ask(grows=grows)
-    asked = await desk.asked(1)
-    asked.say("def add(a")
-    await settled()
-    assert not waiting.done()
-    asked.say(", b):\n    ret")
-    await settled()
-    assert waiting.done() == grows
-    growth = asyncio.create_task(desk.session.growth((await waiting)[0], lambda: True)) if grows else None
-    await settled()
-    asked.say("urn a + b", end="block")
-    whole = ADD + "\n    return a + b"
-    assert (texts(await waiting), growth and await growth) == (([ADD], whole) if grows else ([whole], None))
-
-
 async def test_after_the_deadline_words_are_shown(desk: Desk) -> None:
     waiting = desk.ask(deadline=0.02)
     asked = await desk.asked(1)

@@ -138,14 +138,6 @@ def test_requests_before_initialize(fresh: Wire) -> None:
     fresh.check()
 
 
-@pytest.mark.parametrize(
-    ("offered", "chosen"),
-    [([], "utf-16"), (["utf-8"], "utf-8"), (["utf-32", "utf-8"], "utf-32"), (["utf-7"], "utf-16")],
-)
-def test_position_encodings(fresh: Wire, offered: list[str], chosen: str) -> None:
-    assert fresh.begin(*offered)["result"]["capabilities"]["positionEncoding"] == chosen
-
-
 def test_after_shutdown_nothing_but_exit_is_accepted_and_other_editors_stay(wire: Wire, server: str) -> None:
     with connected(server) as other:
         other.begin()
