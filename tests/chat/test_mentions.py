@@ -66,18 +66,6 @@ def test_what_is_spelled_is_read(path: str) -> None:
             assert (one.path, one.part) == (path, part)
 
 
-def test_a_long_text_takes_no_time() -> None:
-    asked = list[str]()
-
-    def exists(path: str) -> bool:
-        asked.append(path)
-        return False
-
-    find_mentions("@" + "x" * 1_000_000 + " " + "@y" * 10_000 + " @z", exists)
-    assert asked[-1] == "z"
-    assert all(len(path) <= 1_000 for path in asked)
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[Callable[..., AttachableFiles]]:
     opened: list[AttachableFiles] = []

@@ -99,11 +99,6 @@ def test_why_a_diff_is_not_applied(root: Path, answer: str, reason: str) -> None
     assert reason in problem(root, f"```diff\n{answer}```")
 
 
-def test_prose_and_thoughts_are_no_diff(root: Path) -> None:
-    assert propose(f"<think>\n```diff\n{HEAD}{HUNK}```\n", root) == []
-    assert propose("--- a\n\n+++ b\n- one\n+ two\n@@ what\n---\n+++\n", root) == []
-
-
 BLOCK = "<<<<<<< SEARCH\n    return w * h\n=======\n    return abs(w * h)\n>>>>>>> REPLACE\n"
 
 

@@ -103,18 +103,6 @@ def test_a_chat_is_called_after_its_first_message(store: ChatStore, text: str, t
     assert store.info(session).title == title
 
 
-def test_chats_are_listed_newest_first_and_those_without_messages_not(store: ChatStore) -> None:
-    a, b = chat(store, "a"), chat(store, "b", "x" * 5000, folder="/there")
-    store.create(folder="/here")
-    assert [info.id for info in store.sessions()] == [b, a]
-    store.add(a, None, Message("user", "again\n and again"))
-    first, second = store.sessions()
-    assert (first.id, first.excerpt, first.messages) == (a, "again and again", 1)
-    assert (second.excerpt, second.messages) == ("x" * 119 + "…", 2)
-    assert first.created <= second.created < second.updated <= first.updated
-    assert [info.id for info in store.sessions(limit=1)] == [a]
-
-
 @pytest.mark.parametrize(
     "ask",
     [

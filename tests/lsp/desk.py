@@ -68,11 +68,6 @@ class Desk:
         self.version += 1
         return self.session.changed(self.before + self.closed + self.after)
 
-    def type_closed(self, opener: str, closer: str) -> None:
-        """Type a bracket that the editor closes."""
-        self.closed = closer + self.closed
-        self.type(opener)
-
     def ask(self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True) -> "asyncio.Task[list[Offer]]":
         version = self.version
         cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows, self.closed)
