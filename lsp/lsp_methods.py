@@ -3,8 +3,7 @@
 * `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
   `localdflash/didRejectCompletion` {item}: what became of an item, identified by its command's argument.
 * `localdflash.accept` (workspace/executeCommand): run by clients once an item is accepted.
-* `localdflash/status`, and the notification `didChangeStatus` to clients that ask for it (`status` in their
-  initializationOptions): see `Tally.status`.
+* `localdflash/status`, and the notification `didChangeStatus` to clients that ask for it: see `Tally.status`.
 * `localdflash/didUpdateNextEdit`, `localdflash/didRejectNextEdit`: see `next_edit`.
 * `localdflash/didUpdateInlineCompletion` {textDocument, position, items}: a longer item for an answered request.
 """

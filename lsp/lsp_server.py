@@ -62,10 +62,6 @@ class ItemTarget:
             insert_text=self.head + offer.text, range=types.Range(start, end), command=command
         )
 
-    def is_lengthened_by(self, offer: Offer) -> bool:
-        """Return whether an offer would lengthen the word of a selected item."""
-        return self.selected and bool(re.search(r"\w$", self.head) and re.match(r"\w", offer.text))
-
 
 class SuggestionServer(LanguageServer):
     """A server for one client, which is one editor window."""
@@ -160,7 +156,9 @@ class SuggestionServer(LanguageServer):
             grows=self.settings.push,
             closed=closed,
         )
-        offers = [offer for offer in await session.offers(cursor) if not (target and target.is_lengthened_by(offer))]
+        offers = await session.offers(cursor)
+        if target and target.selected and re.search(r"\w$", target.head):  # a menu's word is not lengthened
+            offers = [offer for offer in offers if not re.match(r"\w", offer.text)]
         for offer in offers:
             self.tally.offered(offer.suggestion.name)
         if manual and not offers and session.silence:

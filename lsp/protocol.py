@@ -22,10 +22,16 @@ NOT_INITIALIZED = -32002
 _WITHOUT_PARAMS = {types.SHUTDOWN, types.EXIT}  # clients send null, {} or nothing
 
 Json = dict[str, Any]
+MAX_DOCUMENT_CHARS = 4_000_000  # characters of a document that is kept
+OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
 
 
-class RpcProtocol(LanguageServerProtocol):
-    """One connection. `initialized`: the first request was accepted; `exit_code` is set once the client sent `exit`."""
+class DocumentProtocol(LanguageServerProtocol):
+    """One connection: its open documents, and listeners that are called once `documents` is up to date.
+
+    `on_change` gets each change: its first line, the lines removed and added. `on_changed` is called after all changes.
+    `initialized`: the first request was accepted; `exit_code` is set once the client sent `exit`.
+    """
 
     def __init__(self, server: LanguageServer, converter: Any) -> None:
         super().__init__(server, converter)
@@ -34,6 +40,12 @@ class RpcProtocol(LanguageServerProtocol):
         converter.register_structure_hook(int, _whole_number)
         self.exit_code: int | None = None
         self.initialized = asyncio.Event()
+        self.documents: dict[str, Document] = {}
+        self.on_open: Callable[[Document], None] = lambda document: None
+        self.on_change: OnChange = lambda document, first_line, old, new: None
+        self.on_changed: Callable[[Document], None] = lambda document: None
+        self.on_save: Callable[[str], None] = lambda uri: None
+        self.on_close: Callable[[str], None] = lambda uri: None
 
     def receive(self, message: object) -> None:
         """Handle one message from the reader."""
@@ -56,9 +68,6 @@ class RpcProtocol(LanguageServerProtocol):
             self._on_notification(method, message)
         else:
             self._on_request(known, method, message)
-
-    def lost(self, method: str, uris: Collection[str]) -> None:
-        """Handle a notification that cannot be used, with its method and the documents it names, if known."""
 
     def log(self, line: str) -> None:
         """Write a line to the editor's log of this server."""
@@ -132,47 +141,6 @@ class RpcProtocol(LanguageServerProtocol):
         error = {"code": code, "message": f"localdflash: {reason}"}
         self._send_data({"jsonrpc": "2.0", "id": key, "error": error})  # pygls leaves an id of null out
 
-
-def _uris(params: object) -> list[str]:
-    match params:
-        case {"textDocument": {"uri": str(uri)}}:
-            return [uri]
-    return []
-
-
-def _text(value: object, kind: Callable[[str], str]) -> str:
-    """Structure str, or an enumeration of texts."""
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return kind(value)
-
-
-def _whole_number(value: object, kind: Callable[[Any], int]) -> int:
-    """Structure int, an enumeration of ints, or bool, which is an int in Python. Lua may write 1 as 1.0."""
-    if isinstance(value, bool) == (kind is bool) and isinstance(value, int | float) and value == int(value):
-        return kind(value if kind is bool else int(value))
-    raise TypeError("not a whole number, or not true or false")
-
-
-MAX_DOCUMENT_CHARS = 4_000_000  # characters of a document that is kept
-OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
-
-
-class DocumentProtocol(RpcProtocol):
-    """The open documents, and listeners that are called once `documents` is up to date.
-
-    `on_change` gets each change: its first line, the lines removed and added. `on_changed` is called after all changes.
-    """
-
-    def __init__(self, server: LanguageServer, converter: Any) -> None:
-        super().__init__(server, converter)
-        self.documents: dict[str, Document] = {}
-        self.on_open: Callable[[Document], None] = lambda document: None
-        self.on_change: OnChange = lambda document, first_line, old, new: None
-        self.on_changed: Callable[[Document], None] = lambda document: None
-        self.on_save: Callable[[str], None] = lambda uri: None
-        self.on_close: Callable[[str], None] = lambda uri: None
-
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
         """Open a document; the client's text counts, even if it was open already."""
@@ -220,7 +188,7 @@ class DocumentProtocol(RpcProtocol):
             self.on_close(params.text_document.uri)
 
     def lost(self, method: str, uris: Collection[str]) -> None:
-        """See RpcProtocol. A document whose change may have been lost is dropped."""
+        """Drop the documents that an unusable notification names; all of them if it names none."""
         if method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
             for uri in uris or list(self.documents):
                 self._forget(uri, "a message about it could not be read; open it again")
@@ -229,6 +197,27 @@ class DocumentProtocol(RpcProtocol):
         self.log(f"{uri}: {reason}")
         if self.documents.pop(uri, None):
             self.on_close(uri)
+
+
+def _uris(params: object) -> list[str]:
+    match params:
+        case {"textDocument": {"uri": str(uri)}}:
+            return [uri]
+    return []
+
+
+def _text(value: object, kind: Callable[[str], str]) -> str:
+    """Structure str, or an enumeration of texts."""
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return kind(value)
+
+
+def _whole_number(value: object, kind: Callable[[Any], int]) -> int:
+    """Structure int, an enumeration of ints, or bool, which is an int in Python. Lua may write 1 as 1.0."""
+    if isinstance(value, bool) == (kind is bool) and isinstance(value, int | float) and value == int(value):
+        return kind(value if kind is bool else int(value))
+    raise TypeError("not a whole number, or not true or false")
 
 
 def _apply(document: Document, change: types.TextDocumentContentChangeEvent) -> LineEdit:

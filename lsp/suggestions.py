@@ -141,7 +141,8 @@ class Generator:
         """Stop the running generation: at once for the client, within one step for the engine."""
         if self._task:
             self._task.cancel()
-        _cut_off(self.growing, STOPPED)
+        for suggestion in self.growing:
+            suggestion.cut_off(STOPPED)
         self._task, self.growing = None, ()
 
     @property
@@ -166,7 +167,8 @@ class Generator:
                     self._take(event, suggestions)
                     self._beat()
         finally:
-            _cut_off(suggestions, FAILED)  # those that neither came to their end nor were stopped
+            for suggestion in suggestions:  # those that neither came to their end nor were stopped
+                suggestion.cut_off(FAILED)
             self._beat()
 
     def _take(self, event: Event, suggestions: Sequence[Suggestion]) -> None:
@@ -184,8 +186,3 @@ class Generator:
             suggestion.ended = finish
             if event.get("tokens"):
                 self._ended(event)
-
-
-def _cut_off(suggestions: Sequence[Suggestion], reason: str) -> None:
-    for suggestion in suggestions:
-        suggestion.cut_off(reason)

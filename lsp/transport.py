@@ -23,7 +23,7 @@ from localdflash.base.system import process, unix_socket
 from localdflash.base.system.descriptor import set_blocking
 from localdflash.lsp.framing import FramingError, MessageReader
 from localdflash.lsp.lsp_server import SuggestionServer
-from localdflash.lsp.protocol import PARSE_ERROR, RpcProtocol
+from localdflash.lsp.protocol import PARSE_ERROR, DocumentProtocol
 
 CHUNK_BYTES = 65_536
 MAX_BACKLOG_BYTES = 64_000_000  # bytes that a client has not read yet
@@ -54,7 +54,7 @@ def serve_socket(create: Create, listener: socket.socket) -> int:
 async def serve_connection(server: LanguageServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
     """Serve one editor to the end; return an exit code that tells whether it shut down properly."""
     protocol = server.protocol
-    assert isinstance(protocol, RpcProtocol)
+    assert isinstance(protocol, DocumentProtocol)
     protocol.set_writer(writer)
     parent = asyncio.create_task(_parent_gone(server, protocol.initialized))
     reading = asyncio.create_task(_read(protocol, reader, writer))
@@ -72,7 +72,7 @@ async def serve_connection(server: LanguageServer, reader: asyncio.StreamReader,
         writer.close()
 
 
-async def _read(protocol: RpcProtocol, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _read(protocol: DocumentProtocol, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     messages = MessageReader()
     with suppress(ConnectionError):
         while chunk := await reader.read(CHUNK_BYTES):

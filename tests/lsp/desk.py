@@ -56,7 +56,6 @@ class Desk:
         )
         self.session = self.session_of("file:///a.py")
         self.before, self.after, self.version = HEAD, TAIL, 0
-        self.closed = ""  # closing brackets that the editor inserted in front of `after`
 
     def session_of(self, uri: str) -> Session:
         """Make another session of the same client."""
@@ -66,11 +65,11 @@ class Desk:
         """Put text at the cursor; return the part of the shown suggestion that it inserts."""
         self.before += text
         self.version += 1
-        return self.session.changed(self.before + self.closed + self.after)
+        return self.session.changed(self.before + self.after)
 
     def ask(self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True) -> "asyncio.Task[list[Offer]]":
         version = self.version
-        cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows, self.closed)
+        cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows)
         return asyncio.create_task(self.session.offers(cursor))
 
     async def asked(self, count: int = 0) -> Request:
