@@ -66,7 +66,7 @@ class Acceptance:
     @property
     def average(self) -> float | None:
         """Return the tokens per second of the whole answer, over the time of its steps."""
-        return self.tokens / sum(self._ms) * 1e3 if self._ms else None
+        return self.tokens / total * 1e3 if (total := sum(self._ms)) else None
 
     @property
     def tau(self) -> float | None:

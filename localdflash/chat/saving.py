@@ -37,13 +37,7 @@ class Saver:
         self._store: ChatStore | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
         self._saving = asyncio.Lock()
-        self._unsaved: list[Chat] = []
-        self._closed = False
-
-    @property
-    def unsaved(self) -> bool:
-        """Return whether messages could not be stored."""
-        return bool(self._unsaved)
+        self.unsaved: list[Chat] = []  # chats with messages that could not be stored
 
     async def run_in_store(
         self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs
@@ -69,16 +63,14 @@ class Saver:
         return self._store
 
     async def close(self) -> None:
-        """Close the store. May be called again."""
-        if not self._closed:
-            self._closed = True
-            if self._store:
-                await self.run_in_store(lambda store: store.close())
-            self._disk.shutdown()
+        """Close the store."""
+        if self._store:
+            await self.run_in_store(lambda store: store.close())
+        self._disk.shutdown()
 
     def forget(self, session: int) -> None:
         """Never store a chat again: it was deleted."""
-        self._unsaved = [chat for chat in self._unsaved if chat.session != session]
+        self.unsaved = [chat for chat in self.unsaved if chat.session != session]
 
     async def save(self, chat: Chat) -> None:
         """Store all unsaved messages; report a failure once. Cancelling the caller does not stop it."""
@@ -87,7 +79,7 @@ class Saver:
 
     async def _save_all(self, chat: Chat) -> None:
         async with self._saving:
-            before, failed = self._unsaved, list[Chat]()
+            before, failed = self.unsaved, list[Chat]()
             for one in dict.fromkeys([*before, chat]):
                 try:
                     await self._save_again_if_lost(one)
@@ -95,7 +87,7 @@ class Saver:
                     failed.append(one)
                     if not before and len(failed) == 1:
                         self._tell(f"not saved: {error}; the chat goes on and is saved as soon as that works")
-            self._unsaved = failed
+            self.unsaved = failed
             if before and not failed:
                 self._tell("saved again")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.chat.acceptance import Acceptance
@@ -22,8 +22,6 @@ SAVE_SECONDS = 2.0  # seconds; what an answer that grows loses at most where thi
 SAVE_SHARE = 20  # of the time, storing takes at most one part in so many: an answer of megabytes is stored less often
 
 Show = Callable[[str, StepRecord | None], None]
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Talk:
@@ -42,6 +40,7 @@ class Talk:
         self.settings = ChatSettings()
         self.project = ""  # the project's instructions, where they go along
         self._chat, self._saver = Chat(), Saver(chats, folder, tell, in_memory=in_memory)
+        self.run_in_store = self._saver.run_in_store
         self.left_out = 0  # leading messages that no longer go to the model: the context is full
         self.summary = ""  # what goes to the model instead of them
         self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
@@ -79,7 +78,7 @@ class Talk:
     @property
     def unsaved(self) -> bool:
         """Return whether messages could not be stored, of this chat or an earlier one."""
-        return self._saver.unsaved
+        return bool(self._saver.unsaved)
 
     @property
     def answering(self) -> bool:
@@ -90,12 +89,6 @@ class Talk:
         """Return the newest answer, complete or not, if there is one."""
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
         return self._growing.message() if answer and self._growing and self.answering else answer
-
-    async def run_in_store(
-        self, work: "Callable[Concatenate[ChatStore, P], T]", *arguments: P.args, **names: P.kwargs
-    ) -> T:
-        """Run a method of the store in its thread."""
-        return await self._saver.run_in_store(work, *arguments, **names)
 
     async def close(self) -> None:
         """Stop, store all messages, and close the store. May be called again."""
