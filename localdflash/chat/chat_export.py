@@ -5,12 +5,11 @@ blocks that it leaves open are closed.
 """
 
 import json
-import math
 import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -127,19 +126,7 @@ def _format_time(seconds: float) -> str:
 def _message_fields(message: Message) -> dict[str, Any]:
     fields = {name: getattr(message, name) for name in ("id", "role", "created", "text", "finish")}
     fields["attachments"] = [asdict(one) for one in message.attachments]
-    return fields | {"numbers": _replace_infinities(message.numbers), "steps": [asdict(one) for one in message.steps]}
-
-
-def _replace_infinities(value: Any) -> Any:
-    """Replace infinity and NaN, which JSON lacks, by null."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(name): _replace_infinities(one) for name, one in value.items()}
-        case list() | tuple():
-            return [_replace_infinities(one) for one in value]
-    return value
+    return fields | {"numbers": dict(message.numbers), "steps": [asdict(one) for one in message.steps]}
 
 
 def _encode_json(value: object) -> str:
