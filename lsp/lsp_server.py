@@ -41,10 +41,7 @@ STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """Range that an item replaces, and its text: up to the cursor, or of a `selected` item of a popup menu.
-
-    `closed`: closers of the editor behind the range.
-    """
+    """Range that an item replaces, its text, and closers of the editor behind it; `selected`: of a popup menu's item."""
 
     range: types.Range
     head: str

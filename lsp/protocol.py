@@ -1,8 +1,7 @@
 """LSP's messages between the reader and pygls, which only gets valid ones, and the synchronisation of documents.
 
-A request always gets exactly one response. An invalid notification is logged in the editor. A document that cannot be
-followed, because of its size or an invalid change, is dropped until it is opened again. pygls's own documents are not
-used: they also split lines at form feeds and U+2028, which corrupts texts.
+A document that cannot be followed, because of its size or an invalid change, is dropped until it is opened again.
+pygls's own documents are not used: they also split lines at form feeds and U+2028, which corrupts texts.
 """
 
 import asyncio

@@ -37,15 +37,12 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, co
 
 @dataclass(frozen=True)
 class Cursor:
-    """A request for suggestions, `manual`: by hand. Lines of `before` and `after` end with line feeds.
-
-    `current`: whether nothing has changed since; `closed`: closers of the editor between `before` and `after`.
-    """
+    """A request for suggestions, `manual`: by hand. `closed`: closers of the editor between `before` and `after`."""
 
     before: str
     after: str
     manual: bool
-    current: Callable[[], bool]
+    current: Callable[[], bool]  # whether nothing has changed since
     deadline: float = 0.35  # seconds after which a part of an answer is better than none
     grows: bool = False  # the client is told when there is more: whole lines are an answer
     closed: str = ""

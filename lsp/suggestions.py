@@ -36,9 +36,7 @@ class Suggestion:
     spot: Anchor
     typed: str  # between anchor and cursor when it was asked for
     text: str = ""
-    # Geometric mean of the probabilities of its first tokens: those of all tell less of whether it will be accepted.
-    # None: the engine cannot tell.
-    confidence: float | None = None
+    confidence: float | None = None  # geometric mean of the probabilities of its first tokens; None: unknown
     ended: str = ""
     name: str = field(default_factory=lambda: str(next(_names)))
 
