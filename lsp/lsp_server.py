@@ -41,7 +41,7 @@ STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 @dataclass(frozen=True)
 class ItemTarget:
-    """Range that an item replaces, its text, and closers of the editor behind it; `selected`: of a popup menu's item."""
+    """Range that an item replaces, its text, and closers of the editor behind it; `selected`: of a menu's item."""
 
     range: types.Range
     head: str
