@@ -112,7 +112,7 @@ CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebo
 class Generator:
     """Runs generations; starting another one stops the running one.
 
-    `beat` is called at every start, growth and end, `begun` with the time to first text, `ended` with the last event.
+    `beat` is called at every start, growth and end, `begun` with the time to first token, `ended` with the last event.
     """
 
     def __init__(

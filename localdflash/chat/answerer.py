@@ -40,7 +40,7 @@ class AnswerPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class Restarted:
+class AnswerRestart:
     """Event: the answer was requested again and differs. Discard the text received so far."""
 
 
@@ -169,7 +169,7 @@ class Answerer:
 
     async def answer(
         self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
-    ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
+    ) -> AsyncGenerator[AnswerPiece | AnswerRestart | Done, None]:
         """Yield the answer to these messages, piece by piece; with `goes_on`, the continuation of the last message.
 
         Closing the generator stops the engine within a step. If the server goes away for good, the end is "gone".
@@ -348,8 +348,8 @@ def _parse_info(told: Mapping[str, Any]) -> ServerInfo:
         raise LocaldflashError("unexpected reply from the engine; is it another version?") from None
 
 
-def _make_events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | Restarted | Done]:
-    return [*([Restarted()] if anew else []), *(AnswerPiece(text, step) for text, step in told)]
+def _make_events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | AnswerRestart | Done]:
+    return [*([AnswerRestart()] if anew else []), *(AnswerPiece(text, step) for text, step in told)]
 
 
 def wire_messages(messages: Sequence[Message], system: str, *, ours: bool = True) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from localdflash.base.errors import ContextOverflow, LocaldflashError
-from localdflash.chat.answerer import Answerer, AnswerPiece, Restarted
+from localdflash.chat.answerer import Answerer, AnswerPiece, AnswerRestart
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.text.thoughts import split
@@ -73,7 +73,7 @@ async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: 
             match event:
                 case AnswerPiece(piece):
                     text += piece
-                case Restarted():
+                case AnswerRestart():
                     text = ""
     if not (text := split(text)[1].strip()):
         raise LocaldflashError("the model has written no summary")

@@ -31,7 +31,7 @@ _HOLDERS = {
 }
 
 
-class _Definition(NamedTuple):
+class _DefinitionLines(NamedTuple):
     """Definition with its decorators, as lines; `lead` is where the comments right above it begin."""
 
     name: str
@@ -115,7 +115,7 @@ class _Outline:
         owners = {line: top.name for top in tops for line in range(top.start, top.stop)}
         return {("" if unit.top else owners.get(unit.start, ""), unit.name) for unit in self.units}
 
-    def members(self, unit: _Definition) -> set[str]:
+    def members(self, unit: _DefinitionLines) -> set[str]:
         """Return the names within a definition."""
         inside = (one for one in self.units if not one.top and unit.start <= one.start < unit.stop)
         return {one.name for one in inside if one != unit}
@@ -125,7 +125,7 @@ class _Outline:
         kept = (Counter(old.others) & Counter(self.others)).total()
         return old.names() <= self.names() and 2 * kept >= len(old.others) and (not self.broken or old.broken)
 
-    def named(self, name: str) -> list[_Definition]:
+    def named(self, name: str) -> list[_DefinitionLines]:
         """Return the definitions of a name; top-level ones only, if there are any."""
         found = [unit for unit in self.units if unit.name == name]
         return [unit for unit in found if unit.top] or found
@@ -148,7 +148,7 @@ def _replace_definitions(old: _Outline, new: _Outline, elided: str) -> list[Spli
     return found
 
 
-def _replace_definition(old: _Outline, new: _Outline, unit: _Definition) -> Splice:
+def _replace_definition(old: _Outline, new: _Outline, unit: _DefinitionLines) -> Splice:
     there = old.named(unit.name)
     if not there:
         raise UsageError(f"is not the whole file, and the file has no {unit.name!r} for it to replace")
@@ -168,7 +168,7 @@ def _replace_definition(old: _Outline, new: _Outline, unit: _Definition) -> Spli
     return Splice(start, place.stop, _indent_like(code, old.lines[place.start]))
 
 
-def _is_same_kind(place: _Definition, unit: _Definition, code: Sequence[str]) -> bool:
+def _is_same_kind(place: _DefinitionLines, unit: _DefinitionLines, code: Sequence[str]) -> bool:
     """Return whether both are of one kind; a lone function may be a method, if it looks like one."""
     if place.kind == "method" and unit.kind == "function":
         return bool(_METHOD.search("\n".join(code)))
@@ -184,7 +184,7 @@ def _indent_like(code: Sequence[str], like: str) -> tuple[str, ...]:
     return tuple(wanted + line.removeprefix(indent) if line.strip() else line for line in code)
 
 
-def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -> _Definition:
+def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, line: int) -> _DefinitionLines:
     """Return the whole definition whose name is on a line."""
     column = len(lines[line]) - len(lines[line].lstrip())  # blanks of one byte each
     node = root.descendant_for_point_range((line, column), (line, column))
@@ -205,7 +205,7 @@ def _make_definition(root: "Node", lines: Sequence[str], name: str, kind: str, l
     ):
         lead, before = before.start_point.row, before.prev_sibling
     top = node.parent is None or node.parent.parent is None
-    return _Definition(name, kind, lead, start, _last_row(node) + 1, top, _is_alone(node, lines))
+    return _DefinitionLines(name, kind, lead, start, _last_row(node) + 1, top, _is_alone(node, lines))
 
 
 def _begins_line(node: "Node", lines: Sequence[str]) -> bool:

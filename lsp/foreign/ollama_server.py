@@ -21,7 +21,7 @@ from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
 
 
-class _Probability(msgspec.Struct):
+class _OllamaProbability(msgspec.Struct):
     logprob: float | None = None
 
 
@@ -29,7 +29,7 @@ class _OllamaChunk(StreamChunk):
     response: str = ""
     done: bool = False
     done_reason: str = ""
-    logprobs: list[_Probability] | None = None
+    logprobs: list[_OllamaProbability] | None = None
 
 
 class Ollama(InfillServer):

@@ -19,14 +19,14 @@ class _Probabilities(msgspec.Struct):
     token_logprobs: list[float | None] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _OpenAiChoice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
     logprobs: _Probabilities | None = None
 
 
 class _OpenAiChunk(StreamChunk):
-    choices: list[_Choice] = msgspec.field(default_factory=list)
+    choices: list[_OpenAiChoice] = msgspec.field(default_factory=list)
 
 
 class OpenAi(InfillServer):
@@ -64,7 +64,7 @@ class OpenAi(InfillServer):
         return body | {"prompt": before, "suffix": after}
 
 
-def pieces_of(choice: _Choice) -> list[Piece]:
+def pieces_of(choice: _OpenAiChoice) -> list[Piece]:
     """Return the pieces of an event: one per token if the tokens are reported and spell the text."""
     text, told = choice.text or "", choice.logprobs or _Probabilities()
     end = {None: "", "length": "length"}.get(choice.finish_reason, "stop")

@@ -30,7 +30,7 @@ VARIED_TEMPERATURE = 0.8  # temperature of all texts of a place but the first
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample one text; greedy at temperature 0. `shaping`: other parameters by our names."""
+    """Sampling of one text: greedy at temperature 0. `shaping`: other parameters by our names."""
 
     temperature: float = 0.0
     seed: int = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localdflash.chat.answerer import Answerer, AnswerPiece, Done, Restarted
+from localdflash.chat.answerer import Answerer, AnswerPiece, AnswerRestart, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.address import Address
@@ -51,19 +51,19 @@ async def asking(source: Any) -> AsyncIterator[Answerer]:
 
 @dataclass
 class Answer:
-    """What an answer was made of, in order."""
+    """Events of an answer, in order."""
 
-    events: list[AnswerPiece | Restarted | Done] = field(default_factory=list)
+    events: list[AnswerPiece | AnswerRestart | Done] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """What a reader has in the end."""
+        """Return the text that a reader has in the end."""
         text = ""
         for event in self.events:
             match event:
                 case AnswerPiece():
                     text += event.text
-                case Restarted():
+                case AnswerRestart():
                     text = ""
         return text
 

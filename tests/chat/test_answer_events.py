@@ -61,7 +61,7 @@ def steps(parts: list[str]) -> list[tuple[str, StepRecord | None]]:
 
 
 class Reader:
-    """What is on a screen."""
+    """Text on a screen."""
 
     def __init__(self) -> None:
         self.replay, self.text, self.sizes, self.anew = Replay(), "", 0, 0

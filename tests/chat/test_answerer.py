@@ -20,7 +20,7 @@ from localdflash.base.errors import (
     UsageError,
 )
 from localdflash.chat.answer_sources import NamedServer
-from localdflash.chat.answerer import Answerer, Restarted, ServerInfo
+from localdflash.chat.answerer import Answerer, AnswerRestart, ServerInfo
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import (
@@ -139,7 +139,7 @@ async def test_an_answer_goes_on_where_the_engine_died(path: Path) -> None:
     async with scripted(script, path) as source, asking(source) as answerer:
         found = await ask(answerer, settings=ChatSettings(temperature=1.0))
     assert (found.text, found.done.finish) == ("abcd", "stop")
-    assert Restarted() not in found.events
+    assert AnswerRestart() not in found.events
     assert source.opened == 3
     first, second, third = script.asked
     assert first == second == third

@@ -9,7 +9,7 @@ import pytest
 
 from localdflash.base.files import paths
 from localdflash.chat.answer_sources import PrivateDaemon, SharedDaemon
-from localdflash.chat.answerer import AnswerPiece, Done, Restarted
+from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server import spawn
 from localdflash.server.engine_spec import EngineSpec
@@ -63,7 +63,7 @@ async def test_a_gpu_that_ends_every_engine_gives_way_to_the_processor(monkeypat
         assert answerer.about.device == "cpu"
         assert "2 times today" in answerer.about.notice
         assert "gpu" in devices
-        anew = [index for index, event in enumerate(events) if isinstance(event, Restarted)]
+        anew = [index for index, event in enumerate(events) if isinstance(event, AnswerRestart)]
         text = "".join(event.text for event in events[anew[-1] if anew else 0 :] if isinstance(event, AnswerPiece))
         assert text == (await ask(answerer, settings=settings)).text
 
@@ -81,7 +81,7 @@ async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(folder:
                 (daemon,) = daemons.daemons(folder)
                 daemon.kill()
     assert text == whole
-    assert Restarted() not in events
+    assert AnswerRestart() not in events
 
 
 async def test_who_leaves_while_it_starts_does_not_wait(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

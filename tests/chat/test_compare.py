@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import EngineGone, UsageError
-from localdflash.chat.answerer import AnswerPiece, Done, Restarted, ServerInfo
+from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done, ServerInfo
 from localdflash.chat.drafting_comparison import DRAFT_ORDER, MAX_TOKENS, Comparison, compare_drafting
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
@@ -31,7 +31,7 @@ class Timed:
 
     async def answer(
         self, messages: Sequence[Message], settings: ChatSettings, *, system: str
-    ) -> AsyncGenerator[AnswerPiece | Restarted | Done, None]:
+    ) -> AsyncGenerator[AnswerPiece | AnswerRestart | Done, None]:
         self.asked.append((messages, settings))
         text, warm = self.texts.pop(0), len(self.asked) == 1
         yield AnswerPiece(text[:1])
@@ -81,8 +81,8 @@ def test_another_server_cannot_compare() -> None:
         run(answerer)
 
 
-@pytest.mark.parametrize("end", [Restarted(), Done("gone", {}, EngineGone("it fell over")), Done("cancelled", {})])
-def test_what_disturbs_a_measurement_ends_it(end: Restarted | Done, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", [AnswerRestart(), Done("gone", {}, EngineGone("it fell over")), Done("cancelled", {})])
+def test_what_disturbs_a_measurement_ends_it(end: AnswerRestart | Done, monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
         yield AnswerPiece("x")
         yield end

@@ -1,4 +1,4 @@
-"""How much of a conversation fits: against trying every way, with an engine that only counts."""
+"""The part of a conversation that fits: against trying every way, with an engine that only counts."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What counts as a mention, and what is only text."""
+"""Mentions, and text that is none."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

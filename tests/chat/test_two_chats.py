@@ -55,7 +55,7 @@ class OneChat:
         self.began = asyncio.Event()
 
     async def model(self) -> object:
-        """Who answers."""
+        """Return the model that answers."""
         return (await ask(self.answerer, QUESTION, BRIEF)).done.numbers["model"]
 
     async def talk(self) -> Done:
@@ -69,7 +69,7 @@ class OneChat:
         raise AssertionError
 
     def decides(self, others: Others | None) -> None:
-        """What it says when another chat is answered; None: it will not have it."""
+        """Set the decision about an answer in another chat; None refuses."""
 
         async def when_busy(pair: str, busy: ModelBusy) -> Others:
             self.said.append(f"{busy}; {pair}?")

@@ -77,7 +77,7 @@ class Editor:
         self.client.protocol.notify(method, {"item": about, **more})
 
     async def status(self) -> Any:
-        """What the status line shows."""
+        """Return the status line."""
         return await self.client.protocol.send_request_async("localdflash/status", {})
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import cast
 
 from localdflash.lsp.engine_completer import DaemonCompleter, Event
-from localdflash.lsp.session import Cursor, Offer, Pulse, Session
+from localdflash.lsp.session import Cursor, Pulse, Session, ShownSuggestion
 from localdflash.lsp.suggestions import Generator
 from localdflash.lsp.typing_pace import TypingPace
 
@@ -67,7 +67,9 @@ class Desk:
         self.version += 1
         return self.session.changed(self.before + self.after)
 
-    def ask(self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True) -> "asyncio.Task[list[Offer]]":
+    def ask(
+        self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True
+    ) -> "asyncio.Task[list[ShownSuggestion]]":
         version = self.version
         cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows)
         return asyncio.create_task(self.session.offers(cursor))
@@ -82,7 +84,7 @@ class Desk:
         assert len(self.engine.requests) == count
         return self.engine.requests[-1]
 
-    async def shown(self, text: str = ADD, end: str = "line") -> Offer:
+    async def shown(self, text: str = ADD, end: str = "line") -> ShownSuggestion:
         """Have a suggestion shown at the cursor."""
         waiting = self.ask()
         (await self.asked()).say(text, end=end)
@@ -90,7 +92,7 @@ class Desk:
         return offer
 
 
-def texts(offers: list[Offer]) -> list[str]:
+def texts(offers: list[ShownSuggestion]) -> list[str]:
     return [offer.text for offer in offers]
 
 

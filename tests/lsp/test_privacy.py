@@ -1,4 +1,4 @@
-"""What must not leave its file: no request, log or file of ours holds text of secret, ignored or outside files."""
+"""Privacy of files: no request, log or file of ours holds text of secret, ignored or outside files."""
 
 import asyncio
 import json

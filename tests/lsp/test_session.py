@@ -1,4 +1,4 @@
-"""What a session suggests while a user types, from an engine whose every event the test gives."""
+"""Suggestions of a session while a user types, from an engine whose every event the test gives."""
 
 import asyncio
 from typing import cast

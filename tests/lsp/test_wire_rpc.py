@@ -1,4 +1,4 @@
-"""What a client may send over a socket: every request gets one answer, and so does the next one."""
+"""Messages of a client over a socket: every request gets one answer, and so does the next one."""
 
 from collections.abc import Iterator
 from typing import Any

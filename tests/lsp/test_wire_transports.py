@@ -1,4 +1,4 @@
-"""How connections and the process end, who may connect, and what goes to stdout."""
+"""Ends of connections and of the process, who may connect, and what goes to stdout."""
 
 import os
 import socket

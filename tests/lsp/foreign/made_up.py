@@ -61,7 +61,7 @@ class MadeUp:
         return Address.of_url(self.url, self.key)
 
     def bodies(self, path: str) -> list[Json]:
-        """What this path was sent."""
+        """Return the bodies that this path was sent."""
         return [body for one, body in self.asked if one == path]
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

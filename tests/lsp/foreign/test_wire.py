@@ -1,4 +1,4 @@
-"""What each kind of server is sent, and what its answers become; closing the stream stops it."""
+"""Requests to each kind of server, and the events of its answers; closing the stream stops it."""
 
 import asyncio
 import math
