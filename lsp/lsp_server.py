@@ -26,7 +26,7 @@ from localdflash.lsp.lsp_status import Tally, silence
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
-from localdflash.lsp.session import Cursor, Pulse, Session, ShownSuggestion
+from localdflash.lsp.session import Cursor, Pulse, Session, SuggestionOffer
 from localdflash.lsp.suggestions import Generator
 from localdflash.lsp.typing_pace import RemotePace, TypingPace
 from localdflash.server.engine_spec import EngineSpec
@@ -49,7 +49,7 @@ class ItemTarget:
     language: str = ""
     selected: bool = False
 
-    def item(self, offer: ShownSuggestion) -> types.InlineCompletionItem:
+    def item(self, offer: SuggestionOffer) -> types.InlineCompletionItem:
         """Return an offer as an LSP item; its command reports acceptance. It replaces closers that it closes itself."""
         command = types.Command(title="Accepted", command=ACCEPT, arguments=[offer.suggestion.name])
         start, end = self.range.start, self.range.end
@@ -135,7 +135,7 @@ class SuggestionServer(LanguageServer):
 
     async def offers(
         self, document: Document, place: LineColumn, *, manual: bool, target: ItemTarget | None = None
-    ) -> list[ShownSuggestion]:
+    ) -> list[SuggestionOffer]:
         """Return what to show at a position; an item can replace the range of `target`."""
         session, asked = self._session(document), document.version
         before, after = document.around(place)
@@ -217,7 +217,7 @@ class SuggestionServer(LanguageServer):
         return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
 
     async def _push(
-        self, document: Document, asked: int, position: types.Position, target: ItemTarget, offer: ShownSuggestion
+        self, document: Document, asked: int, position: types.Position, target: ItemTarget, offer: SuggestionOffer
     ) -> None:
         """Send an offer again whenever it grows."""
         session = self.sessions.get(document.uri)

@@ -14,7 +14,7 @@ MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000  # ms
 
 @dataclass(frozen=True)
 class LspSettings:
-    """Settings of a client: whether it shows growth (`push`), our `didChangeStatus` (`status`), proposals (`next_edit`).
+    """Settings of a client, showing growth (`push`), our `didChangeStatus` (`status`), proposals (`next_edit`).
 
     `deadline_ms`: the time after which the part of an answer that has arrived is returned.
     """

@@ -49,7 +49,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class ShownSuggestion:
+class SuggestionOffer:
     """A shown suggestion: its text from the cursor on. `turn` identifies the request that it answers."""
 
     suggestion: Suggestion
@@ -93,7 +93,7 @@ class Session:
         self.silence = ""  # why the last request of a user got nothing
         self._dismissed: tuple[Anchor, str] | None = None  # what is not to come again, from its spot on
 
-    async def offers(self, cursor: Cursor) -> list[ShownSuggestion]:
+    async def offers(self, cursor: Cursor) -> list[SuggestionOffer]:
         """Return what to show; [] if a newer request came meanwhile, or the text changed."""
         turn = self._begin()
 
@@ -109,7 +109,7 @@ class Session:
                     self._stop()
             raise
 
-    async def _offers(self, cursor: Cursor, current: Callable[[], bool]) -> list[ShownSuggestion]:
+    async def _offers(self, cursor: Cursor, current: Callable[[], bool]) -> list[SuggestionOffer]:
         spot, typed = self._at(cursor)
         if cursor.manual:
             return await self._several(spot, typed, current)
@@ -127,7 +127,7 @@ class Session:
                 return []
         return []
 
-    async def growth(self, offer: ShownSuggestion, current: Callable[[], bool]) -> str | None:
+    async def growth(self, offer: SuggestionOffer, current: Callable[[], bool]) -> str | None:
         """Wait until an offer has grown by whole lines and return its text; None if it will not, or is obsolete."""
         suggestion = offer.suggestion
         while offer.turn == self._turn and current() and suggestion is self.shown:
@@ -272,7 +272,7 @@ class Session:
             await self._pulse.wait(None if late else until - loop.time())
         return ""
 
-    async def _several(self, spot: Anchor, typed: str, current: Callable[[], bool]) -> list[ShownSuggestion]:
+    async def _several(self, spot: Anchor, typed: str, current: Callable[[], bool]) -> list[SuggestionOffer]:
         """Return several suggestions to choose from."""
         self._ask(spot, typed, MANUAL_CHOICES)
         asked, loop = self._generator.growing, asyncio.get_running_loop()
@@ -285,14 +285,14 @@ class Session:
         for suggestion in asked:
             text = suggestion.text if suggestion.ended else whole_lines(suggestion.text) or whole_words(suggestion.text)
             texts.setdefault(text.rstrip(), suggestion)
-        offers = [ShownSuggestion(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
+        offers = [SuggestionOffer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
         for offer in offers[1:]:
             self._known.add(offer.suggestion)
         self._choices, self.silence = [offer.suggestion for offer in offers], "" if offers else _why_silent(asked)
         self.shown, self._offered = offers[0].suggestion if offers else None, typed
         return offers
 
-    def _shown(self, suggestion: Suggestion, typed: str, text: str) -> list[ShownSuggestion]:
+    def _shown(self, suggestion: Suggestion, typed: str, text: str) -> list[SuggestionOffer]:
         again = suggestion is self.shown
         if not text.strip():
             return []
@@ -305,7 +305,7 @@ class Session:
         self.shown, self._offered = suggestion, typed
         if suggestion.ended:
             asyncio.get_running_loop().call_soon(self._ahead, suggestion)  # once the answer is on its way
-        return [ShownSuggestion(suggestion, text, self._turn)]
+        return [SuggestionOffer(suggestion, text, self._turn)]
 
     def _set_aside(self, shown: Suggestion, typed: str) -> None:
         """Keep the rest of a suggestion that the user typed over, as a likely draft."""

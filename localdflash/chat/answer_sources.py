@@ -125,7 +125,7 @@ class NamedServer(ServerSource):
         return Address.of_url(self.url, read_key(self.key_file) if self.key_file else "")
 
 
-class _CallerGone(Exception):
+class _CallerCancellation(Exception):
     """Raised in the worker thread after the caller was cancelled."""
 
 
@@ -140,7 +140,7 @@ async def run_in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) ->
 
     def looked(stage: str) -> None:
         if given_up.is_set():
-            raise _CallerGone
+            raise _CallerCancellation
         on_loop(look, stage)
 
     def run() -> None:

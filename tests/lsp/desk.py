@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import cast
 
 from localdflash.lsp.engine_completer import DaemonCompleter, Event
-from localdflash.lsp.session import Cursor, Pulse, Session, ShownSuggestion
+from localdflash.lsp.session import Cursor, Pulse, Session, SuggestionOffer
 from localdflash.lsp.suggestions import Generator
 from localdflash.lsp.typing_pace import TypingPace
 
@@ -69,7 +69,7 @@ class Desk:
 
     def ask(
         self, *, manual: bool = False, deadline: float = 60.0, grows: bool = True
-    ) -> "asyncio.Task[list[ShownSuggestion]]":
+    ) -> "asyncio.Task[list[SuggestionOffer]]":
         version = self.version
         cursor = Cursor(self.before, self.after, manual, lambda: self.version == version, deadline, grows)
         return asyncio.create_task(self.session.offers(cursor))
@@ -84,7 +84,7 @@ class Desk:
         assert len(self.engine.requests) == count
         return self.engine.requests[-1]
 
-    async def shown(self, text: str = ADD, end: str = "line") -> ShownSuggestion:
+    async def shown(self, text: str = ADD, end: str = "line") -> SuggestionOffer:
         """Have a suggestion shown at the cursor."""
         waiting = self.ask()
         (await self.asked()).say(text, end=end)
@@ -92,7 +92,7 @@ class Desk:
         return offer
 
 
-def texts(offers: list[ShownSuggestion]) -> list[str]:
+def texts(offers: list[SuggestionOffer]) -> list[str]:
     return [offer.text for offer in offers]
 
 
