@@ -303,10 +303,7 @@ async def _events(
 
 
 def _step(generation: GenerationRequest, step: Step, spelling: TextDecoder) -> dict[str, Any]:
-    """Return how the tokens of a step were made: the first `accepted` of them were drafted.
-
-    `sizes` are the bytes of text that each token completes; the token that ends an answer completes none.
-    """
+    """Return how the tokens of a step were made; `sizes` are the bytes of text that each token completes."""
     tokenizer, ends = generation.loaded.tokenizer, generation.requests[0].ends
     return {
         "drafter": step.drafter,
