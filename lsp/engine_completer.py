@@ -12,7 +12,7 @@ from typing import Annotated, NotRequired, Protocol, TypedDict
 
 import msgspec
 
-from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
@@ -88,7 +88,7 @@ class CompletionClient(ABC):
                         yield event
                 self._tell("")
                 return
-            except EngineGone:
+            except EngineDisconnect:
                 self._drop()
                 if begun:
                     break

@@ -60,7 +60,7 @@ class _InlineRequest:
 
 
 class Editor:
-    """Editor of one document; `changed` is set when the ghost text changes. Keys raise EngineGone without a server."""
+    """Editor of one document; `changed` is set when the ghost text changes. EngineDisconnect if the server ended."""
 
     def __init__(self, server: LanguageServer, style: Style, encoding: str, trace: Trace) -> None:
         self._server, self._style, self._encoding, self.trace = server, style, encoding, trace

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from localdflash.base.errors import EngineGone
+from localdflash.base.errors import EngineDisconnect
 from localdflash.text.sanitize import printable
 
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ class LanguageServer:
         return self._number
 
     async def ask(self, method: str, params: Any) -> Any:
-        """Send a request and wait for the answer; EngineGone if the server refuses."""
+        """Send a request and wait for the answer; EngineDisconnect if the server refuses."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answer(result: Any, error: Json | None) -> None:
@@ -56,7 +56,7 @@ class LanguageServer:
             if error is None:
                 future.set_result(result)
             else:
-                future.set_exception(EngineGone(f"{method}: {printable(str(error.get('message')))}"))
+                future.set_exception(EngineDisconnect(f"{method}: {printable(str(error.get('message')))}"))
 
         self.request(method, params, answer)
         return await future
@@ -71,9 +71,9 @@ class LanguageServer:
             self.notify("$/cancelRequest", {"id": number})
 
     def check(self) -> None:
-        """Raise EngineGone if the server has ended."""
+        """Raise EngineDisconnect if the server has ended."""
         if self._gone:
-            raise EngineGone(self._gone)
+            raise EngineDisconnect(self._gone)
 
     async def stop(self) -> None:
         """Shut the server down, and kill it if that does not help."""
@@ -83,7 +83,7 @@ class LanguageServer:
                     await self.ask("shutdown", None)
                     self.notify("exit", None)
                 await self._process.wait()
-        except (TimeoutError, EngineGone):
+        except (TimeoutError, EngineDisconnect):
             self._kill()
         finally:
             self._kill()

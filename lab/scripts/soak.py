@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab import result_file
 from localdflash.lab.bench.prompt_set import load
@@ -101,7 +101,7 @@ def _ask(client: Client, body: dict[str, Any], expected: str, chosen: random.Ran
             choice = event["choices"][0]
             text += choice.get("text") or choice.get("delta", {}).get("content") or ""
             finish = choice["finish_reason"] or finish
-    except EngineGone:
+    except EngineDisconnect:
         return "engine gone"
     except LocaldflashError as error:
         return f"refused: {type(error).__name__}"

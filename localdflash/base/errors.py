@@ -23,7 +23,7 @@ class MissingExtra(ModelError):
     """Optional dependency that is not installed; the message names its extra (exit code 3)."""
 
 
-class ModelNotLoaded(ModelError):
+class NoLoadedModel(ModelError):
     """Request for a model that is not loaded (exit code 3)."""
 
 
@@ -41,7 +41,7 @@ class NoDevice(LocaldflashError):
     """The CUDA engine finds no GPU that it can use (exit code 1)."""
 
 
-class DeviceFailed(LocaldflashError):
+class DeviceError(LocaldflashError):
     """The GPU is lost to this process; only a new process can use it (exit code 5, for a supervisor)."""
 
     exit_code = 5
@@ -55,7 +55,7 @@ class QueueFull(LocaldflashError):
     """Too many requests are queued (exit code 1)."""
 
 
-class EngineGone(LocaldflashError):
+class EngineDisconnect(LocaldflashError):
     """The connection to a server is lost or refused; the request may be repeated (exit code 1)."""
 
 
@@ -63,9 +63,9 @@ class TrainingError(LocaldflashError):
     """Training cannot start or continue (exit code 1)."""
 
 
-class StoreFailed(LocaldflashError):
+class StoreError(LocaldflashError):
     """Chats cannot be read or written; stored chats are unchanged (exit code 1)."""
 
 
-class StoreLost(StoreFailed):
+class StoreLost(StoreError):
     """A chat is no longer in the database, which was damaged and recreated, or the chat was deleted elsewhere."""

@@ -11,7 +11,14 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, ModelBusy, ModelError, ModelNotLoaded
+from localdflash.base.errors import (
+    DeviceError,
+    EngineDisconnect,
+    LocaldflashError,
+    ModelBusy,
+    ModelError,
+    NoLoadedModel,
+)
 from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_thread
 from localdflash.chat.messages import Finish, Message, StepRecord
 from localdflash.chat.sampling_settings import ChatSettings
@@ -118,7 +125,7 @@ class Answerer:
             return await self._look_at_another(self._source)
         while "context" not in (told := _select_pair(await self._get("/ps?role=chat"), self._source.pair)):
             if "pair" not in told:
-                raise EngineGone("the chat's model was unloaded: ask again")
+                raise EngineDisconnect("the chat's model was unloaded: ask again")
             self._enter(f"loading: {told['doing']}" if told.get("doing") else "loading")
             await asyncio.sleep(POLL_SECONDS)
         about = _parse_info(told)
@@ -128,7 +135,7 @@ class Answerer:
     async def _look_at_another(self, source: NamedServer) -> ServerInfo:
         try:
             models = (await self._get("/v1/models")).get("data")
-        except (EngineGone, DeviceFailed):
+        except (EngineDisconnect, DeviceError):
             raise
         except LocaldflashError:  # not every server has the list
             if not source.pair:
@@ -195,12 +202,12 @@ class Answerer:
                     yield one
                 yield Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
                 return
-            except ModelNotLoaded:
+            except NoLoadedModel:
                 if not self._is_local or restarts == MAX_RESTARTS:
                     raise
                 await self.load(pair := self._source.pair)
                 self._say(f"{pair} had made room for another model: it is loaded again")
-            except (EngineGone, DeviceFailed) as error:
+            except (EngineDisconnect, DeviceError) as error:
                 self._lose()
                 if not self._source.restarts or restarts == MAX_RESTARTS:
                     if not (reading and reading.replay.text):
@@ -211,7 +218,7 @@ class Answerer:
                 reading.begin_again()
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
-        """Yield the events of one request; EngineGone if the stream breaks off."""
+        """Yield the events of one request; EngineDisconnect if the stream breaks off."""
         breath, whole = time.perf_counter(), False
         async with (
             self._connection() as connection,
@@ -224,7 +231,7 @@ class Answerer:
                     await asyncio.sleep(0)
                     breath = time.perf_counter()
         if not whole:
-            raise EngineGone("the engine closed the connection during an answer")
+            raise EngineDisconnect("the engine closed the connection during an answer")
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
         """Let a running local daemon prefill a prompt that is still being written. Cancelling this stops it."""
@@ -285,7 +292,7 @@ class Answerer:
         """POST, and repeat it once if the server has gone away since the last request."""
         try:
             return await self._post(target, body)
-        except (EngineGone, DeviceFailed):
+        except (EngineDisconnect, DeviceError):
             self._lose()
             if not self._source.restarts:
                 raise

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localdflash.base.errors import StoreFailed, UsageError
+from localdflash.base.errors import StoreError, UsageError
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.messages import Message, fence
 from localdflash.text.sanitize import sanitize
@@ -68,7 +68,7 @@ def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
 
 
 def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
-    """Write a new file, or replace one, atomically. UsageError if it exists already, StoreFailed if that fails."""
+    """Write a new file, or replace one, atomically. UsageError if it exists already, StoreError if that fails."""
     try:
         path = Path(os.path.realpath(path))  # a link stays one
         mode = path.stat().st_mode if path.exists() else None
@@ -88,7 +88,7 @@ def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
-        raise StoreFailed(f"{path}: cannot write: {error.strerror}") from error
+        raise StoreError(f"{path}: cannot write: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"{str(path)!a}: no name for a file") from error
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
+from localdflash.base.errors import LocaldflashError, StoreError, StoreLost
 from localdflash.base.files import paths
 from localdflash.base.system import file_lock
 from localdflash.base.system.owner import is_open_to_others
@@ -106,11 +106,11 @@ class Presence:
         return False
 
     def share(self) -> None:
-        """Take the shared lock. StoreFailed if another process holds the exclusive lock for long."""
+        """Take the shared lock. StoreError if another process holds the exclusive lock for long."""
         end = time.monotonic() + LOCK_SECONDS
         while not self._taken(shared=True):
             if time.monotonic() > end:
-                raise StoreFailed(f"{self._path}: another localdflash has kept your chats locked; try again")
+                raise StoreError(f"{self._path}: another localdflash has kept your chats locked; try again")
             time.sleep(_POLL_SECONDS)
 
     def leave(self) -> None:
@@ -125,8 +125,8 @@ class Presence:
         except OSError as error:
             raise self._failed(error) from error
 
-    def _failed(self, error: OSError) -> StoreFailed:
-        return StoreFailed(f"{self._path}: cannot lock your chats: {error.strerror}")
+    def _failed(self, error: OSError) -> StoreError:
+        return StoreError(f"{self._path}: cannot lock your chats: {error.strerror}")
 
 
 class Database:
@@ -143,13 +143,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection for statements that change nothing. StoreFailed if the file cannot be read."""
+        """Yield the connection for statements that change nothing. StoreError if the file cannot be read."""
         with self._gate, self._failures():
             yield self._connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection in one transaction: committed to disk, or rolled back with StoreFailed."""
+        """Yield the connection in one transaction: committed to disk, or rolled back with StoreError."""
         with self._gate, self._failures():
             self._look_for_the_file()
             self._connection.execute("BEGIN IMMEDIATE")
@@ -173,7 +173,7 @@ class Database:
         try:
             paths.create_private(path.parent)
         except LocaldflashError as error:
-            raise StoreFailed(str(error)) from error
+            raise StoreError(str(error)) from error
         presence = Presence(path)
         try:
             return presence, self._open(path, presence)
@@ -224,19 +224,19 @@ class Database:
                 raise self._reindexed() from error
             raise (self._begun_anew() if _is_damage(error) else self._failure(error)) from error
 
-    def _reindexed(self) -> StoreFailed:
+    def _reindexed(self) -> StoreError:
         """Rebuild the search indexes from the messages."""
         try:
             for index in INDEXES:
                 self._connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
         except sqlite3.Error as error:
             return self._begun_anew() if _is_damage(error) else self._failure(error)
-        return StoreFailed(f"{self._path}: its search index was damaged and has been made anew; try again")
+        return StoreError(f"{self._path}: its search index was damaged and has been made anew; try again")
 
-    def _begun_anew(self) -> StoreFailed:
+    def _begun_anew(self) -> StoreError:
         """Set the file aside, unless another process has it open, and start a new one; return the error to raise."""
         if self._path is None or self._presence is None:
-            return StoreFailed("chats: damaged in memory")
+            return StoreError("chats: damaged in memory")
         if not self._presence.alone():
             return _damaged_in_use(self._path)
         self._connection.close()  # before the file moves: closing removes its log by name
@@ -255,9 +255,9 @@ class Database:
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
-    def _failure(self, error: sqlite3.Error) -> StoreFailed:
+    def _failure(self, error: sqlite3.Error) -> StoreError:
         reason = _REASONS.get(_error_code(error) & 0xFF, f"cannot read or write: {error}")
-        return StoreFailed(f"{self._path or 'chats'}: {reason}")
+        return StoreError(f"{self._path or 'chats'}: {reason}")
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
@@ -277,12 +277,12 @@ def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise StoreFailed(f"{path}: not a file; move it away")
+            raise StoreError(f"{path}: not a file; move it away")
         if is_open_to_others(about):
             path.chmod(0o600)
         left = log.exists() and log.stat().st_size > 0
     except OSError as error:
-        raise StoreFailed(f"{path}: cannot open your chats: {error.strerror}") from error
+        raise StoreError(f"{path}: cannot open your chats: {error.strerror}") from error
     return _connect(str(path), check and left)
 
 
@@ -291,7 +291,7 @@ def _connect(name: str, check: bool = False) -> sqlite3.Connection:
     connection.text_factory = decode_text
     try:
         if (found := _version(connection)) > len(MIGRATIONS):
-            raise StoreFailed(
+            raise StoreError(
                 f"{name}: version {found}, of a newer localdflash: update this one, which reads up to"
                 f" {len(MIGRATIONS)}, or move the file away"
             )
@@ -321,12 +321,12 @@ def _set_aside(path: Path) -> Path:
             with suppress(FileNotFoundError):
                 os.rename(f"{path}{end}", f"{aside}{end}")
     except OSError as error:
-        raise StoreFailed(f"{path}: damaged, and cannot be renamed: {error.strerror}") from error
+        raise StoreError(f"{path}: damaged, and cannot be renamed: {error.strerror}") from error
     return aside
 
 
-def _damaged_in_use(path: Path) -> StoreFailed:
-    return StoreFailed(f"{path}: damaged; quit every other localdflash and start again to begin a new one")
+def _damaged_in_use(path: Path) -> StoreError:
+    return StoreError(f"{path}: damaged; quit every other localdflash and start again to begin a new one")
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

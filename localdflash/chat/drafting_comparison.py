@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from localdflash.base.errors import EngineGone, UsageError
+from localdflash.base.errors import EngineDisconnect, UsageError
 from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
@@ -78,7 +78,7 @@ async def compare_drafting(
 async def _request_answer(
     answerer: Answerer, messages: Sequence[Message], system: str, settings: ChatSettings
 ) -> _WholeAnswer:
-    """Return one whole answer. EngineGone if it was interrupted, because its timing would be wrong."""
+    """Return one whole answer. EngineDisconnect if it was interrupted, because its timing would be wrong."""
     parts: list[str] = []
     async with aclosing(answerer.answer(messages, settings, system=system)) as events:
         async for event in events:
@@ -86,12 +86,12 @@ async def _request_answer(
                 case AnswerPiece(text):
                     parts.append(text)
                 case Done("gone" | "cancelled", _, error):
-                    raise error or EngineGone("the engine gave up an answer of the comparison: try again")
+                    raise error or EngineDisconnect("the engine gave up an answer of the comparison: try again")
                 case Done(_, numbers):
                     return "".join(parts), numbers
                 case _:
-                    raise EngineGone("the engine was started again while it was measured: try again")
-    raise EngineGone("the engine went away while it was measured: try again")
+                    raise EngineDisconnect("the engine was started again while it was measured: try again")
+    raise EngineDisconnect("the engine went away while it was measured: try again")
 
 
 def _compare_answers(heard: dict[bool, list[_WholeAnswer]], running: str) -> Comparison:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from localdflash.base.errors import StoreFailed, StoreLost
+from localdflash.base.errors import StoreError, StoreLost
 from localdflash.chat.messages import Message
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Saver:
 
             try:
                 self._store = ChatStore.open(self._path, tell)
-            except StoreFailed as error:
+            except StoreError as error:
                 tell(f"chats are not kept: {error}")
                 self._store = ChatStore.open(None, tell)
         return self._store
@@ -83,7 +83,7 @@ class Saver:
             for one in dict.fromkeys([*before, chat]):
                 try:
                     await self._save_again_if_lost(one)
-                except StoreFailed as error:
+                except StoreError as error:
                     failed.append(one)
                     if not before and len(failed) == 1:
                         self._tell(f"not saved: {error}; the chat goes on and is saved as soon as that works")

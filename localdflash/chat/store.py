@@ -1,6 +1,6 @@
 """The user's chats in one SQLite file, which any number of processes and threads may use at once.
 
-When a call returns, its changes are on the disk. StoreFailed: a full disk, a read-only folder, damage.
+When a call returns, its changes are on the disk. StoreError: a full disk, a read-only folder, damage.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
-from localdflash.base.errors import StoreFailed, StoreLost, UsageError
+from localdflash.base.errors import StoreError, StoreLost, UsageError
 from localdflash.chat import chat_listing
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.database import INDEXES, Database, encode_text
@@ -269,7 +269,7 @@ def _to_row(message: Message) -> tuple[Any, ...]:
 
 
 def _from_row(row: tuple[Any, ...]) -> Message:
-    """Return the message of a row `id, *_COLUMNS`; StoreFailed if the row is damaged."""
+    """Return the message of a row `id, *_COLUMNS`; StoreError if the row is damaged."""
     number, created, role, finish, text, attachments, numbers, steps = row
     try:
         return Message(
@@ -283,7 +283,7 @@ def _from_row(row: tuple[Any, ...]) -> Message:
             created=created,
         )
     except (ValueError, TypeError) as error:
-        raise StoreFailed(f"message {number} is damaged and cannot be read") from error
+        raise StoreError(f"message {number} is damaged and cannot be read") from error
 
 
 def _json(value: object) -> bytes:

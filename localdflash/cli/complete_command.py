@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.base.errors import DeviceError, EngineDisconnect, UsageError
 from localdflash.cli import shell_completion
 from localdflash.cli.interrupt import Interrupt
 from localdflash.cli.options import (
@@ -123,14 +123,14 @@ def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrup
     """Complete with the daemon. If it ends, start it again and repeat the request: the answer is the same."""
     client = connect(engine, say)
     for _ in range(MAX_RESTARTS):
-        with suppress(EngineGone, DeviceFailed):
+        with suppress(EngineDisconnect, DeviceError):
             return _request_completion(client, body, interrupt)
         client = connect(engine, say)
         say(ENGINE_RESTARTED)
     try:
         return _request_completion(client, body, interrupt)
-    except (EngineGone, DeviceFailed) as error:
-        raise EngineGone(f"{error}: try again") from None
+    except (EngineDisconnect, DeviceError) as error:
+        raise EngineDisconnect(f"{error}: try again") from None
 
 
 def _remote_events(server: RemoteServer, body: Mapping[str, object]) -> "Generator[Event, None, None]":
@@ -148,8 +148,8 @@ def _remote_events(server: RemoteServer, body: Mapping[str, object]) -> "Generat
             with closing(source):
                 while event := runner.run(next_event()):
                     yield event
-        except EngineGone as error:
-            raise EngineGone(f"{error}: try again") from None
+        except EngineDisconnect as error:
+            raise EngineDisconnect(f"{error}: try again") from None
 
 
 def _request_completion(client: Client, body: Mapping[str, object], interrupt: Interrupt) -> Completion:

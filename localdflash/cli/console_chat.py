@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from localdflash.base.errors import DeviceFailed, EngineGone, UsageError
+from localdflash.base.errors import DeviceError, EngineDisconnect, UsageError
 from localdflash.chat.answer_sources import ServerSource
 from localdflash.chat.answerer import Answerer
 from localdflash.chat.messages import Attachment, Message
@@ -127,9 +127,9 @@ class ConsoleChat:
                 answer = self.wait(answering)
                 emit(*split.finish())
             if answer.finish == "gone":
-                raise EngineGone(str(self.talk.trouble))
-        except (EngineGone, DeviceFailed) as error:
-            raise EngineGone(f"{error}: try again") from None
+                raise EngineDisconnect(str(self.talk.trouble))
+        except (EngineDisconnect, DeviceError) as error:
+            raise EngineDisconnect(f"{error}: try again") from None
         return answer
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from localdflash.base.errors import DeviceFailed, EngineGone, QueueFull
+from localdflash.base.errors import DeviceError, EngineDisconnect, QueueFull
 from localdflash.engine.compute_lock import ComputeLock
 from localdflash.engine.generate import Generation, Request
 from localdflash.engine.pair import Pair, Step
@@ -97,10 +97,10 @@ class Scheduler:
             return any(job.request.max_tokens for job in self._jobs())
 
     def submit(self, job: EngineJob) -> None:
-        """Queue a job; QueueFull if too many are queued, EngineGone if the engine has stopped."""
+        """Queue a job; QueueFull if too many are queued, EngineDisconnect if the engine has stopped."""
         with self._changed:
             if self._closed:
-                raise EngineGone("the engine has stopped; start it again")
+                raise EngineDisconnect("the engine has stopped; start it again")
             older = [other for other in self._jobs() if job.document and other.document == job.document]
             withdrawn = [other for other in older if self._withdraw(other)]
             full = self.queue_length >= self._limit
@@ -136,7 +136,7 @@ class Scheduler:
         return True
 
     def run(self) -> None:
-        """Run jobs until `close`; call this on the engine thread. DeviceFailed ends every job and is raised."""
+        """Run jobs until `close`; call this on the engine thread. DeviceError ends every job and is raised."""
         while (job := self._next()) is not None:
             self._run_job(job)
 
@@ -184,7 +184,7 @@ class Scheduler:
         if job.cancelled_at is not None:
             self.totals.cancel_ms.append((time.perf_counter() - job.cancelled_at) * 1e3)
         self._end(job, error)
-        if isinstance(error, DeviceFailed):
+        if isinstance(error, DeviceError):
             self.close(error)
             raise error
 

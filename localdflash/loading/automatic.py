@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from localdflash.backends.cuda import device
 from localdflash.backends.llamacpp.builds import gpu_backends
-from localdflash.base.errors import DeviceFailed, MissingExtra, ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import DeviceError, MissingExtra, ModelError, NoDevice, OutOfMemory
 from localdflash.base.machine import gpu_watch
 from localdflash.loading import proof
 from localdflash.loading.backends import load_on
@@ -55,7 +55,7 @@ def _on_cuda(files: LocalPair, options: Options) -> Running:
     subject = proof.require_trusted(files, options)
     try:
         return load_on("cuda", files, options)
-    except DeviceFailed as error:
+    except DeviceError as error:
         proof.record_lost_gpu(subject, error)
         raise
 

@@ -45,7 +45,7 @@ def _load_on_cuda(files: LocalPair, options: Options) -> Running:
 
 
 def call_cuda(call: Callable[[], T]) -> T:
-    """Return the result of a call of the CUDA engine; errors of its tools become NoDevice, except `DeviceFailed`."""
+    """Return the result of a call of the CUDA engine; errors of its tools become NoDevice, except `DeviceError`."""
     try:
         return call()
     except LocaldflashError:

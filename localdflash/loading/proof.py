@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, get_args
 from filelock import Timeout
 
 from localdflash.backends.cuda import device
-from localdflash.base.errors import DeviceFailed, LocaldflashError, NoDevice, OutOfMemory
+from localdflash.base.errors import DeviceError, LocaldflashError, NoDevice, OutOfMemory
 from localdflash.base.files.json_file import read_json, write_json
 from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.base.system.file_lock import process_lock
@@ -189,7 +189,7 @@ def engine_status(files: LocalPair, options: Options) -> str:
     return ""
 
 
-def record_lost_gpu(subject: Subject, error: DeviceFailed) -> None:
+def record_lost_gpu(subject: Subject, error: DeviceError) -> None:
     """Store that the GPU was lost while a checked pair was loaded, so that the next process does not try it."""
     with suppress(LocaldflashError):
         keep(subject.place, subject.verdict("unsound", "loading", str(error)[:MAX_REASON_CHARS]))
@@ -270,7 +270,7 @@ def main() -> None:
 
 def _is_environment(error: Exception, at: str) -> bool:
     """Return whether an error is not the engine's fault: a lack of memory, a broken library or compiler."""
-    if isinstance(error, DeviceFailed):
+    if isinstance(error, DeviceError):
         return False
     is_full = "out of memory" in str(error)  # the wording of torch, Triton and graphs
     has_no_driver = at == "loading" and isinstance(error, AssertionError)  # Triton's, if it finds no libcuda

@@ -1,7 +1,7 @@
 """HTTP clients of the daemon and of OpenAI-compatible servers: `Client`, and the asynchronous `ClientConnection`.
 
 They speak HTTP/1.1 with h11, because the large HTTP clients take milliseconds per request. A refusal raises the error
-that the server reports (see `refusals`). A connection that breaks, or cannot be opened, raises EngineGone.
+that the server reports (see `refusals`). A connection that breaks, or cannot be opened, raises EngineDisconnect.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import h11
 import msgspec
 
-from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
 from localdflash.server.address import Address
@@ -152,7 +152,7 @@ class Client:
             return json_object(b"".join(pieces))
 
     def stream(self, target: str, body: Mapping[str, object]) -> Generator[Json, None, None]:
-        """Send a POST request and yield the events of the answer; EngineGone if it breaks off."""
+        """Send a POST request and yield the events of the answer; EngineDisconnect if it breaks off."""
         events = Events()
         with self._exchange("POST", target, body, streams=True) as pieces:
             for piece in pieces:
@@ -162,7 +162,7 @@ class Client:
                     yield (event := _checked(data))
                     if event.get("stop") is True:  # how /infill ends
                         return
-        raise EngineGone(f"{self.address.place} closed the connection during an answer")
+        raise EngineDisconnect(f"{self.address.place} closed the connection during an answer")
 
     def _body(self, method: str, target: str, body: Mapping[str, object] | None = None) -> bytes:
         with self._exchange(method, target, body) as pieces:
@@ -304,7 +304,7 @@ def find() -> Client | None:
     client = Client(Address(path))
     try:
         client.health()
-    except EngineGone:
+    except EngineDisconnect:
         return None
     return client
 
@@ -339,14 +339,14 @@ async def _open(address: Address) -> "tuple[asyncio.StreamReader, asyncio.Stream
 
 @contextmanager
 def broken(place: str) -> Iterator[None]:
-    """Raise EngineGone in place of an error that breaks a connection."""
+    """Raise EngineDisconnect in place of an error that breaks a connection."""
     try:
         yield
     except TimeoutError:
-        raise EngineGone(f"{place} does not respond") from None
+        raise EngineDisconnect(f"{place} does not respond") from None
     except BROKEN as error:
         happened = "cannot be reached" if isinstance(error, ConnectionRefusedError) else "went away"
-        raise EngineGone(f"{place} {happened}: {_reason(error)}") from None
+        raise EngineDisconnect(f"{place} {happened}: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

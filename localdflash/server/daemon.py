@@ -1,7 +1,7 @@
 """The daemon: serves the engines to this user's programs, and optionally over TCP. It never logs prompts or answers.
 
 It exits on a signal or /stop (running answers get `GRACE_SECONDS`; a second signal exits at once), after the idle
-timeout, if no pair can be loaded (the load error is raised), or if a device is lost (DeviceFailed).
+timeout, if no pair can be loaded (the load error is raised), or if a device is lost (DeviceError).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from localdflash.base.errors import DeviceFailed, LocaldflashError
+from localdflash.base.errors import DeviceError, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import limits, process, unix_socket
 from localdflash.server.api.metrics import Metrics
@@ -227,7 +227,7 @@ class Daemon:
 
     def _dead(self) -> BaseException | None:
         if self._engines.failed:
-            return DeviceFailed("the engine lost its device (GPU reset or driver failure); restart the engine")
+            return DeviceError("the engine lost its device (GPU reset or driver failure); restart the engine")
         # A failed load that another load replaces is gone by the next tick.
         before, self._load_error = self._load_error, self._engines.error
         return self._load_error if self._load_error is before else None

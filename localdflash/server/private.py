@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from localdflash.base.errors import EngineGone
+from localdflash.base.errors import EngineDisconnect
 from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import Client
@@ -89,5 +89,5 @@ def _is_ready(path: Path) -> bool:
         return False
     try:
         return Client(Address(path)).health().get("status") == READY
-    except EngineGone:
+    except EngineDisconnect:
         return False

@@ -17,12 +17,12 @@ ERRORS: dict[type[LocaldflashError], tuple[int, str | None]] = {
     errors.ModelBusy: (409, "model_busy"),
     errors.QueueFull: (503, "queue_full"),
     errors.OutOfMemory: (503, "out_of_memory"),
-    errors.DeviceFailed: (503, "device_failed"),
-    errors.EngineGone: (503, "engine_stopped"),
+    errors.DeviceError: (503, "device_failed"),
+    errors.EngineDisconnect: (503, "engine_stopped"),
 }
 _CODES: dict[str | None, type[LocaldflashError]] = {
     **{code: kind for kind, (_, code) in ERRORS.items() if code},
-    **dict.fromkeys(("model_not_found", "model_not_loaded", "model_changed"), errors.ModelNotLoaded),
+    **dict.fromkeys(("model_not_found", "model_not_loaded", "model_changed"), errors.NoLoadedModel),
 }
 
 

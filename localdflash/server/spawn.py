@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from localdflash.base.errors import (
-    DeviceFailed,
-    EngineGone,
+    DeviceError,
+    EngineDisconnect,
     LocaldflashError,
     ModelBusy,
     ModelError,
@@ -37,7 +37,7 @@ READY = "ok"
 PROGRAM = "import sys; from localdflash.cli import main; sys.exit(main())"
 FALLBACK_PAIR = Options.pair  # the embedded pair, used if no other pair is installed
 STARTING, LOADING = "starting", "loading"
-_ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceFailed)}
+_ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceError)}
 
 
 def connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None = None) -> Client:
@@ -47,7 +47,7 @@ def connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None = No
     """
     try:
         return _connect(spec, say, look)
-    except EngineGone:  # the daemon reached its idle timeout in the meantime
+    except EngineDisconnect:  # the daemon reached its idle timeout in the meantime
         return _connect(spec, say, look)
 
 
@@ -146,7 +146,7 @@ def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
     try:
         while (health := client.health()).get("status") != READY:
             waiting.look(loading(health))
-    except EngineGone:
+    except EngineDisconnect:
         return False
     return True
 

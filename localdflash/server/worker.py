@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import psutil
 
-from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files.paths import cache_folder
 from localdflash.code.fim.choices import continue_past_end
 from localdflash.engine.compute_lock import ComputeLock
@@ -261,9 +261,9 @@ class PairWorker:
             self._gate.set_result(None)
 
     async def retire(self) -> None:
-        """Finish the current requests and unload the pair; later requests raise EngineGone."""
+        """Finish the current requests and unload the pair; later requests raise EngineDisconnect."""
         self._loading = _pending()
-        self._loading.set_exception(EngineGone("this model was unloaded: ask again"))
+        self._loading.set_exception(EngineDisconnect("this model was unloaded: ask again"))
         await asyncio.to_thread(self._stop, False)
         self.scheduler = None  # release the pair and its cache: another pair may need the memory
         if not self._gate.done():
@@ -300,7 +300,7 @@ class PairWorker:
         """Run a request and yield its text deltas; see `Answering`. Raise the error that ended the request early."""
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
-            raise EngineGone("this model was unloaded: ask again")
+            raise EngineDisconnect("this model was unloaded: ask again")
         text = AnswerText(spelling(loaded.tokenizer), request.ends, stops, ending)
         answer = Answering(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
         try:

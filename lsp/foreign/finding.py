@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from localdflash.base.errors import EngineGone, LocaldflashError, ModelError, UsageError
+from localdflash.base.errors import EngineDisconnect, LocaldflashError, ModelError, UsageError
 from localdflash.lsp.engine_completer import RETRY_SECONDS, CompletionClient, CompletionSource, DaemonSource
 from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama, model_of
 from localdflash.lsp.foreign.ollama_server import Ollama
@@ -78,7 +78,7 @@ class ServerProbe:
     async def ask(self, target: str, body: Mapping[str, object] | None = None, *, key: bool = False) -> Json | None:
         """Return the JSON object of a GET, or of a POST with a body; None if there is none.
 
-        EngineGone while the server loads its model. UsageError if the request requires a key and `key` is set.
+        EngineDisconnect while the server loads its model. UsageError if the request requires a key and `key` is set.
         """
         status, data = await self._connection.answer("GET" if body is None else "POST", target, body)
         self.denied |= status in DENIED_STATUSES
@@ -90,7 +90,7 @@ class ServerProbe:
             content = None
         content = content if isinstance(content, dict) else None
         if status == 503:
-            raise EngineGone(f"{self.address.place} has no model ready: {error_of(content or {}, status)}")
+            raise EngineDisconnect(f"{self.address.place} has no model ready: {error_of(content or {}, status)}")
         return content if status == 200 else None
 
     def no_key(self) -> UsageError:
@@ -121,7 +121,7 @@ async def find_server(address: Address, model: str) -> CompletionSource:
                 if server := await kind(probe, model):
                     return server
     except TimeoutError:
-        raise EngineGone(f"{address.place} does not answer") from None
+        raise EngineDisconnect(f"{address.place} does not answer") from None
     finally:
         probe.close()
     if probe.denied:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.code.fim.healing import unfinished_word
 from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Reply, Sampling, StreamChunk, decoder
 from localdflash.lsp.foreign.remote_prompt import Marker, PrefixSuffixBuilder, PromptBuilder
@@ -78,7 +78,7 @@ class _LlamaConnection(InfillServer):
         except LocaldflashError:
             model = ""
         if model != self.model:
-            raise EngineGone(f"{self._address.place} is not the same server any more")
+            raise EngineDisconnect(f"{self._address.place} is not the same server any more")
         self._known = time.monotonic()
 
     def _piece(self, said: _LlamaChunk, word: str) -> Piece:

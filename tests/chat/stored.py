@@ -50,7 +50,7 @@ def program(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Run Python with a store's names at hand; it writes what it has done to its stdout. Killed at the end."""
     names = "import sys\nfrom pathlib import Path\n" + "".join(
         f"from localdflash.{module} import {name}\n"
-        for module, name in (("chat.messages", "Message"), ("chat.store", "ChatStore"), ("base.errors", "StoreFailed"))
+        for module, name in (("chat.messages", "Message"), ("chat.store", "ChatStore"), ("base.errors", "StoreError"))
     )
     command = [sys.executable, "-c", names + code, *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -12,7 +12,7 @@ import pytest
 
 from localdflash.base.errors import (
     ContextOverflow,
-    EngineGone,
+    EngineDisconnect,
     LocaldflashError,
     ModelError,
     OutOfMemory,
@@ -153,7 +153,7 @@ async def test_an_engine_that_dies_again_and_again_is_given_up(path: Path) -> No
         found = await ask(answerer)
         assert answerer.stage == "gone"
     assert (found.text, found.done.finish) == ("a", "gone")
-    assert isinstance(found.done.error, EngineGone)
+    assert isinstance(found.done.error, EngineDisconnect)
     assert found.done.numbers["model"] == "scripted"
     assert source.opened == 3
     assert stages == ["starting", "ready", "gone"] * 3

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import EngineGone, UsageError
+from localdflash.base.errors import EngineDisconnect, UsageError
 from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done, ServerInfo
 from localdflash.chat.drafting_comparison import DRAFT_ORDER, MAX_TOKENS, Comparison, compare_drafting
 from localdflash.chat.messages import Message
@@ -81,7 +81,9 @@ def test_another_server_cannot_compare() -> None:
         run(answerer)
 
 
-@pytest.mark.parametrize("end", [AnswerRestart(), Done("gone", {}, EngineGone("it fell over")), Done("cancelled", {})])
+@pytest.mark.parametrize(
+    "end", [AnswerRestart(), Done("gone", {}, EngineDisconnect("it fell over")), Done("cancelled", {})]
+)
 def test_what_disturbs_a_measurement_ends_it(end: AnswerRestart | Done, monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
         yield AnswerPiece("x")
@@ -89,5 +91,5 @@ def test_what_disturbs_a_measurement_ends_it(end: AnswerRestart | Done, monkeypa
 
     answerer = Timed([], [])
     monkeypatch.setattr(answerer, "answer", answer)
-    with pytest.raises(EngineGone):
+    with pytest.raises(EngineDisconnect):
         run(answerer)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import StoreFailed, UsageError
+from localdflash.base.errors import StoreError, UsageError
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
@@ -99,7 +99,7 @@ class Full:
 
         def failing(*arguments: Any) -> Any:
             if self.full:
-                raise StoreFailed("chats.db: the disk is full")
+                raise StoreError("chats.db: the disk is full")
             return work(*arguments)
 
         monkeypatch.setattr(ChatStore, name, failing)

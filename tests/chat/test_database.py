@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.base.errors import LocaldflashError, StoreFailed, StoreLost
+from localdflash.base.errors import LocaldflashError, StoreError, StoreLost
 from localdflash.chat import database
 from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
@@ -100,7 +100,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     store.close()
     with monkeypatch.context() as patch:
         migrated(patch, "ALTER TABLE sessions ADD COLUMN pinned INTEGER", "UPDATE absent SET x = 1")
-        with pytest.raises(StoreFailed, match="no such table: absent"):
+        with pytest.raises(StoreError, match="no such table: absent"):
             opened(path)
     assert "pinned" not in columns(path)
     store = opened(path)
@@ -115,7 +115,7 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     connection.execute("PRAGMA user_version = 7")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreFailed) as caught:
+    with pytest.raises(StoreError) as caught:
         opened(path)
     assert str(caught.value) == (
         f"{path}: version 7, of a newer localdflash: update this one, which reads up to 1, or move the file away"
@@ -266,7 +266,7 @@ def test_a_file_that_another_store_has_open_is_not_taken_from_it(db: Path) -> No
     overwritten(db, 20 * PAGE, b"\xff" * PAGE * 20)
     store = opened(db)
     for _ in range(2):
-        with pytest.raises(StoreFailed, match="damaged; quit every other localdflash and start again"):
+        with pytest.raises(StoreError, match="damaged; quit every other localdflash and start again"):
             store.path(session)
     other.close()
     with pytest.raises(StoreLost):
@@ -281,7 +281,7 @@ def test_a_damaged_search_index_is_made_anew(db: Path) -> None:
     connection.commit()
     connection.close()
     store = opened(db)
-    with pytest.raises(StoreFailed, match=r"search index was damaged and has been made anew; try again$"):
+    with pytest.raises(StoreError, match=r"search index was damaged and has been made anew; try again$"):
         store.sessions("message")
     assert [info.id for info in store.sessions("message 7")] == [session]
     assert len(store.path(session)) == 150
@@ -297,7 +297,7 @@ def test_one_damaged_message_does_not_take_the_other_chats_with_it(db: Path) -> 
     connection.commit()
     connection.close()
     store = opened(db)
-    with pytest.raises(StoreFailed, match=r"^message 2 is damaged and cannot be read$"):
+    with pytest.raises(StoreError, match=r"^message 2 is damaged and cannot be read$"):
         store.path(bad)
     assert (texts(store, good), texts(store, odd)) == (["good"], ["o\ufffdd"])
     assert len(store.sessions()) == 3
@@ -311,7 +311,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(db: Path) -> None:
     with database.reading() as connection:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 5}").fetchall()
-    with pytest.raises(StoreFailed, match=r"chats\.db: the disk is full; free some space$"):
+    with pytest.raises(StoreError, match=r"chats\.db: the disk is full; free some space$"):
         store.add(session, last, Message("user", "x" * 100_000))
     assert texts(store, session) == ["a", "b"]
     store.add(session, last, Message("user", "c"))
@@ -330,7 +330,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, -1))
 try:
     for i in range(1000):
         parent = store.add(session, parent, Message("user", f"{i} " + "word " * 200)).id
-except StoreFailed as error:
+except StoreError as error:
     print(error)
 print([message.text.split()[0] for message in store.path(session)] == [str(n) for n in range(i)], i > 5)
 resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
@@ -344,7 +344,7 @@ def test_places_where_no_file_can_be(tmp_path: Path) -> None:
     (tmp_path / "folder.db").mkdir()
     os.mkfifo(tmp_path / "pipe.db")
     for place in ("file/chats.db", "file/below/chats.db", "folder.db", "pipe.db", "x" * 300 + ".db"):
-        with pytest.raises(StoreFailed) as caught:
+        with pytest.raises(StoreError) as caught:
             opened(tmp_path / place)
         assert len(str(caught.value).splitlines()) == 1
 

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from localdflash.base.errors import LocaldflashError, StoreFailed, UsageError
+from localdflash.base.errors import LocaldflashError, StoreError, UsageError
 from localdflash.chat.chat_export import export_json, export_markdown, write_export
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.chat.messages import Attachment, Message, StepRecord, prompt_text
@@ -138,7 +138,7 @@ def test_a_file_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
     ("name", "kind", "words"),
     [
         ("folder", UsageError, "not a file"),
-        ("absent/chat.md", StoreFailed, "No such file or directory"),
+        ("absent/chat.md", StoreError, "No such file or directory"),
         ("a\x00b", UsageError, "no name"),
     ],
 )
@@ -157,12 +157,12 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from localdflash.chat.chat_export import write_export
-from localdflash.base.errors import StoreFailed
+from localdflash.base.errors import StoreError
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1))
 for overwrite in (False, True):
     try:
         write_export(Path(sys.argv[1 + overwrite]), "x" * 20_000, overwrite=overwrite)
-    except StoreFailed as error:
+    except StoreError as error:
         print(error)
 """
 

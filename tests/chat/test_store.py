@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.base.errors import StoreFailed, UsageError
+from localdflash.base.errors import StoreError, UsageError
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import ChatStore
 from tests.chat.stored import ANSWER, QUESTION, chat, opened, texts
@@ -127,9 +127,9 @@ def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: 
     message = store.path(session)[0]
     store.delete(session)
     chat(store, "b")
-    with pytest.raises(StoreFailed, match="was deleted"):
+    with pytest.raises(StoreError, match="was deleted"):
         store.add(session, message.id, Message("user", "c"))
-    with pytest.raises(StoreFailed, match="was deleted"):
+    with pytest.raises(StoreError, match="was deleted"):
         store.update(message)
     assert [info.excerpt for info in store.sessions()] == ["b"]
 

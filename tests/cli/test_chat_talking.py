@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import EngineGone
+from localdflash.base.errors import EngineDisconnect
 from localdflash.base.files import paths
 from localdflash.chat.answer_sources import NamedServer, SharedDaemon
 from localdflash.chat.messages import Message as StoredMessage
@@ -100,7 +100,7 @@ def test_a_daemon_that_stops_again_and_again_is_an_error(
     talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk, engine = talking(*[Answer.pieces("half", end="cut")] * 3, Answer.of("whole"))
-    with pytest.raises(EngineGone):
+    with pytest.raises(EngineDisconnect):
         talk.ask("one", print)
     assert capsys.readouterr() == ("half\n", f"{ENGINE_RESTARTED}\n" * 2)
     assert "".join(ask(talk, "one")) == "whole"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, OutOfMemory, UsageError
+from localdflash.base.errors import DeviceError, LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.cli import COMMANDS, main
 
 HEAVY = ("torch", "llama_cpp", "numpy", "transformers", "gguf", "jinja2", "huggingface_hub")
@@ -79,7 +79,7 @@ def test_help_imports_no_command() -> None:
         (LocaldflashError("what, where, what to do"), 1, "what, where, what to do"),
         (UsageError("no sense"), 2, "no sense"),
         (OutOfMemory("12 GB do not fit into 8"), 4, "12 GB do not fit into 8"),
-        (DeviceFailed("CUDA error 700"), 5, "CUDA error 700"),
+        (DeviceError("CUDA error 700"), 5, "CUDA error 700"),
         (MemoryError(), 4, "out of memory"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "/x/y"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "output"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.base.errors import DeviceFailed, EngineGone, LocaldflashError, QueueFull
+from localdflash.base.errors import DeviceError, EngineDisconnect, LocaldflashError, QueueFull
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
@@ -269,14 +269,14 @@ def test_a_request_that_fails_leaves_the_engine_alive(
 
 def test_a_lost_device_ends_every_job(pair: Gated) -> None:
     scheduler = Scheduler(pair)
-    pair.error = DeviceFailed("gone")
+    pair.error = DeviceError("gone")
     jobs = [Watched(chat()) for _ in range(3)]
     for watched in jobs:
         scheduler.submit(watched.job)
-    with pytest.raises(DeviceFailed):
+    with pytest.raises(DeviceError):
         scheduler.run()
-    assert all(isinstance(watched.wait().error, DeviceFailed) for watched in jobs)
-    with pytest.raises(EngineGone):
+    assert all(isinstance(watched.wait().error, DeviceError) for watched in jobs)
+    with pytest.raises(EngineDisconnect):
         scheduler.submit(Watched(chat()).job)
 
 

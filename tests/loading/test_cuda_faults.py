@@ -17,7 +17,7 @@ from triton.runtime.errors import OutOfResources
 from localdflash.backends.cuda import cuda_sizes
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.ops import REFERENCES
-from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError, NoDevice, OutOfMemory
+from localdflash.base.errors import DeviceError, LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.loading import automatic, backends
 from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
@@ -169,7 +169,7 @@ def test_a_gpu_that_is_lost_ends_the_process(
     breaks(stage, error)
     monkeypatch.setattr(torch.cuda, "synchronize", lost)
     monkeypatch.setattr(torch.cuda, "empty_cache", lost)
-    with pytest.raises(DeviceFailed) as caught:
+    with pytest.raises(DeviceError) as caught:
         load() if backend == "auto" else load_on_cuda(options)
     assert caught.value.exit_code == 5
     assert str(caught.value).isprintable()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localdflash.backends.cuda import identity
-from localdflash.base.errors import DeviceFailed
+from localdflash.base.errors import DeviceError
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
@@ -197,8 +197,8 @@ def test_ctrl_c_leaves_no_verdict(
 def test_a_gpu_that_is_lost_while_loading_ends_the_process_once(load: Any, say: Say, options: Options) -> None:
     """The process that the supervisor starts next uses another backend."""
     started = say({"kind": "sound"})
-    with pytest.raises(DeviceFailed) as error:
-        load(options, DeviceFailed("the GPU failed (CUDA error: an illegal memory access)"))
+    with pytest.raises(DeviceError) as error:
+        load(options, DeviceError("the GPU failed (CUDA error: an illegal memory access)"))
     assert error.value.exit_code == 5
     backend, notice = load(options)
     assert (backend, f"{FAILED} (the GPU failed (CUDA error: an illegal" in notice) == ("cpu", True)

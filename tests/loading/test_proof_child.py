@@ -10,7 +10,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.base.errors import DeviceFailed, OutOfMemory
+from localdflash.base.errors import DeviceError, OutOfMemory
 from localdflash.loading import child, proof
 from localdflash.loading.proof import Subject, recall
 from localdflash.models.load_options import Options
@@ -30,7 +30,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
 BROKEN: list[tuple[Exception, str]] = [
     (ILLEGAL, "unsound"),
-    (DeviceFailed("the GPU failed"), "unsound"),
+    (DeviceError("the GPU failed"), "unsound"),
     (OutOfResources(120_000, 101_376, "shared memory"), "unsound"),
     (CompilationError("def kernel(): pass", None, "type fp8e4nv not supported"), "unsound"),
     (torch.OutOfMemoryError("CUDA out of memory"), "undecided"),

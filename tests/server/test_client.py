@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from localdflash.base.errors import (
     ContextOverflow,
-    DeviceFailed,
-    EngineGone,
+    DeviceError,
+    EngineDisconnect,
     LocaldflashError,
     ModelError,
-    ModelNotLoaded,
+    NoLoadedModel,
     OutOfMemory,
     QueueFull,
     UsageError,
@@ -139,7 +139,7 @@ def test_a_stream_without_its_end_is_told_apart(answering: Answering) -> None:
     for said in (CHUNKED + chunked(body, []).removesuffix(b"0\r\n\r\n"), EVENTS + body):
         answer = answering(said).stream("/x", {})
         assert next(answer) == {"a": 1}
-        with pytest.raises(EngineGone):
+        with pytest.raises(EngineDisconnect):
             next(answer)
 
 
@@ -201,7 +201,7 @@ async def test_a_connection_is_reused_for_the_next_request_and_opened_anew_where
     assert peers[0] == peers[1] != peers[2] == peers[3]
     connection.close()
     server.close()
-    with pytest.raises(EngineGone, match="cannot be reached"):
+    with pytest.raises(EngineDisconnect, match="cannot be reached"):
         await connection.get("/x")
 
 
@@ -211,11 +211,11 @@ KINDS: list[tuple[int, Any, type[LocaldflashError]]] = [
     (400, "context_length_exceeded", ContextOverflow),
     (400, None, UsageError),
     (400, "unsupported_by_model", ModelError),
-    (404, "model_not_found", ModelNotLoaded),
+    (404, "model_not_found", NoLoadedModel),
     (503, "queue_full", QueueFull),
     (503, "out_of_memory", OutOfMemory),
-    (503, "device_failed", DeviceFailed),
-    (503, "engine_stopped", EngineGone),
+    (503, "device_failed", DeviceError),
+    (503, "engine_stopped", EngineDisconnect),
     (500, "internal_error", LocaldflashError),
     (400, ["?"], UsageError),
 ]
@@ -235,20 +235,20 @@ def test_errors_are_ours(answering: Answering) -> None:
 def test_a_connection_that_breaks(answering: Answering) -> None:
     for said in (b"", b"HTTP/1.1 200", b"SSH-2.0-OpenSSH\r\n\r\n", plain(200, {"a": 1}, "text/event-stream")[:-1]):
         for ask in (lambda c: c.get("/x"), lambda c: list(c.stream("/x", {}))):
-            with pytest.raises(EngineGone, match="the engine went away: ") as caught:
+            with pytest.raises(EngineDisconnect, match="the engine went away: ") as caught:
                 ask(answering(said))
             assert "\n" not in str(caught.value)
-    with pytest.raises(EngineGone, match="the engine does not respond"):
+    with pytest.raises(EngineDisconnect, match="the engine does not respond"):
         answering(Server(b"", stays=True)).health()
 
 
 def test_where_nobody_is(tmp_path: Path) -> None:
-    with pytest.raises(EngineGone, match="the engine went away: No such file"):
+    with pytest.raises(EngineDisconnect, match="the engine went away: No such file"):
         Client(Address(tmp_path / "nothing")).get("/x")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(EngineGone, match=f"^{url} cannot be reached: Connection refused$"):
+        with pytest.raises(EngineDisconnect, match=f"^{url} cannot be reached: Connection refused$"):
             Client(Address.of_url(url)).get("/x")
-    with pytest.raises(EngineGone, match=r"^x went away: Name or service not known$"), module.broken("x"):
+    with pytest.raises(EngineDisconnect, match=r"^x went away: Name or service not known$"), module.broken("x"):
         raise socket.gaierror(-2, "Name or service not known")

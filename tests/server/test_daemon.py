@@ -17,7 +17,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from localdflash.base.errors import DeviceFailed, LocaldflashError, ModelError
+from localdflash.base.errors import DeviceError, LocaldflashError, ModelError
 from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
 from localdflash.engine.host_pair import HostPair
@@ -186,12 +186,12 @@ async def test_a_pair_that_does_not_load(start: Start) -> None:
 
 async def test_a_lost_device(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object) -> None:
-        raise DeviceFailed("CUDA error 700")
+        raise DeviceError("CUDA error 700")
 
     running = await start()
     monkeypatch.setattr(HostPair, "step", lost)
     assert (await running.http.post(CHAT, json=HELLO)).status_code == 503
-    with pytest.raises(DeviceFailed, match="restart the engine"):
+    with pytest.raises(DeviceError, match="restart the engine"):
         await running.task
 
 

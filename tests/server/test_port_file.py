@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from filelock import Timeout
 
-from localdflash.base.errors import EngineGone, LocaldflashError
+from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import file_lock
 from localdflash.base.system.file_lock import process_lock
@@ -56,7 +56,7 @@ def test_a_file_that_nobody_has_locked_is_nobodys(path: Path) -> None:
         path.chmod(0o600)
         assert read_port(path) is None
         assert not is_listening(path)
-        with pytest.raises(EngineGone, match="cannot be reached: Connection refused"):
+        with pytest.raises(EngineDisconnect, match="cannot be reached: Connection refused"):
             Client(Address(path)).get("/ps")
         imposter.settimeout(0.1)
         with pytest.raises(TimeoutError):  # not even a connection came

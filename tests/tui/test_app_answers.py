@@ -9,7 +9,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from localdflash.base.errors import ContextOverflow, EngineGone
+from localdflash.base.errors import ContextOverflow, EngineDisconnect
 from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.tui.app_base import ChatStart
@@ -71,7 +71,7 @@ async def test_what_is_sent_meanwhile_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [EngineGone("the engine went away"), Done("gone", {}, EngineGone("the engine went away"))]
+    "end", [EngineDisconnect("the engine went away"), Done("gone", {}, EngineDisconnect("the engine went away"))]
 )
 async def test_an_engine_that_goes_away(end: object) -> None:
     async with chat(AnswerPiece("It ", STEP), end) as (pilot, app, answerer):
@@ -137,7 +137,7 @@ async def test_a_full_context_is_summarised_on_request() -> None:
 async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
     async with chat() as (pilot, app, answerer):
         await overflow(pilot, app, answerer)
-        script = {"closed": ANSWER, "stopped": [None], "failed": [EngineGone("the engine went away")]}
+        script = {"closed": ANSWER, "stopped": [None], "failed": [EngineDisconnect("the engine went away")]}
         told = {"closed": "not sent", "stopped": "not sent", "failed": "the engine went away"}
         answerer.script = list(script[how])
         await pilot.press("s")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.base.errors import StoreFailed
+from localdflash.base.errors import StoreError
 from localdflash.chat.chat_listing import SessionInfo
 from localdflash.tui.screens.chats_screen import ChatChoice, ChatPicker, Search
 from tests.tui.stage import Stage, dialog, result_of, shown, wait_until
@@ -66,7 +66,7 @@ async def test_an_answer_that_comes_late_is_not_shown_and_enter_waits_for_the_ri
 
 async def test_a_search_that_fails_is_one_line() -> None:
     async def broken(_: str) -> Sequence[SessionInfo]:
-        raise StoreFailed("chats.db: the disk is full: make room")
+        raise StoreError("chats.db: the disk is full: make room")
 
     async with picking(broken) as (pilot, app):
         assert "chats.db: the disk is full: make room" in shown(app)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from localdflash.base.errors import EngineGone
+from localdflash.base.errors import EngineDisconnect
 from localdflash.base.files import paths
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
@@ -23,7 +23,7 @@ def is_ready() -> bool:
     try:
         client = find()
         return client is not None and client.health().get("status") == "ok"
-    except EngineGone:  # between the two
+    except EngineDisconnect:  # between the two
         return False
 
 

@@ -19,7 +19,7 @@ from localdflash.backends.cuda.leaving import Leaving
 from localdflash.backends.cuda.runner import Runner, device_errors
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
-from localdflash.base.errors import ContextOverflow, DeviceFailed, LocaldflashError, UsageError
+from localdflash.base.errors import ContextOverflow, DeviceError, LocaldflashError, UsageError
 from localdflash.engine.accept import accept
 from localdflash.engine.common_prefix import count_common_prefix
 from localdflash.engine.draft import Draft
@@ -315,11 +315,11 @@ class CudaPair:
 
 
 def _arrived(leaving: Leaving) -> None:
-    """Wait until a sequence has left; StateLost if it has not, and DeviceFailed if the GPU is lost with it."""
+    """Wait until a sequence has left; StateLost if it has not, and DeviceError if the GPU is lost with it."""
     try:
         with device_errors():
             leaving.arrived()
-    except DeviceFailed:
+    except DeviceError:
         raise
     except Exception as error:
         raise StateLost(str(error).partition("\n")[0] or type(error).__name__) from error

@@ -18,7 +18,7 @@ from localdflash.backends.cuda.gpus import Gpu, place
 from localdflash.backends.cuda.ops import KERNELS, Ops
 from localdflash.backends.cuda.runner import device_errors
 from localdflash.backends.cuda.stepper import Stepper
-from localdflash.base.errors import DeviceFailed, OutOfMemory
+from localdflash.base.errors import DeviceError, OutOfMemory
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import NO_DRAFTER, Fit
@@ -77,7 +77,7 @@ def _load(
 
 
 def _close(pair: CudaPair) -> None:
-    with suppress(DeviceFailed), device_errors():
+    with suppress(DeviceError), device_errors():
         pair.close()
         give_back()
 

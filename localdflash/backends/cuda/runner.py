@@ -1,7 +1,7 @@
 """Runner of the sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
 
 A graph is captured for each number of attention chunks. A step's record is copied to pinned memory, with an event to
-wait for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceFailed`.
+wait for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceError`.
 """
 
 import os
@@ -17,7 +17,7 @@ from localdflash.backends.cuda.device import on
 from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back, new_stage
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import Stepper, Way
-from localdflash.base.errors import DeviceFailed, LocaldflashError
+from localdflash.base.errors import DeviceError, LocaldflashError
 from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
 from localdflash.kernels.cuda.launch import KernelLaunch, withheld
 from localdflash.kernels.cuda.split_k import MOST_TILES
@@ -216,7 +216,7 @@ def chunks(length: int, slots: int) -> int:
 
 @contextmanager
 def device_errors() -> Iterator[None]:
-    """CUDA errors that stick to the process, so that every later call has them too, as `DeviceFailed`."""
+    """CUDA errors that stick to the process, so that every later call has them too, as `DeviceError`."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -225,7 +225,7 @@ def device_errors() -> Iterator[None]:
         if "CUDA" not in str(error) or not _is_lost():
             raise
         first = str(error).splitlines()[0]
-        raise DeviceFailed(f"the GPU failed and this process cannot use it any more ({first}); start again") from error
+        raise DeviceError(f"the GPU failed and this process cannot use it any more ({first}); start again") from error
 
 
 def _is_lost() -> bool:

@@ -28,7 +28,7 @@ if sys.platform == "win32":
     _AT = 1 << 30  # the byte that is locked: beyond the content, which Windows would keep others from reading
     _AT_ONCE, _EXCLUSIVE, _HELD = 1, 2, 33  # LOCKFILE_FAIL_IMMEDIATELY, LOCKFILE_EXCLUSIVE_LOCK, ERROR_LOCK_VIOLATION
 
-    class _Overlapped(ctypes.Structure):
+    class _OverlappedIo(ctypes.Structure):
         """`OVERLAPPED`."""
 
         _fields_ = (
@@ -48,7 +48,7 @@ if sys.platform == "win32":
 
         A change gives up the lock first. OSError where the file system has no locks.
         """
-        handle, place = msvcrt.get_osfhandle(file), ctypes.byref(_Overlapped(offset=_AT))
+        handle, place = msvcrt.get_osfhandle(file), ctypes.byref(_OverlappedIo(offset=_AT))
         _kernel.UnlockFileEx(handle, 0, 1, 0, place)
         if _kernel.LockFileEx(handle, _AT_ONCE | (0 if shared else _EXCLUSIVE), 0, 1, 0, place):
             return True

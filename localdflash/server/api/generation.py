@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localdflash.base.errors import EngineGone
+from localdflash.base.errors import EngineDisconnect
 from localdflash.engine.generate import Request
 from localdflash.engine.pair import Step
 from localdflash.engine.sampling import Constraint, SampledToken
@@ -186,7 +186,7 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             if worker.taken:
                 told = f"{worker.called} made room for another chat's model"
                 raise ApiError(503, told, code="model_taken", Retry_After="1")
-            raise EngineGone("the engine stops: ask again")  # nobody else cancels while somebody listens
+            raise EngineDisconnect("the engine stops: ask again")  # nobody else cancels while somebody listens
         rest = lines.finish()
         choice.text += rest
         reason = {"context": "length", "": "cancelled"}.get(request.finish_reason, request.finish_reason)

@@ -10,7 +10,7 @@ from triton.compiler.errors import CompilationError
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.runner import device_errors
 from localdflash.base import extras
-from localdflash.base.errors import DeviceFailed, NoDevice
+from localdflash.base.errors import DeviceError, NoDevice
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 
@@ -97,7 +97,7 @@ def test_whatever_breaks_while_it_loads_another_backend_runs_the_pair(
 def test_a_sticky_error_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: raise_(error))
-    with pytest.raises(DeviceFailed, match=r"the GPU failed.*start again") as caught, device_errors():
+    with pytest.raises(DeviceError, match=r"the GPU failed.*start again") as caught, device_errors():
         raise error
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import EngineGone, LocaldflashError, UsageError
+from localdflash.base.errors import EngineDisconnect, LocaldflashError, UsageError
 from localdflash.lsp.engine_completer import DaemonSource
 from localdflash.lsp.foreign import finding as module
 from localdflash.lsp.foreign import llama_server as llama_module
@@ -59,7 +59,7 @@ async def test_llama_server_gets_our_prompt_if_its_markers_are_known(answers: di
 async def test_llama_server_that_still_loads_says_so() -> None:
     loading = Said({"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}, 503)
     error = await refused({"/props": loading, "/ps": loading})
-    assert isinstance(error, EngineGone)
+    assert isinstance(error, EngineDisconnect)
     assert str(error).endswith("has no model ready: Loading model")
 
 
