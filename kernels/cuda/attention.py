@@ -9,7 +9,7 @@ With a window W a row of a chain sees positions above start + t - W only, one of
 
 The context is cut into chunks at absolute positions, one program per chunk and key/value head, which serves all rows
 and query heads that share the head. A row therefore sums in one order, however many rows are live and programs are
-launched: a verified row is bit for bit what plain decoding computes there. The cache holds finite values only (see
+launched: a verified row has the bits of autoregressive decoding. The cache holds finite values only (see
 `cache`), so that a slot with weight zero adds nothing; slots past the block are never read.
 """
 
@@ -51,7 +51,7 @@ HALVES_OF_E4M3 = tl.constexpr("""{
 
 
 class Scratch:
-    """What chunks leave for the merge: allocated once, for the largest shape and context, and shared by all layers.
+    """Partial results of chunks for the merge: allocated once for the largest shape and context, shared by all layers.
 
     `partial`: weighted sums of values, float32 [HKV, chunks, 16 G, D]; `stats`: largest score and sum of weights,
     float32 [HKV, chunks, 2, 16 G]; both flat. `counter` int32 [HKV] holds zero between launches.

@@ -1,4 +1,4 @@
-"""How a kernel is launched here: on a GPU, or in Triton's interpreter, which lacks inline assembly and PDL.
+"""Kernel launches: on a GPU, or in Triton's interpreter, which lacks inline assembly and PDL.
 
 Programmatic dependent launch (PDL) lets a kernel start while its predecessor drains. A kernel so launched must call
 `wait` before it touches anything that a predecessor wrote, and every kernel of a chain must wait.

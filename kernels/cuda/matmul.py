@@ -156,7 +156,7 @@ def _dot4(a, w0, w1, w2, w3, acc, R: tl.constexpr):
 
 @triton.jit
 def _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R: tl.constexpr):
-    """The same with a scale [BN] for each tile, which would not fit into float16 weights exactly."""
+    """Add four products with a scale [BN] for each tile, which would not fit into float16 weights exactly."""
     acc = tl.fma(tl.dot(tl.load(a), w0), s0[None, :], acc)
     acc = tl.fma(tl.dot(tl.load(a + R), w1), s1[None, :], acc)
     acc = tl.fma(tl.dot(tl.load(a + 2 * R), w2), s2[None, :], acc)
@@ -251,7 +251,7 @@ def switches(planes: Planes) -> dict[str, Any]:
 
 
 def tiles_of(a: Tensor) -> int:
-    """How many tiles of 16 rows the activations [16, K] or [T, 16, K] of a launch are: what TILES is compiled for."""
+    """Return the number of tiles of 16 rows in activations [16, K] or [T, 16, K]: the constant TILES."""
     return a.shape[0] if a.ndim == 3 else 1
 
 

@@ -20,7 +20,7 @@ COMPILED = tl.constexpr(ASM)
 
 @dataclass(frozen=True)
 class Norm:
-    """What a consumer needs to finish the norm of its input, a row of `size` values."""
+    """Inputs of a consumer that finishes the norm of its input, a row of `size` values."""
 
     squares: Tensor  # float32 [parts, 16], or [T, parts, 16] of T tiles of rows
     before: Tensor  # of that shape: the squares whose rstd is already in the input
@@ -56,7 +56,7 @@ def rstd(squares_ptr, P: tl.constexpr, H, eps, BM: tl.constexpr = 16, BACK: tl.c
 
 @triton.jit
 def norm_factor(squares_ptr, before_ptr, P: tl.constexpr, H, eps, BACK: tl.constexpr = 0):
-    """What a consumer multiplies its accumulator rows by, float32 [16]; P = 0 stands for no norm; BACK: see `rstd`."""
+    """Return the factors of a consumer's accumulator rows, float32 [16]; P = 0: no norm; BACK: see `rstd`."""
     if P == 0:
         return tl.full((16,), 1.0, tl.float32)
     else:  # noqa: RET505 (a branch not taken must not be compiled)

@@ -28,7 +28,7 @@ PART = 128  # groups that `_draw` reads at once
 
 @dataclass(frozen=True)
 class SampleScratch:
-    """What the kernels hand on, for one vocabulary; `seen` is zero between launches."""
+    """Scratch memory between the sampling kernels, for one vocabulary; `seen` is zero between launches."""
 
     seen: Tensor  # int32 [16, cdiv(V, 32)]
     peaks: Tensor  # float32 [16, groups]: the largest logit of every group

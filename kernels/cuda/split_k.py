@@ -25,7 +25,7 @@ AT_ONCE = 256  # counters that one store sets
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How a GEMM is cut: `tiles` of BN columns, each by SPLIT_K programs, with the launch options that go with it."""
+    """Division of a GEMM: `tiles` of BN columns, each by SPLIT_K programs, with the launch options that go with it."""
 
     tiles: int
     BN: int

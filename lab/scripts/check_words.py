@@ -30,7 +30,14 @@ PARTICIPLES = {
 NOUNS = {"Speed", "Seed", "Need", "Feed", "Shared", "Embed"}  # end like participles
 RIDDLES = ("What", "Whether", "Who", "How", "The same", "Those")
 PHRASES = (
-    *("keys and values", "plain decoding", "decodes plainly", "a lone row", "tokens a verify", "foreign server"),
+    *(
+        "cache of keys and values",
+        "plain decoding",
+        "decodes plainly",
+        "a lone row",
+        "tokens a verify",
+        "foreign server",
+    ),
     *("is told of", "counts apart", "who drafts", "goes on as", "as it comes", "in turn with", "of its own accord"),
     *("makes no sense", "has peace", "first text"),
 )

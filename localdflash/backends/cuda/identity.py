@@ -1,4 +1,4 @@
-"""What a verdict on the engine is about: the GPU and its driver, the libraries that make its code, a pair's shapes."""
+"""Subject of a check: the GPU and its driver, the libraries that generate its code, the pair's shapes."""
 
 import re
 from importlib.metadata import version

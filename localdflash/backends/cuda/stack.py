@@ -31,7 +31,7 @@ TILE = 128
 
 @dataclass(frozen=True)
 class SharedBuffers:
-    """What every launch needs: scratch memory of the split reductions."""
+    """Scratch memory of split reductions, shared by all launches."""
 
     workspace: SplitWorkspace
     scratch: attention.Scratch
@@ -40,7 +40,7 @@ class SharedBuffers:
 
 @dataclass(frozen=True)
 class Mask:
-    """What rows see of each other and of the context; see localdflash.kernels.cuda.attention."""
+    """Attention mask: a chain or a block, with its window; see localdflash.kernels.cuda.attention."""
 
     kind: str = "chain"
     block: int = ROWS
@@ -68,7 +68,7 @@ class MixtureBuffers:
 
 
 class ConvolutionBuffers:
-    """What stands between a sublayer with convolutions and the residual stream."""
+    """Buffers between a sublayer with convolutions and the residual stream."""
 
     def __init__(self, convolution: Convolution, device: torch.device, dtype: torch.dtype) -> None:
         hidden = convolution.base.shape[2]
@@ -106,7 +106,7 @@ class Buffers:
         self.squares = squares.unbind()
 
     def one(self, tile: int) -> "Buffers":
-        """Those of one tile."""
+        """Return the buffers of one tile."""
         found = copy(self)
         for name in ("x", "hidden", "hidden_sums", "q", "heads", "heads_sums", "mlp", "mlp_sums"):
             setattr(found, name, getattr(self, name)[tile])
@@ -217,7 +217,7 @@ class Stack:
         self.ops.head(b.hidden, b.hidden_sums, planes, self.final_norm, choice, scratch, logits=logits, **options)
 
     def _enter(self, b: Buffers, convolution: Convolution | None, norm: Norm) -> tuple[Tensor, Tensor, Norm | None]:
-        """What a sublayer reads, its sums, and the norm that it has to finish."""
+        """Return a sublayer's input, its sums, and the norm that the sublayer has to finish."""
         ops = self.ops
         if not convolution:
             return b.hidden, b.hidden_sums, norm

@@ -28,7 +28,7 @@ from localdflash.kernels.cuda.split_k import MOST_TILES
 
 @dataclass(frozen=True)
 class Slots:
-    """What the drafter's head left of a block, and where its tokens go."""
+    """Outputs of the drafter's head for a block, and the destination of its tokens."""
 
     logits: Tensor | None  # float32 [16, rows of the head]; None: its choice is final
     ids: Tensor | None  # int32 [rows of a short head]

@@ -1,4 +1,4 @@
-"""How the installed llama-cpp-python was built, read from its file names without loading it."""
+"""Build options of the installed llama-cpp-python, read from its file names without loading it."""
 
 import os
 from collections.abc import Collection

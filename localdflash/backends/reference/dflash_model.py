@@ -58,7 +58,7 @@ class ConvolvedLayer(Layer):
 
 
 class MarkovHead(nn.Module):
-    """How likely tokens become, or unlikely, behind another one."""
+    """Low-rank bias of the logits by the token before (DSpark)."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class MarkovHead(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    """How likely it is that the target agrees with a slot, if it agrees with those before."""
+    """Probability that the target accepts a slot, given that it accepted the slots before (DSpark)."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class ConfidenceHead(nn.Module):
 
 
 class CandidateSelector(nn.Module):
-    """How well candidates go with the token before them, at a slot."""
+    """Score of a slot's candidates by the token before them (DFlash 2)."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class DFlash(nn.Module):
 
 
 def block_mask(config: DFlashConfig, layer: int, start: int, rows: int, context: Tensor) -> Tensor | None:
-    """What a layer's block rows at start... may see of context keys at positions [C] and of each other; None: all."""
+    """Return the mask of a layer's block rows over context keys at positions [C] and each other; None: no mask."""
     sliding, causal = config.is_sliding(layer), config.is_causal(layer)
     if not sliding and not causal:
         return None

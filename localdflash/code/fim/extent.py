@@ -1,4 +1,4 @@
-"""How far a completion may go, by the code around the cursor: to the end of the line, the statement or the block.
+"""Extent of a completion by the code around the cursor: to the end of the line, the statement or the block.
 
 `x = f|` goes to the end of the statement, over several lines while a bracket is open. `def f(a):|` and an empty line go
 to the end of the block by its indentation, or of the next group of statements. `x = |(a, b)` ends with its line,

@@ -19,7 +19,7 @@ MIN_NAME_CHARS = 3  # of a name that one example is enough for
 _NAMING = {"attribute", "property", "function", "type", "constructor", "field"}
 
 
-class _Step(NamedTuple):
+class _PathStep(NamedTuple):
     """Step from a node to one below it: a field name or child number, and the type there."""
 
     field: str | int
@@ -29,7 +29,7 @@ class _Step(NamedTuple):
 class EditPattern(NamedTuple):
     """Repeatable edit: the path to the node, its old and new text, and the text put around it (or None)."""
 
-    path: tuple[_Step, ...]
+    path: tuple[_PathStep, ...]
     old: str
     new: str
     around: tuple[str, str] | None
@@ -135,24 +135,26 @@ def _is_telling(edit: _Edit) -> bool:
     return is_name and step.field in _NAMING
 
 
-def _path(statement: Node, node: Node) -> tuple[_Step, ...]:
+def _path(statement: Node, node: Node) -> tuple[_PathStep, ...]:
     steps = []
     while node != statement and node.parent is not None:
         steps.append(_step(node.parent, node))
         node = node.parent
-    return (_Step(0, statement.type), *reversed(steps))
+    return (_PathStep(0, statement.type), *reversed(steps))
 
 
-def _step(parent: Node, node: Node) -> _Step:
+def _step(parent: Node, node: Node) -> _PathStep:
     number = next(number for number, child in enumerate(parent.children) if child == node)
     named = parent.field_name_for_child(number)
     if named and parent.child_by_field_name(named) == node:
-        return _Step(named, node.type)
+        return _PathStep(named, node.type)
     last = number == parent.child_count - 1 and number > 0
-    return _Step(-1 if last else number, node.type)  # the last child of a list is the last one of a longer list, too
+    return _PathStep(
+        -1 if last else number, node.type
+    )  # the last child of a list is the last one of a longer list, too
 
 
-def _find(node: Node, path: tuple[_Step, ...]) -> Node | None:
+def _find(node: Node, path: tuple[_PathStep, ...]) -> Node | None:
     for step in path[1:]:
         if isinstance(step.field, str):
             below = node.child_by_field_name(step.field)

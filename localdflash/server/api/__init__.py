@@ -1,1 +1,1 @@
-"""What the daemon answers over HTTP: OpenAI's requests, Anthropic's, llama-server's, and its own."""
+"""HTTP API of the daemon: OpenAI's, Anthropic's, llama-server's and its own requests."""

@@ -26,7 +26,7 @@ class DocumentBlock(Struct, tag="document"):
 
 
 class ThinkingBlock(Struct, tag="thinking"):
-    """What was thought before an answer."""
+    """Reasoning before an answer."""
 
     thinking: str
 
@@ -44,7 +44,7 @@ class ToolUseBlock(Struct, tag="tool_use"):
 
 
 class ToolResultBlock(Struct, tag="tool_result"):
-    """What a call has brought."""
+    """Result of a tool call."""
 
     tool_use_id: str
     content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
@@ -85,7 +85,7 @@ class Thinking(Struct):
 
 
 class OutputConfig(Struct):
-    """How an answer is written."""
+    """Output format of an answer."""
 
     effort: Effort | None = None
     format: ResponseFormat | None = None
@@ -125,14 +125,14 @@ class CallItem(Struct, tag="function_call"):
 
 
 class OutputItem(Struct, tag="function_call_output"):
-    """What a call has brought."""
+    """Result of a tool call."""
 
     call_id: str
     output: str | list[TextPart]
 
 
 class ReasoningItem(Struct, tag="reasoning"):
-    """What was thought before an answer; encrypted thoughts can be read by their author only."""
+    """Reasoning before an answer; only its author can read encrypted reasoning."""
 
     summary: list[TextPart] | None = None
     content: list[TextPart] | None = None
@@ -160,13 +160,13 @@ class NamedChoice(Struct):
 
 
 class TextConfig(Struct):
-    """How an answer is written."""
+    """Output format of an answer."""
 
     format: ResponseFormat | None = None
 
 
 class Reasoning(Struct):
-    """How much is thought."""
+    """Reasoning effort."""
 
     effort: Effort | None = None
 

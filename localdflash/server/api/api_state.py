@@ -1,4 +1,4 @@
-"""What the handlers share: the engine, the metrics, and the grammars of the loaded pair."""
+"""State shared by the handlers: the engine, the metrics, and the grammars of the loaded pair."""
 
 import asyncio
 import time

@@ -65,7 +65,7 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
 
 @dataclass
 class _AnswerProgress:
-    """What is known of one answer: its place among the different ones, and how sure its tokens were."""
+    """Progress of one answer: its index among the choices, and the probabilities of its tokens."""
 
     index: int = 0
     logprob: float = 0.0

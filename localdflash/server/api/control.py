@@ -1,4 +1,4 @@
-"""What the engine is and does, and how to change it: models, props, health, metrics, ps; load and stop."""
+"""Endpoints about the engine: models, props, health, metrics, ps, load and stop."""
 
 import asyncio
 import os

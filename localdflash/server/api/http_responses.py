@@ -48,7 +48,7 @@ def bad(param: str, what: str) -> ApiError:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return what a client is told of this error; nothing of one that we did not expect."""
+    """Return the error for the client; an unexpected error reveals nothing."""
     match error:
         case ApiError():
             return error

@@ -70,7 +70,7 @@ class TextPart(Struct):
 
 
 class CalledFunction(Struct):
-    """What a call of a tool calls; the arguments are JSON."""
+    """Name and JSON arguments of a tool call."""
 
     name: str
     arguments: str = "{}"

@@ -1,1 +1,1 @@
-"""What the CUDA engine must show on a machine before it is trusted there: `stages` of checks over a loaded pair."""
+"""First-load checks of the CUDA engine: `stages` over a loaded pair, before the engine is trusted on a machine."""

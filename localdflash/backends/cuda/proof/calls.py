@@ -27,7 +27,7 @@ def bound(op: Callable[..., None], given: tuple[Any, ...], named: Mapping[str, A
 
 
 def copied(arguments: Arguments, device: torch.device | None = None) -> Arguments:
-    """The same values in memory of their own, here or on another device; scratch and weights stay shared here."""
+    """Return copies of the arguments, here or on another device; scratch and weights stay shared on this device."""
     return {name: value if name in SCRATCH else _copy(value, device) for name, value in arguments.items()}
 
 

@@ -151,7 +151,7 @@ def beside_references(stepper: Stepper, watch: Watch) -> Ops:
 
 
 def _run_twice(place: str, op: Op, arguments: Arguments) -> dict[str, Tensor]:
-    """What the operation leaves, the same in two runs; an error on the device is seen where the results are."""
+    """Return an operation's results after two runs; Unsound if their bits differ or the device reports an error."""
     twin = copied(arguments)
     try:
         op(**twin)
@@ -201,7 +201,7 @@ def _is_tie(got: dict[str, Tensor], want: dict[str, Tensor]) -> bool:
 
 
 class Rows:
-    """What every operation of the target left in one row, call by call, as bits to compare."""
+    """Results of every operation of the target in one row, call by call, as bits to compare."""
 
     def __init__(self, stepper: Stepper, row: int, slot: int) -> None:
         self.found: list[tuple[str, dict[str, Tensor]]] = []

@@ -55,7 +55,7 @@ class _Proof:
 
     @property
     def stepper(self) -> Stepper:
-        """What lies on the device."""
+        """Return the pair's stepper, which owns the device's buffers."""
         return self.pair.stepper
 
     def operations(self) -> None:
@@ -100,7 +100,7 @@ class _Proof:
         return logits
 
     def rows(self) -> None:
-        """A row of a verify has the bits that plain decoding gives it, in whatever row and beside whatever draft."""
+        """Check that a verify batch gives a token the bits of autoregressive decoding, in any row, next to any draft."""
         first = len(self.ids) - ROWS - 1
         self.stepper.set_sampling(*DRAWING)  # so that the head leaves its logits
         for place in PLACES:
@@ -151,7 +151,7 @@ class _Proof:
         self.pair.set_documents([])
 
     def sampled_texts(self) -> None:
-        """The same of drawn tokens, on the device and on the host."""
+        """Check that drafts do not change sampled texts, on the device and on the host."""
         for params in (WARM, COUNTED):
             plain = self._text("plain", SAMPLED, params)
             for way in self._ways:
@@ -164,7 +164,7 @@ class _Proof:
         return [token for step in generate(pair, request) for token in step.tokens]
 
     def graphs(self) -> None:
-        """What replays is what the launches do that it was made of."""
+        """Check that replayed graphs leave the bits of the launches they were captured from."""
         for way in self._ways:
             with self._begun():
                 self._replay(way, len(self.ids) - 1)
