@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Step:
+class ScriptStep:
     """One event of an answer, `wait` seconds after the one before. All its tokens but the last were drafted."""
 
     text: str
@@ -38,7 +38,7 @@ class Answer:
     Improper ends: the connection closes ("cut"), an error ("error"), nothing more ("hang"), no event ("garbage").
     """
 
-    steps: Sequence[Step] = ()
+    steps: Sequence[ScriptStep] = ()
     end: Literal["stop", "length", "cut", "error", "hang", "garbage"] = "stop"
     status: int = 200
     message: str = ""
@@ -51,18 +51,18 @@ class Answer:
         groups = ["".join(spelled[at : at + size]) for at in range(0, len(spelled), size)]
         pause = size / rate if rate else 0.0
         drafters = ("dflash", "lookup", "none")
-        steps = [Step(part, pause + first * (not at), drafters[at % 3]) for at, part in enumerate(groups)]
+        steps = [ScriptStep(part, pause + first * (not at), drafters[at % 3]) for at, part in enumerate(groups)]
         return cls(steps, **rest)
 
     @classmethod
     def pieces(cls, *texts: str, wait: float = 0.0, **rest: Any) -> Self:
         """An answer in exactly these pieces, `wait` seconds apart."""
-        return cls([Step(text, wait) for text in texts], **rest)
+        return cls([ScriptStep(text, wait) for text in texts], **rest)
 
     @classmethod
     def read(cls, told: Json) -> Self:
         """An answer from what `asdict` made."""
-        return cls(**{**told, "steps": [Step(**step) for step in told["steps"]]})
+        return cls(**{**told, "steps": [ScriptStep(**step) for step in told["steps"]]})
 
 
 def tokens(text: str) -> list[str]:

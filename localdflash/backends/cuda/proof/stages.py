@@ -100,7 +100,7 @@ class _Proof:
         return logits
 
     def rows(self) -> None:
-        """Check that a verify batch gives a token the bits of autoregressive decoding, in any row, next to any draft."""
+        """Check that a verify batch gives a token the bits of autoregressive decoding, in any row, with any draft."""
         first = len(self.ids) - ROWS - 1
         self.stepper.set_sampling(*DRAWING)  # so that the head leaves its logits
         for place in PLACES:
