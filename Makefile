@@ -102,6 +102,7 @@ fuzz: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PYTHONPATH=$(CURDIR) $(BIN)/python -P lab/scripts/check_words.py
 	# mypy must see the packages where they are installed: localdflash.kernels is kernels/ in the source tree.
 	rm -rf $(TYPED) && mkdir -p $(TYPED)/localdflash
 	ln -s $(CURDIR)/localdflash/* $(CURDIR)/kernels $(CURDIR)/lab $(CURDIR)/tui $(CURDIR)/lsp $(TYPED)/localdflash

@@ -1,4 +1,4 @@
-"""What every test gets: folders of its own, no network beyond this machine, Triton's interpreter for the kernels."""
+"""Fixtures of every test: its own folders, no network beyond this machine, Triton's interpreter for the kernels."""
 
 import os
 import signal

@@ -14,7 +14,7 @@ import pytest
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat_command import chats_file
-from localdflash.lab.scripts.support.scripted_answers import Answer, Step
+from localdflash.lab.scripts.support.scripted_answers import Answer, ScriptStep
 from localdflash.lab.scripts.support.terminal import Terminal
 from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.support.chats import Scene, ask, scene
@@ -87,7 +87,7 @@ def errors(chats: Scene) -> Terminal:
 def drafters(chats: Scene) -> Terminal:
     terminal = start(chats)
     terminal.press("f3")
-    chats.answers(Answer([Step(f"word {number} ", 0.0, group) for number, group in enumerate(grouped(2))]))
+    chats.answers(Answer([ScriptStep(f"word {number} ", 0.0, group) for number, group in enumerate(grouped(2))]))
     ask(terminal, "go", "word 9")
     return terminal
 

@@ -1,4 +1,4 @@
-"""What the CPU engine computes, in torch: the reference decoder with activations and cache rounded as the engine does.
+"""Oracle of the CPU engine in torch: the reference decoder with activations and cache rounded as the engine does.
 
 Weights are the file's; every product sees its input in groups of 32 as 8-bit codes times a scale, keys and values are
 float16, the rest is float32. The engine may differ where a last bit tips a code over: that is small, not zero.

@@ -121,7 +121,7 @@ def drafts_of(case: Case, folder: Path, team: ThreadPool) -> list[Draft]:
 def test_drafts_do_not_depend_on_the_processor(
     variant: str, tiny_pair: Path, tmp_path: Path, new_team: NewPool
 ) -> None:
-    """The same on every instruction set; with other numbers of threads confidence differs in its last bits."""
+    """Drafts are equal on every instruction set; with other numbers of threads confidence differs in its last bits."""
     case = Case(variant, tiny_pair / "target.gguf")
     best, *others = (drafts_of(case, tmp_path, new_team(2, name)) for name in SETS)
     assert all(drafts == best for drafts in others)

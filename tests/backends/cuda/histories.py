@@ -119,7 +119,7 @@ class Broken(RuntimeError):
 
 @dataclass
 class History:
-    """What is done to a pair, and what is known about it."""
+    """Sequence of actions on a pair, and the expected state."""
 
     world: World
     random: random.Random

@@ -21,7 +21,7 @@ on_each = pytest.mark.parametrize("chip", [86, 120])
 
 @cache
 def compiled(chip: int) -> dict[str, Facts]:
-    """What is known of each pair."""
+    """Facts about each compiled pair."""
     found: dict[str, dict[str, Facts]] = facts_of("tests.kernels.cuda.aot.whole_pair", chip)
     return found[str(chip)]
 
@@ -52,13 +52,13 @@ def test_every_kernel_waits_for_its_predecessor(chip: int) -> None:
 
 @on_each
 def test_a_sequence_is_launches_alone(chip: int) -> None:
-    """What torch allocates or copies while a graph is captured would be gone, or stale, when it is replayed."""
+    """Allocations and copies of torch during capture would be gone or stale at replay."""
     assert [pair["others"] for pair in compiled(chip).values()] == [[]] * 4
 
 
 @on_each
 def test_variants_are_those_that_triton_compiles(chip: int) -> None:
-    """What is compiled at load is told apart by rules of our own; one variant more or less would be compiled later."""
+    """Our own rules tell variants apart at load; a missing one would be compiled during an answer."""
     for pair in compiled(chip).values():
         ours, together = pair["variants"]
         assert ours == together == len(pair["kernels"])

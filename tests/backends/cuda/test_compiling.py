@@ -60,7 +60,7 @@ def noting(name: str, launched: set[Hashable]) -> Callable[..., None]:
 
 
 def at_load(pair: CudaPair, ways: tuple[Way, ...]) -> list[KernelLaunch]:
-    """What the runner compiles: it must not be noted, and nothing must be computed."""
+    """Return the launches that the runner compiles; none is recorded and nothing is computed."""
     stacks = [pair.stepper.stack, *([pair.stepper.block.stack] if pair.stepper.block else [])]
     with pytest.MonkeyPatch.context() as patch:
         for part in (pair.stepper, *stacks):

@@ -76,7 +76,7 @@ def torch_drafter(target: Path, drafter: Path) -> DFlashDrafter:
 
 
 def block(pair: CudaPair, taps: Tensor) -> list[int]:
-    """What is proposed behind a context of these taps [n, width]."""
+    """Return the tokens proposed after a context of these features [n, width]."""
     stepper, length = pair.stepper, len(taps)
     assert stepper.block
     stepper.block.ring.ring[:length] = taps / 16
@@ -160,7 +160,7 @@ PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
     params=["dense f16", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("dense int8", "experts"))],
 )
 def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CudaPair, CudaPair]:
-    """The same pair with the kernels, and in float32."""
+    """A pair with kernels, and in float32."""
     folder = tmp_path_factory.mktemp("tiny")
     shape = replace(SHAPE, **EXPERTS) if request.param == "experts" else SHAPE
     target, drafter = write_target(folder / "target.gguf", shape), write_drafter(folder, shape)

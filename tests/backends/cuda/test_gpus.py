@@ -95,7 +95,7 @@ class Sizes:
 
 
 def rooms(*free: int) -> tuple[Callable[[torch.device], MemoryBudget], list[int]]:
-    """What is free on each, and which were asked."""
+    """Free memory of each GPU, and the list of queried ones."""
     asked = list[int]()
 
     def measure(device: torch.device) -> MemoryBudget:

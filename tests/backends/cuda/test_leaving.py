@@ -41,7 +41,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def is_right(world: World, prompt: list[int]) -> bool:
-    """Return whether what follows the prompt is what plain decoding gives."""
+    """Return whether the continuation is that of autoregressive decoding."""
     world.pair.step(Sampler(SamplingParams()), 16)
     return world.pair.ids[len(prompt) :] == world.right(world.pair.ids, len(prompt), SamplingParams())
 

@@ -160,7 +160,7 @@ def test_logits_that_are_no_numbers_fail_the_request_and_nothing_else(drafting: 
 
 
 def simulate(tokens: dict[Way, int], ms: dict[Way, float], steps: int = 2000) -> tuple[dict[Way, int], float]:
-    """How often each way was taken when it commits so many tokens, and tokens a millisecond over all of it."""
+    """Return how often each mode was chosen, given its tokens per step, and the tokens per millisecond overall."""
     ways, taken, spent, got = Ways(dict(ms)), dict.fromkeys(ms, 0), 0.0, 0
     for _ in range(steps):
         way = ways.choose()

@@ -1,4 +1,4 @@
-"""How far the cache of recurrent layers goes back: whatever was done, what comes next is what would come anew."""
+"""Rollback of recurrent layers: after any history the continuation is that of a fresh sequence."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -70,7 +70,7 @@ def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class Text:
-    """What was committed: ids, with taps that belong to their places."""
+    """Committed ids, with the features of their positions."""
 
     def __init__(self, width: int) -> None:
         self._all = np.random.default_rng(1).normal(size=(CONTEXT, width)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What PTX's scalar instructions compute, on numpy arrays that hold a register of every thread."""
+"""PTX's scalar instructions, on numpy arrays that hold a register of every thread."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What FP4 matrix instructions with block scales multiply: m16n8k64 of e2m1, as PTX lays it out over a warp.
+"""FP4 matrix instructions with block scales: m16n8k64 of e2m1, as PTX lays it out over a warp.
 
 A register holds eight neighbouring codes, the first in its lowest bits. The scales of a row are bytes of one register:
 for A in the first two lanes of a quad (rows g and g + 8), for B in the first one.

@@ -1,4 +1,4 @@
-"""What the programs of a launch see of global memory: all the same, or as late as PTX's memory model allows.
+"""Global memory as programs of a launch see it: at once, or as late as PTX's memory model allows.
 
 A late program reads what was there when it started, and others see its stores after the launch. Both change where it
 synchronises: a release hands out the stores of its own thread, and those of other threads that a barrier of the block

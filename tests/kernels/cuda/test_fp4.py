@@ -60,14 +60,14 @@ def decode(codes: Tensor, scales: Tensor) -> Tensor:
 
 
 def meant(scales: Tensor) -> Tensor:
-    """What scale bytes mean, float64."""
+    """Return the values of scale bytes, float64."""
     if scales.dtype == torch.float8_e4m3fn:
         return scales.double()
     return torch.exp2(scales.double() - 127)
 
 
 def read(scales: Tensor) -> Tensor:
-    """What the kernel takes them for."""
+    """Return the values that the kernel reads from scale bytes."""
     return meant(scales) if ASM else torch.exp2(scales.view(torch.uint8).double() - 127)
 
 

@@ -64,7 +64,7 @@ class Case:
         return q, stack
 
     def heads(self) -> Tensor:
-        """What the oracle has before the norm per head: float64 [16, count, D]."""
+        """Return the oracle's heads before their norm: float64 [16, count, D]."""
         product = self.a[:, : self.k].double() @ self.planes.dense.double().T * exact_norm_factor(self.norm)
         if self.bias is not None:
             product += self.bias.double()
@@ -82,7 +82,7 @@ class Case:
 
 @pytest.fixture(autouse=True)
 def _split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many programs share a tile; 1 unless a test says otherwise."""
+    """Number of programs that share a tile; 1 unless a test changes it."""
     split = getattr(request, "param", 1)
     monkeypatch.setattr(module, "plan", lambda n, _k, _device, BN: SplitPlan(n // BN, BN, split))
 

@@ -41,7 +41,7 @@ def _small_tiles() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Text:
-    """What the rows follow: committed tokens up to the anchor, and a draft."""
+    """Text before the rows: committed tokens up to the anchor, and a draft."""
 
     tokens: list[int]
     draft: list[int]

@@ -21,7 +21,7 @@ CASES = {case.name: case for case in (*gemm_cases.CASES, *token_cases.CASES)}
 
 
 def compiled(name: str, capability: int) -> list[dict[str, Any]] | str:
-    """What the case of that name launches, or the error in a line."""
+    """Return the launches of the named case, or the error in one line."""
     warnings.simplefilter("error")  # as tests/bare.ini has it
     try:
         with compiled_for(capability) as kernels:

@@ -165,7 +165,7 @@ def chip(capability: int) -> Iterator[list[Any]]:
 
 
 def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
-    """What is launched on a chip: each kernel once, and the operations of torch."""
+    """Return the launches on a chip: each kernel once, and the operations of torch."""
     made = build()
     with chip(capability) as kernels, Watch() as watch:
         run(made, (BUCKETS[0], BUCKETS[2]))
