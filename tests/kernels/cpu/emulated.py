@@ -125,7 +125,7 @@ def programs(folder: Path) -> None:
 
 
 def emulate(tools: Path, built: Path, model: str, sets: list[str]) -> str:
-    """Return an emulated machine's console after the check of some instruction sets; CannotFetch if it cannot be built."""
+    """Return an emulated machine's console after the check of some instruction sets; CannotFetch without one."""
     root, machine = tools / "trixie" / "root", built / model
     disc = machine / "disc"
     disc.mkdir(parents=True)
