@@ -1,0 +1,112 @@
+"""Mutation testing of the core: change one operator or constant at a time, and count how many changes a test notices.
+
+`PYTHONPATH=. python -P lab/scripts/mutants.py [--each 12] [--only accept,gguf] [--json FILE]`. Mutants are drawn with a
+fixed seed, the file's name, so two trees with the same source have the same mutants. Run it on a checkout that nobody
+edits: files are changed in place and restored. A file whose tests fail without a mutant is an error.
+"""
+
+import argparse
+import ast
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from localdflash.lab import result_file
+
+CORE = {  # source file -> the tests that should notice
+    "localdflash/engine/accept.py": ["tests/engine/test_accept.py", "tests/engine/test_lossless.py"],
+    "localdflash/engine/controller.py": [
+        "tests/engine/test_controller.py",
+        "tests/engine/test_controller_simulated.py",
+    ],
+    "localdflash/engine/sampling.py": ["tests/engine/test_sampling.py"],
+    "localdflash/engine/lookup.py": ["tests/engine/test_lookup.py"],
+    "localdflash/engine/scheduler.py": ["tests/engine/test_scheduler.py"],
+    "localdflash/engine/prefix.py": ["tests/engine/test_prefix.py", "tests/engine/test_prefix_disk.py"],
+    "localdflash/text/tokenizer.py": ["tests/text/test_tokenizer.py", "tests/text/test_gguf_vocabulary.py"],
+    "localdflash/models/weights/gguf.py": ["tests/models/weights"],
+    "localdflash/code/fim/stopping.py": ["tests/code/fim"],
+    "localdflash/server/guard.py": ["tests/server/test_guard.py"],
+}
+SECONDS = 120  # a mutant that runs longer counts as noticed
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
+    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.And: ast.Or, ast.Or: ast.And},
+    **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In},
+}
+
+
+def mutations(tree: ast.AST) -> Iterator[tuple[int, str, Callable[[], None]]]:
+    """Yield line, description and the change itself, for every place of a module that can be mutated."""
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+            new = SWAPS[type(node.ops[0])]()
+            what = f"{type(node.ops[0]).__name__} -> {type(new).__name__}"
+            yield line, what, partial(setattr, node, "ops", [new, *node.ops[1:]])
+        elif isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in SWAPS:
+            new = SWAPS[type(node.op)]()
+            yield line, f"{type(node.op).__name__} -> {type(new).__name__}", partial(setattr, node, "op", new)
+        elif isinstance(node, ast.If | ast.While | ast.IfExp):
+            test = ast.UnaryOp(ast.Not(), node.test)
+            yield line, "condition negated", partial(setattr, node, "test", test)
+        elif isinstance(node, ast.Constant) and type(node.value) is int:
+            yield line, f"{node.value} -> {node.value + 1}", partial(setattr, node, "value", node.value + 1)
+
+
+def is_noticed(tests: list[str]) -> bool:
+    """Run the tests of a mutated file; return whether any fails."""
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--hypothesis-profile=mutants"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode != 0
+    except subprocess.TimeoutExpired:
+        return True
+
+
+def run(source: Path, tests: list[str], each: int) -> tuple[int, list[str]]:
+    """Return how many mutants of a file were tried, and those that no test noticed."""
+    original = source.read_text(encoding="utf-8")
+    if is_noticed(tests):
+        raise SystemExit(f"{source}: its tests fail without a mutant; mend them first")
+    places = range(sum(1 for _ in mutations(ast.parse(original))))
+    chosen = sorted(random.Random(source.name).sample(places, min(each, len(places))))
+    survivors = []
+    try:
+        for place in chosen:
+            tree = ast.parse(original)
+            line, what, change = list(mutations(tree))[place]
+            change()
+            source.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
+            if not is_noticed(tests):
+                survivors.append(f"{source}:{line}: {what}")
+    finally:
+        source.write_text(original, encoding="utf-8")
+    return len(chosen), survivors
+
+
+def main() -> None:
+    """Mutate the core and print the kill rate of each file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--each", type=int, default=12)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    files, tried, alive = {}, 0, 0
+    for name, tests in CORE.items():
+        source = Path(name)
+        if given.only and source.stem not in given.only.split(","):
+            continue
+        count, survivors = run(source, tests, given.each)
+        tried, alive = tried + count, alive + len(survivors)
+        files[name] = {"mutants": count, "killed": count - len(survivors), "survivors": survivors}
+        print(f"{name}: {count - len(survivors)} of {count}", *survivors, sep="\n  ", flush=True)
+    print(f"killed {tried - alive} of {tried}: {(tried - alive) / tried:.0%}")
+    result_file.write(given.json, {"seed": "the file's name", "files": files})
+
+
+if __name__ == "__main__":
+    main()
