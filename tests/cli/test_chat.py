@@ -63,13 +63,6 @@ def test_a_file_that_is_mentioned_goes_along_or_is_refused(
     assert "app.bin" in fails(2, "chat", "-p", "Explain @app.bin")
 
 
-@pytest.mark.usefixtures("drafting")
-def test_drafting_changes_nothing(chat: Callable[..., Any]) -> None:
-    sampling = ("--temperature", "0.8", "--seed", "3", "--top-k", "40")
-    arguments = ("-p", "Write a function that adds.", "--max-tokens", 120, *sampling)
-    assert chat(*arguments).out == chat(*arguments, "--no-draft").out
-
-
 class Screen(io.TextIOWrapper):
     """A stdin that claims to be a terminal."""
 

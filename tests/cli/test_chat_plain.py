@@ -50,28 +50,6 @@ def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
 
 @pytest.mark.system
 @POSIX
-def test_a_conversation(terminal: Callable[..., Terminal]) -> None:
-    screen = terminal("chat", "--no-daemon", "--threads", "1", "--max-tokens", "12", "--context", "128")
-    greeting = screen.expect(b"> ")
-    assert b"localdflash models list" in greeting
-    assert b"Ctrl-D" in greeting
-    for line in (b"Write a function.\n", b"   \n", b"Again.\n"):
-        screen.type(line)
-        if line.strip():
-            screen.expect(b" per verify step]")
-        screen.expect(b"> ")
-    for command, said in ((b"/hlep", b"did you mean /help?"), (b"/help", b"/quit"), (b"/new", b"A new conversation.")):
-        screen.type(command + b"\n")
-        screen.expect(said)
-        screen.expect(b"\r\n> ")
-    screen.type(b"word " * 150 + b"\n")
-    screen.expect(b"/new\r\n> ")
-    screen.type(b"\x04")
-    assert screen.process.wait(30) == 0
-
-
-@pytest.mark.system
-@POSIX
 def test_ctrl_c_stops_an_answer_and_then_leaves(terminal: Callable[..., Terminal], endless: tuple[str, ...]) -> None:
     screen = terminal("chat", "--no-daemon", *endless, program=SLOW_PROGRAM)
     assert b"small model" not in screen.expect(b"> ")

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from localdflash.backends.cuda import device
 from localdflash.cli import complete_command
 from localdflash.server import private
 from tests.cli.conftest import CODE, FINISHES
+from tests.lsp.foreign.made_up import Said, in_thread, llama
 
 
 def test_stdout_is_the_insertion_or_json_with_the_statistics(file: Path, complete: Callable[..., Any]) -> None:
@@ -117,3 +120,35 @@ def test_the_daemon_gives_the_same_insertion(file: Path, long_file: Path, run: C
     told = json.loads(run("complete", f"{long_file}:1001:6", "--threads", 1, "--json").out)
     assert (told["finish"] in FINISHES, "prompt" in told) == (True, False)
     assert told["steps"] + told["accepted"] == told["tokens"]
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes the settings name a server."""
+    return lambda url: monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
+
+
+def test_errors_are_one_line(file: Path, fails: Callable[..., str], at: Callable[[str], None]) -> None:
+    no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
+    with in_thread(llama(markers={}, infill=no)) as server:
+        at(server.url)
+        assert "fill in the middle" in fails(3, "complete", f"{file}:3:5")
+        assert "--explain" in fails(2, "complete", f"{file}:3:5", "--explain")
+    assert server.url in fails(1, "complete", f"{file}:3:5")
+
+
+@pytest.mark.usefixtures("without_cpu_engine")
+def test_a_fallback_is_one_line_on_stderr(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "driver_present", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "auto")
+    source = tmp_path / "a.py"
+    source.write_text("def add(a, b):\n    return \n")
+    for command in (("complete", f"{source}:2:12"), ("chat", "-p", "Hi", "--temperature", 0)):
+        done = run(*command, "--max-tokens", 200, "--threads", 1, "--no-daemon")
+        assert done.code == 0
+        (line,) = [line for line in done.err.splitlines() if "CUDA engine" in line]
+        assert "llama.cpp runs this pair" in line
+        assert "PyTorch" in line

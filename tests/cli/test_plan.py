@@ -159,17 +159,6 @@ def split(line: str) -> list[str]:
     return line.split("  ")
 
 
-def test_ps_of_a_daemon_that_is_loading(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = {"pair": "embedded", "roles": ["chat"], "since": None, "requests": 0, "doing": "compiling 3 of 37"}
-    state = {**pair, "pairs": [pair], "idle_seconds": 0.0}
-    monkeypatch.setattr("localdflash.server.client.find", lambda: SimpleNamespace(get=lambda _path: state))
-    shown = dict(line.split(maxsplit=1) for line in run("models", "ps").out.splitlines() if line)
-    assert shown == {
-        **{"pair": "embedded", "for": "chat", "requests": "0", "loading": "compiling 3 of 37"},
-        "idle": "0 s",
-    }
-
-
 def test_offline_a_pair_of_the_registry_is_planned_by_its_entry(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localdflash.models.registry.hub.offline", lambda: True)
     done = run("models", "plan", "qwen3-8b", "--json")

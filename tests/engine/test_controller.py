@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.engine.controller import MIN_SPEEDUP, PROBE_SHARE, TRIAL_SHARE, Calibration, Controller
+from localdflash.engine.costs import VerifyCosts
 from localdflash.engine.draft import Draft
 
 COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
@@ -108,3 +109,38 @@ def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:
         controller.record_verify(1, 1.0)
     assert not controller.should_probe("model", 15, rate=1.0)  # at best 8.1 tokens in 5.8 + 8 ms are to be hoped for
     assert controller.should_probe("model", 15, rate=0.5)
+
+
+MEASURED = {1: 1.0, 2: 1.2, 8: 3.0, 16: 5.0}
+
+
+def test_a_machine_that_slows_down_slows_widths_that_are_not_run_too() -> None:
+    costs = VerifyCosts(MEASURED)
+    for _ in range(20):
+        for rows in (1, 8):
+            costs.record(rows, MEASURED[rows] * 2)
+    assert costs.predict_ms(2) == pytest.approx(2.4, rel=0.25)
+    assert costs.predict_ms(1) / costs.predict_ms(8) == pytest.approx(1 / 3, rel=0.05)
+
+
+GROWTH = {1: 0.001, 2: 0.0015, 8: 0.0045, 16: 0.0085}  # ms for a token of context
+
+
+def test_a_longer_context_makes_rows_cost_what_they_cost_one_by_one() -> None:
+    costs = VerifyCosts(MEASURED, GROWTH)
+    assert costs.predict_ms(8) == pytest.approx(3.0)
+    costs.set_context_length(8000)
+    assert [costs.predict_ms(rows) for rows in (1, 2, 5, 16)] == pytest.approx([9.0, 13.2, 26.1, 73.0])
+    costs.set_context_length(0)
+    assert costs.predict_ms(8) == pytest.approx(3.0)
+
+
+def test_what_is_learned_at_one_length_holds_at_others() -> None:
+    costs = VerifyCosts(MEASURED, GROWTH)
+    costs.set_context_length(2000)
+    for _ in range(30):
+        costs.record(8, 24.0)  # twice what was expected
+        costs.record(1, 6.0)
+    assert [costs.predict_ms(1), costs.predict_ms(8)] == pytest.approx([6.0, 24.0], rel=0.05)
+    costs.set_context_length(4000)
+    assert [costs.predict_ms(1), costs.predict_ms(8)] == pytest.approx([10.0, 42.0], rel=0.05)

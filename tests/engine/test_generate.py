@@ -8,6 +8,8 @@ import pytest
 
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import Step
+from localdflash.engine.stats import Stats
 
 Make = Callable[..., Any]
 
@@ -79,3 +81,12 @@ def test_what_was_done_is_counted(pair: HostPair) -> None:
     again = Request([0, 1, 2], 9)
     answer(pair, again)
     assert again.computed_tokens == 0
+
+
+def test_sums_over_steps_and_acceptance_by_slot() -> None:
+    stats = Stats()
+    stats.add(Step([1, 2, 3], "dflash", 4, 2, 1.0, 5.0), 7.0)
+    stats.add(Step([5], "lookup", 2, 0, 0.5, 4.0), 5.0)
+    assert (stats.steps, stats.tokens, stats.drafted, stats.accepted, stats.tau) == (2, 4, 6, 2, 2.0)
+    assert stats.tokens_per_second == pytest.approx(4 / 12e-3)
+    assert stats.acceptance() == [0.5, 0.5, 0.0, 0.0]

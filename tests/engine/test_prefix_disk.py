@@ -15,8 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from localdflash.engine.generate import Request, generate
-from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import SavedSequence, StateLost
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
@@ -126,27 +124,6 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="space"):
         DiskCache(tmp_path, "model", BIG).write(state(0))
     assert files(tmp_path) == []
-
-
-def test_a_new_process_computes_only_what_is_new(
-    tmp_path: Path, fake_target: Make, fake_drafter: Make, eager: Make
-) -> None:
-    table = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
-
-    def pair() -> HostPair:
-        silent = fake_drafter("none", lambda ids, limit: ([], []))
-        return HostPair(fake_target(table, context=200), [silent], eager("none"))
-
-    def answer(pair: HostPair, ids: list[int], prefixes: PrefixCache) -> tuple[list[int], int]:
-        request = Request(ids, 8)
-        return [token for step in generate(pair, request, prefixes) for token in step.tokens], request.computed_tokens
-
-    documents = [[1, 2, 3, 4] * 20, [4, 3, 2, 1] * 20]
-    first, prefixes = pair(), PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
-    expected = [answer(first, ids, prefixes)[0] for ids in documents]
-    prefixes.write_to_disk(first)
-    second, prefixes = pair(), PrefixCache(BIG, DiskCache(tmp_path, "model", BIG))
-    assert [answer(second, ids, prefixes) for ids in documents] == [(text, 0) for text in expected]
 
 
 @pytest.mark.parametrize(("live", "written"), [(31, [0, 2000]), (32, [0, 2000, 5000])])

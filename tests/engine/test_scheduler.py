@@ -198,41 +198,6 @@ def test_the_newest_job_of_a_document_ends_older_ones(scheduler: Scheduler, pair
     assert other.wait().request.finish_reason == third.wait().request.finish_reason == "length"
 
 
-def test_a_cancelled_job_stops_within_one_step(scheduler: Scheduler, pair: Gated) -> None:
-    pair.gate.hold()
-    talk = Watched(chat(300))
-    scheduler.submit(talk.job)
-    pair.gate.until_held()
-    pair.gate.step()
-    scheduler.cancel(talk.job)
-    pair.gate.release()
-    assert talk.wait().request.finish_reason == "cancelled"
-    assert talk.request.stats.steps == 2
-    assert len(scheduler.totals.cancel_ms) == 1
-    scheduler.cancel(talk.job)  # once more changes nothing
-    assert scheduler.totals.cancelled == 1
-
-
-def test_a_job_that_is_cancelled_while_it_makes_room_ends_at_once(scheduler: Scheduler, pair: Gated) -> None:
-    typed = Watched(completion(), urgent=True)
-    request = chat(300)
-    talk = Watched(request)
-
-    def on_step(_: Step) -> bool:
-        scheduler.submit(typed.job)
-        scheduler.cancel(talk.job)
-        pair.gate.hold()
-        return True
-
-    talk.job.on_step = on_step
-    scheduler.submit(talk.job)
-    assert talk.wait().request.finish_reason == "cancelled"
-    assert not typed.ended.is_set()
-    pair.gate.release()
-    assert typed.wait().request.finish_reason == "length"
-    assert (scheduler.totals.preempted, len(scheduler.totals.cancel_ms)) == (0, 1)
-
-
 def test_a_queue_that_is_full_says_so(scheduler: Scheduler, pair: Gated) -> None:
     pair.gate.hold()
     jobs = [Watched(chat(2)) for _ in range(9)]

@@ -1,5 +1,4 @@
 import os
-import socket
 import stat
 from pathlib import Path
 
@@ -62,11 +61,3 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
         paths.create_private(tmp_path / "file" / below)
     assert str(tmp_path / "file") in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_tests_cannot_reach_the_network() -> None:
-    address = ("example.org", 80)
-    with socket.socket() as sock, pytest.raises(pytest.fail.Exception, match="network"):
-        sock.connect(address)
-    with pytest.raises(pytest.fail.Exception, match="network"):
-        socket.create_connection(address)

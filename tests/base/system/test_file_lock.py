@@ -1,17 +1,23 @@
 """Locks of open files: shared or exclusive, of a descriptor, and gone with its process."""
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
 from localdflash.base.system import file_lock
+from localdflash.base.system.file_lock import process_lock
 
-HOLD = "import os, sys; from localdflash.base.system import file_lock; file = os.open(sys.argv[1], os.O_RDWR)\n"
-HOLD += "print(file_lock.take(file, shared=sys.argv[2] == 'shared'), flush=True); sys.stdin.read()"
+TAKE = "import os, sys; from localdflash.base.system import file_lock; file = os.open(sys.argv[1], os.O_RDWR)\n"
+TAKE += "print(file_lock.take(file, shared=sys.argv[2] == 'shared'), flush=True); sys.stdin.read()"
 
 
 @pytest.fixture
@@ -43,7 +49,7 @@ def test_many_share_it_and_keep_others_from_having_it_alone(two: tuple[int, int]
 
 @pytest.mark.parametrize("kind", ["shared", "alone"])
 def test_it_ends_with_a_process_that_is_killed(kind: str, path: Path) -> None:
-    command = [sys.executable, "-P", "-c", HOLD, str(path), kind]
+    command = [sys.executable, "-P", "-c", TAKE, str(path), kind]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout
     assert holder.stdout.readline() == "True\n"
@@ -54,3 +60,79 @@ def test_it_ends_with_a_process_that_is_killed(kind: str, path: Path) -> None:
     holder.communicate()
     assert file_lock.take(mine)
     os.close(mine)
+
+
+HOLD = "import sys, time; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"
+HOLD += "with process_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n"
+WAIT = "    time.sleep(60)\n"
+FORK = "    import ctypes\n    if ctypes.CDLL(None).fork() == 0:\n        time.sleep(60)\n"
+FORK += "    print('forked', flush=True)\n" + WAIT
+
+
+def holder(path: Path, then: str) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", HOLD + then, str(path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def ended(process: "subprocess.Popen[str]") -> None:
+    """Kill it and what it forked."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_another_process_is_refused_until_this_one_ends(tmp_path: Path) -> None:
+    process = holder(tmp_path / "lock", WAIT)
+    with pytest.raises(Timeout), process_lock(tmp_path / "lock"):
+        pass
+    ended(process)
+    with process_lock(tmp_path / "lock"):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "fork"), reason="no forks")
+def test_a_fork_of_c_code_does_not_keep_it(tmp_path: Path) -> None:
+    process = holder(tmp_path / "lock", FORK)
+    assert process.stdout
+    assert process.stdout.readline() == "forked\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(10)
+    with process_lock(tmp_path / "lock", patience=2):
+        pass
+    ended(process)
+
+
+def test_the_same_process_has_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with process_lock(path):
+        for _ in range(2):  # a refusal takes nothing away
+            with pytest.raises(Timeout), process_lock(path):
+                pass
+        process = subprocess.run([sys.executable, "-P", "-c", HOLD, str(path)], capture_output=True, check=False)
+        assert process.returncode
+    with process_lock(path):
+        pass
+
+
+def test_who_waits_gets_it(tmp_path: Path) -> None:
+    path, got = tmp_path / "lock", threading.Event()
+
+    def wait() -> None:
+        with process_lock(path, patience=10):
+            got.set()
+
+    thread = threading.Thread(target=wait)
+    with process_lock(path):
+        thread.start()
+        time.sleep(0.1)
+        assert not got.is_set()
+    thread.join(10)
+    assert got.is_set()
+
+
+def test_the_file_is_for_this_user_alone(tmp_path: Path) -> None:
+    with process_lock(tmp_path / "lock"):
+        assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600

@@ -92,19 +92,6 @@ class TestInstallation:
         assert found.remedy not in found.detail
 
     @pytest.mark.parametrize(
-        ("sets", "cores", "detail"),
-        [(["avx2", "portable"], [0, 2, 4, 6], "avx2, 4 threads"), (["portable"], [0, 1], "portable, 2 threads: ")],
-    )
-    def test_the_instructions_of_the_cpu_engine(
-        self, sets: list[str], cores: list[int], detail: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        engine = SimpleNamespace(instruction_sets=sets)
-        monkeypatch.setattr("localdflash.backends.cpu.cpu_library._load", lambda: engine)
-        monkeypatch.setattr("localdflash.base.machine.cores.physical_cores", lambda: cores)
-        found = installation.cpu_engine("cpu engine")
-        assert (found.status, found.remedy, found.detail[: len(detail)]) == ("ok", "", detail)
-
-    @pytest.mark.parametrize(
         ("flags", "built", "status", "said"),
         [
             ("sse3 avx2", "CPU : SSE3 = 1 | AVX2 = 1 | AVX = 0 | ", "ok", "SSE3 AVX2"),

@@ -7,9 +7,8 @@ import pytest
 
 from localdflash.backends.llamacpp import builds
 from localdflash.backends.llamacpp.placement import Device
-from localdflash.base.machine import gpu_watch
 from localdflash.cli.doctor import graphics
-from localdflash.cli.doctor.graphics import Chip, command, has_code, here, llama_gpu
+from localdflash.cli.doctor.graphics import Chip, command, has_code, llama_gpu
 
 RTX_4090, RTX_5090 = Chip("NVIDIA", "RTX 4090", 89), Chip("NVIDIA", "RTX 5090", 120)
 AMD, APPLE = Chip("AMD", "AMD GPU"), Chip("Apple", "Apple GPU")
@@ -67,31 +66,3 @@ def test_whether_a_cuda_build_has_code_for_the_chip(
     assert found.detail.startswith("CUDA0, RTX 4090, 20.0 GB free of 24.0")
     assert (f"{chip.name} (sm_{chip.capability})" in found.detail) == (status == "warning")
     assert [has_code([80, 86], capability) for capability in (75, 80, 86, 89, 90)] == [False, True, True, True, False]
-
-
-def test_a_gpu_that_keeps_ending_the_engine(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr("localdflash.backends.llamacpp.llama_library.devices", lambda: [SEEN])
-    machine.setattr(graphics, "here", lambda: [RTX_4090])
-    for deaths, status in ((1, "ok"), (2, "warning")):
-        machine.setattr(gpu_watch, "deaths", lambda deaths=deaths: deaths)
-        found = llama_gpu("gpu")
-        assert (found.status, "2 times today" in found.detail) == (status, status == "warning")
-
-
-def test_the_pci_bus_tells_of_displays_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, kind, vendor in (
-        ("0000:00:02.0", "0x030000", "0x8086"),
-        ("0000:03:00.0", "0x038000", "0x1002"),
-        ("0000:04:00.0", "0x020000", "0x8086"),  # a network card
-        ("0000:05:00.0", "0x030000", "0x1234"),
-    ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "class").write_text(kind + "\n")
-        (tmp_path / name / "vendor").write_text(vendor + "\n")
-    monkeypatch.setattr(graphics, "PCI", tmp_path)
-    monkeypatch.setattr(graphics, "_nvidia", list)
-    monkeypatch.setattr("sys.platform", "linux")
-    assert [(chip.vendor, chip.name) for chip in here()] == [
-        ("AMD", "AMD GPU at 0000:03:00.0"),
-        ("Intel", "Intel GPU at 0000:00:02.0"),
-    ]

@@ -1,6 +1,5 @@
 """Edits against a plain model: applied in order to the old document, they give the new one."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,13 +84,3 @@ def test_secret_and_forgotten_files_have_no_edits() -> None:
     assert part.name.isprintable()
     history.forget("a\x1b[2J\n.py")
     assert (history.diffs(9), history.replaced(9)) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("line", "pause", "edits"), [(6, 0.5, 1), (13, 0.9, 1), (14, 0.5, 2), (6, 1.1, 2), (0, 0.5, 1), (5, 1.1, 2)]
-)
-def test_near_and_soon_is_one_edit(line: int, pause: float, edits: int) -> None:
-    history = EditHistory()
-    history.changed("a.py", 4, ["old"], ["new"], 10.0)
-    history.changed("a.py", line, ["b"], ["c"], 10.0 + pause)
-    assert len(texts(history)) == edits
