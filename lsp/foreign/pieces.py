@@ -45,14 +45,14 @@ class Sampling:
 class InfillTask:
     """A gap, other code, and limits of the text. `max_tokens` 0: the server may read the prompt ahead of a request."""
 
-    hole: Gap
+    gap: Gap
     others: tuple[ContextPiece, ...]
     mode: Mode
     max_tokens: int
     count: int
-    least_sure: float  # 0: the user asked for it
+    min_probability: float  # 0: the user asked for it
     draw: Sampling
-    lead: str = ""  # blanks at the end of the hole's middle that the file does not have, and every text begins with
+    lead: str = ""  # blanks at the end of the gap's middle that the file does not have, and every text begins with
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> "InfillTask":
@@ -60,11 +60,11 @@ class InfillTask:
         path = " ".join(body.get("path", "").split())
         language, sides = language_of(path, body.get("language", "")), (body["prefix"], body["middle"], body["suffix"])
         before, middle, after = (side.replace("\r\n", "\n") for side in sides)
-        hole = Gap(path, language, before, middle, after, body.get("first_line", 0), body.get("closed", ""))
+        gap = Gap(path, language, before, middle, after, body.get("first_line", 0), body.get("closed", ""))
         context = [{**part, "name": " ".join(part["name"].split())} for part in body.get("context", ())]
         shaping = {name: body[name] for name in SHAPING if name in body}
         task = cls(
-            hole,
+            gap,
             tuple(ContextPiece(**part) for part in context),
             body.get("mode", "auto"),
             body["max_tokens"],
@@ -73,12 +73,12 @@ class InfillTask:
             Sampling(body.get("temperature", 0.0), body.get("seed") or 0, shaping),
         )
         lead = missing_blanks(task.extent())  # blanks that a statement needs at the cursor
-        return replace(task, hole=replace(hole, middle=hole.middle + lead), lead=lead) if lead else task
+        return replace(task, gap=replace(gap, middle=gap.middle + lead), lead=lead) if lead else task
 
     @property
     def before(self) -> str:
         """Return all text before the cursor."""
-        return self.hole.prefix + self.hole.middle
+        return self.gap.prefix + self.gap.middle
 
     @property
     def line(self) -> str:
@@ -87,13 +87,13 @@ class InfillTask:
 
     def extent(self) -> Extent:
         """Return the extent of a text here."""
-        return find_extent(self.hole.language, self.before, self.hole.suffix, self.mode)
+        return find_extent(self.gap.language, self.before, self.gap.suffix, self.mode)
 
     def ending(self, word: str) -> PresentableEnding:
         """Return the ending of a text that begins with a word."""
-        extent, texts = self.extent(), (self.before, self.hole.suffix, *(one.text for one in self.others))
-        sound = Soundness.at(extent, self.before, self.hole.suffix, self.hole.closed)
-        return PresentableEnding.at(extent, sound, texts, word, self.least_sure, self.lead)
+        extent, texts = self.extent(), (self.before, self.gap.suffix, *(one.text for one in self.others))
+        sound = Soundness.at(extent, self.before, self.gap.suffix, self.gap.closed)
+        return PresentableEnding(extent, sound, texts, word, self.min_probability, self.lead)
 
     def draws(self) -> list[Sampling]:
         """Return how to sample each requested text: the first as requested, others varied."""

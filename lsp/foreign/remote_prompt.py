@@ -85,9 +85,9 @@ class PromptBuilder:
 
     def parts(self, place: InfillTask, word: str = "") -> list[Part]:
         """Return the prompt of a task, without the `word` at its cursor, which will be sampled."""
-        hole = place.hole.without(word)
+        gap = place.gap.without(word)
         most = min(MAX_PROMPT_TOKENS, self.form.max_prompt_tokens)
-        prompt = assemble(self._encoder, self.form, self._context, hole, place.others, place.max_tokens, word, most)
+        prompt = assemble(self._encoder, self.form, self._context, gap, place.others, place.max_tokens, word, most)
         return self._pieces.parts(prompt.ids)
 
     def broken(self, text: str) -> list[str]:

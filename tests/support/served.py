@@ -205,8 +205,8 @@ def filled(plain: LoadedPair) -> Callable[..., str]:
     filler = InfillPlanner(plain, patience=None)
 
     def text(prefix: str, suffix: str, max_tokens: int) -> str:
-        hole = Gap("", "", prefix, "", suffix)
-        filling = filler.fill(hole, max_tokens=max_tokens, params=SamplingParams(), most=plain.context)
+        gap = Gap("", "", prefix, "", suffix)
+        filling = filler.fill(gap, max_tokens=max_tokens, params=SamplingParams(), most=plain.context)
         return answer_directly(plain, prepare_infill(plain, filling)).text
 
     return text

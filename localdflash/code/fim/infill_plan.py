@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 
 from localdflash.base.errors import ContextOverflow
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.choices import DistinctStart
 from localdflash.code.fim.encoder import Encoder
-from localdflash.code.fim.extent import Extent, Mode, find_extent
+from localdflash.code.fim.extent import Mode, find_extent
 from localdflash.code.fim.healing import Healing, Spellings, unfinished_word
 from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, Gap, InfillPrompt, assemble
@@ -32,16 +33,8 @@ class InfillPlan:
     prompt: InfillPrompt
     requests: Sequence[Request]
     stops: tuple[str, ...]
-    extent: Extent
-    sound: Callable[[str], bool]
-    texts: Sequence[str]  # the file and other code
     word: str  # before the cursor; every answer begins with it
-    lead: str  # missing indentation, which is in the prompt already
-    least_sure: float  # see `Stopping`
-
-    def ending(self) -> PresentableEnding:
-        """Return a new `Ending` for the text of one answer."""
-        return PresentableEnding.at(self.extent, self.sound, self.texts, self.word, self.least_sure, self.lead)
+    ending: Callable[[], PresentableEnding]  # makes the `Ending` for the text of one answer
 
 
 class InfillPlanner:
@@ -61,7 +54,7 @@ class InfillPlanner:
 
     def fill(
         self,
-        hole: Gap,
+        gap: Gap,
         others: Sequence[ContextPiece] = (),
         copies: Sequence[str] = (),
         *,
@@ -69,42 +62,43 @@ class InfillPlanner:
         max_tokens: int,
         params: SamplingParams,
         count: int = 1,
-        least_sure: float = 0.0,
+        min_probability: float = 0.0,
         most: int = MAX_PROMPT_TOKENS,
         heals: bool = True,
     ) -> InfillPlan:
         """Plan completions of a gap, each with a different start. `copies` are likely texts for lookup drafts.
 
-        `least_sure`: see `Stopping`; 0 if the user requested the completions. `most` limits the prompt's tokens.
+        `min_probability`: see `Stopping`; 0 if the user requested the completions. `most` limits the prompt's tokens.
         Without `heals` an answer begins at the cursor, even within a word.
         """
-        check_cursor(self._form, hole.suffix)
-        asked = heals and least_sure == 0
-        before, after = _with_line_feeds(hole.prefix + hole.middle), _with_line_feeds(hole.suffix)
-        patience = None if asked and max_tokens else self._patience
+        check_cursor(self._form, gap.suffix)
+        is_requested = heals and min_probability == 0
+        before, after = _with_line_feeds(gap.prefix + gap.middle), _with_line_feeds(gap.suffix)
+        patience = None if is_requested and max_tokens else self._patience
         spellings = self._spellings.result() if heals and wait([self._spellings], patience).done else None
         word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
-        extent = find_extent(hole.language, before, after, mode)
+        extent = find_extent(gap.language, before, after, mode)
         lead = missing_blanks(extent) if heals else ""
         if lead:
-            before, hole = before + lead, replace(hole, middle=hole.middle + lead)
-            extent = find_extent(hole.language, before, after, mode)
-        hole, context, most = hole.without(word), self._context, min(most, self._form.max_prompt_tokens)
-        prompt = assemble(self._encoder, self._form, context, hole, others, max_tokens, word, most)
+            before, gap = before + lead, replace(gap, middle=gap.middle + lead)
+            extent = find_extent(gap.language, before, after, mode)
+        gap, context, most = gap.without(word), self._context, min(most, self._form.max_prompt_tokens)
+        prompt = assemble(self._encoder, self._form, context, gap, others, max_tokens, word, most)
         if len(prompt.ids) >= context:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
         documents = self._documents(prompt, copies)
         first = Request(prompt.ids, prompt.max_tokens, params, self._ends, top_logprobs=0, documents=documents)
         taken = {*self._ends}  # tokens that no answer begins with; each answer adds its own
         requests = []
-        spare = SPARE_REQUESTS if asked and spellings and max_tokens else 0
+        spare = SPARE_REQUESTS if is_requested and spellings and max_tokens else 0
         for number in range(count + spare):
             healing = Healing(spellings, word) if spellings and word else None
-            differs = DistinctStart(healing, spellings.size, taken) if spellings and asked else healing
-            drawn = params if asked and spellings else _varied(params, number)
+            differs = DistinctStart(healing, spellings.size, taken) if spellings and is_requested else healing
+            drawn = params if is_requested and spellings else _varied(params, number)
             requests.append(replace(first, params=drawn, constraint=differs, stats=type(first.stats)()))
-        sound, texts = Soundness.at(extent, before, after, hole.closed), (before, after, *(one.text for one in others))
-        return InfillPlan(prompt, requests, self._form.stop_strings, extent, sound, texts, word, lead, least_sure)
+        sound, texts = Soundness.at(extent, before, after, gap.closed), (before, after, *(one.text for one in others))
+        ending = partial(PresentableEnding, extent, sound, texts, word, min_probability, lead)
+        return InfillPlan(prompt, requests, self._form.stop_strings, word, ending)
 
     def _documents(self, prompt: InfillPrompt, copies: Sequence[str]) -> list[list[int]]:
         """Return texts for lookup drafts, likeliest last. Texts in the prompt are looked up anyway."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from localdflash.code.fim.extent import Extent
 
-SURE_PROBABILITY = 0.5  # geometric mean of the probabilities of a new word's tokens
+MIN_NEW_WORD_PROBABILITY = 0.5  # geometric mean of the probabilities of a new word's tokens
 _TAIL = re.compile(r"[^\W\d]\w*\Z")
+_WORD_END = re.compile(r"\W")
 _NAMED = re.compile(
     r"(?:\b(?:def|class|function|const|let|var|fn|func|type|interface|struct|enum|trait|impl|mod|import|from|as|for|"
     r"with|local|static|lambda)|[(,{*&|])\s*\Z|^\s*\Z"
@@ -43,7 +44,7 @@ class KnownNames:
         self._begun = tail[0] if tail else ""
         self._texts, self._language = texts, extent.language
         head = extent.line[: len(extent.line) - len(self._begun)]
-        self._open = bool(
+        self._is_undecided = bool(
             self._begun and extent.language in _WORDS and not extent.brackets.inside and not _NAMED.search(head)
         )
         self._skipped, self._added = len(word), ""
@@ -51,26 +52,23 @@ class KnownNames:
 
     def plausible(self, text: str, logprob: float) -> bool:
         """Read the next token; return False if the word is now complete, unknown, and of low probability."""
-        if not self._open:
+        if not self._is_undecided:
             return True
         added, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
         if added:
             self._logprobs.append(logprob)
         self._added += added
-        found = re.match(r"\w*", self._added)
-        end = found.end() if found else 0
-        if end == len(self._added):
-            return True
-        return self._judge(self._added[:end])
+        end = _WORD_END.search(self._added)
+        return self._judge(self._added[: end.start()]) if end else True
 
     def plausible_at_the_end(self) -> bool:
         """Return the judgement once the answer has ended."""
-        return not self._open or self._judge(self._added)
+        return not self._is_undecided or self._judge(self._added)
 
     def _judge(self, rest: str) -> bool:
-        self._open = False
+        self._is_undecided = False
         word = self._begun + rest
         whole = re.compile(rf"\b{re.escape(word)}\b")
         if not rest or word in _WORDS[self._language] or any(whole.search(text) for text in self._texts):
             return True
-        return sum(self._logprobs) / len(self._logprobs) >= math.log(SURE_PROBABILITY)
+        return sum(self._logprobs) / len(self._logprobs) >= math.log(MIN_NEW_WORD_PROBABILITY)

@@ -97,29 +97,29 @@ def assemble(
     encoder: Encoder,
     fim: FimFormat,
     context: int,
-    hole: Gap,
+    gap: Gap,
     others: Sequence[ContextPiece],
     max_tokens: int,
     word: str = "",
     most: int = MAX_PROMPT_TOKENS,
 ) -> InfillPrompt:
     """Return the prompt for a gap. `context`: tokens of the model; `word`: before the cursor, to be sampled."""
-    hole = _normal(hole)
+    gap = _normal(gap)
     if not fim.markers:
-        hole = replace(hole, prefix=hole.prefix + hole.middle, middle="", suffix="")
+        gap = replace(gap, prefix=gap.prefix + gap.middle, middle="", suffix="")
     max_tokens = min(max_tokens, context // 2)
     answer = min(_up(max(max_tokens, MIN_ANSWER_TOKENS)), context // 2)
     room = max(min(most, context - answer) - MARKER_TOKENS, 0)
     most_middle = room // 8
-    hole, middle = _middle(encoder, hole, most_middle)
+    gap, middle = _middle(encoder, gap, most_middle)
     most_head, most_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
-    head, others_told = _head(encoder, fim, hole, others, most_head)
-    after = first_of(encoder, hole.suffix, most_suffix)
+    head, others_told = _head(encoder, fim, gap, others, most_head)
+    after = first_of(encoder, gap.suffix, most_suffix)
     left = max(room - most_middle - _up(len(head)) - _up(len(after.ids)), 0)
-    before = last_of(encoder, hole.prefix, left, hole.first_line)
+    before = last_of(encoder, gap.prefix, left, gap.first_line)
     budget = TokenBudget(context, room, answer, most_head, left, most_suffix, most_middle)
     ids = arrange_prompt(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
-    parts = [*others_told, *_own_parts(hole, before, after, len(middle), word)]
+    parts = [*others_told, *_own_parts(gap, before, after, len(middle), word)]
     return InfillPrompt(ids, parts, budget, max_tokens)
 
 
@@ -127,30 +127,30 @@ def _up(tokens: int) -> int:
     return -(-tokens // STEP_TOKENS) * STEP_TOKENS
 
 
-def _normal(hole: Gap) -> Gap:
+def _normal(gap: Gap) -> Gap:
     """Return the gap with LF line ends, and the anchor before the first code of its line, as in training."""
-    prefix, middle, suffix = (text.replace("\r\n", "\n") for text in (hole.prefix, hole.middle, hole.suffix))
+    prefix, middle, suffix = (text.replace("\r\n", "\n") for text in (gap.prefix, gap.middle, gap.suffix))
     line = prefix.rfind("\n") + 1
     if len(prefix) - line < MAX_LINE_CHARS:
         prefix, middle = prefix[:line], prefix[line:] + middle
     typed = middle.lstrip(" \t\n")
     blanks = middle[: len(middle) - len(typed)]
-    return replace(hole, prefix=prefix + blanks, middle=typed, suffix=suffix)
+    return replace(gap, prefix=prefix + blanks, middle=typed, suffix=suffix)
 
 
-def _middle(encoder: Encoder, hole: Gap, most: int) -> tuple[Gap, list[int]]:
+def _middle(encoder: Encoder, gap: Gap, most: int) -> tuple[Gap, list[int]]:
     """Return the typed text; if it is long, the lines before the cursor's join the prefix."""
-    if len(hole.middle) <= most * MAX_CHARS_PER_TOKEN and len(middle := encoder.text(hole.middle)) <= most:
-        return hole, middle
-    line = hole.middle.rfind("\n") + 1
-    prefix, typed = hole.prefix + hole.middle[:line], hole.middle[line:]
+    if len(gap.middle) <= most * MAX_CHARS_PER_TOKEN and len(middle := encoder.text(gap.middle)) <= most:
+        return gap, middle
+    line = gap.middle.rfind("\n") + 1
+    prefix, typed = gap.prefix + gap.middle[:line], gap.middle[line:]
     if len(typed) > most * MAX_CHARS_PER_TOKEN or len(middle := encoder.text(typed)) > most:
         prefix, typed, middle = prefix + typed, "", []
-    return replace(hole, prefix=prefix, middle=typed), middle
+    return replace(gap, prefix=prefix, middle=typed), middle
 
 
 def _head(
-    encoder: Encoder, fim: FimFormat, hole: Gap, others: Sequence[ContextPiece], most: int
+    encoder: Encoder, fim: FimFormat, gap: Gap, others: Sequence[ContextPiece], most: int
 ) -> tuple[list[int], list[PromptPart]]:
     """Return the ids of other code in the given order, and its parts; the pieces of least weight are left out first."""
     frame = repository_head(fim, encoder.tokenizer)
@@ -159,7 +159,7 @@ def _head(
     room = most - len(frame.begin) - len(frame.end)
     for index in sorted(range(len(others)), key=lambda index: -others[index].weight):
         one = others[index]
-        label = f"{one.name}\n" if fim.files else f"{_COMMENTS.get(hole.language, '//')} {one.name}\n"
+        label = f"{one.name}\n" if fim.files else f"{_COMMENTS.get(gap.language, '//')} {one.name}\n"
         title = [*frame.before_each, *encoder.text(label.replace("\r", " "))]
         text = one.text.replace("\r\n", "\n").rstrip() + "\n"
         piece = first_of(encoder, text, room - len(title))
@@ -178,15 +178,15 @@ def _head(
     return [*frame.begin, *(token for i in sorted(kept) for token in kept[i]), *frame.end], parts
 
 
-def _own_parts(hole: Gap, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
-    start = hole.first_line + hole.prefix.count("\n", 0, before.start)
-    anchor = hole.first_line + hole.prefix.count("\n")
-    cursor = anchor + hole.middle.count("\n")
-    text, rest = hole.prefix[before.start :], hole.suffix[: after.end]
+def _own_parts(gap: Gap, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
+    start = gap.first_line + gap.prefix.count("\n", 0, before.start)
+    anchor = gap.first_line + gap.prefix.count("\n")
+    cursor = anchor + gap.middle.count("\n")
+    text, rest = gap.prefix[before.start :], gap.suffix[: after.end]
     last = cursor + rest.removesuffix("\n").count("\n")
     return [
-        PromptPart("prefix", hole.path, len(before.ids), text, cut=before.start > 0, lines=(start, anchor)),
-        PromptPart("middle", hole.path, middle, hole.middle, lines=(anchor, cursor)),
-        *([PromptPart("word", hole.path, 0, word, lines=(cursor, cursor))] if word else []),
-        PromptPart("suffix", hole.path, len(after.ids), rest, cut=after.end < len(hole.suffix), lines=(cursor, last)),
+        PromptPart("prefix", gap.path, len(before.ids), text, cut=before.start > 0, lines=(start, anchor)),
+        PromptPart("middle", gap.path, middle, gap.middle, lines=(anchor, cursor)),
+        *([PromptPart("word", gap.path, 0, word, lines=(cursor, cursor))] if word else []),
+        PromptPart("suffix", gap.path, len(after.ids), rest, cut=after.end < len(gap.suffix), lines=(cursor, last)),
     ]

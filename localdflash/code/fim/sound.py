@@ -7,7 +7,7 @@ must have no error near the cursor, and no more errors than without the text or 
 import re
 from collections.abc import Callable
 from copy import deepcopy
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 from localdflash.code.fim.extent import Extent, find_extent
 from localdflash.code.fim.python_lines import PythonLines
@@ -30,6 +30,10 @@ class Soundness:
         self._before = before[begins.start() + 1 :] if begins else before
         self._after = after if len(after) < MAX_AFTER_CHARS else after[: _last_part(after)]
         self._python = PythonLines(extent, self._before, self._after) if extent.language == "python" else None
+        # The file unchanged, and with unclosed blocks ended behind the cursor's line.
+        rest, later = self._after[: len(extent.rest)], self._after[len(extent.rest) :]
+        ended = [f"{rest}\n{extent.unclosed}{later}"] if extent.unclosed else []
+        self._readings = [cache(partial(self._read, one)) for one in (self._after, *ended)]
 
     @classmethod
     def at(cls, extent: Extent, before: str, after: str, closed: str) -> Callable[[str], bool]:
@@ -48,21 +52,23 @@ class Soundness:
             return False
         if not syntax.has_grammar(self._extent.language):
             return True
-        return any(self._parses(reading, text) for reading in self._readings)
+        return any(self._parses(read, text) for read in self._readings)
 
-    def _parses(self, reading: "_Reading", text: str) -> bool:
-        found = syntax.errors(reading.around.with_text(text))
+    def _parses(self, read: Callable[[], tuple[syntax.Surroundings, int]], text: str) -> bool:
+        around, most_errors = read()
+        found = syntax.errors(around.with_text(text))
         first = self._before.count("\n")
         near = range(first - NEAR_LINES, first + text.count("\n") + NEAR_LINES + 1)
-        return len(found) <= reading.most_errors and not any(error.start_point.row in near for error in found)
+        return len(found) <= most_errors and not any(error.start_point.row in near for error in found)
 
-    @cached_property
-    def _readings(self) -> "list[_Reading]":
-        """Return the file unchanged, and with unclosed blocks ended behind the cursor's line."""
-        extent, after = self._extent, self._after
-        rest, later = after[: len(extent.rest)], after[len(extent.rest) :]
-        ended = [f"{rest}\n{extent.unclosed}{later}"] if extent.unclosed else []
-        return [_Reading(extent, self._before, one) for one in (after, *ended)]
+    def _read(self, after: str) -> tuple[syntax.Surroundings, int]:
+        """Parse the text around the cursor; return also its errors, or those without the cursor's line if fewer."""
+        language, line, rest = self._extent.language, self._extent.line, self._extent.rest
+        around = syntax.Surroundings(language, self._before, after)
+        errors = len(syntax.errors(around.tree))
+        if errors and (without := syntax.parse(language, self._before[: -len(line) or None] + after[len(rest) :])):
+            errors = min(errors, len(syntax.errors(without)))
+        return around, errors
 
     def _is_balanced(self, text: str) -> bool:
         """Return whether the text closes what it opens, and ends neither in its own string nor with an operator."""
@@ -99,30 +105,6 @@ class Soundness:
         """Return whether the string around the cursor is closed after it."""
         quote = self._extent.brackets.inside
         return quote in (self._extent.rest if len(quote) == 1 and quote != "`" else self._after)
-
-
-class _Reading:
-    """Text around a cursor in one variant of the file."""
-
-    def __init__(self, extent: Extent, before: str, after: str) -> None:
-        self._extent, self._before, self._after = extent, before, after
-
-    @cached_property
-    def around(self) -> syntax.Surroundings:
-        """Return the tree, to be parsed again with a text."""
-        return syntax.Surroundings(self._extent.language, self._before, self._after)
-
-    @cached_property
-    def most_errors(self) -> int:
-        """Return the number of errors before the cursor's line was begun, or now if that is less."""
-        as_it_is = len(syntax.errors(self.around.tree))
-        if not as_it_is:
-            return 0
-        line, rest = self._extent.line, self._extent.rest
-        without = syntax.parse(
-            self._extent.language, self._before[: len(self._before) - len(line)] + self._after[len(rest) :]
-        )
-        return min(as_it_is, len(syntax.errors(without))) if without else as_it_is
 
 
 def _last_part(text: str) -> int:

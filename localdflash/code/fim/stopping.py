@@ -21,18 +21,18 @@ _LATER: Mapping[str, ExtentKind] = {"line": "statement", "statement": "block"}
 MAX_LINES = 12  # of a block or a statement
 MAX_EMPTY_LINES = 2
 _WITHIN_WORD = re.compile(r"\w\w")
-_GOES_ON = re.compile(r"(\\|[,+\-*/%=&|^<.?:])$")
-_DONE = re.compile(r"(\+\+|--)$")
+_CONTINUES = re.compile(r"(\\|[,+\-*/%=&|^<.?:])$")
+_INCREMENT = re.compile(r"(\+\+|--)$")
 
 
 class Stopping:
     """Stopping rule of one text, whose first `skipped` characters are before the cursor already.
 
     `reason` is why it ended, or "". A text ends before two consecutive tokens whose probabilities have a geometric mean
-    below `least_sure`; 0 disables that.
+    below `min_probability`; 0 disables that.
     """
 
-    def __init__(self, extent: Extent, skipped: int = 0, least_sure: float = 0.0) -> None:
+    def __init__(self, extent: Extent, skipped: int = 0, min_probability: float = 0.0) -> None:
         self.reason: Reason | Literal[""] = ""
         self._extent, self._skipped, self._word = extent, skipped, skipped
         self._kind = extent.kind
@@ -41,7 +41,9 @@ class Stopping:
         self._repeats = Repeats(extent.above, extent.below)
         self._rest = extent.rest.strip()
         self._text, self._sent = "", 0
-        self._least_sure = 2 * math.log(least_sure) if least_sure > 0 else -math.inf  # of two logarithms together
+        self._min_pair_logprob = (
+            2 * math.log(min_probability) if min_probability > 0 else -math.inf
+        )  # of two logarithms together
         self._last: tuple[int, float] | None = None  # start and log-probability of the last token
         self._line, self._head = 0, extent.line  # start of the line in the text, and its part before the cursor
         self._count = self._empty = 0  # lines so far, and consecutive empty ones
@@ -85,7 +87,7 @@ class Stopping:
     def _weigh(self, start: int, logprob: float) -> None:
         """Stop before this token and the last one if both together are too unlikely."""
         last, self._last = self._last, (start, logprob)
-        if last and last[1] + logprob < self._least_sure:
+        if last and last[1] + logprob < self._min_pair_logprob:
             self._stop("unsure", self._start_of_word(last[0]))
 
     def _start_of_word(self, at: int) -> int:
@@ -139,7 +141,7 @@ class Stopping:
             held = min(held, len(text[: min(starts, default=held)].rstrip()))
         if self._doubtful:
             held = min(held, len(text[: self._line].rstrip()))
-        if self._last and self._least_sure > -math.inf:
+        if self._last and self._min_pair_logprob > -math.inf:
             held = min(held, self._start_of_word(self._last[0]))
         if again := stutter(line):
             held = min(held, len(text[: self._line + again.end].rstrip()))
@@ -298,7 +300,7 @@ class Stopping:
         code = line.rstrip()
         if language == "python" or opens_block(language, line):
             return code.endswith("\\")
-        return bool(_GOES_ON.search(code)) and not _DONE.search(code)
+        return bool(_CONTINUES.search(code)) and not _INCREMENT.search(code)
 
     def _end_of_line(self) -> bool:
         """Drop the part of a complete line that duplicates its surroundings; return whether there was one."""

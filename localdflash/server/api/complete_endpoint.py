@@ -41,7 +41,7 @@ async def complete(http: HttpRequest, state: AppState, body: CompleteRequest) ->
 
 def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
     """Plan the completions of a request."""
-    hole = Gap(
+    gap = Gap(
         " ".join(body.path.split()),
         language_of(body.path, body.language),
         body.prefix,
@@ -52,14 +52,14 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
     )
     others = [ContextPiece(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
     return filler.fill(
-        hole,
+        gap,
         others,
         body.copies,
         mode=body.mode,
         max_tokens=body.max_tokens,
         params=params_of(body, MIDDLE_TEMPERATURE),
         count=body.count if body.max_tokens else 1,
-        least_sure=body.least_sure,
+        min_probability=body.least_sure,
     )
 
 

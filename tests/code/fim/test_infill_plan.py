@@ -21,9 +21,9 @@ def loaded() -> Iterator[LoadedPair]:
         yield pair
 
 
-def plan_for(planner: InfillPlanner, least_sure: float) -> InfillPlan:
+def plan_for(planner: InfillPlanner, min_probability: float) -> InfillPlan:
     place = Gap("a.py", "python", "x = se", "", "\n")
-    return planner.fill(place, max_tokens=8, params=SamplingParams(), least_sure=least_sure)
+    return planner.fill(place, max_tokens=8, params=SamplingParams(), min_probability=min_probability)
 
 
 def test_completions_are_healed_once_the_spellings_are_there(

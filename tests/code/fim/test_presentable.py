@@ -7,22 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.code.fim.extent import find_extent
-from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.sound import Soundness
-from localdflash.code.fim.stopping import Stopping
 
 
 def ending(before: str, after: str, *, asked: bool = False) -> PresentableEnding:
     extent = find_extent("python", before, after)
-    return PresentableEnding(
-        Stopping(extent, least_sure=0.0 if asked else 0.25),
-        extent,
-        Soundness(extent, before, after),
-        None if asked else KnownNames(extent, "", (before, after)),
-        "",
-        asked=asked,
-    )
+    return PresentableEnding(extent, Soundness(extent, before, after), (before, after), "", 0.0 if asked else 0.25)
 
 
 def shown(before: str, after: str, tokens: list[tuple[str, float]]) -> str:

@@ -18,13 +18,13 @@ PROMPTS = Path(localdflash.__file__).parents[1] / "lab" / "bench" / "prompts"
 CODE = "".join(path.read_text("utf-8") for path in sorted(PROMPTS.glob("*.py")))
 LINES = CODE.splitlines(keepends=True)[:2000]
 ABOVE, BELOW = "".join(LINES[:1000]), "\n" + "".join(LINES[1060:])
-HOLE = Gap("a.py", "python", ABOVE, "    ret", BELOW)
+GAP = Gap("a.py", "python", ABOVE, "    ret", BELOW)
 
 
 def prompt(
-    encoder: Encoder, fim: FimFormat, hole: Gap = HOLE, others: tuple[ContextPiece, ...] = (), context: int = 1024
+    encoder: Encoder, fim: FimFormat, gap: Gap = GAP, others: tuple[ContextPiece, ...] = (), context: int = 1024
 ) -> InfillPrompt:
-    return assemble(encoder, fim, context, hole, others, 96)
+    return assemble(encoder, fim, context, gap, others, 96)
 
 
 def tokens(made: InfillPrompt, kind: str) -> int:
@@ -46,7 +46,7 @@ def test_without_markers_the_text_before_the_cursor_is_one_text(encoder: Encoder
 def test_the_budget_holds(encoder: Encoder, name: str) -> None:
     others = tuple(ContextPiece("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))
     for context in (256, 1024, 4096, 32768):
-        made = prompt(encoder, FORMATS[name], HOLE, others, context)
+        made = prompt(encoder, FORMATS[name], GAP, others, context)
         assert len(made.ids) + MIN_ANSWER_TOKENS <= context
         assert len(made.ids) <= 2048
         assert tokens(made, "open") <= made.budget.head == int(made.budget.prompt * 0.35)
@@ -59,7 +59,7 @@ def test_the_next_key_only_adds(encoder: Encoder, fim: FimFormat) -> None:
     """Line after line typed from one anchor: of the last prompt all but the newest ids are kept."""
     typed, before = "".join(LINES[1000:1012]), list[int]()
     for end in range(1, len(typed)):
-        ids = prompt(encoder, fim, replace(HOLE, middle=typed[:end])).ids
+        ids = prompt(encoder, fim, replace(GAP, middle=typed[:end])).ids
         shared = next((i for i, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), len(before))
         if len(encoder.text(typed[:end].lstrip())) <= 100 and typed[:end].strip():
             assert not before or len(before) - shared <= 4

@@ -95,9 +95,9 @@ def test_where_text_ends(case: str) -> None:
         assert told(language, before, after, text, size) == (left, reason)
 
 
-def weighed(pieces: list[tuple[str, float]], least_sure: float = 0.2) -> tuple[str, str, list[str]]:
+def weighed(pieces: list[tuple[str, float]], min_probability: float = 0.2) -> tuple[str, str, list[str]]:
     """Of tokens with their probabilities: the text that is left, why it ended, and what was told after each."""
-    stopping = Stopping(find_extent("python", "x = ", "\n"), least_sure=least_sure)
+    stopping = Stopping(find_extent("python", "x = ", "\n"), min_probability=min_probability)
     told = [stopping.push(text, math.log(probability)) for text, probability in pieces]
     return "".join(told) + stopping.finish(), stopping.reason, told
 
@@ -106,7 +106,7 @@ def test_it_ends_before_two_tokens_that_are_too_unlikely() -> None:
     assert weighed([("f", 0.9), ("(", 0.9), ("a", 0.1), (",", 0.3), (" b", 0.9)])[:2] == ("f(", "unsure")
     assert weighed([("f", 0.03), ("(", 0.9)])[:2] == ("", "unsure")
     assert weighed([("f", 0.9), ("(", 0.05), ("a", 0.9), (")", 0.9)])[:2] == ("f(a)", "")
-    assert weighed([("f", 0.1), ("(", 0.1)], least_sure=0.0)[:2] == ("f(", "")
+    assert weighed([("f", 0.1), ("(", 0.1)], min_probability=0.0)[:2] == ("f(", "")
 
 
 def test_half_a_word_is_not_left_and_was_not_told() -> None:

@@ -32,7 +32,7 @@ def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
     markers = {one: tokenizer.special(one) for one in form.markers}
     for body in (BODY, {**BODY, "suffix": ""}, {**BODY, "prefix": "", "middle": ""}):
         asked = InfillTask.of(body)
-        ids = assemble(Encoder(tokenizer), form, 1024, asked.hole, asked.others, asked.max_tokens).ids
+        ids = assemble(Encoder(tokenizer), form, 1024, asked.gap, asked.others, asked.max_tokens).ids
         bos = tokenizer.bos()
         sent = [] if bos is None else [bos]
         for part in PromptBuilder(form, markers, context=1024).parts(asked):

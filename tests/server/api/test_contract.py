@@ -57,8 +57,8 @@ def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingPa
         return render_chat(plain, [TemplateMessage("user", QUESTION)]).prepare(limit, params)
     if dialect is not INFILL:
         return prepare_text(plain, PROMPT, limit, params)
-    filler, hole = InfillPlanner(plain, patience=None), Gap("", "", BEFORE, "", AFTER)
-    return prepare_infill(plain, filler.fill(hole, max_tokens=limit, params=params, most=plain.context))
+    filler, gap = InfillPlanner(plain, patience=None), Gap("", "", BEFORE, "", AFTER)
+    return prepare_infill(plain, filler.fill(gap, max_tokens=limit, params=params, most=plain.context))
 
 
 @every_dialect
