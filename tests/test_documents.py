@@ -1,7 +1,6 @@
 """README and docs/: links, pictures, commands, measured numbers, and the architecture page agree with the tree."""
 
 import ast
-import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -137,18 +136,6 @@ def test_tables_of_measured_numbers_are_up_to_date() -> None:
         found += len(tables.PLACE.findall(text))
         assert tables.rendered(text) == text, f"{page}: run PYTHONPATH=. python -P lab/scripts/tables.py"
     assert found > len(tables.TABLES)  # the chat's table stands in the README too
-
-
-def test_the_times_of_the_first_minute_are_the_measured_ones() -> None:
-    measured = json.loads((ROOT / "bench/results/first-minute.json").read_text())
-    install, chat, completion = measured["install"], measured["chat"], measured["completion"]
-    began = install["clone"]["seconds"] + install["environment"]["seconds"]
-    steps = [install["torch"], install["localdflash"], chat["offer"], chat["fetched"]]
-    first_words = [question["ttft_ms"] / 1e3 for question in chat["questions"]]
-    edited = [completion["opened"]["seconds"], completion["shown"]["seconds"]]
-    table = text_of("docs/install.md").partition("## The first minute")[2].partition("\n## ")[0]
-    told = [float(number) for number in re.findall(r"\| ([\d.]+) \|$", table, re.MULTILINE)]
-    assert told == pytest.approx([began, *(step["seconds"] for step in steps), *first_words, *edited], rel=0.05)
 
 
 def test_every_package_imports_only_from_packages_above_it_in_the_table() -> None:

@@ -1,13 +1,12 @@
-"""The first minute with localdflash, timed: a fresh environment, the install and its size, a chat, a completion.
+"""The first minute with localdflash, timed: clone, `make setup`, sizes on disk, a chat, a completion.
 
-`PYTHONPATH=. python -P lab/scripts/first_minute.py --json FILE [--torch torch==2.13.0+cpu]`. The committed sources are
-cloned and installed by pip, with only pip's own cache warm. The chat runs on a pseudo-terminal, fetches its model and
-is asked three questions; then a few words are typed into Neovim. `--torch` is installed first.
+`PYTHONPATH=. python -P lab/scripts/first_minute.py --json FILE`. The committed sources are cloned and set up as the
+README says, and used as a user would: three questions to the chat on a pseudo-terminal, then a line in Neovim with the
+plugin. Only pip's cache is warm. Everything lies in a folder that is removed in the end.
 """
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -32,78 +31,33 @@ QUESTIONS = (
 )
 PATIENCE = 300.0  # seconds
 GROWING = 2.0  # seconds in which a suggestion that is shown may grow
-MB = 1_000_000
 Facts = dict[str, Any]
 
 
-def install(folder: Path, torch: str) -> Facts:
-    """Clone, make the environment, install into it."""
-    python, sources = folder / "env" / "bin" / "python", folder / "localdflash"
-    cloned = _timed("git", "clone", "--quiet", str(ROOT), str(sources))
-    made = _timed(sys.executable, "-m", "venv", str(folder / "env"))
-    pip = [str(python), "-m", "pip", "install"]
-    first = _timed(*pip, torch) if torch else None
-    log = folder / "pip.log"
-    installed = _timed(*pip, "--log", str(log), str(sources))
-    told = log.read_text("utf-8", "replace")
-    sizes = _sizes(folder / "env")
-    return {
-        "clone": cloned,
-        "environment": made,
-        "torch": {"version": _version(python, "torch"), **(first or {})},
-        "localdflash": installed | {"llama_cpp_python": _origin(told)},
-        "megabytes": round(sum(sizes.values()) / MB),
-        "largest_megabytes": {name: round(sizes[name] / MB) for name in sorted(sizes, key=lambda one: -sizes[one])[:8]},
-    }
-
-
-def _timed(*command: str) -> Facts:
+def install(sources: Path, home: Path) -> Facts:
+    """Clone and set up; return seconds and megabytes on disk."""
     began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return {"seconds": round(time.perf_counter() - began, 1)}
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(sources)], check=True)
+    subprocess.run(["make", "setup"], cwd=sources, check=True, capture_output=True)
+    took = _since(began)
+    return took | {"environment_mb": _megabytes(sources / ".venv"), "models_mb": _megabytes(home)}
 
 
-def _version(python: Path, package: str) -> str:
-    """The version of a package that is installed there."""
-    command = [str(python), "-c", f"from importlib.metadata import version; print(version({package!r}))"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def _origin(log: str) -> str:
-    """Return whether pip compiled llama.cpp."""
-    compiled = re.search(r"Building wheel for llama[-_]cpp[-_]python", log)
-    return "compiled" if compiled else "out of pip's cache, compiled earlier"
-
-
-def _sizes(environment: Path) -> dict[str, int]:
-    """Bytes on disk by package: by folder of site-packages; libraries go to the package whose they are."""
-    sizes: dict[str, int] = {}
-    for path in environment.rglob("*"):
-        if path.is_symlink() or not path.is_file():
-            continue
-        _, _, below = path.as_posix().partition("site-packages/")
-        name = below.partition("/")[0].removesuffix(".libs") if below else "python"
-        sizes[name] = sizes.get(name, 0) + path.stat().st_size
-    return sizes
+def _megabytes(folder: Path) -> int:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return round(sum(path.stat().st_size for path in files) / 1_000_000)
 
 
 def chat(program: Path, folder: Path, home: Path) -> Facts:
-    """Start the chat, agree to its offer, ask."""
+    """Start the chat and ask."""
     began = time.perf_counter()
-    told: Facts = {}
-    environment = {"HF_HUB_OFFLINE": "", "LOCALDFLASH_HOME": str(home)}
-    with Terminal.start([str(program), "chat"], cwd=str(folder), env=environment) as terminal:
-        terminal.wait_for("Fetch it?", PATIENCE)
-        told["offer"] = _since(began)
-        asked = time.perf_counter()
-        terminal.type("y\r")
+    with Terminal.start([str(program), "chat"], cwd=str(folder), env={"LOCALDFLASH_HOME": str(home)}) as terminal:
         terminal.wait_for(READY, PATIENCE)
-        told["fetched"] = _since(asked)
-        told["questions"] = [_ask(terminal, home, number, text) for number, text in enumerate(QUESTIONS)]
+        found: Facts = {"prompt": _since(began)}
+        found["questions"] = [_ask(terminal, home, number, text) for number, text in enumerate(QUESTIONS)]
         terminal.press("ctrl+q")
         terminal.wait()
-    return told
+    return found
 
 
 def _ask(terminal: Terminal, home: Path, number: int, question: str) -> Facts:
@@ -160,32 +114,37 @@ def _until(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def _home(folder: Path) -> Iterator[Path]:
-    """A LOCALDFLASH_HOME; the engine that was started for it ends with it."""
+    """Set LOCALDFLASH_HOME; the daemon that was started for it ends with it."""
     home = folder / "h"
     os.environ["LOCALDFLASH_HOME"] = str(home)
     try:
         yield home
     finally:
-        subprocess.run([folder / "env" / "bin" / "localdflash", "serve", "--stop"], capture_output=True, check=False)
+        subprocess.run([program_in(folder), "serve", "--stop"], capture_output=True, check=False)
+
+
+def program_in(folder: Path) -> Path:
+    """Return the installed program."""
+    return folder / "localdflash" / ".venv" / "bin" / "localdflash"
 
 
 def main() -> None:
-    """Go through it and write JSON."""
+    """Measure and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", default="", help="what pip installs first")
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     os.environ.pop("PYTHONPATH", None)  # it would show pip these sources as an installed package
     busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top, _home(Path(top)) as home:
-        folder, program = Path(top), Path(top) / "env" / "bin" / "localdflash"
+        folder = Path(top)
         result: Facts = {
             "load_before": round(busy, 1),  # processes that wanted a processor
             "python": sys.version.split()[0],
-            "install": install(folder, given.torch),
-            "chat": chat(program, folder, home),
-            "completion": completion(program, folder),
+            "install": install(folder / "localdflash", home),
+            "chat": chat(program_in(folder), folder, home),
+            "completion": completion(program_in(folder), folder),
         }
+        result["models_mb_in_use"] = _megabytes(home)
     result_file.write(given.json, result)
 
 

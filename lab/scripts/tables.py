@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/benchmarks.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/install.md")
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CHAT_PROMPTS = {
     "function": "write a function",
@@ -234,6 +234,19 @@ def _spread(name: str, ms: Any) -> Row:
     return [name, f"{ms['p50']:.1f} ms", f"{ms['p95']:.1f} ms"]
 
 
+def first_minute() -> Iterator[Row]:
+    """A fresh clone until a suggestion in Neovim."""
+    whole = load("first-minute")
+    install, questions = whole["install"], whole["chat"]["questions"]
+    yield ["step", "seconds"]
+    yield ["`git clone`, `make setup`", f"{install['seconds']:.0f}"]
+    yield ["`localdflash chat` to its prompt", f"{whole['chat']['prompt']['seconds']:.1f}"]
+    for number, question in zip(("first", "second", "third"), questions, strict=True):
+        yield [f"{number} question to its first token", f"{question['ttft_ms'] / 1e3:.2f}"]
+    yield ["Neovim to an open file", f"{whole['completion']['opened']['seconds']:.1f}"]
+    yield ["a typed line to its first suggestion, model not loaded", f"{whole['completion']['shown']['seconds']:.1f}"]
+
+
 def results() -> Iterator[Row]:
     """All result files and their conditions."""
     yield ["file", "date", "commit", "processor"]
@@ -248,7 +261,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
         *(chat, chat_modes, chat_context, chat_facts, embedded, shapes, prompts, kv, activations, products),
-        *(first_token, infill, places, typing, latency, results),
+        *(first_token, first_minute, infill, places, typing, latency, results),
     )
 }
 
