@@ -146,21 +146,6 @@ def activations() -> Iterator[Row]:
             yield [name, *numbers, f"{one['kl_nats']:.5f}"]
 
 
-def products() -> Iterator[Row]:
-    """Matrix products."""
-    kinds = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
-    yield ["matrix", "instruction set", "tokens", *kinds]
-    for matrix in (("embedded", "gate"), ("1.7B", "down")):
-        for instructions in ("avx512vnni", "avx2"):
-            found = load("cpu-kernels")["instruction_sets"][instructions]["products"]
-            mine = {one["kind"]: one["rows"] for one in found if (one["model"], one["matrix"]) == matrix}
-            for count in ("1", "8"):
-                cells = [
-                    f"{mine[kind][count]['gmac_s']:.0f} ({100 * mine[kind][count]['of_peak']:.0f} %)" for kind in kinds
-                ]
-                yield [" ".join(matrix), instructions, count, *cells]
-
-
 def first_token() -> Iterator[Row]:
     """Start-up and the shared daemon."""
     start, soak, server = load("startup"), load("soak"), load("server")
@@ -247,21 +232,11 @@ def first_minute() -> Iterator[Row]:
     yield ["a typed line to its first suggestion, model not loaded", f"{whole['completion']['shown']['seconds']:.1f}"]
 
 
-def results() -> Iterator[Row]:
-    """All result files and their conditions."""
-    yield ["file", "date", "commit", "processor"]
-    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
-        whole = load(path.stem)
-        part = whole if "command" in whole else next(iter(whole.values()))
-        file = f"[{path.name}](../bench/results/{path.name})"
-        yield [file, part["date"], part["commit"], part["processor"]]
-
-
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
-        *(chat, chat_modes, chat_context, chat_facts, embedded, shapes, prompts, kv, activations, products),
-        *(first_token, first_minute, infill, places, typing, latency, results),
+        *(chat, chat_modes, chat_context, chat_facts, embedded, shapes, prompts, kv, activations),
+        *(first_token, first_minute, infill, places, typing, latency),
     )
 }
 
