@@ -59,7 +59,7 @@ def mutations(tree: ast.AST) -> Iterator[tuple[int, str, Callable[[], None]]]:
 
 def is_noticed(tests: list[str]) -> bool:
     """Run the tests of a mutated file; return whether any fails."""
-    options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--hypothesis-profile=mutants"]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
         return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode != 0

@@ -59,12 +59,17 @@ def test_what_is_missing_is_told_in_one_line(
 
 @pytest.mark.parametrize(
     ("capability", "used"),
-    [((8, 6), ""), ((8, 9), ", FP8"), ((9, 0), ", dependent, FP8"), ((12, 0), ", dependent, FP8, native FP4")],
+    [((8, 6), ""), ((8, 9), "FP8 K/V"), ((9, 0), "dependent launches, FP8 K/V")],
 )
-def test_what_is_used_of_a_chip(capability: tuple[int, int], used: str) -> None:
-    summary = devices.summarize_features(capability)
-    assert summary.startswith(f"sm_{capability[0]}{capability[1]}, ")
-    assert [what for what in ("dependent", "FP8", "native FP4") if f", {what}" in summary] == used.split(", ")[1:]
+def test_features_of_a_chip(capability: tuple[int, int], used: str) -> None:
+    features = devices.summarize_features(capability).split(", ")
+    assert features[0] == f"sm_{capability[0]}{capability[1]}"
+    assert ", ".join(one for one in features if one in ("dependent launches", "FP8 K/V")) == used
+    assert "native FP4 as an option" not in features
+
+
+def test_native_fp4_is_an_option_on_blackwell() -> None:
+    assert "native FP4 as an option" in devices.summarize_features((12, 0)).split(", ")
 
 
 # Falling back
