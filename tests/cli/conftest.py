@@ -31,7 +31,7 @@ FINISHES = ("line", "statement", "block", "suffix", "repeat", "stop", "length") 
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -43,7 +43,7 @@ Command = Callable[..., Done]
 
 @pytest.fixture(autouse=True)
 def _no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing starts a daemon that nobody would end: a test that needs one takes `short_home`."""
+    """Refuse to start a daemon that nobody would end: a test that needs one takes `short_home`."""
 
     def refuse(*_: object) -> NoReturn:
         pytest.fail("a test started a daemon: add --no-daemon, or take short_home")
@@ -52,7 +52,7 @@ def _no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class EngineHere:
-    """A private engine on threads of this process, instead of the child that a user gets."""
+    """Private engine on threads of this process, instead of a child process."""
 
     def __init__(self, wanted: EngineSpec, path: Path) -> None:
         options: dict[str, Any] = {**wanted.options, "pair": wanted.pair}
@@ -80,7 +80,7 @@ class EngineHere:
 
 @pytest.fixture(autouse=True)
 def _private_engine_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`--no-daemon` and `--no-draft` start no process, unless the test is about that (`system`)."""
+    """Start no process for `--no-daemon` and `--no-draft`, except in tests marked `system`."""
     if request.node.get_closest_marker("system"):
         yield
         return
@@ -100,7 +100,7 @@ def _private_engine_here(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `localdflash ARGUMENTS`."""
+    """Return a function that runs `localdflash ARGUMENTS`."""
 
     def call(*arguments: object) -> Done:
         capsys.readouterr()
@@ -112,7 +112,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def fails(run: Command) -> Callable[..., str]:
-    """Runs a command that has to end with this code, nothing on stdout and one line on stderr; that line."""
+    """Return a function that runs a failing command, checks its exit code and its one line, and returns the line."""
 
     def call(code: int, *arguments: object) -> str:
         done = run(*arguments)
@@ -128,7 +128,7 @@ def fails(run: Command) -> Callable[..., str]:
 
 @pytest.fixture
 def tiny(tiny_pair: Path) -> tuple[str, ...]:
-    """Options that run the tiny pair on one thread."""
+    """Return options that run the tiny pair on one thread."""
     return ("--pair", str(tiny_pair / "target.gguf"), "--threads", "1")
 
 
@@ -142,7 +142,7 @@ def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file whose third line waits for a body."""
+    """Return a file whose third line waits for a body."""
     path = tmp_path / "app.py"
     path.write_text(CODE)
     return path
@@ -150,7 +150,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def long_file(tmp_path: Path) -> Path:
-    """Far more than 1 024 tokens on both sides of line 1 001."""
+    """Return a file with far more than 1024 tokens on both sides of line 1001."""
     path = tmp_path / "long.py"
     path.write_text("".join(f"value_{i} = {i}\n" for i in range(2000)))
     return path
@@ -158,11 +158,11 @@ def long_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def complete(run: Command, tiny: tuple[str, ...]) -> Command:
-    """Runs `localdflash complete` with the tiny pair, in this process."""
+    """Return a function that runs `localdflash complete` with the tiny pair, in this process."""
     return lambda *arguments: run("complete", "--no-daemon", *arguments, *tiny)
 
 
 @pytest.fixture
 def chat(run: Command, tiny: tuple[str, ...]) -> Command:
-    """Runs `localdflash chat` with the tiny pair, in this process."""
+    """Return a function that runs `localdflash chat` with the tiny pair, in this process."""
     return lambda *arguments: run("chat", "--no-daemon", *tiny, *arguments)

@@ -64,7 +64,7 @@ def test_a_file_that_is_mentioned_goes_along_or_is_refused(
 
 
 class Screen(io.TextIOWrapper):
-    """A stdin that claims to be a terminal."""
+    """Stdin that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -44,9 +44,8 @@ def test_errors_of_the_daemon_are_those_of_the_command(fails: Callable[..., str]
     assert "1024" in fails(2, "chat", "--threads", 1, "-p", "x = 1\n" * 900)
 
 
-# llama.cpp's own way out where a GPU fails: no exception, the process is gone.
 def by_slow_daemon(*arguments: object) -> "subprocess.Popen[bytes]":
-    """A chat, in its own process, whose daemon takes 0.05 s a step."""
+    """Start a chat in its own process, whose daemon takes 0.05 s a step."""
     program = SLOW_DAEMON + daemons.PROGRAM
     return subprocess.Popen(
         [sys.executable, "-P", "-c", program, "chat", *map(str, arguments)],

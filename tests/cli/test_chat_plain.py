@@ -4,8 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -16,25 +15,6 @@ from tests.support.terminals import PROGRAM, Terminal
 
 SLOW_PROGRAM = (*PROGRAM[:3], SLOW_DAEMON + daemons.PROGRAM)
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals")
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
-    opened: list[Terminal] = []
-
-    def start(*arguments: str, program: Sequence[str] = PROGRAM) -> Terminal:
-        opened.append(Terminal(*arguments, program=program))
-        return opened[-1]
-
-    yield start
-    for each in opened:
-        each.close()
-
-
-@pytest.fixture
-def endless(tiny: tuple[str, ...]) -> tuple[str, ...]:
-    """Options that give about a minute of answer by the slow program."""
-    return (*tiny, "--no-draft", "--max-tokens", "900", "--temperature", "3", "--seed", "1")
 
 
 @POSIX
@@ -50,15 +30,16 @@ def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
 
 @pytest.mark.system
 @POSIX
-def test_ctrl_c_stops_an_answer_and_then_leaves(terminal: Callable[..., Terminal], endless: tuple[str, ...]) -> None:
-    screen = terminal("chat", "--no-daemon", *endless, program=SLOW_PROGRAM)
-    assert b"small model" not in screen.expect(b"> ")
-    screen.type(b"Tell me everything.\n")
-    screen.expect(b"everything.\r\n")
-    time.sleep(0.5)  # it answers by now
-    screen.process.send_signal(signal.SIGINT)
-    assert b" per verify step]" in screen.expect(b"]\r\n> ")
-    leaves(screen.process)
+def test_ctrl_c_stops_an_answer_and_then_leaves(tiny: tuple[str, ...]) -> None:
+    long = ("--no-draft", "--max-tokens", "900", "--temperature", "3", "--seed", "1")  # about a minute
+    with closing(Terminal("chat", "--no-daemon", *tiny, *long, program=SLOW_PROGRAM)) as screen:
+        assert b"small model" not in screen.expect(b"> ")
+        screen.type(b"Tell me everything.\n")
+        screen.expect(b"everything.\r\n")
+        time.sleep(0.5)  # it answers by now
+        screen.process.send_signal(signal.SIGINT)
+        assert b" per verify step]" in screen.expect(b"]\r\n> ")
+        leaves(screen.process)
 
 
 def leaves(process: "subprocess.Popen[bytes]") -> None:

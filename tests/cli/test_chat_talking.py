@@ -18,7 +18,6 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat_command import chats_file
 from localdflash.cli.console_chat import ConsoleChat, answer_once, open_chat, statistics
-from localdflash.cli.line_chat import exchange
 from localdflash.cli.output import ENGINE_RESTARTED
 from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.scripted_engine import OPTIONS, ScriptedEngine, scripted
@@ -31,7 +30,7 @@ SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 
 @pytest.fixture
 def talking(short_home: Path) -> Iterator[Callable[..., Any]]:
-    """Opens a chat with an engine that gives scripted answers."""
+    """Return a function that opens a chat with an engine that gives scripted answers."""
     with ExitStack() as stack:
 
         def begun(*answers: Answer, source: Any = None) -> tuple[ConsoleChat, ScriptedEngine]:
@@ -105,15 +104,6 @@ def test_a_daemon_that_stops_again_and_again_is_an_error(
     assert capsys.readouterr() == ("half\n", f"{ENGINE_RESTARTED}\n" * 2)
     assert "".join(ask(talk, "one")) == "whole"
     assert contents(engine.asked[-1]) == ["Be brief.", "one"]
-
-
-@SHARED
-def test_a_repeated_answer_that_differs_begins_on_a_new_line(
-    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    talk, _ = talking(Answer.pieces("one way", end="cut"), Answer.of("another"))
-    exchange(lambda show, think: talk.ask("how?", show, think))
-    assert capsys.readouterr().out == "one way\nanother\n"
 
 
 @SHARED

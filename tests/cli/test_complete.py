@@ -124,7 +124,7 @@ def test_the_daemon_gives_the_same_insertion(file: Path, long_file: Path, run: C
 
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes the settings name a server."""
+    """Return a function that makes the settings name a server."""
     return lambda url: monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
 
 

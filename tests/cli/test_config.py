@@ -19,7 +19,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file() -> Path:
-    """config.toml with a pair, a port and a key."""
+    """Write config.toml with a pair, a port and a key."""
     path = config.config_file()
     path.parent.mkdir(parents=True)
     path.write_text('[model]\npair = "mine"\n[server]\nport = 8077\nkey_file = "/keys/a"\n')
@@ -50,7 +50,7 @@ def test_show(run: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def parsed() -> Callable[..., dict[str, Any]]:
-    """The pair options that a command gets for these arguments."""
+    """Return a function that gives the pair options of a command for its arguments."""
 
     @click.command()
     @pair_options

@@ -21,7 +21,7 @@ def python(code: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Replaces `localdflash doctor` by a command that raises an error, or returns a result."""
+    """Return a function that replaces `localdflash doctor` by a command with this error or result."""
 
     def install(error: BaseException | None, result: object = None) -> None:
         @click.command()
@@ -55,15 +55,10 @@ def test_models_list_imports_no_heavy_library() -> None:
     assert (done.returncode, done.stderr) == (0, "['numpy']\n")  # which the CPU engine's library needs
 
 
-def test_a_client_of_the_daemon_imports_no_heavy_library() -> None:
-    done = python(
-        "import sys, localdflash.cli.chat_command, localdflash.cli.console_chat;"
-        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
-    )
+def test_a_client_of_the_daemon_imports_no_heavy_library_and_help_no_command() -> None:
+    chat = "localdflash.cli.chat_command, localdflash.cli.console_chat"
+    done = python(f"import sys, {chat}; print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)")
     assert done.stderr == "[]\n"
-
-
-def test_help_imports_no_command() -> None:
     done = python(
         "import sys; from localdflash.cli import main; main(['--help']);"
         "print(*sorted(m for m in sys.modules if m.startswith('localdflash.')), file=sys.stderr)"

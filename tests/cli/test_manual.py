@@ -14,7 +14,7 @@ from localdflash.lab.scripts import manual
 
 
 def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Every command that help shows, with its path."""
+    """Yield the path and the command of everything that help shows."""
     for name in group.list_commands(context):
         _, command, _ = group.resolve_command(context, [name])
         assert command

@@ -17,13 +17,13 @@ def code(tmp_path: Path) -> str:
 
 @pytest.fixture
 def pair(tiny_pair: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny pair to damage."""
+    """Return a copy of the tiny pair to damage."""
     return Path(shutil.copytree(tiny_pair, tmp_path / "pair"))
 
 
 @pytest.fixture
 def refused(fails: Callable[..., str], code: str) -> Callable[..., str]:
-    """The error of `complete` with a target."""
+    """Return a function that gives the error of `complete` with a target."""
     return lambda target, *options: fails(
         3, "complete", code, "--no-daemon", "--pair", target, "--threads", 1, *options
     )
@@ -42,7 +42,7 @@ def test_truncated(name: str, pair: Path, refused: Callable[..., str], fails: Ca
 
 @pytest.mark.system
 def test_a_process_writes_one_line_too(pair: Path, code: str) -> None:
-    """Only here would text show that llama.cpp writes to the terminal itself."""
+    """Text that llama.cpp writes to the terminal itself shows only in a process."""
     (pair / "drafter.gguf").write_bytes(b"GGUF")
     program = "import sys; from localdflash.cli import main; sys.exit(main())"
     arguments = ("complete", code, "--no-daemon", "--pair", str(pair / "target.gguf"), "--threads", "1")

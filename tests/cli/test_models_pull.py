@@ -36,7 +36,7 @@ OTHER_TARGET = "hf:o/t/other.gguf"
 
 @pytest.fixture
 def hub(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """Serves the tiny pair under the names of the entry; a second file of the target beside it."""
+    """Serve the tiny pair under the names of the entry, with a second file of the target."""
     registry = home / "config" / "models.toml"
     registry.parent.mkdir(parents=True)
     registry.write_text(ENTRY)
@@ -50,7 +50,7 @@ def hub(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def visible() -> list[str]:
-    """All files of the models folder that are no notes of ours."""
+    """Return the files of the models folder, without hidden records."""
     found = (path for path in models_folder().rglob("*") if path.is_file() and not path.name.startswith("."))
     return sorted(str(path.relative_to(models_folder())) for path in found)
 

@@ -25,7 +25,7 @@ def test_a_printed_answer_of_the_embedded_pair_says_how_to_get_a_better_one() ->
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The questions so far; an unexpected one fails."""
+    """Return the questions so far; an unexpected one fails."""
     found: list[str] = []
     monkeypatch.setattr(hub, "offline", lambda: False)
     monkeypatch.setattr(click, "confirm", lambda *_, **__: pytest.fail("a question was asked"))
@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def answer(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Answers:
-    """Answers the next question."""
+    """Return a function that answers the next question."""
 
     def set_answer(yes: bool) -> None:
         def confirm(question: str, **_: object) -> bool:
@@ -48,7 +48,7 @@ def answer(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 @pytest.fixture
 def pulled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The pulled pairs; a pull puts the target's file in its place."""
+    """Return the pulled pairs; a pull creates the target's file."""
     found: list[str] = []
 
     def pull(pair: PairEntry, _: object) -> list[object]:

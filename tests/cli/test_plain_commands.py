@@ -41,7 +41,7 @@ def engine(short_home: Path, folder: Path) -> Iterator[ScriptedEngine]:
 
 @pytest.fixture
 def told(engine: ScriptedEngine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Told:
-    """The output on both streams for these typed lines."""
+    """Return the output on both streams for these typed lines."""
 
     def chat(*lines: str, kept: bool = False) -> str:
         typed = list(lines)

@@ -20,7 +20,7 @@ GB = 10**9
 
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch, without_cpu_engine: str) -> None:
-    """Twenty GB free, read at 50 GB/s, no GPU, no CPU engine of our own."""
+    """Simulate 20 GB of free memory, read at 50 GB/s, without a GPU or our CPU engine."""
     monkeypatch.setattr(machine, "bandwidth", lambda: 50.0)
     monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
     with_free(20 * GB, monkeypatch)

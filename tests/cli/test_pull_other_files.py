@@ -37,7 +37,7 @@ trained_for = "o/tiny"
 
 @pytest.fixture
 def hub(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """Serves the tiny target in parts and in one file, and the drafter of an entry of another repository."""
+    """Serve the tiny target in parts and in one file, and the drafter of an entry of another repository."""
     registry = home / "config" / "models.toml"
     registry.parent.mkdir(parents=True)
     registry.write_text(ENTRY)
@@ -54,7 +54,7 @@ def hub(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def based_on_tiny(source: Path, folder: Path) -> bytes:
-    """The target, with metadata that name o/tiny as its base model."""
+    """Return the target with metadata that name o/tiny as its base model."""
     first = split_file(source, folder, "based", 1)
     reader, path = gguf.GGUFReader(first), folder / "based.gguf"
     writer = gguf.GGUFWriter(path, "qwen3")

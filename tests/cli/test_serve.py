@@ -1,6 +1,9 @@
-"""The addresses and keys that `serve` refuses, and how it is stopped."""
+"""`serve`: refused addresses and keys, `--stop` and `--install-unit`."""
 
+import shlex
+import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
-from localdflash.cli import serve
+from localdflash.cli import serve, systemd_unit
 from localdflash.server.tcp import own_key, read_key
 from tests.support import daemons
 
@@ -71,3 +74,56 @@ def test_stop(run: Callable[..., Any]) -> None:
     assert process.wait(10) == 0
     assert (nothing.code, nothing.out, stopped.code, stopped.out) == (0, "", 0, "")
     assert nothing.err != stopped.err
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of the unit, in a folder that does not exist yet."""
+    if sys.platform != "linux":
+        pytest.skip("no systemd here")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "systemd" / "user" / "localdflash.service"
+
+
+def test_the_unit_runs_this_python_and_systemd_accepts_it(
+    file: Path, home: Path, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run("serve", "--install-unit")
+    assert (done.code, done.out.splitlines()) == (0, [*systemd_unit.ENABLE])
+    assert str(file) in done.err
+    lines = file.read_text().splitlines()
+    (started,) = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
+    words = shlex.split(started)
+    assert (words[0], words[-1]) == (sys.executable, "serve")
+    version = subprocess.run([*words[:-1], "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("localdflash")
+    assert f"Environment=LOCALDFLASH_HOME={home}" in lines
+    if program := shutil.which("systemd-analyze"):
+        (tmp_path / "run").mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+        checked = subprocess.run([program, "--user", "verify", str(file)], capture_output=True, text=True, check=False)
+        assert file.name not in checked.stderr
+
+
+def test_a_different_file_is_left_alone(file: Path, run: Callable[..., Any], fails: Callable[..., str]) -> None:
+    run("serve", "--install-unit")
+    text = file.read_text()
+    assert run("serve", "--install-unit").code == 0  # the same again
+    file.write_text("mine")
+    assert fails(1, "serve", "--install-unit") == f"{file}: another unit has this name; remove it and try again"
+    assert file.read_text() == "mine" != text
+
+
+def test_other_options_and_other_systems_are_refused(
+    file: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "config.toml" in fails(2, "serve", "--install-unit", "--port", "8012")
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    assert "Linux" in fails(2, "serve", "--install-unit")
+    assert not file.exists()
+
+
+def test_words_are_quoted_as_systemd_reads_them() -> None:
+    text = systemd_unit.unit(["/a b/50%", "$x", 'say "\\"'], {"HOME_OF": "/$x/50% b"})
+    assert 'ExecStart="/a b/50%%" $$x "say \\"\\\\\\""' in text
+    assert 'Environment="HOME_OF=/$x/50%% b"' in text  # $ has no meaning there

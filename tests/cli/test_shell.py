@@ -24,13 +24,13 @@ FIRST = {
 
 
 def line_of(shell: str) -> str:
-    """The line that docs/install.md has for a shell's configuration."""
+    """Return the line of docs/install.md for a shell's configuration."""
     return next(line.split("  # ")[0] for line in PAGE.read_text("utf-8").splitlines() if f"{shell}_source" in line)
 
 
 @pytest.fixture(params=list(BARE))
 def shell(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """A shell with its completion set up as docs/install.md says, in a folder with one file."""
+    """Yield a shell with its completion set up as docs/install.md says, in a folder with one file."""
     program = shutil.which(request.param)
     if program is None:
         pytest.skip(f"no {request.param} here")

@@ -1,4 +1,4 @@
-"""A small model whose answers are known: what drafting must never change."""
+"""Fakes of target and drafter with known answers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +27,6 @@ class FakeTarget:
         self.vocab_size = len(table)
         self.cached: list[int] = []
         self.extended: list[int] = []  # sizes of the chunks that prefills sent
-        self.widths: list[int] = []  # rows of the verifies
         self._fresh: list[int] = []  # tokens of the rows that wait for `keep`
 
     @property
@@ -48,7 +47,6 @@ class FakeTarget:
         rows = [anchor, *draft.tokens]
         assert len(rows) <= self.max_width
         assert self.length + len(rows) <= self.context
-        self.widths.append(len(rows))
         self._fresh = rows
         logits = np.stack([self.table[before, token] for before, token in zip(self._before(rows), rows, strict=True)])
         return Verification(logits, self._taps(rows))
@@ -79,7 +77,7 @@ class FakeTarget:
         assert len(self.cached) == length
 
     def _before(self, rows: Sequence[int]) -> list[int]:
-        """The token before each row."""
+        """Return the token before each row."""
         return [self.cached[-1] if self.cached else 0, *rows[:-1]]
 
     def _taps(self, rows: Sequence[int]) -> TargetFeatures:
@@ -126,17 +124,17 @@ class FakeDrafter:
 
 @pytest.fixture(scope="session")
 def fake_target() -> Callable[..., Any]:
-    """(table, context, max_width) -> FakeTarget."""
+    """Return a function (table, context, max_width) -> FakeTarget."""
     return FakeTarget
 
 
 @pytest.fixture(scope="session")
 def fake_drafter() -> Callable[..., Any]:
-    """(name, invent, is_model) -> FakeDrafter."""
+    """Return a function (name, invent, is_model) -> FakeDrafter."""
     return FakeDrafter
 
 
 @pytest.fixture(scope="session")
 def eager() -> Callable[..., Controller]:
-    """Drafter names -> a controller that verifies all that they propose."""
+    """Return a function (names of drafters) -> controller that verifies all their drafts."""
     return lambda *names: Eager({1: 1.0, 2: 1.0}, dict.fromkeys(names, 0.0))

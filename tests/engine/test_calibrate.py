@@ -16,7 +16,7 @@ TABLE = np.zeros((4, 4, 4), np.float32)
 
 
 class Clock:
-    """Stands where the module has `time`; the calls in `busy` take far longer than they should."""
+    """Replacement of `time` in the module; the calls in `busy` take far longer."""
 
     def __init__(self, busy: tuple[int, ...] = ()) -> None:
         self.now, self.calls, self.busy = 0.0, 0, busy
@@ -31,7 +31,7 @@ class Clock:
 
 @pytest.fixture
 def timed_target(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """(clock, cost, **target's) -> a target whose verify of some rows takes `cost(rows)` milliseconds."""
+    """Return a function (clock, cost, **target's) -> target whose verify batch takes `cost(width)` milliseconds."""
 
     def make(clock: Clock, cost: Callable[[int], float], **settings: Any) -> Any:
         monkeypatch.setattr(module, "time", clock)
@@ -50,7 +50,7 @@ def timed_target(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 @pytest.fixture
 def measure(timed_target: Make, fake_drafter: Make) -> Make:
-    """(clock, **target's) -> controller, target and drafter, where rows cost 1 + 0.2 ms each and a draft 2.5 ms."""
+    """Return a function (clock, **target's) -> controller, target, drafter. Tokens cost 0.2 ms each, a draft 2.5 ms."""
 
     def make(clock: Clock, **settings: Any) -> tuple[Any, Any, Any]:
         def invent(ids: list[int], limit: int) -> Any:
@@ -74,7 +74,7 @@ def test_costs_are_those_of_the_machine(measure: Make) -> None:
 
 
 def test_nodes_that_are_forwards_cost_apart(timed_target: Make, fake_drafter: Make) -> None:
-    """The first one 2.5 ms, every further one 0.5: how many to ask for follows from that, and from what was right."""
+    """The first token costs 2.5 ms, further ones 0.5 ms: the requested length depends on costs and acceptance."""
     clock = Clock()
 
     def invent(ids: list[int], limit: int) -> Any:
@@ -92,7 +92,7 @@ def test_nodes_that_are_forwards_cost_apart(timed_target: Make, fake_drafter: Ma
 
 
 def test_a_long_context_is_assumed_to_see_what_it_costs(timed_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row costs 1 ms and each further one 0.2; at 2 048 tokens 2 ms, and each further one 1.2."""
+    """A token costs 1 ms and each further one 0.2 ms; at 2048 tokens 2 ms and 1.2 ms."""
     assumed: list[int] = []
 
     def assume(length: int) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.engine.controller import MIN_SPEEDUP, PROBE_SHARE, TRIAL_SHARE, Calibration, Controller
+from localdflash.engine.controller import MIN_SPEEDUP, Calibration, Controller
 from localdflash.engine.costs import VerifyCosts
 from localdflash.engine.draft import Draft
 
@@ -34,19 +34,6 @@ def test_counting_corrects_a_claim(claim: float, truth: float) -> None:
     assert calibration.acceptance(claim) == pytest.approx(truth, abs=0.07)
     assert calibration.survival[0] == pytest.approx(truth, abs=0.2)
     assert calibration.survival == sorted(calibration.survival, reverse=True)
-
-
-def test_newer_drafts_count_more_at_up_to_32_depths() -> None:
-    calibration = Calibration()
-    calibration.record_outcome([0.9] * 40, 0)
-    assert len(calibration.survival) == 32
-    calibration = Calibration()
-    for right in [4] * 40 + [0] * 40:
-        calibration.record_outcome([0.9] * 4, right)
-    assert max(calibration.survival) < 0.1
-    for _ in range(40):
-        calibration.record_outcome([0.9] * 4, 4)
-    assert min(calibration.survival) > 0.9
 
 
 @pytest.mark.parametrize("claim", [math.nan, -math.inf, -1.0, 0.0, 1.0, 2.0, math.inf])
@@ -76,31 +63,6 @@ def test_the_chosen_prefix_is_the_best_of_all(confidence: list[float], drafting:
     rounds = np.where(pays, expected / (verify + drafting), 0.0)
     assert rounds[nodes - 1] == pytest.approx(rounds.max())
     assert rate == pytest.approx(expected[nodes - 1] / verify[nodes - 1])
-
-
-def probe(controller: Controller, ms: float = 2.0) -> bool:
-    """One draft that took this long, if a probe is due."""
-    due = controller.should_probe("model", 15, 1.0)
-    if due:
-        controller.record_draft("model", ms)
-    return due
-
-
-def probes(controller: Controller, plain_steps: int, ms: float = 2.0) -> int:
-    """Probes among so many steps of plain decoding, a millisecond each."""
-    count = 0
-    for _ in range(plain_steps):
-        controller.record_verify(1, 1.0)
-        count += probe(controller, ms)
-    return count
-
-
-def test_probes_take_their_share_of_the_time_and_no_more() -> None:
-    controller = Controller(COSTS, {"model": 2.0})
-    assert not probe(controller)  # nothing was earned yet
-    first = round(12 * 2.0 / TRIAL_SHARE)
-    assert probes(controller, first + 5) == 12  # 5: a rounding error is a step
-    assert probes(controller, 10_000) * 2.0 == pytest.approx(PROBE_SHARE * 10_000, rel=0.05)
 
 
 def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:

@@ -33,7 +33,7 @@ def cost_of(rows: float) -> float:
 
 @dataclass
 class Clock:
-    """Stands where `host_pair` has `time`."""
+    """Replacement of `time` in `host_pair`."""
 
     ms: float = 0.0
     drafting: float = 0.0
@@ -73,7 +73,7 @@ class SimulatedTarget:
 
 @dataclass
 class SimulatedDrafter:
-    """Nodes are right with a probability; `claim` is the confidence, or None for an honest one that varies."""
+    """Drafter whose tokens are right with a probability. `claim`: its confidence; None: an honest one that varies."""
 
     clock: Clock
     cost: float
@@ -130,7 +130,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def run(clock: Clock, drafters: list[Any], tokens: int, controller: Controller) -> float:
-    """Milliseconds per token."""
+    """Return the milliseconds per token."""
     target: Any = SimulatedTarget(clock)
     pair = HostPair(target, drafters, controller)
     pair.prefill(TEXT[:2].tolist())
@@ -151,7 +151,7 @@ def measured(*drafters: SimulatedDrafter) -> Controller:
 
 
 def best_fixed(acceptance: float, drafting: float, each: float = 0.0) -> float:
-    """Milliseconds per token of the best fixed number of nodes, plain decoding included; by the geometric series."""
+    """Return the milliseconds per token of the best fixed draft length, 0 included, by the geometric series."""
     tokens = [sum(acceptance**i for i in range(m + 1)) for m in range(1, 16)]
     return min(1.0, *((cost_of(m + 2) + drafting + each * m) / tokens[m] for m in range(15)))
 
@@ -197,7 +197,7 @@ def test_a_drafter_that_becomes_good_is_found_and_one_that_becomes_bad_is_left(c
 
 
 def answers(clock: Clock, drafter: Any, prompt: int, answer: int, count: int) -> float:
-    """Milliseconds of a token, what the drafter reads of each prompt included; the first half of the answers apart."""
+    """Return the milliseconds per token, including the drafter's prefill, in the second half of the answers."""
     target: Any = SimulatedTarget(clock)
     drafters: list[Any] = [drafter]
     pair, sampler, began = HostPair(target, drafters, measured(drafter)), Sampler(SamplingParams()), 0.0
@@ -213,6 +213,6 @@ def answers(clock: Clock, drafter: Any, prompt: int, answer: int, count: int) ->
 
 @pytest.mark.parametrize(("acceptance", "read"), [(0.9, 0.2), (0.9, 2.0), (0.3, 0.2)])
 def test_a_prompt_is_read_where_the_answer_pays_for_it(clock: Clock, acceptance: float, read: float) -> None:
-    """Of 400 tokens for an answer of 40; where it does not pay, what trials cost is in there."""
+    """A prompt of 400 tokens for an answer of 40; the time includes failed trials."""
     drafter = SimulatedDrafter(clock, 0.1, lambda _: acceptance, 0.9, each=0.1, read=read)
     assert answers(clock, drafter, 400, 40, 40) < 1.06

@@ -1,4 +1,4 @@
-"""A request from ids to ids: why it ends, what it counts, and that it stops within one step."""
+"""A request from ids to ids: its end, its statistics, and cancellation within one step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,12 +62,6 @@ def test_it_stops_within_one_step_of_being_cancelled(pair: HostPair) -> None:
     assert list(steps) == []
     assert request.finish_reason == "cancelled"
     assert request.stats.steps == 2
-
-
-def test_a_prefill_can_be_cancelled_too(pair: HostPair) -> None:
-    request = Request([1] * 36, 3, cancelled=lambda: True)
-    assert answer(pair, request) == []
-    assert (request.finish_reason, request.computed_tokens) == ("cancelled", 0)
 
 
 def test_what_was_done_is_counted(pair: HostPair) -> None:

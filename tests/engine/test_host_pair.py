@@ -1,4 +1,4 @@
-"""What the pair promises beside its answers: little computing, halves that agree, refusals that say why."""
+"""HostPair: cached tokens are not computed again, target and drafters agree, refusals say why."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def pair(fake_target: Make, fake_drafter: Make, eager: Make) -> HostPair:
 
 
 def extended(pair: HostPair) -> list[int]:
-    """Sizes of the chunks computed since the last call."""
+    """Return the sizes of the chunks computed since the last call."""
     target: Any = pair.target
     sizes = list(target.extended)
     target.extended.clear()
@@ -56,7 +56,7 @@ def test_only_what_is_not_cached_is_computed(pair: HostPair) -> None:
 
 
 class TestTogether:
-    """A draft from the text beside a model's."""
+    """Lookup draft next to a model's draft."""
 
     COSTS = ({1: 1.0, 2: 1.0, 4: 1.1, 8: 1.2}, {"model": 0.1})
 

@@ -1,4 +1,4 @@
-"""Lookup against a search of the whole text: longest agreement, rollback, documents, copies with changes in them."""
+"""Lookup drafts against a search of the whole text: longest match, rollback, documents, changed copies."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ DOCUMENTS = st.lists(st.lists(TOKENS, max_size=20), max_size=3)
 
 
 def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int) -> tuple[list[int], list[float]]:
-    """Tokens and confidence by comparing the end of the text with every place in it."""
+    """Return tokens and confidence by comparing the end of the text with every position in it."""
     text = [token for document in documents for token in [*document, BREAK]] + ids + [anchor]
 
     def agreement(place: int) -> int:
@@ -34,12 +34,12 @@ def expected(documents: list[list[int]], ids: list[int], anchor: int, limit: int
 
 
 def rising(agreement: int, count: int) -> list[float]:
-    """The confidence in so many tokens: each that is right makes the agreement longer."""
+    """Return the confidence of `count` tokens: each accepted one makes the match longer."""
     return [(agreement + right) / (agreement + right + 2) for right in range(count)]
 
 
 def places_of(drafter: LookupDrafter) -> object:
-    """Everything that it knows, what it has not read yet included."""
+    """Return the whole index, unindexed tokens included."""
     drafter._index()
     return drafter._positions
 
@@ -86,18 +86,6 @@ def test_what_was_rolled_back_leaves_no_trace(
         assert used.propose(anchor, 9) == fresh.propose(anchor, 9)
 
 
-@given(documents=DOCUMENTS, before=TEXTS, ids=TEXTS)
-def test_a_loaded_state_is_the_sequence_and_the_documents(
-    documents: list[list[int]], before: list[int], ids: list[int]
-) -> None:
-    saved, loaded = LookupDrafter(documents), LookupDrafter(documents)
-    saved.observe(ids)
-    loaded.observe(before)
-    loaded.load(saved.save(), ids)
-    assert places_of(loaded) == places_of(saved)
-    assert loaded.propose(1, 9) == saved.propose(1, 9)
-
-
 # A passage in which every other token is the same: only its place tells which of them comes next.
 COMMA = 99
 PASSAGE = [token for name in range(40) for token in (name, COMMA)]
@@ -112,7 +100,7 @@ def copy(drafter: LookupDrafter, ids: list[int]) -> None:
 
 @pytest.fixture
 def copying() -> LookupDrafter:
-    """In the middle of a copy of PASSAGE: names 0 to 9 are written."""
+    """Return a drafter in the middle of a copy of PASSAGE: names 0 to 9 are written."""
     drafter = LookupDrafter([PASSAGE])
     copy(drafter, PASSAGE[:20])
     return drafter

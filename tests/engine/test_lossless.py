@@ -1,4 +1,4 @@
-"""Drafts never change an answer: not the greedy one, not a sampled one of the same seed, not the distribution."""
+"""Losslessness: drafts change neither greedy answers, nor sampled ones of a seed, nor the distribution."""
 
 import itertools
 from collections import Counter
@@ -27,7 +27,7 @@ KINDS = ("perfect", "wrong", "random", "long", "empty", "sometimes")
 
 
 def table_of(seed: int, size: int = V, sharpness: float = 2.0) -> Table:
-    """Logits of the next token after every two tokens."""
+    """Return logits of the next token after every two tokens."""
     return np.random.default_rng(seed).normal(0, sharpness, (size,) * 3).astype(np.float32)
 
 
@@ -47,7 +47,7 @@ def greedy_answer(
 
 
 def inventor(kind: str, table: Table, seed: int) -> Callable[[list[int], int], Any]:
-    """A function (sequence, limit) -> tokens and confidence of a draft that is good or bad in its own way."""
+    """Return a function (sequence, limit) -> tokens and confidence of a draft of this kind."""
     rng = np.random.default_rng(seed)
 
     def answer(ids: list[int], limit: int) -> list[int]:
@@ -67,7 +67,7 @@ def inventor(kind: str, table: Table, seed: int) -> Callable[[list[int], int], A
 
 @pytest.fixture(scope="session")
 def drafting_pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Make:
-    """(table, kinds, seed, **target's) -> a pair that verifies everything that drafters of these kinds propose."""
+    """Return a function (table, kinds, seed, **target's) -> pair that verifies all drafts of these kinds."""
 
     def make(table: Table, kinds: Sequence[str], seed: int = 0, **settings: Any) -> HostPair:
         names = [f"{kind}{i}" for i, kind in enumerate(kinds)]
@@ -81,7 +81,7 @@ def drafting_pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Make:
 
 
 def take(pair: HostPair, sampler: Sampler, count: int, limits: Sequence[int] = (99,)) -> list[int]:
-    """`count` tokens, or fewer before an end; every step has the next of the limits."""
+    """Return `count` tokens, or fewer before an end; every step has the next of the limits."""
     tokens: list[int] = []
     for limit in itertools.cycle(limits):
         if len(tokens) >= count or (tokens and tokens[-1] in pair.ends):
@@ -95,7 +95,7 @@ def take(pair: HostPair, sampler: Sampler, count: int, limits: Sequence[int] = (
 
 
 def check_agreement(pair: HostPair) -> None:
-    """Target and drafters hold the same tokens: all but the anchor."""
+    """Assert that target and drafters hold the same tokens: all but the anchor."""
     assert list(pair.cached) == pair.ids[:-1]
     target: Any = pair.target
     assert target.cached == pair.ids[:-1]
@@ -224,7 +224,7 @@ DRAWS = 2000
 
 
 def next_tokens(scores: NDArray[np.float32], params: SamplingParams) -> dict[int, float]:
-    """Token -> probability with temperature and top-p."""
+    """Return token -> probability with temperature and top-p."""
     weights = np.exp(scores.astype(np.float64) / params.temperature)
     probabilities = weights / weights.sum()
     kept: dict[int, float] = {}
@@ -235,7 +235,7 @@ def next_tokens(scores: NDArray[np.float32], params: SamplingParams) -> dict[int
 
 
 def exact_outcomes(table: Table, params: SamplingParams) -> dict[tuple[int, int], float]:
-    """Probabilities of the first two tokens after PROMPT, by enumeration."""
+    """Return the probabilities of the first two tokens after PROMPT, by enumeration."""
     return {
         (first, second): p * q
         for first, p in next_tokens(table[PROMPT[0], PROMPT[1]], params).items()
@@ -244,7 +244,7 @@ def exact_outcomes(table: Table, params: SamplingParams) -> dict[tuple[int, int]
 
 
 def p_value(pair: HostPair, params: SamplingParams, expected: dict[tuple[int, int], float]) -> float:
-    """Of the χ² test of DRAWS drawn pairs of tokens; outcomes expected less than five times are counted together."""
+    """Return the p-value of a χ² test of DRAWS sampled pairs of tokens; rare outcomes are pooled."""
     sampler = Sampler(params)
     counts: Counter[tuple[int, ...]] = Counter()
     for _ in range(DRAWS):

@@ -1,4 +1,4 @@
-"""Saved sequences across processes: the same bytes come back, and nothing that was damaged does."""
+"""Saved sequences across processes: identical bytes come back, and damaged files are dropped."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""The cache that typing relies on: only new tokens are computed, and drafts after a hit are those of a cold start."""
+"""Prefix cache while typing: only new tokens are computed, and drafts after a hit are those of a cold start."""
 
 from collections.abc import Iterator
 

@@ -1,13 +1,15 @@
-"""One engine thread for many requests: who goes first, who is stopped, and that nobody's text changes by it."""
+"""Scheduling of requests, of one pair and of two that share a machine: order, cancellation, unchanged texts."""
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
 from localdflash.base.errors import DeviceError, EngineDisconnect, LocaldflashError, QueueFull
+from localdflash.engine.compute_lock import ComputeLock
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Step
@@ -22,7 +24,7 @@ PATIENCE = 20.0  # seconds until a test gives up on the engine thread
 
 
 class Gate:
-    """Holds the pair before a step until it is let through, so that a test decides when what happens."""
+    """Gate that holds the pair before a step until the test opens it."""
 
     def __init__(self) -> None:
         self._held, self._passes = threading.Semaphore(0), threading.Semaphore(0)
@@ -50,7 +52,7 @@ class Gate:
 
 
 class Gated(HostPair):
-    """A pair that asks a gate before each step, and can be told to fail."""
+    """Pair that waits at a gate before each step, and fails with `error` if it is set."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -66,7 +68,7 @@ class Gated(HostPair):
 
 
 class Watched:
-    """A job with what came of it."""
+    """Job with its result."""
 
     def __init__(self, request: Request, log: list[str] | None = None, name: str = "", **options: Any) -> None:
         self.request, self.tokens = request, list[int]()
@@ -107,7 +109,7 @@ def pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Gated:
 
 @pytest.fixture
 def offline(fake_target: Make, fake_drafter: Make, eager: Make) -> Callable[[Request], list[int]]:
-    """The tokens of a request on a pair that nobody shares."""
+    """Return a function that gives the tokens of a request on a pair that nobody shares."""
 
     def tokens(request: Request) -> list[int]:
         alone = make_pair(fake_target, fake_drafter, eager)
@@ -117,16 +119,24 @@ def offline(fake_target: Make, fake_drafter: Make, eager: Make) -> Callable[[Req
     return tokens
 
 
-@pytest.fixture
-def scheduler(pair: Gated) -> Iterator[Scheduler]:
-    made = Scheduler(pair, PrefixCache(1 << 20), limit=8)
+@contextmanager
+def running(pair: Gated, compute_lock: ComputeLock) -> Iterator[Scheduler]:
+    made = Scheduler(pair, PrefixCache(1 << 20), limit=8, compute_lock=compute_lock)
     thread = threading.Thread(target=made.run)
     thread.start()
-    yield made
-    made.close()
-    pair.gate.release()
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
+    try:
+        yield made
+    finally:
+        made.close()
+        pair.gate.release()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def scheduler(pair: Gated) -> Iterator[Scheduler]:
+    with running(pair, ComputeLock()) as made:
+        yield made
 
 
 def chat(tokens: int = 30, **options: Any) -> Request:
@@ -293,3 +303,73 @@ def test_a_storm_of_jobs_and_cancels_changes_no_text(
         max(len(request.ids) - 1 - request.computed_tokens, 0) for request in ran
     )
     assert scheduler.running is None
+
+
+@pytest.fixture
+def pairs(fake_target: Make, fake_drafter: Make, eager: Make) -> list[Gated]:
+    """Return the chat pair and the completion pair."""
+    return [make_pair(fake_target, fake_drafter, eager) for _ in range(2)]
+
+
+@pytest.fixture
+def both(pairs: list[Gated]) -> Iterator[list[Scheduler]]:
+    compute_lock = ComputeLock()
+    with running(pairs[0], compute_lock) as first, running(pairs[1], compute_lock) as second:
+        yield [first, second]
+
+
+def test_a_completion_of_another_pair_goes_between_two_steps_of_a_chat(
+    pairs: list[Gated], both: list[Scheduler], offline: Callable[[Request], list[int]]
+) -> None:
+    log: list[str] = []
+    talk, filled = Watched(chat(30), log, "chat"), Watched(completion(), log, "completion", urgent=True)
+    pairs[0].gate.hold()
+    both[0].submit(talk.job)
+    pairs[0].gate.until_held()
+    both[1].submit(filled.job)
+    assert not filled.ended.wait(0.05), "two pairs computed at the same time"
+    pairs[0].gate.step()  # the chat's first step; the completion goes before the second, all of it
+    assert filled.wait().tokens == offline(filled.request)
+    assert log[0] == "chat"
+    assert set(log[1:]) == {"completion"}
+    pairs[0].gate.release()
+    assert talk.wait().tokens == offline(talk.request)
+    assert both[0].totals.preempted == 0, "its own pair keeps its place"
+    assert talk.request.computed_tokens == len(talk.request.ids) - 1, "nothing is computed again"
+
+
+def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both: list[Scheduler]) -> None:
+    """A prefill is preempted between two chunks, as an answer is between two steps."""
+    order: list[str] = []
+    chunk, begun, go_on = pairs[0].target.extend, threading.Event(), threading.Event()
+
+    def extend(ids: Any) -> Any:
+        order.append("chunk")
+        if len(order) == 1:
+            begun.set()
+            assert go_on.wait(PATIENCE)
+        return chunk(ids)
+
+    pairs[0].target.extend = extend  # type: ignore[method-assign]
+    talk = Watched(Request([1, 2, 3] * 60, 2))
+    filled = Watched(completion(), order, "completion", urgent=True)
+    both[0].submit(talk.job)
+    assert begun.wait(PATIENCE)
+    both[1].submit(filled.job)
+    while not both[1].running or not both[1]._compute_lock._urgent:
+        pass
+    go_on.set()
+    filled.wait()
+    talk.wait()
+    assert order.index("completion") == 1, order
+    assert order.count("chunk") > 2
+
+
+def test_an_error_gives_the_turn_back(pairs: list[Gated], both: list[Scheduler]) -> None:
+    pairs[1].error = RuntimeError("a step broke")
+    filled = Watched(completion(), urgent=True)
+    both[1].submit(filled.job)
+    assert isinstance(filled.wait().error, RuntimeError)
+    talk = Watched(chat(5))
+    both[0].submit(talk.job)
+    assert talk.wait().error is None

@@ -1,4 +1,4 @@
-"""Pairs, prefixes and the scheduler over a target whose states go on but hardly back: nobody's text changes by that."""
+"""Pairs, prefix cache and scheduler over a recurrent target: texts stay those of autoregressive decoding."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,13 +25,13 @@ DOCUMENTS = np.random.default_rng(0).integers(0, VOCABULARY, (2, 150)).tolist()
 
 @st.composite
 def prompts(draw: st.DrawFn) -> list[int]:
-    """The beginning of a document, with something typed after it."""
+    """Return the beginning of a document, with something typed after it."""
     document, length = draw(st.sampled_from(DOCUMENTS)), draw(st.integers(1, 150))
     return [*document[:length], *draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=3))]
 
 
 class Asked:
-    """A request to a scheduler, with what came of it; others may be asked in the middle of it, it may be stopped."""
+    """Request to a scheduler and its result; it submits others at its first token, and stops after `stop_after`."""
 
     def __init__(self, ids: list[int], stop_after: int, urgent: bool, then: Sequence["Asked"] = ()) -> None:
         self.ids, self.stop_after, self.others = ids, stop_after, then
@@ -66,7 +66,7 @@ JOBS = st.lists(asked(st.lists(asked(st.just([])), max_size=2)), min_size=1, max
 
 
 class Oracle(Guessing):
-    """Knows how any sequence goes on, and guesses around that."""
+    """Drafter that knows how any sequence continues, and drafts around that."""
 
     def propose(self, anchor: int, limit: int) -> Draft:
         sequence = [*self.ids, anchor]
@@ -87,7 +87,7 @@ def state_of(pair: HostPair) -> list[int]:
 @settings(max_examples=25)
 @given(jobs=JOBS, apart=st.integers(8, 60), budget=st.sampled_from([0, 3000, 1 << 30]), seed=st.integers(0, 99))
 def test_every_text_is_that_of_plain_decoding(jobs: list[Asked], apart: int, budget: int, seed: int) -> None:
-    """Whoever was cut short by others, cancelled, or found what an earlier one left."""
+    """Preempted, cancelled and cached requests get the text of autoregressive decoding."""
     pair = make_pair(apart, seed)
     scheduler = Scheduler(pair, PrefixCache(budget))
     for job in jobs:

@@ -1,8 +1,8 @@
-"""Which processors are cores of their own, on simulated machines."""
+"""Physical cores on simulated machines."""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -20,23 +20,19 @@ def _asked_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Machine":
+def processors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Return a function that sets each processor's list of siblings, and the allowed processors."""
     monkeypatch.setattr(cores, "TOPOLOGY", tmp_path)
     monkeypatch.setattr(sys, "platform", "linux")
-    return Machine(monkeypatch, tmp_path)
 
-
-class Machine:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        self._monkeypatch, self._folder = monkeypatch, folder
-
-    def has(self, *siblings: str, allowed: set[int]) -> None:
-        """What each processor's list of siblings says, and which processors are allowed."""
+    def simulate(*siblings: str, allowed: set[int]) -> None:
         for processor, text in enumerate(siblings):
-            folder = self._folder / f"cpu{processor}" / "topology"
+            folder = tmp_path / f"cpu{processor}" / "topology"
             folder.mkdir(parents=True)
             (folder / "thread_siblings_list").write_text(f"{text}\n")
-        self._monkeypatch.setattr(os, "sched_getaffinity", lambda _process: allowed, raising=False)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _process: allowed, raising=False)
+
+    return simulate
 
 
 @pytest.mark.parametrize(
@@ -51,9 +47,9 @@ class Machine:
     ],
 )
 def test_one_processor_of_each_core(
-    siblings: tuple[str, ...], allowed: set[int], found: list[int], machine: Machine
+    siblings: tuple[str, ...], allowed: set[int], found: list[int], processors: Callable[..., None]
 ) -> None:
-    machine.has(*siblings, allowed=allowed)
+    processors(*siblings, allowed=allowed)
     assert cores.physical_cores() == found
 
 
@@ -67,9 +63,9 @@ def test_one_processor_of_each_core(
     ],
 )
 def test_a_container_has_no_more_cores_than_its_share_of_time(
-    text: str, count: int, machine: Machine, tmp_path: Path
+    text: str, count: int, processors: Callable[..., None], tmp_path: Path
 ) -> None:
-    machine.has("0", "1", "2", "3", allowed={0, 1, 2, 3})
+    processors("0", "1", "2", "3", allowed={0, 1, 2, 3})
     (tmp_path / "cpu.max").write_text(text)
     assert len(cores.physical_cores()) == count
 
@@ -80,6 +76,6 @@ def test_other_systems_are_asked_for_a_number(monkeypatch: pytest.MonkeyPatch) -
     assert cores.physical_cores() == [0, 1, 2, 3, 4, 5]
 
 
-def test_more_threads_than_cores_are_clamped_with_a_word(machine: Machine) -> None:
-    machine.has("0", "1", allowed={0, 1})
+def test_more_threads_than_cores_are_clamped_with_a_word(processors: Callable[..., None]) -> None:
+    processors("0", "1", allowed={0, 1})
     assert cores.clamp(64) == (2, "2 of 64 threads run: one for each core")

@@ -1,4 +1,4 @@
-"""How a process that a GPU ended is told from one that ended otherwise: real processes that abort and are killed."""
+"""GPU crashes: real processes that abort or are killed while the GPU computes, or otherwise."""
 
 import signal
 import subprocess
@@ -19,7 +19,7 @@ OUTSIDE = "with ExitStack() as stack:\n    with watch(stack): pass\n    {}"
 
 
 def end(program: str) -> int:
-    """How a process with this program ended."""
+    """Return the exit code of a process that runs this program."""
     return subprocess.run([sys.executable, "-P", "-c", IMPORTS + program], timeout=60, check=False).returncode
 
 

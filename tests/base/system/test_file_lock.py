@@ -1,4 +1,4 @@
-"""Locks of open files: shared or exclusive, of a descriptor, and gone with its process."""
+"""Locks of open files, shared or exclusive, and locks of one process."""
 
 import ctypes
 import os
@@ -15,9 +15,6 @@ from filelock import Timeout
 
 from localdflash.base.system import file_lock
 from localdflash.base.system.file_lock import process_lock
-
-TAKE = "import os, sys; from localdflash.base.system import file_lock; file = os.open(sys.argv[1], os.O_RDWR)\n"
-TAKE += "print(file_lock.take(file, shared=sys.argv[2] == 'shared'), flush=True); sys.stdin.read()"
 
 
 @pytest.fixture
@@ -47,21 +44,6 @@ def test_many_share_it_and_keep_others_from_having_it_alone(two: tuple[int, int]
     assert not file_lock.take(two[0])
 
 
-@pytest.mark.parametrize("kind", ["shared", "alone"])
-def test_it_ends_with_a_process_that_is_killed(kind: str, path: Path) -> None:
-    command = [sys.executable, "-P", "-c", TAKE, str(path), kind]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout
-    assert holder.stdout.readline() == "True\n"
-    mine = os.open(path, os.O_RDWR)
-    assert not file_lock.take(mine)
-    assert file_lock.take(mine, shared=True) is (kind == "shared")
-    holder.kill()
-    holder.communicate()
-    assert file_lock.take(mine)
-    os.close(mine)
-
-
 HOLD = "import sys, time; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"
 HOLD += "with process_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n"
 WAIT = "    time.sleep(60)\n"
@@ -79,7 +61,7 @@ def holder(path: Path, then: str) -> "subprocess.Popen[str]":
 
 
 def ended(process: "subprocess.Popen[str]") -> None:
-    """Kill it and what it forked."""
+    """Kill a process and its forks."""
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 

@@ -1,10 +1,15 @@
-"""What a process may take, and took."""
+"""Limits of a process, and keys typed while a program starts."""
 
+import os
+import pty
 import resource
+import sys
+import termios
 
 import pytest
 
 from localdflash.base.system import limits
+from localdflash.base.system.early_keys import kept
 
 
 def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,3 +22,20 @@ def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypa
     monkeypatch.setattr(resource, "getrlimit", lambda _: (8192, 8192))
     limits.allow_descriptors(4096)
     assert set_to == [(4096, resource.RLIM_INFINITY), (2048, 2048)]
+
+
+def test_keys_are_as_they_were_pressed_and_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    try:
+        with os.fdopen(slave) as terminal:
+            monkeypatch.setattr(sys, "stdin", terminal)
+            before = termios.tcgetattr(slave)
+            with kept():
+                os.write(master, b"hi\r")
+                assert os.read(slave, 10) == b"hi\r"
+                os.set_blocking(master, False)
+                with pytest.raises(BlockingIOError):
+                    os.read(master, 10)
+            assert termios.tcgetattr(slave) == before
+    finally:
+        os.close(master)

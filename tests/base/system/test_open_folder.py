@@ -47,25 +47,6 @@ def test_no_link_is_followed(root: Path) -> None:
         OpenFolder(root / "link")
 
 
-def test_a_file_is_made_and_put_in_place(root: Path) -> None:
-    with OpenFolder(root / "deep") as deep:
-        with open(deep.open("new", descriptor.NEW, 0o600), "w") as file:
-            file.write("other")
-            descriptor.set_mode(file.fileno(), 0o640)
-        with pytest.raises(FileExistsError):
-            deep.open("new", descriptor.NEW)
-        deep.replace("new", "file")
-        with pytest.raises(FileExistsError):
-            deep.link("file", "file")
-        deep.link("file", "twin")
-        deep.remove("file")
-        assert read(deep, "twin") == "other"
-        assert stat.S_IMODE(deep.about("twin").st_mode) == 0o640
-        deep.make("below")
-        deep.remove_folder("below")
-    assert [path.name for path in (root / "deep").iterdir()] == ["twin"]
-
-
 def test_a_name_that_is_a_link_is_not_written_through(root: Path) -> None:
     (root / "new").symlink_to(root.parent / "outside" / "made")
     with OpenFolder(root) as top, pytest.raises(FileExistsError):

@@ -1,4 +1,4 @@
-"""Processes: apart, ended with all that they began, looked for, and what ends them."""
+"""Processes: ended with their children, looked up, and stopped by signals."""
 
 import asyncio
 import os

@@ -59,7 +59,7 @@ def test_every_verdict_is_shown(home: Path) -> None:
 
 @pytest.fixture
 def checked(home: Path, gpu: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """The checks that were made; the first one finds the engine sound, others do not."""
+    """Return the checks made so far; the first finds the engine sound, others do not."""
     made: list[tuple[str, dict[str, Any]]] = []
 
     def of(_files: Any, options: Any) -> Subject:

@@ -1,4 +1,4 @@
-"""What is gathered, in which order, and that it stays the same while a user types."""
+"""Gathered context: its order, its limits, and its stability while a user types."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What the index holds, what stays out, and that lookups never wait for it."""
+"""Workspace index: definitions by name, limits, and modules by path."""
 
 import pytest
 

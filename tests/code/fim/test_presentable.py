@@ -1,4 +1,4 @@
-"""What of an answer is let through, and when."""
+"""Presentable endings: which text of an answer is shown, and when; known names."""
 
 import math
 
@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.code.fim.extent import find_extent
+from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.sound import Soundness
 
@@ -17,7 +18,7 @@ def ending(before: str, after: str, *, asked: bool = False) -> PresentableEnding
 
 
 def shown(before: str, after: str, tokens: list[tuple[str, float]]) -> str:
-    """The text that is shown of tokens with their probabilities."""
+    """Return the text that is shown of tokens with their probabilities."""
     one = ending(before, after)
     pieces = []
     for text, probability in tokens:
@@ -111,3 +112,34 @@ def test_goes_on(before: str, after: str, tokens: list[tuple[str, float] | str],
         if one.ended:
             break
     assert came + one.finish() == expected
+
+
+FILE = "import re\n\nlimit_of_words = 3\n"
+
+
+def plausible(line: str, answer: list[str], probability: float = 0.1, language: str = "python", word: str = "") -> bool:
+    names = KnownNames(find_extent(language, FILE + line, "\n"), word, (FILE + line, "def frequency(): ...\n"))
+    return all(names.plausible(text, math.log(probability)) for text in answer) and names.plausible_at_the_end()
+
+
+@pytest.mark.parametrize(
+    ("line", "answer", "expected"),
+    [
+        ("x = re.compile", ["ment", "("], False),
+        ("x = re.compile", ["(a)"], True),
+        ("x = limit_of", ["_words", " + 1"], True),
+        ("x = freq", ["uency", "()"], True),  # a word of another file
+        ("x = is", ["instance", "("], True),
+        ("def comp", ["ute_all", "("], True),  # a name is given
+        ("x = 'comp", ["ilement", "'"], True),
+        ("x = ", ["anything", "()"], True),  # no word was begun
+    ],
+)
+def test_words(line: str, answer: list[str], expected: bool) -> None:
+    assert plausible(line, answer) == expected
+
+
+def test_what_healing_draws_again_is_no_part_of_the_new_word() -> None:
+    assert not plausible("x = re.compile", [".comp", "ilement", "("], word=".compile")
+    assert plausible("x = re.comp", [".compile", "r"], word=".comp") is False
+    assert plausible("x = limit", [" limit", "_of_words", ")"], word=" limit")

@@ -56,7 +56,7 @@ def test_the_budget_holds(encoder: Encoder, name: str) -> None:
 
 
 def test_the_next_key_only_adds(encoder: Encoder, fim: FimFormat) -> None:
-    """Line after line typed from one anchor: of the last prompt all but the newest ids are kept."""
+    """While a user types from one anchor, all but the newest ids of the last prompt are kept."""
     typed, before = "".join(LINES[1000:1012]), list[int]()
     for end in range(1, len(typed)):
         ids = prompt(encoder, fim, replace(GAP, middle=typed[:end])).ids

@@ -1,4 +1,4 @@
-"""What may stand at a cursor. That a text breaks the file is known from `ast` or from what is missing, not from us."""
+"""Soundness of a text at a cursor, with `ast` as the oracle, and the indentation of an empty line of Python."""
 
 import ast
 
@@ -87,7 +87,7 @@ x = A()
 
 @given(st.data())
 def test_what_is_sound_in_a_whole_file_parses(data: st.DataObject) -> None:
-    """A line is taken out; what is put there instead is made of other lines and pieces of lines."""
+    """A line is replaced by other lines and pieces of lines."""
     lines = FILE.splitlines()
     number = data.draw(st.integers(0, len(lines) - 1))
     cut = data.draw(st.integers(0, len(lines[number])))

@@ -9,7 +9,7 @@ from localdflash.code.fim.stopping import Stopping
 
 
 def told(language: str, before: str, after: str, text: str, size: int) -> tuple[str, str]:
-    """The text that is left, and why it ended."""
+    """Return the text that is kept, and why it ended."""
     stopping = Stopping(find_extent(language, before, after))
     pieces = []
     for start in range(0, len(text), size):
@@ -96,7 +96,7 @@ def test_where_text_ends(case: str) -> None:
 
 
 def weighed(pieces: list[tuple[str, float]], min_probability: float = 0.2) -> tuple[str, str, list[str]]:
-    """Of tokens with their probabilities: the text that is left, why it ended, and what was told after each."""
+    """Return the text kept of tokens with probabilities, why it ended, and what was returned after each token."""
     stopping = Stopping(find_extent("python", "x = ", "\n"), min_probability=min_probability)
     told = [stopping.push(text, math.log(probability)) for text, probability in pieces]
     return "".join(told) + stopping.finish(), stopping.reason, told

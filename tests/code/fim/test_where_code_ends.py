@@ -1,4 +1,4 @@
-"""Real code of each language, written on exactly as it goes on: where a completion has to stop, and not before.
+"""Real code of each language with its true continuation: where a completion must stop.
 
 In `where_code_ends.txt`, `‹` is the cursor, `›` where the completion ends, `¦` where the text after the cursor begins
 (else there is none). What stands between `‹` and `¦` is fed character by character, and in larger pieces.

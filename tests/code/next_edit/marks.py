@@ -1,4 +1,4 @@
-"""Edits as they are read: «old|new» is what the user changed, in this order; ‹old|new› is what is proposed then."""
+"""Marked edits: «old|new» are the user's changes, in order; ‹old|new› is the expected proposal."""
 
 import re
 
@@ -9,7 +9,7 @@ _PROPOSED = re.compile("‹(.*?)[|](.*?)›", re.DOTALL)
 
 
 def steps(marked: str) -> list[str]:
-    """The texts before and after each edit."""
+    """Return the texts before and after each edit."""
     text = _PROPOSED.sub(r"\1", marked)
     found = []
     while True:
@@ -20,7 +20,7 @@ def steps(marked: str) -> list[str]:
 
 
 def proposed(language: str, texts: list[str], proposer: Proposer | None = None) -> str | None:
-    """The text once the proposal is accepted; None without one."""
+    """Return the text once the proposal is accepted; None without one."""
     found = (proposer or Proposer(language)).propose(texts)
     if found is None:
         return None
@@ -30,14 +30,14 @@ def proposed(language: str, texts: list[str], proposer: Proposer | None = None) 
 
 
 def check(language: str, marked: str) -> None:
-    """Just what is marked is proposed, or nothing if nothing is."""
+    """Assert that exactly the marked text is proposed."""
     texts = steps(marked)
     expected = _PROPOSED.sub(r"\2", _MADE.sub(r"\2", marked)) if _PROPOSED.search(marked) else None
     assert proposed(language, texts) == expected
 
 
 def all_proposed(language: str, texts: list[str], most: int = 100) -> str:
-    """The text once every proposal is accepted."""
+    """Return the text once every proposal is accepted."""
     proposer = Proposer(language)
     for _ in range(most):
         following = proposed(language, texts, proposer)

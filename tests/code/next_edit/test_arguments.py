@@ -1,4 +1,4 @@
-"""An argument or a parameter more or less: the next call that no longer fits."""
+"""Signature edits: an argument or parameter was added or removed, and the next call no longer fits."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A changed name: where it is proposed next, and where it is not. Programs do the same with all of it accepted."""
+"""Renames: where they are proposed, and that accepted ones do not change what a program does."""
 
 import re
 from typing import Any
@@ -141,7 +141,7 @@ LINES = (
 
 @st.composite
 def programs(draw: st.DrawFn) -> str:
-    """A program that appends to `out`."""
+    """Return a program that appends to `out`."""
     lines = [line.format(x=draw(NAME), y=draw(NAME)) for line in draw(st.lists(st.sampled_from(LINES), max_size=6))]
     first = [f"{name} = {number}" for number, name in enumerate(NAMES)]
     outer = "\n".join(f"{name} = {number + 10}" for number, name in enumerate(NAMES))
@@ -150,7 +150,7 @@ def programs(draw: st.DrawFn) -> str:
 
 
 def ran(program: str) -> Any:
-    """What a program appends, or how it fails."""
+    """Return what a program appends, or the type of its error."""
     scope: dict[str, Any] = {}
     try:
         exec(compile(program, "program", "exec"), scope)

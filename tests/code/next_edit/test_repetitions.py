@@ -1,4 +1,4 @@
-"""The same edit in one line and the next: when it is proposed for the one after it."""
+"""Repeated edits: proposals after the same edit in one line and the next."""
 
 import pytest
 

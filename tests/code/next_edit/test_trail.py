@@ -1,4 +1,4 @@
-"""Which texts are edits of their own, and when nothing is to be proposed."""
+"""Edit history of a document, and differences between texts."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ TEXT = "one\ntwo\nthree\nfour\n"
 
 
 class Typist:
-    """Changes the lines of a document, as a client tells of it."""
+    """Document whose lines change as a client reports it."""
 
     def __init__(self, text: str = TEXT) -> None:
         self.trail = EditTrail(text)
@@ -26,13 +26,13 @@ class Typist:
         self.trail.edited(line, old, new, self.text)
 
     def put(self, line: int, *new: str, removed: int = 1) -> bool:
-        """Replace lines; whether that accepted the proposal."""
+        """Replace lines; return whether that accepted the proposal."""
         self.change(line, *new, removed=removed)
         return self.trail.notified()
 
 
 def accept(typist: Typist, line: int, new: str) -> EditProposal:
-    """Offer another line, and take it."""
+    """Offer another line, accept it, and return the proposal."""
     lines = [*typist.lines[:line], new, *typist.lines[line + 1 :]]
     proposal = EditProposal(0, 0, new, "pattern")
     assert typist.trail.offer(proposal, "\n".join(lines))
