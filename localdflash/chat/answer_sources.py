@@ -25,10 +25,7 @@ T = TypeVar("T")
 
 
 class ServerSource(ABC):
-    """Way to reach a server, repeatedly. The given callables are called on the event loop.
-
-    `restarts`: whether `open` may be tried again if the server is gone. `pair`: this chat's; "": the default chat pair.
-    """
+    """Way to reach a server. `restarts`: `open` may be tried again. `pair`: this chat's; "": the default chat pair."""
 
     restarts = True
     pair = ""

@@ -20,18 +20,16 @@ from localdflash.base.errors import (
     NoLoadedModel,
 )
 from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_thread
-from localdflash.chat.messages import Finish, Message, StepRecord
+from localdflash.chat.messages import Finish, Message, StepRecord, prompt_text
 from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.engine_spec import Others
+from localdflash.text.thoughts import split
 
 if TYPE_CHECKING:  # slow to import; `_open` does it in a thread
     from localdflash.chat.answer_events import AnswerReader, Chunk
     from localdflash.server.address import Address
     from localdflash.server.client import ClientConnection
-
-from localdflash.chat.messages import prompt_text
-from localdflash.engine.sampling_params import SamplingParams
-from localdflash.text.thoughts import split
 
 MAX_RESTARTS = 2  # during one answer
 POLL_SECONDS = 0.1  # between two queries of a daemon that is loading

@@ -67,10 +67,7 @@ class AttachableFiles:
         return self._walked > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
-        """Return the best matches first: files, and definitions once these are indexed.
-
-        `box.py:ad` matches definitions in box.py. An empty query returns the latest mentions, then files near the root.
-        """
+        """Return the best files and indexed definitions (`box.py:ad`: those in box.py); for "" the latest mentions."""
         self._refresh()
         recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
         hits = [FileMatch(hit.path, hit.symbol, match_positions(query, hit.name)) for hit in recent]
@@ -125,7 +122,7 @@ class AttachableFiles:
         defined, paths = self._defined
         inside = [i for i, one in enumerate(paths) if f"/{one}".endswith(f"/{path}")]
         names = [defined.names[index] for index in inside]
-        chosen = [one.at for one in Haystack(names, ".").best(symbol, limit)] if symbol else range(len(names))
+        chosen = [at for _, at in Haystack(names, ".").best(symbol, limit)] if symbol else range(len(names))
         hits = [FileMatch(paths[inside[i]], names[i]) for i in chosen][:limit]
         return [FileMatch(hit.path, hit.symbol, match_positions(f":{symbol}", hit.name)[1:]) for hit in hits]
 

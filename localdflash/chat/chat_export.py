@@ -1,8 +1,4 @@
-"""A chat as one file: Markdown to read, JSON to process.
-
-In Markdown each message stands below a rule, a comment `<!-- message N -->` and its author. Fences, comments and HTML
-blocks that it leaves open are closed.
-"""
+"""A chat as one file: Markdown to read, with every open fence, comment and HTML block closed, or JSON to process."""
 
 import json
 import os

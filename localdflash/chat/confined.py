@@ -1,7 +1,4 @@
-"""The files that an answer may change: below one root, by allowed names, reached without following a link.
-
-Every folder on the way is opened from the one before. The caller adds the name to the reason of a UsageError.
-"""
+"""Files that an answer may change: below one root, by allowed names, reached without following a link."""
 
 import os
 import re

@@ -29,10 +29,7 @@ class FittedChat:
 async def plan_fit(
     answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings, reserve: int
 ) -> FittedChat:
-    """Return the fewest exchanges to leave out so that `reserve` tokens stay free for the answer.
-
-    The last exchange and the instructions always stay; ContextOverflow if they leave no token.
-    """
+    """Return the fewest exchanges to leave out for `reserve` free tokens; ContextOverflow if the last does not fit."""
     about = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
 

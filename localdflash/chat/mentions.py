@@ -1,7 +1,4 @@
-"""Files that a message mentions: `@path`, `@path:12-40`, `@path:Symbol`, and `@"path with spaces"`.
-
-A mention counts if the file exists and the mention is in no code fence, or if the user picked it from a list.
-"""
+"""Mentioned files that exist, outside of code fences: `@path`, `@path:12-40`, `@path:Symbol`, `@"path with spaces"`."""
 
 import re
 from collections.abc import Callable, Collection

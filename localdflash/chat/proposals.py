@@ -23,10 +23,7 @@ ProposalKind = Literal["change", "new", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class FileProposal:
-    """File before and after a change; None means no file. `path` is relative to the root.
-
-    With a `problem`, a sentence that continues the path, the proposal cannot be applied and has no content.
-    """
+    """File before and after a change; None means no file. With a `problem`, the proposal cannot be applied."""
 
     path: str
     before: bytes | None

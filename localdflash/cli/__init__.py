@@ -11,7 +11,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -60,15 +59,8 @@ class LazyGroup(click.Group):
         return name, stub and importlib.import_module(COMMANDS[str(name)][0]).command, rest
 
 
-@dataclass
-class GlobalOptions:
-    """Values of the global options."""
-
-    debug: bool = False
-
-
 def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:
-    context.ensure_object(GlobalOptions).debug = value
+    context.ensure_object(dict)["debug"] = value
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -87,14 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not turn an answer into a failure
-    run = GlobalOptions()
+    run = {"debug": False}
     try:
         result = cli.main(arguments, prog_name="localdflash", standalone_mode=False, obj=run)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if COMPLETES in os.environ:
             return 1  # a shell prints any output into the line that is being typed
-        if run.debug:
+        if run["debug"]:
             traceback.print_exception(error)
         return _report(error)
     return result if isinstance(result, int) else 0

@@ -12,7 +12,7 @@ import click
 from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.cli import GlobalOptions, shell_completion
+from localdflash.cli import shell_completion
 from localdflash.cli.options import (
     chat_pair_options,
     daemon_option,
@@ -146,8 +146,8 @@ def _run_screen(
 
     url = "" if no_daemon else load_config().server.url
     source = _source(ctx, options, alone=no_daemon)
-    run = ctx.find_object(GlobalOptions) or GlobalOptions()
-    app = ChatApp(ChatStart(source, Path.cwd(), chats, settings, system, session, options["pair"], url, run.debug))
+    debug = ctx.ensure_object(dict).get("debug", False)
+    app = ChatApp(ChatStart(source, Path.cwd(), chats, settings, system, session, options["pair"], url, debug))
     gc.enable()
     app.run()
     if chats and app.talk.session:

@@ -177,10 +177,7 @@ def _read_completion(
 
 
 def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object]:
-    """Return a request's fields for these parameters, without those at their defaults.
-
-    Sampling without a seed gets one, so that a repeated request gives the same answer.
-    """
+    """Return a request's fields without defaults. Sampling gets a seed: a repeated request has the same answer."""
     fields: dict[str, object] = {"temperature": params.temperature, "max_tokens": max_tokens}
     default = SamplingParams()
     for name in ("top_k", "top_p", "min_p", "repetition_penalty"):
@@ -214,10 +211,7 @@ def offset_of(text: str, line: int, column: int) -> int:
 
 
 def check_allowed(path: Path) -> bool:
-    """Raise UsageError if a file must not be put into a prompt; return whether git ignores it.
-
-    A file that git ignores is completed without code of other files.
-    """
+    """Return whether git ignores a file; UsageError if it must not be put into a prompt."""
     from localdflash.code.context.denied import Refusal
     from localdflash.code.context.index import Workspace
 

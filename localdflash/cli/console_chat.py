@@ -1,7 +1,4 @@
-"""Chat with printed answers: one answer for a script, or line by line (`line_chat`).
-
-The answer goes to stdout, everything else to stderr. The event loop runs only while an answer is pending.
-"""
+"""Chat with printed answers: one for a script, or line by line (`line_chat`). All but the answer goes to stderr."""
 
 import asyncio
 import os
@@ -73,10 +70,7 @@ class ConsoleChat:
     def ask(
         self, text: str, show: Show, think: Show = lambda _: None, attachments: Sequence[Attachment] = ()
     ) -> Message:
-        """Send a message and return the answer, cut short if the user stopped it.
-
-        `show` receives the streamed text, `think` the reasoning before it. On an error the message is removed again.
-        """
+        """Send a message and return the answer; `think` gets the reasoning. On an error the message is removed."""
         self.talk.say(text, attachments)
         try:
             return self._answer(show, think)

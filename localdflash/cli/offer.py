@@ -26,7 +26,9 @@ def offer_better_pair(pair: str) -> str:
     found = worth_pulling(config)
     if not found or found[0].id != CHAT:
         return pair
-    if _agreed(found[0]):
+    about = printable(f"{found[0].description.partition(',')[0]} ({found[0].licence})")
+    question = QUESTION.format(about=about, megabytes=_megabytes(found[0]))
+    if click.confirm(question, default=None, err=True):
         _pull(found)
     with suppress(OSError, LocaldflashError):  # the next chat asks again
         create_private(answer_file().parent)
@@ -47,11 +49,6 @@ def better_pair_hint(pair: str) -> str:
 def answer_file() -> Path:
     """Return the file that exists once the offer was answered."""
     return data_folder() / "pull-offered"
-
-
-def _agreed(pair: PairEntry) -> bool:
-    about = f"{pair.description.partition(',')[0]} ({pair.licence})"
-    return click.confirm(QUESTION.format(about=printable(about), megabytes=_megabytes(pair)), default=None, err=True)
 
 
 def _megabytes(pair: PairEntry) -> float:

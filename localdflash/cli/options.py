@@ -124,10 +124,7 @@ def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> EngineSpec:
-    """Return the engine that a command's pair options request; a running engine must have those given explicitly.
-
-    The default pair of `role` is looked up in the registry only if the engine has no pair for that role.
-    """
+    """Return the engine that pair options request; a running engine must have the explicitly given ones."""
     options = {**options, "drafter": _absolute_path(options["drafter"])}
     if options["pair"] is None:
         del options["pair"]

@@ -102,10 +102,7 @@ def command(
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, everything: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return the pair to load first, its roles, and the pairs of the other roles: see `DaemonSettings`.
-
-    ModelError if the role is completion and the pair was not trained for infilling.
-    """
+    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if it cannot infill."""
     from localdflash.loading.filling import can_fill, check_can_fill
     from localdflash.models.registry import defaults
 

@@ -1,8 +1,4 @@
-"""Lossless acceptance: one rule, greedy and sampled.
-
-Walk from the anchor: sample y from the target's processed distribution. Continue if the draft token equals y, else
-stop; y is the bonus token. Every committed token is sampled from the target, so drafts cannot change the text.
-"""
+"""Lossless acceptance: sample from the target along the draft, and stop after the first different token."""
 
 from collections.abc import Callable, Sequence
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -47,17 +48,14 @@ def calibrate(
 
 def _measure_drafts(drafters: Sequence[Drafter], limit: int, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
     """Return the cost of a block or first token by drafter, and of further tokens by autoregressive drafter."""
-    one = {drafter.name: _propose(drafter, 1 if drafter.is_autoregressive else limit) for drafter in drafters}
-    few = {drafter.name: _propose(drafter, FEW) for drafter in drafters if drafter.is_autoregressive}
+    one = {each.name: partial(each.propose, 1, 1 if each.is_autoregressive else limit) for each in drafters}
+    few = {each.name: partial(each.propose, 1, FEW) for each in drafters if each.is_autoregressive}
     first, longer = _time_fastest(one, rounds), _time_fastest(few, rounds)
     return first, {name: max(ms - first[name], MIN_NEXT_MS) / (FEW - 1) for name, ms in longer.items()}
 
 
 def _measure_growth(target: Target, verify_ms: Mapping[int, float], length: int) -> dict[int, float] | None:
-    """Return what each width costs more per token of context, extrapolated from two widths.
-
-    Return None if the target cannot pretend a length, or its context is short.
-    """
+    """Return the cost of a token of context by width, extrapolated from two widths; None if it cannot be measured."""
     long, narrow = min(LONG_CONTEXT_TOKENS, target.context - FEW), [width for width in verify_ms if width in (1, FEW)]
     if len(narrow) < 2 or long < 4 * length or not target.assume_length(long):
         return None
@@ -77,10 +75,6 @@ def _verify(target: Target, width: int) -> Callable[[], None]:
     return run
 
 
-def _propose(drafter: Drafter, limit: int) -> Callable[[], object]:
-    return lambda: drafter.propose(1, limit)
-
-
 def _read(drafter: Drafter, ids: Sequence[int], features: TargetFeatures | None) -> Callable[[], None]:
     def run() -> None:
         drafter.rollback(0)
@@ -91,11 +85,7 @@ def _read(drafter: Drafter, ids: Sequence[int], features: TargetFeatures | None)
 
 
 def _time_fastest(runs: Mapping[Key, Callable[[], object]], rounds: int) -> dict[Key, float]:
-    """Return the fastest time of each call in milliseconds, because disturbances only ever make a call longer.
-
-    The calls are interleaved, so that a busy moment of the machine does not hit only one of them. A short call is
-    repeated, because the call before it leaves caches and branch predictors in another state.
-    """
+    """Return the fastest time of each call in milliseconds, interleaved: disturbances only make calls longer."""
     times = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for key, run in runs.items():

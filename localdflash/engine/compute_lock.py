@@ -1,8 +1,4 @@
-"""Lock that lets one of several pairs on one machine compute at a time, urgent work first.
-
-A request that is not urgent releases the lock between two steps, and between two chunks of its prefill, while another
-pair does urgent work. Its own pair keeps its sequence, so nothing is computed again.
-"""
+"""Lock that lets one of several pairs on one machine compute at a time, urgent work first, between steps and chunks."""
 
 import threading
 from collections.abc import Iterator

@@ -131,11 +131,7 @@ class Controller:
         return 1.0 / self.costs.predict_ms(1)
 
     def choose_prefix(self, draft: Draft) -> tuple[int, float]:
-        """Return how many tokens of a draft to verify, and the expected tokens per millisecond.
-
-        The cost of a draft, which every step pays, favours longer prefixes. So the length is chosen with that cost. The
-        returned rate excludes it, because this draft is already paid for.
-        """
+        """Return how many tokens of a draft to verify, and the expected rate without the draft's own cost."""
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.predict_draft_ms(draft.drafter, len(draft))
         baseline, pace = self.baseline_rate, self.costs.pace
@@ -181,11 +177,7 @@ class Controller:
         return self._answer_tokens * (1 / rate - 1 / promised) > self._drafts[drafter].predict_reading_ms(unread)
 
     def should_probe(self, drafter: str, limit: int, rate: float, unread: int = 0) -> bool:
-        """Return whether to request a draft only to learn how good the drafter is.
-
-        Enough time must have been spent on other things to pay for the probe and for reading `unread` tokens, and an
-        optimistic acceptance must beat `rate`.
-        """
+        """Return whether to draft only to learn: time was saved up, and an optimistic result beats `rate`."""
         cost = self._drafts[drafter]
         self._needed_ms = cost.predict_ms(self.choose_length(drafter, limit)) + cost.predict_reading_ms(unread)
         if self._credit_ms < self._needed_ms:
@@ -194,10 +186,6 @@ class Controller:
             self._is_probing = True
             return True
         return False
-
-    def record_outcome(self, drafter: str, confidence: Sequence[float], accepted: int) -> None:
-        """Count a draft of which the first `accepted` tokens were right."""
-        self.calibration[drafter].record_outcome(confidence, accepted)
 
     def record_verify(self, width: int, ms: float) -> None:
         """Learn from a measured step, without the time of its draft."""

@@ -1,8 +1,4 @@
-"""Runs one request: prefill what is not cached, then step until an end token, a limit or a cancellation.
-
-Cancellation is checked between steps, so a cancelled request stops within one step. A `Generation` may lose the pair to
-another one between two steps, or in the middle of its prefill, and continue later: its text stays the same.
-"""
+"""Runs one request. Between steps, or during its prefill, it may be cancelled or preempted."""
 
 import time
 from collections.abc import Iterator, Sequence

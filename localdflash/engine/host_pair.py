@@ -182,7 +182,7 @@ class HostPair:
             actual = self.ids[start:]
             accepted = count_common_prefix(draft.tokens, actual)
             if accepted < len(actual) or accepted == len(draft):
-                controller.record_outcome(name, draft.confidence, accepted)
+                controller.calibration[name].record_outcome(draft.confidence, accepted)
                 del self._pending[name]
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:

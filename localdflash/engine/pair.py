@@ -128,10 +128,7 @@ class GreedyTarget(Target, Protocol):
     """Target that can report the likeliest token of each row without writing out the logits."""
 
     def verify_greedy(self, anchor: int, draft: Draft) -> tuple[Sequence[int], TargetFeatures | None]:
-        """Run `verify`; return the likeliest token of each row (the lowest id of equals) and the features.
-
-        Raise LocaldflashError if the logits are not finite.
-        """
+        """Run `verify`; return each row's likeliest token (of equals the lowest id) and the features."""
 
 
 class Drafter(Protocol):

@@ -14,17 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.engine.logit_shift import LogitShift
 from localdflash.engine.sampling_params import SamplingParams
 
 NOT_NUMBERS = "the model's logits are not numbers; its file may be damaged"
 
 
 class Constraint(Protocol):
-    """Restricts the next token, by a grammar or because the text is already known.
-
-    If it `renormalizes`, recorded probabilities are those among the allowed tokens.
-    """
+    """Restricts the next token. If it `renormalizes`, recorded probabilities are those among the allowed tokens."""
 
     renormalizes: bool
 
@@ -48,6 +44,40 @@ class SampledToken:
     token: int
     logprob: float
     top_logprobs: tuple[tuple[int, float], ...]
+
+
+class LogitShift:
+    """Shift of logits by the request's token biases and by penalties on the answer's tokens, as OpenAI defines them.
+
+        logit + bias(token) - frequency_penalty * count(token) - presence_penalty * [count(token) > 0]
+
+    `count` is how often the answer contains the token, excluding the prompt. Acceptance commits every sample along a
+    draft, so each row of a draft is shifted by the counts of the tokens before it.
+    """
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._presence, self._frequency = params.presence_penalty, params.frequency_penalty
+        self._biased = np.array([token for token, _ in params.logit_bias], np.int64)
+        self._bias = np.array([bias for _, bias in params.logit_bias], np.float64)
+        self._counts: dict[int, int] = {}
+        self._has_penalty = bool(self._presence or self._frequency)
+        self.is_active = bool(params.logit_bias) or self._has_penalty
+
+    def add_bias(self, scores: NDArray[np.float64]) -> None:
+        """Add the token biases to scores [V]."""
+        scores[self._biased] += self._bias
+
+    def subtract_penalties(self, scores: NDArray[np.float64]) -> None:
+        """Subtract the penalties from scores [V]."""
+        if self._counts:
+            tokens = np.fromiter(self._counts, np.int64)
+            counts = np.fromiter(self._counts.values(), np.float64)
+            scores[tokens] -= self._presence + self._frequency * counts
+
+    def count(self, token: int) -> None:
+        """Count a committed token."""
+        if self._has_penalty:
+            self._counts[token] = self._counts.get(token, 0) + 1
 
 
 class Sampler:
@@ -123,10 +153,7 @@ class Sampler:
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
 
     def distribution(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the tokens that pass the filters, of equals the lower id first, and their normalized probabilities.
-
-        Sorting a whole vocabulary takes longer than a small model, so only candidates are sorted.
-        """
+        """Return the tokens that pass the filters, of equals the lower id first, and their probabilities."""
         p = self.params
         tokens = np.arange(len(scores))
         if 0 < p.top_k < len(scores):

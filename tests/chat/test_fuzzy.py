@@ -10,7 +10,7 @@ NAMES = st.text(alphabet="abAB/_.-ß", min_size=1, max_size=12)
 
 
 def best(names: list[str], query: str, limit: int = 100) -> list[str]:
-    return [names[one.at] for one in Haystack(names, "/").best(query, limit)]
+    return [names[at] for _, at in Haystack(names, "/").best(query, limit)]
 
 
 def has_letters(query: str, name: str) -> bool:

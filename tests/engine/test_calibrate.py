@@ -87,7 +87,7 @@ def test_nodes_that_are_forwards_cost_apart(timed_target: Make, fake_drafter: Ma
     assert [controller.predict_draft_ms("model", nodes) for nodes in (1, 2, 8)] == pytest.approx([2.5, 3.0, 6.0])
     for right, fewest, most in ((8, 8, 8), (1, 1, 2)):
         for _ in range(60):
-            controller.record_outcome("model", [0.9] * 8, right)
+            controller.calibration["model"].record_outcome([0.9] * 8, right)
         assert fewest <= controller.choose_length("model", 8) <= most
 
 

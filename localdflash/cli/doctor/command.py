@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from localdflash.cli.doctor import gpu_check, graphics, installation, resources, self_test, surroundings
+from localdflash.cli.doctor import gpu_check, graphics, installation, resources, self_test
 from localdflash.cli.doctor.check import DoctorCheck
 from localdflash.cli.output import print_json
 from localdflash.text.sanitize import printable
@@ -52,10 +52,10 @@ def _checks() -> tuple[DoctorCheck, ...]:
         DoctorCheck("bandwidth", resources.bandwidth, "close other programs and try again", required=False),
         DoctorCheck("models", resources.models, "set LOCALDFLASH_HOME to a folder of yours", required=False),
         DoctorCheck("inotify", resources.watches, "", required=False),
-        DoctorCheck("socket", surroundings.runtime_socket, "set LOCALDFLASH_HOME to a short path of yours"),
-        DoctorCheck("daemon", surroundings.daemon, "run `localdflash serve`", required=False),
-        DoctorCheck("terminal", surroundings.terminal, "", required=False),
-        DoctorCheck("editors", surroundings.editors, "", required=False),
+        DoctorCheck("socket", resources.runtime_socket, "set LOCALDFLASH_HOME to a short path of yours"),
+        DoctorCheck("daemon", resources.daemon, "run `localdflash serve`", required=False),
+        DoctorCheck("terminal", resources.terminal, "", required=False),
+        DoctorCheck("editors", resources.editors, "", required=False),
         DoctorCheck("embedded pair", self_test.embedded_pair, REINSTALL),
         DoctorCheck("completion pair", self_test.completion_pair, LIST, required=False, slow=True),
         DoctorCheck("chat pair", self_test.chat_pair, LIST, required=False, slow=True),

@@ -1,7 +1,8 @@
-"""Checks of the machine: processor, memory, disk, limits on watched files."""
+"""Checks of the machine and of what surrounds localdflash: memory, disk, watches, socket, terminal, editors."""
 
 import os
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from localdflash.cli.doctor.check import Finding
 MIN_FREE_MEMORY_BYTES = 1 << 30  # bytes: the embedded pair and its margin
 MIN_FREE_DISK_BYTES = 8 << 30  # bytes: one pair of 8B
 MIN_WATCHES = 65536  # inotify: a large repository has tens of thousands of folders and files
+EDITORS = {"nvim": "Neovim", "vim": "Vim", "code": "VS Code", "codium": "VSCodium", "zed": "Zed", "hx": "Helix"}
+PORT = 8012  # llama.vim's default
 WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 
 
@@ -80,3 +83,55 @@ def watches(name: str) -> Finding:
         remedy = "`sudo sysctl fs.inotify.max_user_watches=524288`, and the same line in /etc/sysctl.conf"
         return Finding(name, "warning", f"{limit} watches: a large repository needs more", remedy)
     return Finding(name, "ok", f"{limit} watches")
+
+
+def runtime_socket(name: str) -> Finding:
+    """Check that the daemon's socket can be created in a folder that only this user can enter."""
+    from localdflash.base.files import paths
+
+    path = paths.engine_socket()
+    if not path.parent.exists():
+        return Finding(name, "ok", f"{path}; its folder does not exist yet")
+    paths.check_private(path.parent)
+    return Finding(name, "ok", str(path))
+
+
+def daemon(name: str) -> Finding:
+    """Report whether a daemon runs."""
+    from localdflash.server.client import find
+
+    return Finding(name, "ok", "running" if find() else "not running; `localdflash serve` starts one")
+
+
+def terminal(name: str) -> Finding:
+    """Report the terminal's type, colours, encoding and size, without sending it a query."""
+    kind = os.environ.get("TERM", "")
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
+    size = shutil.get_terminal_size()
+    columns = f"{size.columns} columns" if sys.stdout.isatty() else "stdout is not a terminal"
+    detail = ", ".join((kind or "no TERM", _colours(kind), encoding or "no encoding", columns))
+    if encoding.replace("-", "") != "utf8":
+        return Finding(name, "warning", detail, "use UTF-8: `export LANG=C.UTF-8`, or PYTHONUTF8=1")
+    if sys.stdout.isatty() and size.columns < 60:
+        return Finding(name, "warning", detail, "make it at least 60 columns wide")
+    return Finding(name, "ok", detail)
+
+
+def _colours(kind: str) -> str:
+    if "NO_COLOR" in os.environ:
+        return "no colours (NO_COLOR)"
+    if os.environ.get("COLORTERM", "") in ("truecolor", "24bit") or kind.endswith("-direct"):
+        return "truecolor"
+    if "256" in kind:
+        return "256 colours"
+    return "no colours" if kind in ("", "dumb") else "16 colours"
+
+
+def editors(name: str) -> Finding:
+    """Report which editors are installed, and how they reach localdflash."""
+    found = [label for program, label in EDITORS.items() if shutil.which(program)]
+    if not found:
+        return Finding(name, "ok", "none found; any editor with an OpenAI-compatible client can connect")
+    url = f"http://127.0.0.1:{PORT}"
+    how = f"{url}/infill (llama.vim, llama.vscode) or {url}/v1 (OpenAI-compatible)"
+    return Finding(name, "ok", ", ".join(found), f"to connect: `localdflash serve --port {PORT}`, then {how}")

@@ -95,11 +95,7 @@ class EditHistory:
             return [RecentEdit(edit.name, list(edit.hunks), edit.last) for edit in self._edits if edit.hunks]
 
     def diffs(self, limit: int, typing: tuple[str, int] | None = None) -> list[ContextPiece]:
-        """Return the newest `limit` edits, newest last, as hunks of a unified diff without context.
-
-        `typing` is a document and its cursor's line. The current edit there is left out, because it changes with every
-        key and its text is near the cursor anyway.
-        """
+        """Return the newest edits, newest last, as unified diffs, without the edit at the cursor `typing`."""
         known = self.edits()
         newest = known[-1] if known else None
         if typing and newest and newest.name == typing[0] and newest.distance(typing[1], typing[1] + 1) <= NEAR_LINES:

@@ -1,7 +1,4 @@
-"""Read a file of a workspace: only regular, small text files.
-
-Every folder is opened from its parent without following links, so concurrent changes cannot lead out of the root.
-"""
+"""Read small, regular text files of a workspace. Folders are opened one by one, so no link leads out of the root."""
 
 import os
 import stat

@@ -5,6 +5,7 @@ names near the cursor, similar passages of other open files, recent edits. While
 the end of their group.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from itertools import groupby
@@ -45,10 +46,7 @@ def gather(
     edits: EditHistory,
     characters: int,
 ) -> list[ContextPiece]:
-    """Return the parts in prompt order, together at most `characters` long.
-
-    `line` is the cursor's, from 0. A file that is not allowed gets no context and gives none.
-    """
+    """Return the parts in prompt order, at most `characters` long; none for a file that is not allowed."""
     if not _allowed(workspace, current):
         return []
     names = _names_near(current.text.split("\n"), line)
@@ -83,7 +81,7 @@ def _definitions(
     workspace: Workspace, current: OpenFile, names: dict[str, None]
 ) -> tuple[_WeightedDefinitions, _WeightedDefinitions]:
     """Return the definitions of imported names, in the order of the imports, and those of nearby names."""
-    path = workspace.real(current.path) if current.path else ""
+    path = os.path.realpath(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
     taken: dict[Definition, float] = {}
     modules: dict[str, Definition] = {}
@@ -139,10 +137,10 @@ def _passages(
     for other in others:
         if other.name == current.name or not _allowed(workspace, other):
             continue
-        found = similar.find_most_similar(wanted, other.text)
-        if found and found.score >= MIN_SIMILARITY:
+        text, similarity = similar.find_most_similar(wanted, other.text)
+        if similarity >= MIN_SIMILARITY:
             kind = "recent" if other.name in edited else "open"
-            parts.append(ContextPiece(kind, clean_name(other.name), found.text, round(found.score, 3)))
+            parts.append(ContextPiece(kind, clean_name(other.name), text, round(similarity, 3)))
     best = sorted(parts, key=lambda part: (-part.weight, part.name))[:MAX_PASSAGES]
     fitting = _fitting(best, [(len(part.text), part.weight) for part in best], room)
     return sorted(fitting, key=lambda part: part.name)

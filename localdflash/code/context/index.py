@@ -84,10 +84,7 @@ class Workspace:
         return self.refusal(path) is None
 
     def refusal(self, path: Path) -> Refusal | None:
-        """Return why a file may not be used: it holds secrets, is ignored, or a link leads out of its root.
-
-        Outside all roots only secrets are refused, because an editor may have such a file open.
-        """
+        """Return why a file may not be used: secrets, ignored, or a link out; outside all roots only secrets."""
         try:
             lexical, real = os.path.abspath(path), os.path.realpath(path)
         except ValueError:  # a NUL in its name
@@ -131,10 +128,6 @@ class Workspace:
         name that ends with `/` is a folder: all of its files.
         """
         return self._locate(os.path.dirname(path), module, self._store.version)
-
-    def real(self, path: Path) -> str:
-        """Return an absolute path without links, as the index stores it."""
-        return os.path.realpath(path)
 
     def refresh(self, path: Path) -> None:
         """Read a file again that was opened or saved. Returns at once."""

@@ -1,8 +1,4 @@
-"""List the files below a folder that may be used: no ignored files, no secrets, no links.
-
-Dependencies, build results and names with invisible characters are left out. The walk is breadth-first, so a list that
-is cut short holds the files near the top.
-"""
+"""List the files below a folder, breadth first, without ignored files, secrets, links and build results."""
 
 import os
 import time

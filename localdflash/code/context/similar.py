@@ -1,12 +1,8 @@
-"""Find passages of other files that resemble the one around the cursor, by Jaccard similarity of their identifiers.
-
-The passage around the cursor moves in steps and excludes the cursor's line, so that typing rarely changes it.
-"""
+"""Find passages of other files that resemble the one around the cursor, by Jaccard similarity of their identifiers."""
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from localdflash.code.context.files import MAX_FILE_BYTES, is_minified
 
@@ -26,14 +22,6 @@ _COMMON = frozenset(
 )
 
 
-class Passage(NamedTuple):
-    """Lines of a file, with their similarity from 0 to 1."""
-
-    line: int
-    text: str
-    score: float
-
-
 def find_identifiers(text: str) -> frozenset[str]:
     """Return the names in a text of any language, without common keywords."""
     return frozenset(_IDENTIFIER.findall(text)) - _COMMON
@@ -45,14 +33,12 @@ def identifiers_around(lines: Sequence[str], line: int) -> frozenset[str]:
     return find_identifiers("\n".join((*lines[start:line], *lines[line + 1 : start + WINDOW_LINES + 10])))
 
 
-def find_most_similar(wanted: frozenset[str], text: str) -> Passage | None:
-    """Return the window of a text that shares most identifiers; None if none shares any."""
+def find_most_similar(wanted: frozenset[str], text: str) -> tuple[str, float]:
+    """Return the window of a text that shares most identifiers, and its similarity from 0 to 1."""
     scores = [len(wanted & names) / (len(wanted | names) or 1) for names in _windows(text)]
     best = max(scores, default=0.0)
-    if not best:
-        return None
-    start = scores.index(best) * STEP_LINES
-    return Passage(start, "\n".join(text.split("\n")[start : start + WINDOW_LINES]).strip("\n"), best)
+    start = scores.index(best) * STEP_LINES if best else 0
+    return "\n".join(text.split("\n")[start : start + WINDOW_LINES]).strip("\n"), best
 
 
 @lru_cache(64)

@@ -40,10 +40,7 @@ def first_of(encoder: Encoder, text: str, room: int) -> Cut:
 
 
 def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
-    """Return the last lines of a text from a multiple of the step on; if the last line is too long, its end.
-
-    `first_line` is the number of the text's first line in its file.
-    """
+    """Return the last lines of a text that fit, from a multiple of the step on, or the end of its last line."""
     away = max(len(text) - room * MAX_CHARS_PER_TOKEN, 0)
     if away:
         away = text.find("\n", away) + 1 or len(text)
@@ -61,10 +58,7 @@ def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
 
 
 def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:
-    """Return the first line from `first` on where a step begins, else where a smaller step does.
-
-    `number` is that of the first line. A step may also begin in the empty lines at the end of an entry.
-    """
+    """Return the first line from `first` on where a step begins, else a smaller step. `number`: of line 0."""
     numbers = [number, *(number := number + line.count("\n") for line in lines)]
     step = 1 << max(room // (STEP_SHARE * TOKENS_PER_LINE), 1).bit_length() - 1
     while step > 1:

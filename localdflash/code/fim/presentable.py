@@ -28,11 +28,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
 
 
 class PresentableEnding:
-    """`Ending` of an answer that begins with `word`. `lead`: indentation to put before any text.
-
-    `texts` are the file and other code, whose words are known. `min_probability`: see `Stopping`; 0 if the user
-    requested the text.
-    """
+    """`Ending` of an answer that begins with `word`. `lead` comes before it; `texts` have the known words."""
 
     def __init__(
         self,

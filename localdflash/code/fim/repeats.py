@@ -21,10 +21,7 @@ class Stutter(NamedTuple):
 
 
 def stutter(line: str) -> Stutter | None:
-    """Detect a phrase three times, a shorter piece four times, or one without a word eight times at the end of a line.
-
-    Reported from the second time of a phrase on.
-    """
+    """Detect a phrase twice, a shorter piece four times, or signs eight times at the end of a line."""
     tail = line[-4 * MAX_PIECE_CHARS :]
     for period in range(1, min(MAX_PIECE_CHARS, len(tail) // 2) + 1):
         if tail[-1] != tail[-1 - period]:

@@ -104,10 +104,7 @@ class Stopping:
         return self._certain(len(self._text))
 
     def _begin(self, char: str) -> str:
-        """Hold leading blanks on an empty line back; return the first other character together with them.
-
-        Line feeds are dropped, except before a line that is indented less than the code above.
-        """
+        """Hold leading blanks back; drop line feeds, unless the next line is indented less than the code above."""
         if self._lead is None:
             return char
         if char.isspace():

@@ -1,7 +1,4 @@
-"""Resolve the identifiers of one file, without types: where names are bound, and which binding a use refers to.
-
-Members of a class are known if they are used through `self` or `this`. Other attributes are unknown.
-"""
+"""Resolve the identifiers of one file, without types. Members are known only through `self` or `this`."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -9,8 +6,7 @@ from functools import cache
 from tree_sitter import Node
 
 from localdflash.code.next_edit import javascript_names, python_names
-from localdflash.code.next_edit.scopes import Role, Scope
-from localdflash.code.next_edit.source import ParsedSource
+from localdflash.code.next_edit.source import ParsedSource, Role, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +29,7 @@ class BindingIndex:
         self._binding_scopes = cache(lambda name: {one.role.scope for one in self.occurrences(name) if one.role.binds})
 
     def _find_occurrences(self, name: str) -> list[Occurrence]:
-        """Return the identifiers of this name, in the order of the file.
-
-        Below `global` and `nonlocal` an assignment binds nothing.
-        """
+        """Return the identifiers of this name in file order; below `global` an assignment binds nothing."""
         roles = ((node, self._role_of(node)) for node in self._source.leaves_called(name))
         found = [Occurrence(node, role) for node, role in roles if role]
         outer = {one.role.scope for one in found if one.role.declares_outer}

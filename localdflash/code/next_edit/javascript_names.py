@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit.scopes import Role, Scope, is_field, outward
+from localdflash.code.next_edit.source import Role, Scope, is_field, outward
 
 SHORTHAND = {"shorthand_property_identifier", "shorthand_property_identifier_pattern"}
 _PLAIN = {"identifier", "type_identifier", *SHORTHAND}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from tree_sitter import Node
 
-from localdflash.code.next_edit.scopes import Role, Scope, is_field, outward
+from localdflash.code.next_edit.source import Role, Scope, is_field, outward
 
 _COMPREHENSIONS = {"list_comprehension", "set_comprehension", "dictionary_comprehension", "generator_expression"}
 _FUNCTIONS = {"function_definition", "lambda"}
@@ -76,22 +76,6 @@ def _plain(node: Node, parent: Node) -> Role:
     if _is_type_parameter(parent):
         return Role(is_unclear=True)
     return _bound(node) if _is_target(node) else Role()
-
-
-def _in_attribute(node: Node, parent: Node) -> Role | None:
-    return _member(node, parent) if is_field(node, "attribute") else _plain(node, parent)
-
-
-def _behind_equals(node: Node, parent: Node) -> Role | None:
-    return None if parent.children[0] == node else _plain(node, parent)
-
-
-def _declared_elsewhere(node: Node, _parent: Node) -> Role:
-    return Role(next(scopes(node)), declares_outer=True)
-
-
-def _defined(node: Node, parent: Node) -> Role:
-    return _bound(parent) if is_field(node, "name") else _plain(node, parent)
 
 
 def _bound(node: Node) -> Role:
@@ -182,10 +166,18 @@ def _class_of_self(holder: Node) -> Node | None:
 
 
 _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
-    "attribute": _in_attribute,
+    "attribute": lambda node, parent: (_member if is_field(node, "attribute") else _plain)(node, parent),
     "dotted_name": _dotted,
     "aliased_import": lambda node, _: _bound(node),
-    **dict.fromkeys(("keyword_argument", "keyword_pattern"), _behind_equals),
-    **dict.fromkeys(("global_statement", "nonlocal_statement"), _declared_elsewhere),
-    **dict.fromkeys(("function_definition", "class_definition"), _defined),
+    **dict.fromkeys(
+        ("keyword_argument", "keyword_pattern"),
+        lambda node, parent: None if parent.children[0] == node else _plain(node, parent),
+    ),
+    **dict.fromkeys(
+        ("global_statement", "nonlocal_statement"), lambda node, _: Role(next(scopes(node)), declares_outer=True)
+    ),
+    **dict.fromkeys(
+        ("function_definition", "class_definition"),
+        lambda node, parent: _bound(parent) if is_field(node, "name") else _plain(node, parent),
+    ),
 }

@@ -10,9 +10,8 @@ from tree_sitter import Node
 
 from localdflash.code.next_edit.bindings import BindingIndex, Occurrence
 from localdflash.code.next_edit.javascript_names import SHORTHAND
-from localdflash.code.next_edit.scopes import Scope
 from localdflash.code.next_edit.signatures import calls, keyword, name_of
-from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
+from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource, Scope
 
 MIN_SIMILARITY = 0.5  # of two names, as difflib counts: a use that changes into another kind of name is no rename
 _BUILTINS = {*dir(builtins), *kwlist, *softkwlist}

@@ -7,8 +7,7 @@ from tree_sitter import Node
 
 from localdflash.code.next_edit import python_names
 from localdflash.code.next_edit.bindings import BindingIndex, Occurrence
-from localdflash.code.next_edit.scopes import is_field
-from localdflash.code.next_edit.source import ParsedSource
+from localdflash.code.next_edit.source import ParsedSource, is_field
 
 PARAMETERS = {"parameters", "formal_parameters"}
 ARGUMENTS = {"argument_list", "arguments"}

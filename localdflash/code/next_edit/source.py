@@ -1,4 +1,4 @@
-"""A text with its syntax tree, and the one change that leads from one text to another.
+"""A text with its syntax tree, the one change that leads from one text to another, and the roles of identifiers.
 
 Offsets are UTF-8 bytes, as in the trees; only `ParsedSource.place` counts characters.
 """
@@ -112,3 +112,34 @@ def difference(before: bytes, after: bytes) -> Change | None:
     rest = lengths[: shorter - head]
     tail = bisect_left(rest, True, key=lambda length: not before.endswith(after[len(after) - length :]))
     return Change(head, len(before) - tail, len(after) - tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Part of a file that binds names; `members`: the members of a class, not the names of its body."""
+
+    node: Node
+    members: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Role of an identifier; by default it uses a name."""
+
+    scope: Scope | None = None  # that binds the name, or the class that it is a member of; None: to be looked up
+    binds: bool = False
+    imported: bool = False
+    declares_outer: bool = False  # `global`, `nonlocal`
+    is_unclear: bool = False
+
+
+def outward(node: Node) -> Iterator[tuple[Node, Node]]:
+    """Yield each node from this one outward with its parent."""
+    while (parent := node.parent) is not None:
+        yield node, parent
+        node = parent
+
+
+def is_field(node: Node, name: str) -> bool:
+    """Return whether a node is this field of its parent."""
+    return node.parent is not None and node.parent.child_by_field_name(name) == node

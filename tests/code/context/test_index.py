@@ -1,5 +1,7 @@
 """Workspace index: definitions by name, limits, and modules by path."""
 
+import os
+
 import pytest
 
 from localdflash.code.context import index
@@ -40,7 +42,7 @@ def test_modules_are_located_without_the_disk(open_workspace: Opens) -> None:
     opened = open_workspace(
         dict.fromkeys(("src/pkg/__init__.py", "src/pkg/a.py", "src/pkg/sub/b.py", "lib/x.py", "go/util/u.go"), "")
     )
-    root = opened.workspace.real(opened.root)
+    root = os.path.realpath(opened.root)
 
     def located(near: str, module: str) -> list[str]:
         return [path.removeprefix(root + "/") for path in opened.workspace.locate(f"{root}/{near}", module)]
