@@ -45,10 +45,10 @@ class Extent:
     line: str  # of the cursor, up to the cursor
     rest: str  # of that line
     brackets: Brackets  # at the cursor
-    outer: int  # number of brackets that earlier lines left open
-    owed: frozenset[int]  # indices of open brackets that the text after the cursor does not close
-    awaited: str  # closing brackets below that the cursor's line still has to open
-    begins_in_text: bool  # the line begins in a string or a comment
+    open_before: int  # number of brackets that earlier lines left open
+    unclosed_after: frozenset[int]  # indices of open brackets that the text after the cursor does not close
+    closers_below: str  # closing brackets below that the cursor's line still has to open
+    begins_in_string: bool  # the line begins in a string or a comment
     opens_block: bool  # the last line with code before the cursor begins a block
     above: Sequence[str]
     below: Sequence[str]
@@ -59,17 +59,17 @@ class Extent:
         return indent_of(self.line)
 
     @property
-    def unclosed(self) -> str:
+    def missing_closers(self) -> str:
         """Return the closers of the innermost brackets that other lines opened and nothing closes."""
-        first = self.outer
-        while first and first - 1 in self.owed:
+        first = self.open_before
+        while first and first - 1 in self.unclosed_after:
             first -= 1
-        return "".join(one.closer for one in reversed(self.brackets.stack[first : self.outer]))
+        return "".join(one.closer for one in reversed(self.brackets.stack[first : self.open_before]))
 
-    def opens_what_is_awaited(self, stack: Sequence[Opener]) -> bool:
-        """Return whether the innermost open brackets match the awaited closers below."""
-        innermost = [one.closer for one in reversed(stack)][: len(self.awaited)]
-        return bool(self.awaited) and innermost == list(self.awaited)
+    def opens_for_closers_below(self, stack: Sequence[Opener]) -> bool:
+        """Return whether the innermost open brackets match the closing brackets below."""
+        innermost = [one.closer for one in reversed(stack)][: len(self.closers_below)]
+        return bool(self.closers_below) and innermost == list(self.closers_below)
 
 
 def find_extent(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
@@ -78,19 +78,20 @@ def find_extent(language: str, before: str, after: str, mode: Mode = "auto") -> 
     line, (rest, _, later) = before.rpartition("\n")[2], after[:MAX_AFTER_CHARS].partition("\n")
     brackets = Brackets(language)
     brackets.feed(_short(before[: len(before) - len(line)]))
-    outer, begins_in_text = len(brackets.stack), bool(brackets.inside)
+    open_before, in_string = len(brackets.stack), bool(brackets.inside)
     for char in _short(line):
         brackets.feed(char)
-        outer = min(outer, len(brackets.stack))
+        open_before = min(open_before, len(brackets.stack))
     if not _is_text(language, before, brackets):
-        brackets.inside, begins_in_text = "", False
+        brackets.inside, in_string = "", False
     above = [one for one in before.split("\n")[:-1] if one.strip()][-LINES_ABOVE:]
     below = [one.rstrip() for one in later.split("\n") if one.strip()][:LINES_BELOW]
     last = line if line.strip() or not above else above[-1]
     opens = opens_block(language, last) and (not line.strip() or not rest.strip())
     kind = _kind(mode, line, rest, brackets, opens)
-    owed, awaited = _owed(brackets.stack, after, outer), _awaited(brackets, indent_of(line), rest, later)
-    return Extent(kind, language, line, rest, brackets, outer, owed, awaited, begins_in_text, opens, above, below)
+    unclosed = _find_unclosed(brackets.stack, after, open_before)
+    closers = _find_closers_below(brackets, indent_of(line), rest, later)
+    return Extent(kind, language, line, rest, brackets, open_before, unclosed, closers, in_string, opens, above, below)
 
 
 def opens_block(language: str, line: str) -> bool:
@@ -144,7 +145,7 @@ def _is_text(language: str, before: str, brackets: Brackets) -> bool:
     return False
 
 
-def _awaited(brackets: Brackets, indent: int, rest: str, later: str) -> str:
+def _find_closers_below(brackets: Brackets, indent: int, rest: str, later: str) -> str:
     """Return the closers that begin a line below with the cursor's indentation, if no open bracket awaits them."""
     outer = next((line for line in later.split("\n") if line.strip() and indent_of(line) <= indent), "")
     found = _CLOSERS.match(outer, indent)
@@ -156,12 +157,12 @@ def _awaited(brackets: Brackets, indent: int, rest: str, later: str) -> str:
     return "" if closes_one else found[0]
 
 
-def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:
+def _find_unclosed(stack: Sequence[Opener], after: str, open_before: int) -> frozenset[int]:
     """Return the brackets that the text after the cursor leaves open, by its closers and their lines' indentation.
 
-    Of a long text only the beginning is read, and the `outer` brackets count as closed.
+    Of a long text only the beginning is read, and the `open_before` brackets count as closed.
     """
-    owed = set(range(len(stack)))
+    left = set(range(len(stack)))
     depth, indent, first, blank = 0, 0, True, True
     for char in _short(after[:MAX_AFTER_CHARS]):
         if char == "\n":
@@ -175,6 +176,6 @@ def _owed(stack: Sequence[Opener], after: str, outer: int) -> frozenset[int]:
             elif char in CLOSERS and depth:
                 depth -= 1
             elif char in CLOSERS:
-                fitting = [i for i in owed if stack[i].closer == char and (first or stack[i].indent <= indent)]
-                owed -= {max(fitting, default=-1)}
-    return frozenset(owed if len(after) <= MAX_AFTER_CHARS else owed - set(range(outer)))
+                fitting = [i for i in left if stack[i].closer == char and (first or stack[i].indent <= indent)]
+                left -= {max(fitting, default=-1)}
+    return frozenset(left if len(after) <= MAX_AFTER_CHARS else left - set(range(open_before)))

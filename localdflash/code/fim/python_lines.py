@@ -39,7 +39,7 @@ class PythonLines:
         extent, brackets = self._extent, deepcopy(self._extent.brackets)
         brackets.feed(text + extent.rest)
         lines = extent.line + text + extent.rest
-        unknown = extent.outer or extent.begins_in_text or brackets.stack or brackets.inside.strip("\n")
+        unknown = extent.open_before or extent.begins_in_string or brackets.stack or brackets.inside.strip("\n")
         if unknown or _BRANCH.match(lines) or lines.lstrip().startswith(tuple(CLOSERS)):
             return not self._parses_now or _parses(self._before + text + self._text_after)
         return _parses(f"{self._above}{lines}\n{self._after(lines)}")
@@ -64,9 +64,9 @@ class PythonLines:
 def missing_blanks(extent: Extent) -> str:
     """Return the missing indentation of a statement on an empty line."""
     lines = [*extent.above[-1:], *extent.below[:1]]
-    if extent.language != "python" or extent.line.strip(" ") or extent.rest.strip() or extent.outer:
+    if extent.language != "python" or extent.line.strip(" ") or extent.rest.strip() or extent.open_before:
         return ""
-    if not extent.above or extent.begins_in_text or any(line.startswith("\t") for line in lines):
+    if not extent.above or extent.begins_in_string or any(line.startswith("\t") for line in lines):
         return ""
     above, below = indent_of(lines[0]), indent_of(lines[1]) if extent.below else 0
     inner = below if below > above else above + INDENT_UNIT

@@ -32,7 +32,7 @@ class Soundness:
         self._python = PythonLines(extent, self._before, self._after) if extent.language == "python" else None
         # The file unchanged, and with unclosed blocks ended behind the cursor's line.
         rest, later = self._after[: len(extent.rest)], self._after[len(extent.rest) :]
-        ended = [f"{rest}\n{extent.unclosed}{later}"] if extent.unclosed else []
+        ended = [f"{rest}\n{extent.missing_closers}{later}"] if extent.missing_closers else []
         self._readings = [cache(partial(self._read, one)) for one in (self._after, *ended)]
 
     @classmethod
@@ -81,8 +81,8 @@ class Soundness:
                 return False  # the string that the cursor is in ends twice
         elif brackets.inside != extent.brackets.inside or not self._closes_the_string:
             return False
-        awaited = len(extent.awaited) if extent.opens_what_is_awaited(brackets.stack) else 0
-        if len(brackets.stack) - awaited > self._most_open or (extent.awaited and not awaited):
+        below = len(extent.closers_below) if extent.opens_for_closers_below(brackets.stack) else 0
+        if len(brackets.stack) - below > self._most_open or (extent.closers_below and not below):
             return False
         if not brackets.inside and ends_its_line and not brackets.stack:
             return not _OPERATOR.search(text) or bool(_INCREMENT.search(text)) or self._ends_like_line_above(text)
@@ -98,7 +98,7 @@ class Soundness:
     def _most_open(self) -> int:
         """Return how many brackets may be open at the end: those of the cursor's line only if closed after it."""
         count = len(self._extent.brackets.stack)
-        return next((at for at in range(self._extent.outer, count) if at in self._extent.owed), count)
+        return next((at for at in range(self._extent.open_before, count) if at in self._extent.unclosed_after), count)
 
     @cached_property
     def _closes_the_string(self) -> bool:

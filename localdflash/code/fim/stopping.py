@@ -34,35 +34,33 @@ class Stopping:
 
     def __init__(self, extent: Extent, skipped: int = 0, min_probability: float = 0.0) -> None:
         self.reason: Reason | Literal[""] = ""
-        self._extent, self._skipped, self._word = extent, skipped, skipped
+        self._extent, self._skipped, self._word_length = extent, skipped, skipped
         self._kind = extent.kind
         self._brackets = deepcopy(extent.brackets)
-        self._before = len(self._brackets.stack)  # number of open brackets before the cursor
+        self._outer_open = len(self._brackets.stack)  # number of open brackets before the cursor
         self._repeats = Repeats(extent.above, extent.below)
         self._rest = extent.rest.strip()
         self._text, self._sent = "", 0
-        self._min_pair_logprob = (
-            2 * math.log(min_probability) if min_probability > 0 else -math.inf
-        )  # of two logarithms together
+        self._min_pair_logprob = 2 * math.log(min_probability) if min_probability > 0 else -math.inf
         self._last: tuple[int, float] | None = None  # start and log-probability of the last token
-        self._line, self._head = 0, extent.line  # start of the line in the text, and its part before the cursor
-        self._count = self._empty = 0  # lines so far, and consecutive empty ones
+        self._line_start, self._line_prefix = 0, extent.line  # of the current line: the part before the cursor
+        self._line_count = self._empty_lines = 0  # lines so far, and consecutive empty ones
         self._indent: int | None = None if extent.opens_block or not extent.line.strip() else extent.indent
         self._grouped = not extent.opens_block  # an empty line may end it
-        self._begun = extent.opens_block and bool(extent.line.strip())  # the block may have further branches
+        self._may_branch = extent.opens_block and bool(extent.line.strip())  # the block may have further branches
         self._closing = False  # on the line that closes a bracket open at the cursor
-        self._doubtful = False  # on a line that ends the block, unless its first word continues it
-        self._new = True  # the line begins a statement
-        self._jumping: int | None = None  # within a statement such as `return`: its indentation
-        self._unreachable: int | None = None  # after it: the indentation of unreachable lines
-        self._linking = False  # after a statement, unless the next line continues it
+        self._may_end_block = False  # on a line that ends the block, unless its first word continues it
+        self._starts_statement = True  # the line begins a statement
+        self._jump_indent: int | None = None  # within a statement such as `return`: its indentation
+        self._unreachable_indent: int | None = None  # after it: the indentation of unreachable lines
+        self._may_continue_below = False  # after a statement, unless the next line continues it
         blank = not extent.line.strip() and not self._rest
-        self._lead: str | None = "" if blank else None  # blanks that the text begins with on an empty line
+        self._held_blanks: str | None = "" if blank else None  # blanks that the text begins with on an empty line
 
     def later(self) -> "Stopping":
         """Return a stopping rule for the same text that ignores this end: a line ends with its statement, and so on."""
         kind = _LATER.get(self.reason, self._extent.kind)
-        later = Stopping(replace(self._extent, kind=kind), self._word)
+        later = Stopping(replace(self._extent, kind=kind), self._word_length)
         later._grouped = False
         return later
 
@@ -71,6 +69,11 @@ class Stopping:
         """Return whether the text has ended."""
         return bool(self.reason)
 
+    @property
+    def _line(self) -> str:
+        """Return the current line so far."""
+        return self._line_prefix + self._text[self._line_start :]
+
     def push(self, text: str, logprob: float | None = None) -> str:
         """Return the text that is certain by now. `logprob` is that of the token with this text, if known."""
         text, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
@@ -78,7 +81,7 @@ class Stopping:
         for char in text:
             if self.reason:
                 break
-            for one in self._begin(char):
+            for one in self._hold_blanks(char):
                 self._take(one)
         if logprob is not None and start < len(self._text.rstrip()):
             self._weigh(start, logprob)
@@ -97,24 +100,24 @@ class Stopping:
 
     def finish(self) -> str:
         """Return the text held back, without repetitions."""
-        if not self.reason and self._doubtful:
-            self._judge()
+        if not self.reason and self._may_end_block:
+            self._decide_line()
         if not self.reason:
             self._end_of_line()
         return self._certain(len(self._text))
 
-    def _begin(self, char: str) -> str:
+    def _hold_blanks(self, char: str) -> str:
         """Hold leading blanks back; drop line feeds, unless the next line is indented less than the code above."""
-        if self._lead is None:
+        if self._held_blanks is None:
             return char
         if char.isspace():
-            self._lead += char
-            if self._lead.count("\n") > MAX_EMPTY_LINES:
+            self._held_blanks += char
+            if self._held_blanks.count("\n") > MAX_EMPTY_LINES:
                 self._stop("block")
             return ""
-        lead, self._lead = self._lead, None
+        lead, self._held_blanks = self._held_blanks, None
         indent, line = lead.rpartition("\n")[2], self._extent.line
-        if "\n" not in lead or not indent.startswith(line) or len(indent) < self._above():
+        if "\n" not in lead or not indent.startswith(line) or len(indent) < self._indent_above():
             return lead + char
         return indent[len(line) :] + char
 
@@ -127,26 +130,26 @@ class Stopping:
 
     def _held_from(self) -> int:
         """Return where the uncertain part of the text begins."""
-        text, line = self._text, self._text[self._line :]
+        text, line = self._text, self._text[self._line_start :]
         held = len(text)
-        start = self._repeats.begins(self._head + line, self._line) if not self._rest or self._line else None
-        if start is not None:
-            held = min(held, len(text[:start].rstrip()))
-        if self._rest and not self._line:
+        if not self._rest or self._line_start:
+            start = self._repeats.begins(self._line, self._line_start)
+            held = held if start is None else len(text[:start].rstrip())
+        else:
             tails = range(max(len(text.rstrip()) - len(self._rest), 0), len(text))
             starts = [at for at in tails if self._rest.startswith(text[at:].rstrip())]
             held = min(held, len(text[: min(starts, default=held)].rstrip()))
-        if self._doubtful:
-            held = min(held, len(text[: self._line].rstrip()))
+        if self._may_end_block:
+            held = min(held, len(text[: self._line_start].rstrip()))
         if self._last and self._min_pair_logprob > -math.inf:
             held = min(held, self._start_of_word(self._last[0]))
         if again := stutter(line):
-            held = min(held, len(text[: self._line + again.end].rstrip()))
+            held = min(held, len(text[: self._line_start + again.end].rstrip()))
         return held
 
     def _take(self, char: str) -> None:
-        if self._doubtful and not (char.isalnum() or char == "_"):
-            self._judge()
+        if self._may_end_block and not (char.isalnum() or char == "_"):
+            self._decide_line()
         if self.ended:
             return
         if char == "\n":
@@ -156,14 +159,14 @@ class Stopping:
         if self.reason:
             return
         self._brackets.feed(char)
-        self._before = min(self._before, len(self._brackets.stack))
+        self._outer_open = min(self._outer_open, len(self._brackets.stack))
         self._text += char
-        again = stutter(self._text[self._line :])
+        again = stutter(self._text[self._line_start :])
         if again and again.enough:
-            self._stop("repeat", self._line + again.end)
+            self._stop("repeat", self._line_start + again.end)
 
     def _code(self, char: str) -> None:
-        if not (self._head + self._text[self._line :]).strip():
+        if not self._line.strip():
             self._first_of_line(char)
         if self.reason:
             return
@@ -177,70 +180,70 @@ class Stopping:
     def _closes_again(self, closer: str) -> bool:
         """Return whether a bracket closes what the text after the cursor closes."""
         stack = self._brackets.stack
-        if len(stack) > self._before:
+        if len(stack) > self._outer_open:
             return False
-        return not stack or len(stack) - 1 not in self._extent.owed or stack[-1].closer != closer
+        return not stack or len(stack) - 1 not in self._extent.unclosed_after or stack[-1].closer != closer
 
     def _first_of_line(self, char: str) -> None:
         """Handle the first non-blank character of a line: its indentation may end the block."""
-        indent = indent_of(self._head + self._text[self._line :])
-        if self._linking:
-            self._linking = False
-            self._doubtful = char.isalpha() and indent == self._extent.indent
-            if not self._doubtful and (indent < self._extent.indent or char not in clauses.CHAIN_SIGNS):
+        indent = indent_of(self._line)
+        if self._may_continue_below:
+            self._may_continue_below = False
+            self._may_end_block = char.isalpha() and indent == self._extent.indent
+            if not self._may_end_block and (indent < self._extent.indent or char not in clauses.CHAIN_SIGNS):
                 self._stop("statement")
             return
-        if self._kind != "block" or self._brackets.inside or len(self._brackets.stack) > self._before:
+        if self._kind != "block" or self._brackets.inside or len(self._brackets.stack) > self._outer_open:
             return
         if char in CLOSERS and not self._closes_again(char):
             self._closing = True
             return
-        if self._unreachable is not None and indent >= self._unreachable:
+        if self._unreachable_indent is not None and indent >= self._unreachable_indent:
             self._stop("block")
-        self._unreachable = None
+        self._unreachable_indent = None
         first, self._indent = self._indent is None, indent if self._indent is None else self._indent
-        left = self._extent.opens_block and indent <= self._least() if first else indent < self._indent
+        left = self._extent.opens_block and indent <= self._opener_indent() if first else indent < self._indent
         if left and (char.isalnum() or char == "_"):
-            self._doubtful = True
-        elif left or (not first and self._empty and self._grouped and indent <= self._indent):
+            self._may_end_block = True
+        elif left or (not first and self._empty_lines and self._grouped and indent <= self._indent):
             self._stop("block")
 
-    def _judge(self) -> None:
+    def _decide_line(self) -> None:
         """Decide about a line at the indentation that ends the block, now that its first word is known."""
-        line, language = self._head + self._text[self._line :], self._extent.language
+        line, language = self._line, self._extent.language
         indent, below = indent_of(line), next(iter(self._extent.below), "")
         is_same_block = indent_of(below) == indent
-        self._doubtful = False
-        if clauses.is_label(language, line) and self._extent.opens_block and indent == self._least():
+        self._may_end_block = False
+        if clauses.is_label(language, line) and self._extent.opens_block and indent == self._opener_indent():
             return
-        branches = self._begun and indent == self._extent.indent and clauses.is_branch(language, line)
+        branches = self._may_branch and indent == self._extent.indent and clauses.is_branch(language, line)
         branches_below = is_same_block and clauses.is_branch(language, below)
         if branches and not branches_below:
             return
         self._closing = clauses.is_end(language, line)
         if not self._closing or branches_below or (is_same_block and clauses.is_end(language, below)):
-            self._stop("statement" if self._kind == "statement" else "block", self._line)
+            self._stop("statement" if self._kind == "statement" else "block", self._line_start)
 
-    def _least(self) -> int:
+    def _opener_indent(self) -> int:
         line = self._extent.line
-        return indent_of(line) if line.strip() else self._above()
+        return indent_of(line) if line.strip() else self._indent_above()
 
-    def _above(self) -> int:
+    def _indent_above(self) -> int:
         return indent_of(self._extent.above[-1] if self._extent.above else self._extent.line)
 
     def _line_feed(self) -> None:
-        line = self._head + self._text[self._line :]
+        line = self._line
         if self._end_of_line():
             return
-        self._empty = 0 if line.strip() else self._empty + 1
-        self._count += bool(line.strip())
+        self._empty_lines = 0 if line.strip() else self._empty_lines + 1
+        self._line_count += bool(line.strip())
         if self._text.strip() or self._kind != "block":
             self._stop_after(line)
-        if self._empty > MAX_EMPTY_LINES or (self._text.strip() and self._empty >= MAX_EMPTY_LINES):
+        if self._empty_lines > MAX_EMPTY_LINES or (self._text.strip() and self._empty_lines >= MAX_EMPTY_LINES):
             self._stop("block")
-        if self._line or not self._rest:
-            self._repeats.add(line, self._line)
-        self._line, self._head = len(self._text) + 1, ""
+        if self._line_start or not self._rest:
+            self._repeats.add(line, self._line_start)
+        self._line_start, self._line_prefix = len(self._text) + 1, ""
 
     def _stop_after(self, line: str) -> None:
         language = self._extent.language
@@ -248,7 +251,7 @@ class Stopping:
             self._stop("line")
         elif self._opens_block_below(line):
             self._stop("statement")
-        elif self._count >= MAX_LINES or (self._linking and not line.strip()):
+        elif self._line_count >= MAX_LINES or (self._may_continue_below and not line.strip()):
             self._stop(self._kind)
         elif self._closing:
             self._closing = False
@@ -258,17 +261,17 @@ class Stopping:
             self._stop("block")
         elif self._kind == "statement" and not self._continues(line):
             if opens_block(language, line) and not self._rest:
-                self._kind, self._grouped, self._begun = "block", False, True
+                self._kind, self._grouped, self._may_branch = "block", False, True
                 self._indent = self._extent.indent + 1
             elif clauses.may_continue_below(language, line) and not self._rest:
-                self._linking = self._begun = True
+                self._may_continue_below = self._may_branch = True
             else:
                 self._stop("statement")
 
     def _opens_block_below(self, line: str) -> bool:
         """Return whether a line begins a block whose lines, or whose end, are after the cursor already."""
         extent = self._extent
-        if extent.opens_what_is_awaited(self._brackets.stack):
+        if extent.opens_for_closers_below(self._brackets.stack):
             return True
         below = indent_of(extent.below[0]) if extent.below else 0
         indented = not clauses.has_block_braces(extent.language) and opens_block(extent.language, line)
@@ -276,23 +279,23 @@ class Stopping:
 
     def _ends_block(self, line: str) -> bool:
         """Return whether a jump such as `return` makes the rest of the block unreachable."""
-        if self._new and clauses.is_jump(self._extent.language, line):
-            self._jumping = indent_of(line)
-        self._new = not self._continues(line)
-        if self._jumping is None or not self._new:
+        if self._starts_statement and clauses.is_jump(self._extent.language, line):
+            self._jump_indent = indent_of(line)
+        self._starts_statement = not self._continues(line)
+        if self._jump_indent is None or not self._starts_statement:
             return False
-        self._unreachable, self._jumping = self._jumping, None
-        return self._unreachable == self._indent and not self._begun
+        self._unreachable_indent, self._jump_indent = self._jump_indent, None
+        return self._unreachable_indent == self._indent and not self._may_branch
 
     def _continues(self, line: str) -> bool:
         """Return whether a statement continues after a line, by its open brackets and its last sign."""
-        brackets, owed, language = self._brackets, self._extent.owed, self._extent.language
+        brackets, unclosed_after, language = self._brackets, self._extent.unclosed_after, self._extent.language
         if brackets.inside and brackets.inside != "\n":
             return len(brackets.inside) > 1 or brackets.inside == "`"
-        if len(brackets.stack) > self._before:
+        if len(brackets.stack) > self._outer_open:
             return True
         blocks = clauses.has_block_braces(language)
-        if any(i in owed and not (blocks and one.opens_block) for i, one in enumerate(brackets.stack)):
+        if any(i in unclosed_after and not (blocks and one.opens_block) for i, one in enumerate(brackets.stack)):
             return True
         code = line.rstrip()
         if language == "python" or opens_block(language, line):
@@ -301,14 +304,14 @@ class Stopping:
 
     def _end_of_line(self) -> bool:
         """Drop the part of a complete line that duplicates its surroundings; return whether there was one."""
-        text = self._text[self._line :]
-        line = self._head + text
-        if self._rest and not self._line:
+        text = self._text[self._line_start :]
+        line = self._line_prefix + text
+        if self._rest and not self._line_start:
             if text.rstrip().endswith(self._rest) and (len(self._rest) > 1 or not self._rest.isalnum()):
                 self._stop("suffix", len(text.rstrip()) - len(self._rest))
-        elif self._repeats.is_suffix(line) and len(self._brackets.stack) <= self._before:
-            self._stop("suffix", self._line)
-        elif text.strip() and (start := self._repeats.repeated(line, self._line)) is not None:
+        elif self._repeats.is_suffix(line) and len(self._brackets.stack) <= self._outer_open:
+            self._stop("suffix", self._line_start)
+        elif text.strip() and (start := self._repeats.repeated(line, self._line_start)) is not None:
             self._stop("repeat", start)
         return self.ended
 

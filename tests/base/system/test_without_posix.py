@@ -1,7 +1,6 @@
-"""What can be known of Windows without it: every module loads where nothing is left of what it lacks, and its locks.
+"""Windows, simulated: every module can be imported without the names that Python lacks there, and locks work.
 
-A process imports the package, forgets it, takes away what Python has not got on Windows, and imports it again. This
-stands for no run there: it finds what would not even start.
+A process imports the package, forgets it, removes these names, and imports it again.
 """
 
 import subprocess
