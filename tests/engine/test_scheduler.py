@@ -1,6 +1,7 @@
 """Scheduling of requests, of one pair and of two that share a machine: order, cancellation, unchanged texts."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from localdflash.engine.pair import Step
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.engine.scheduler import EngineJob, Scheduler
+from localdflash.engine.scheduler import EngineJob, EngineTotals, Scheduler
 
 Make = Callable[..., Any]
 V = 12
@@ -206,6 +207,27 @@ def test_the_newest_job_of_a_document_ends_older_ones(scheduler: Scheduler, pair
     assert first.wait().request.finish_reason == "cancelled"
     assert first.request.stats.steps == 1  # the step that was under way
     assert other.wait().request.finish_reason == third.wait().request.finish_reason == "length"
+
+
+def test_totals_count_what_was_measured(scheduler: Scheduler, pair: Gated) -> None:
+    steps = list[Step]()
+    talk = Watched(chat(tokens=8))
+    talk.job.on_step = lambda step: bool(steps.append(step)) or True
+    scheduler.submit(talk.job)
+    talk.wait()
+    pair.gate.hold()
+    cancelled = Watched(completion())
+    scheduler.submit(cancelled.job)
+    pair.gate.until_held()
+    cancelled.job.cancelled_at = time.perf_counter() - 5.0
+    pair.gate.release()
+    cancelled.wait()
+    totals = EngineTotals()
+    for _ in range(2):
+        totals.add(scheduler.totals)
+    assert (totals.requests, totals.cancelled, totals.failed, totals.preempted) == (4, 2, 0, 0)
+    assert all(5e3 <= ms < 5e3 + PATIENCE * 1e3 for ms in totals.cancel_ms)
+    assert scheduler.totals.stats.total_ms >= sum(step.draft_ms + step.verify_ms for step in steps) > 0
 
 
 def test_a_queue_that_is_full_says_so(scheduler: Scheduler, pair: Gated) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.text.tokenizer import STRETCH, Tokenizer, _stretches
+from localdflash.text.tokenizer import STRETCH, Tokenizer, _is_marker, _stretches
+from localdflash.text.vocabulary import SpecialToken
 
 CODE = "def add(first, second):\n    return first + second  # naïve 错误 😋\n"
 SPELLINGS = ["<|im_end|>", "<|im_start|>", "<|fim_suffix|>", "<think>", "</think>", "<tool_call>", "[PAD7]"]
@@ -85,10 +86,31 @@ def test_an_end_token_typed_as_text_still_ends(make_vocabulary: Callable[..., Pa
     assert tokenizer.ends == {tokenizer.vocab_size - 1}
 
 
-@pytest.mark.parametrize("token", [-1, 10**6])
-def test_an_id_outside_of_the_vocabulary(tokenizer: Tokenizer, token: int) -> None:
-    with pytest.raises(ModelError, match="outside"):
-        tokenizer.piece(token)
+def test_an_id_outside_of_the_vocabulary(tokenizer: Tokenizer) -> None:
+    last = tokenizer.vocab_size - 1
+    assert isinstance(tokenizer.piece(0) + tokenizer.piece(last), bytes)
+    for token in (-1, last + 1):
+        with pytest.raises(ModelError, match=f"token id {token} is outside of 0 to {last}$"):
+            tokenizer.piece(token)
+
+
+def test_the_first_id_may_be_the_token_of_the_beginning(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer._vocabulary, "bos_id", 0, raising=False)
+    assert tokenizer.template_tokens()["bos_token"] == tokenizer.piece(0, special=True).decode()
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        (SpecialToken(1, "<s>", is_control=True), True),
+        (SpecialToken(1, "<|sep|>", is_user_defined=True), True),
+        (SpecialToken(1, "<|sep|>"), False),
+        (SpecialToken(1, "def", is_user_defined=True), False),
+        (SpecialToken(1, "<table>", is_user_defined=True), False),
+    ],
+)
+def test_markers_are_control_tokens_and_bracketed_tokens_of_the_model(token: SpecialToken, expected: bool) -> None:
+    assert _is_marker(token, "") == expected
 
 
 def test_bos(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
