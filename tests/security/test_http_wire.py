@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from localdflash.server.api.request_body import MAX_BODY_BYTES
-
 BODY = json.dumps({"prompt": "def f(", "max_tokens": 2, "temperature": 0}).encode()
 LENGTH = f"Content-Length: {len(BODY)}"
 FINE = f"Host: localhost:PORT\r\nAuthorization: Bearer KEY\r\nContent-Type: application/json\r\n{LENGTH}\r\n"
@@ -84,19 +82,4 @@ def test_a_second_request_cannot_hide_in_the_first(live: Any) -> None:
     """Of a pipelined request the guard sees every header too."""
     hidden = filled(live, "POST /stop HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n")
     assert sent(live, filled(live, POST + FINE + "\r\n") + BODY + hidden, ends=False) == 200
-    is_well(live)
-
-
-@pytest.mark.nightly
-def test_a_body_of_a_gigabyte_is_cut_off(live: Any) -> None:
-    """Chunk after chunk: the server stops to read soon after what it takes."""
-    chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
-    given = 0
-    with socket.create_connection(("127.0.0.1", live.port), timeout=20) as connection:
-        connection.sendall(filled(live, POST + CHUNKED + "\r\n"))
-        with suppress(ConnectionError):
-            while given < 1 << 30:
-                connection.sendall(chunk)
-                given += 1 << 20
-    assert given < MAX_BODY_BYTES + (64 << 20)
     is_well(live)

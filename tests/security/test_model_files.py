@@ -1,4 +1,4 @@
-"""Model files that lie, as a user meets them: one line, exit code 3, in no time and no memory."""
+"""Broken and malicious model files: one error line, exit code 3, bounded time and memory; the daemon survives."""
 
 import json
 import os
@@ -8,20 +8,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import pytest
 
+from localdflash.base.errors import ModelError
 from localdflash.cli import main
-from localdflash.models.weights.gguf import read_header
+from tests.security.gguf_mutations import build, parse
+from tests.support import daemons
 from tests.support.gguf_bytes import STRING, file, pair, text
 
 # The command line in a process that tells what it took: seconds of the command itself, and the most memory ever held.
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
+from localdflash.base.errors import ModelError
 from localdflash.cli import main
+from tests.security.gguf_mutations import build, parse
+from tests.support import daemons
 start = time.process_time()
 code = main(sys.argv[1:])
 status = Path("/proc/self/status")  # getrusage tells of the process that started this one too
@@ -89,11 +95,6 @@ def test_what_is_no_file(kind: str, tmp_path: Path, refused: Callable[..., str])
     assert f"model.gguf: {said} .gguf file" in refused(path)
 
 
-def test_a_link_to_a_model_is_the_model(tiny_pair: Path, tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").symlink_to(tiny_pair / "target.gguf")
-    assert read_header(tmp_path / "model.gguf").architecture == "qwen3"
-
-
 # A drafter for another target.
 
 
@@ -117,3 +118,21 @@ def test_a_drafter_whose_metadata_lies(tiny: Path, refused: Callable[..., str]) 
     content = path.read_bytes()
     path.write_bytes(content[:place] + struct.pack("<I", 96) + content[place + 4 :])
     assert "drafter.gguf: " in refused(tiny / "target.gguf")
+
+
+@pytest.mark.system
+def test_the_daemon_survives_a_model_that_crashes_llama_cpp(
+    tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file passes every check of its header, and aborts the process that tokenizes with it."""
+    parsed = parse((tiny_pair / "target.gguf").read_bytes())
+    pairs = [replace(one, items=(b"llama",)) if one.key == "tokenizer.ggml.model" else one for one in parsed.pairs]
+    (tmp_path / "bad.gguf").write_bytes(build(replace(parsed, pairs=tuple(pairs))))
+    with daemons.short_home(monkeypatch):
+        daemons.start()
+        with daemons.client() as engine:
+            pid = engine.get("/ps")["pid"]
+            with pytest.raises(ModelError, match=r"bad\.gguf: the process that tried to load it crashed \(SIGABRT: "):
+                engine.post("/load", {"pair": str(tmp_path / "bad.gguf"), "backend": "llama.cpp"})
+            assert engine.get("/ps")["pid"] == pid
+            assert engine.post("/v1/completions", {"prompt": "def f(", "max_tokens": 3})["choices"]

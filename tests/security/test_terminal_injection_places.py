@@ -7,14 +7,14 @@ to be on the screen, and nothing may be written that a harmless walk through the
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from localdflash.cli.chat_command import chats_file
-from localdflash.lab.scripts.support.scripted_answers import Answer, ScriptStep
+from localdflash.lab.scripts.support.scripted_answers import Answer
 from localdflash.lab.scripts.support.terminal import Terminal
 from tests.security.terminal_payloads import ALL, UNSAFE
 from tests.support.chats import Scene, ask, scene
@@ -26,12 +26,9 @@ OWN_BELL = re.compile(rb"(?<=\x1b\[\?2026l)\x07+")  # Textual rings between two 
 MARKED = [f"b{number:02}{payload}e{number:02}" for number, payload in enumerate(ALL)]
 
 
-TYPED = [marked for marked in MARKED if not {"\x1b", "\r"} & set(marked)]  # what is pasted into one line
-
-
-def grouped(size: int, of: Sequence[str] = MARKED) -> list[str]:
-    """All payloads, so many of them in one text."""
-    return [" ".join(of[at : at + size]) for at in range(0, len(of), size)]
+def grouped(size: int) -> list[str]:
+    """Return all marked payloads, joined in groups of this size."""
+    return [" ".join(MARKED[at : at + size]) for at in range(0, len(MARKED), size)]
 
 
 def first(group: str) -> str:
@@ -81,14 +78,6 @@ def errors(chats: Scene) -> Terminal:
         chats.answers(refused if number % 2 else Answer.pieces("words ", end="error", message=group))
         ask(terminal, "go", first(group))
         command(terminal, "/new", "Ask something")
-    return terminal
-
-
-def drafters(chats: Scene) -> Terminal:
-    terminal = start(chats)
-    terminal.press("f3")
-    chats.answers(Answer([ScriptStep(f"word {number} ", 0.0, group) for number, group in enumerate(grouped(2))]))
-    ask(terminal, "go", "word 9")
     return terminal
 
 
@@ -143,18 +132,6 @@ def earlier_chats(chats: Scene) -> Terminal:
     return terminal
 
 
-def export_paths(chats: Scene) -> Terminal:
-    terminal = start(chats, FEW)
-    ask(terminal, "hello", "Nothing.")
-    for group in grouped(9, TYPED):
-        terminal.paste(f"/export {group}.md".replace("/", "_").replace("_export", "/export"))
-        terminal.wait_for(".md")
-        terminal.press("enter")
-        terminal.wait_for(first(group))
-        terminal.settle(0.1)
-    return terminal
-
-
 def proposed_changes(chats: Scene) -> Terminal:
     (chats.folder / "a.py").write_text("x = 1\n")
     body = "\n".join(MARKED)
@@ -168,14 +145,6 @@ def proposed_changes(chats: Scene) -> Terminal:
     return terminal
 
 
-def the_command_line(chats: Scene) -> Terminal:
-    pair = " ".join(MARKED).replace("\0", "")
-    terminal = chats.start("--pair", pair, rows=ROWS, cols=COLUMNS, ready=False)
-    terminal.wait_for("b01")
-    terminal.settle()
-    return terminal
-
-
 def start(chats: Scene, rows: int = ROWS) -> Terminal:
     return chats.start(rows=rows, cols=COLUMNS)
 
@@ -183,13 +152,10 @@ def start(chats: Scene, rows: int = ROWS) -> Terminal:
 PLACES: list[Callable[[Scene], Terminal]] = [
     model_and_notice,
     errors,
-    drafters,
     pasted,
     file_names,
     earlier_chats,
-    export_paths,
     proposed_changes,
-    the_command_line,
 ]
 
 

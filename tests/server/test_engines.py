@@ -145,18 +145,6 @@ async def test_a_pair_for_the_chat_leaves_that_of_completions_alone(make: Any, t
     assert await daemon.answered_by(CHAT, {**HELLO, "model": "another"}) == "model_not_found"
 
 
-async def test_a_pair_is_loaded_once_when_its_role_is_first_asked_for(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = has_room_for(monkeypatch, 9)
-    daemon = await make("completion", chat="embedded")
-    assert await daemon.pairs() == {tiny: ["completion"]}
-    assert await daemon.answered_by(CHAT, HELLO) == "embedded"
-    loads = await asyncio.gather(*(daemon.load("embedded", "chat") for _ in "four"))
-    assert {load.status_code for load in loads} == {200}
-    assert tried == [tiny, "embedded"]
-
-
 async def test_a_model_that_cannot_fill_in(
     make: Any, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,10 +39,3 @@ def test_prompts_may_be_ids_or_several(client: Any) -> None:
     assert [choice["text"] for choice in told["choices"]] == [c["text"] for one in alone for c in one["choices"]]
     assert told["usage"]["prompt_tokens"] == sum(one["usage"]["prompt_tokens"] for one in alone)
     assert client.post(PATH, {"prompt": PREFIX, "seed": 4}).json()["usage"]["completion_tokens"] <= 16
-
-
-def test_a_stop_string_that_spells_a_marker_is_the_marker(client: Any) -> None:
-    """Zed and others send the markers of the format as stop strings; markers have no text to be found in."""
-    body = {"prompt": "def", "grammar": 'root ::= "x"', "stop": ["<|fim_prefix|>"], "max_tokens": 9}
-    choice = client.post(PATH, body).json()["choices"][0]
-    assert (choice["text"], choice["finish_reason"]) == ("x", "stop")

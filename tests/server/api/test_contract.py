@@ -87,12 +87,6 @@ def test_the_answer_is_that_of_decoding_without_drafts(
         assert alone["steps"] == alone["predicted_n"]
 
 
-@every_dialect
-def test_a_limit_cuts_the_text(client: Any, dialect: Dialect) -> None:
-    reply = dialect.both(client, max_tokens=3)
-    assert (reply.finish, reply.sizes[1]) == ("length", 3)
-
-
 @pytest.mark.parametrize("dialect", [one for one in DIALECTS if one.stop], ids=lambda dialect: dialect.path)
 def test_a_stop_string_ends_the_text_before_it(client: Any, dialect: Dialect) -> None:
     whole = dialect.ask(client).text

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.base.errors import ModelError, UsageError
+from localdflash.base.errors import ModelError
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.api.chat_request import render_chat
-from localdflash.server.api.completion_request import prepare_middle, prepare_text
+from localdflash.server.api.completion_request import prepare_middle
 from localdflash.text.chat_template import TemplateMessage
 
 GREEDY = SamplingParams()
@@ -22,31 +22,10 @@ def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
         yield loaded
 
 
-def test_the_prompt_is_prefix_and_suffix_in_the_models_form(loaded: LoadedPair) -> None:
-    tokenizer = loaded.tokenizer
-    request = prepare_middle(loaded, "def f(", "):\n", 8, GREEDY).requests[0]
-    assert request.ids == [
-        tokenizer.special("<|fim_suffix|>"),
-        *tokenizer.encode("):\n"),
-        tokenizer.special("<|fim_prefix|>"),
-        *tokenizer.encode("def f("),
-        tokenizer.special("<|fim_middle|>"),
-    ]
-    assert {tokenizer.special(name) for name in ("<|endoftext|>", "<|fim_prefix|>")} <= request.ends
-
-
 def test_the_last_token_of_the_context_can_be_used(loaded: LoadedPair) -> None:
     prompt = len(prepare_middle(loaded, "def f(", "\n", 8, GREEDY).requests[0].ids)
     whole = prepare_middle(loaded, "def f(", "\n", CONTEXT - prompt, SamplingParams(temperature=3.0, seed=5))
     assert prompt + len(answer_directly(loaded, whole).ids) <= CONTEXT
-
-
-def test_prompts_that_are_none(loaded: LoadedPair) -> None:
-    size = loaded.tokenizer.vocab_size
-    prepare_text(loaded, [0, size - 1], 8, GREEDY)
-    for prompt in ("", [], [-1], [size]):
-        with pytest.raises(UsageError, match=r"^prompt: "):
-            prepare_text(loaded, prompt, 8, GREEDY)
 
 
 def test_what_a_user_writes_makes_no_turns(loaded: LoadedPair, monkeypatch: pytest.MonkeyPatch) -> None:
