@@ -1,41 +1,19 @@
-"""The editors, if they are installed (a test run never fetches them), and an engine that knows some texts."""
+"""Fixtures: editors, if they are installed (a test run never fetches them), and an engine that knows one text."""
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from localdflash.base.files import paths
 from localdflash.lab.scripts.editors import fetch, nvim_scene
-from localdflash.lab.scripts.editors.nvim_scene import SERVER, EditorScene
+from localdflash.lab.scripts.editors.nvim_scene import EditorScene
 from localdflash.lab.scripts.support import instant_engine
 from tests.support import daemons
 
 Begin = Callable[..., AbstractContextManager[EditorScene]]
-
-
-@contextmanager
-def instant(folder: Path, texts: dict[str, str]) -> Iterator[None]:
-    """Run an engine that knows these texts, by file names."""
-    for name, text in texts.items():
-        (folder / name).write_text(text, "utf-8")
-    command = [*instant_engine.COMMAND, *(str(folder / name) for name in texts)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
-        yield
-        process.kill()
-
-
-def servers(scene: EditorScene) -> list[psutil.Process]:
-    """Return the server processes of a Neovim."""
-    found = []
-    for process in psutil.Process(scene.editor.process.pid).children(recursive=True):
-        with suppress(psutil.Error):  # it has just ended
-            found += [process] if str(SERVER) in process.cmdline() else []
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +21,36 @@ def _no_certifying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_MODEL_ROWS", "fast")  # it takes longer than these tests
 
 
+def installed(name: str, suite: str = "") -> Path:
+    """Return the program of an editor, or skip the test."""
+    found = fetch.installed(name, *([suite] if suite else []))
+    if found is None:
+        pytest.skip(f"no {name} {suite} here: make test-editors fetches it")
+    return found
+
+
 @pytest.fixture(scope="session")
 def nvim() -> Path:
     """Neovim 0.12 or newer."""
-    return _found(fetch.NEWEST)
+    return installed("neovim", fetch.NEWEST)
 
 
-@pytest.fixture(scope="session")
-def old_nvim() -> Path:
-    """Neovim 0.10, the oldest that the plugin works with."""
-    return _found("trixie")
+@pytest.fixture
+def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """See `daemons.short_home`."""
+    with daemons.short_home(monkeypatch) as folder:
+        yield folder
+
+
+@pytest.fixture
+def engine(short_home: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run an engine that completes the text `KNOWN` of the test's module."""
+    (short_home / "known.py").write_text(request.module.KNOWN, "utf-8")
+    command = [*instant_engine.COMMAND, str(short_home / "known.py")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        daemons.until(lambda: paths.engine_socket().exists() or process.poll() is not None)
+        yield
+        process.kill()
 
 
 @pytest.fixture
@@ -69,10 +67,3 @@ def add(scene: Begin) -> Iterator[EditorScene]:
         begun.editor.keys("i")
         begun.editor.until_ghost("def add(first, second):\n" + nvim_scene.BODY)
         yield begun
-
-
-def _found(suite: str) -> Path:
-    found = fetch.installed("neovim", suite)
-    if found is None:
-        pytest.skip(f"no Neovim ({suite}) here: make test-editors fetches it")
-    return found

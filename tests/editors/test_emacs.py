@@ -1,16 +1,15 @@
-"""Emacs, with nothing but its own eglot, and `localdflash lsp`: what completion inserts."""
+"""Emacs with eglot and `localdflash lsp`: the text that completion inserts."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from localdflash.lab.scripts.editors import fetch
-from tests.editors.conftest import instant
+from tests.editors.conftest import installed
 from tests.support import daemons
 
 pytestmark = pytest.mark.editors
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.editors
 FOLDER = Path(__file__).parent
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
 COMPLETE = "C-M-i"
-ADD = '''import os
+KNOWN = '''import os
 
 
 def add(first, second):
@@ -30,29 +29,14 @@ def add(first, second):
 print(add(1, 2))
 '''
 BODY = '    """Return the sum."""\n    total = first + second\n    return total\n'
-TOTAL = ADD.replace("first + second\n", "\n")
+TOTAL = KNOWN.replace("first + second\n", "\n")
 
 Complete = Callable[..., bytes]
 
 
-@pytest.fixture(scope="module")
-def emacs() -> Path:
-    """Emacs 29 or newer."""
-    found = fetch.installed("emacs")
-    if found is None:
-        pytest.skip("no Emacs here: make test-editors fetches it")
-    return found
-
-
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    with daemons.short_home(monkeypatch), instant(tmp_path, {"known.py": ADD}):
-        yield
-
-
-@pytest.fixture
-def complete(emacs: Path, engine: None, tmp_path: Path) -> Complete:
-    """Edit a file: go behind a place in its text, press keys, and return what is saved."""
+def complete(engine: None, tmp_path: Path) -> Complete:
+    """Edit a file: move behind a text in it, press keys, and return the saved file."""
 
     def run(text: str, place: str, keys: str) -> bytes:
         file = tmp_path / "project" / "edited.py"
@@ -61,7 +45,7 @@ def complete(emacs: Path, engine: None, tmp_path: Path) -> Complete:
         server = f"'({' '.join(map(json.dumps, SERVER))})"
         call = f"(scene {server} {json.dumps(str(file))} 'python-mode {json.dumps(place)} {json.dumps(keys)})"
         done = subprocess.run(
-            [emacs, "-Q", "--batch", "--load", FOLDER / "emacs.el", "--eval", call],
+            [installed("emacs"), "-Q", "--batch", "--load", FOLDER / "emacs.el", "--eval", call],
             env=os.environ | {"HOME": str(tmp_path), "LC_ALL": "C.UTF-8"},
             capture_output=True,
             text=True,
@@ -75,8 +59,8 @@ def complete(emacs: Path, engine: None, tmp_path: Path) -> Complete:
 
 
 def test_several_lines_keep_their_indentation(complete: Complete) -> None:
-    hole = ADD.replace(BODY, "\n")
-    assert complete(hole, "second):\n", f"SPC SPC SPC SPC {COMPLETE}") == ADD.encode()
+    hole = KNOWN.replace(BODY, "\n")
+    assert complete(hole, "second):\n", f"SPC SPC SPC SPC {COMPLETE}") == KNOWN.encode()
 
 
 def test_one_undo_takes_it_back(complete: Complete) -> None:

@@ -1,7 +1,5 @@
 """Accepting a suggestion, or a part of it, or not: the buffer, the undo history and what the server is told."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, EditorScene
@@ -13,7 +11,7 @@ WHOLE = "def add(first, second):\n" + BODY
 
 @pytest.fixture
 def typed(add: EditorScene) -> EditorScene:
-    """`def` is typed, and the rest of the function is suggested."""
+    """Type `def` and wait until the rest of the function is suggested."""
     add.editor.type("def")
     add.editor.until_ghost(" add(first, second):\n" + BODY)
     return add
@@ -111,23 +109,17 @@ def test_several_are_asked_for_by_hand_and_turned_through(scene: Begin) -> None:
 CALL = "value = add(1, 2).real\n"
 
 
-@pytest.fixture
-def closed(scene: Begin) -> Iterator[EditorScene]:
-    """The cursor is in `add()`, whose bracket the text closes again and goes on."""
+def test_a_closed_bracket_is_covered_and_replaced(scene: Begin) -> None:
     with scene(CALL) as begun:
         begun.open("call.py", "value = add()\n")
         begun.editor.keys("A<Left>")
         begun.editor.until_ghost("1, 2).real")
-        yield begun
-
-
-def test_what_it_closes_again_is_covered_and_replaced(closed: EditorScene) -> None:
-    assert closed.editor.screen.rows()[0] == "  1 value = add(1, 2).real"
-    closed.editor.keys("<Tab>")
-    closed.editor.until(lambda: closed.editor.text() == CALL.strip())
-    assert closed.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [1, len(CALL.strip())]
-    closed.editor.keys("<Esc>u")
-    closed.editor.until(lambda: closed.editor.text() == "value = add()")
+        assert begun.editor.screen.rows()[0] == "  1 value = add(1, 2).real"
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == CALL.strip())
+        assert begun.editor.lua("return vim.api.nvim_win_get_cursor(0)") == [1, len(CALL.strip())]
+        begun.editor.keys("<Esc>u")
+        begun.editor.until(lambda: begun.editor.text() == "value = add()")
 
 
 def test_lengths_are_in_utf16_units_of_the_item(scene: Begin) -> None:

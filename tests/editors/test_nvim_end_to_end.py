@@ -1,31 +1,16 @@
 """Neovim with the plugin, `localdflash lsp`, and an engine: a scripted one and the shipped pairs."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from localdflash.lab.scripts.editors import nvim_scene
 from localdflash.lab.scripts.editors.nvim import NvimEditor
-from localdflash.lab.scripts.editors.nvim_scene import ADD
-from tests.editors.conftest import instant
 from tests.support import daemons
 
 pytestmark = [pytest.mark.transport, pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
-
-
-@pytest.fixture
-def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with daemons.short_home(monkeypatch) as folder:
-        yield folder
-
-
-@pytest.fixture
-def knows_add(short_home: Path) -> Iterator[None]:
-    with instant(short_home, {"add.py": ADD}):
-        yield
 
 
 def begin(scene: nvim_scene.EditorScene) -> NvimEditor:
@@ -34,7 +19,7 @@ def begin(scene: nvim_scene.EditorScene) -> NvimEditor:
     return scene.editor
 
 
-@pytest.mark.usefixtures("knows_add")
+@pytest.mark.usefixtures("engine")
 def test_typed_and_accepted_with_the_real_server(nvim: Path, tmp_path: Path) -> None:
     with nvim_scene.scene(nvim, tmp_path, cmd=SERVER) as scene:
         editor = begin(scene)
@@ -56,7 +41,8 @@ def test_typed_and_accepted_with_the_real_server(nvim: Path, tmp_path: Path) -> 
         assert editor.messages() == []
 
 
-def test_the_shipped_pair(nvim: Path, short_home: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("short_home")
+def test_the_shipped_pair(nvim: Path, tmp_path: Path) -> None:
     with nvim_scene.scene(nvim, tmp_path, cmd=[*SERVER, "--threads", "1"]) as scene:
         editor = begin(scene)
         editor.type("def add(first, second):\nreturn ")

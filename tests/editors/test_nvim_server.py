@@ -1,17 +1,36 @@
-"""The plugin and its server: which buffers it gets, how it ends and comes back, what the user is told."""
+"""The Neovim plugin and its server: attached buffers, restarts, messages, and Neovim's own inline completion."""
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from localdflash.lab.scripts.editors import nvim_scene
-from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, EditorScene
-from tests.editors.conftest import Begin, servers
+from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SERVER, SETUP, EditorScene
+from tests.editors.conftest import Begin, installed
 
 pytestmark = pytest.mark.editors
+BUILT_IN = """
+vim.lsp.config('localdflash', {settings})
+vim.lsp.enable('localdflash')
+vim.lsp.inline_completion.enable()
+vim.keymap.set('i', '<Tab>', function()
+  if not vim.lsp.inline_completion.get() then return '<Tab>' end
+end, { expr = true })
+"""
 WHOLE = "def add(first, second):\n" + BODY
+
+
+def servers(scene: EditorScene) -> list[psutil.Process]:
+    """Return the server processes of a Neovim."""
+    found = []
+    for process in psutil.Process(scene.editor.process.pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            found += [process] if str(SERVER) in process.cmdline() else []
+    return found
 
 
 def test_what_it_sends_at_the_start_and_where_it_runs(add: EditorScene) -> None:
@@ -82,7 +101,7 @@ def test_a_killed_server_comes_back_and_is_reported_once(add: EditorScene) -> No
 
 
 def test_a_server_that_is_not_installed_is_reported_once(scene: Begin) -> None:
-    setup = nvim_scene.SETUP.replace("{settings}", "{cmd = {'no-such-program', 'lsp'}}")
+    setup = SETUP.replace("{settings}", "{cmd = {'no-such-program', 'lsp'}}")
     with scene(ADD, setup=setup) as begun:
         for name in ("a.py", "b.py"):
             (begun.folder / name).write_text("")
@@ -118,8 +137,8 @@ def test_a_wrong_setting_is_named(scene: Begin) -> None:
             assert says in begun.editor.lua("return why")
 
 
-def test_the_oldest_neovim(old_nvim: Path, tmp_path: Path) -> None:
-    with nvim_scene.scene(old_nvim, tmp_path, ADD) as begun:
+def test_neovim_0_10_the_oldest_supported(tmp_path: Path) -> None:
+    with nvim_scene.scene(installed("neovim", "trixie"), tmp_path, ADD) as begun:
         begun.open("add.py")
         begun.editor.keys("i")
         begun.editor.type("def")
@@ -157,3 +176,26 @@ def test_off_and_on_again(add: EditorScene) -> None:
     add.editor.type(" ")
     add.editor.until_ghost(WHOLE[4:])
     assert add.editor.messages() == []
+
+
+def test_the_plugin_and_vim_lsp_enable_start_one_server(scene: Begin) -> None:
+    enabled = "vim.lsp.config('localdflash', { cmd = {settings}.cmd }); vim.lsp.enable('localdflash')"
+    with scene(ADD, setup=f"{SETUP}\n{enabled}") as begun:
+        begun.open("add.py")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(WHOLE[3:])
+        assert len(begun.events("initialize")) == 1
+        assert len(servers(begun)) == 1
+
+
+def test_neovims_inline_completion_needs_no_plugin(nvim: Path, tmp_path: Path) -> None:
+    with nvim_scene.scene(nvim, tmp_path, ADD, setup=BUILT_IN) as begun:
+        begun.open("add.py")
+        begun.editor.keys("i")
+        begun.editor.type("def")
+        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        begun.editor.keys("<Tab>")
+        begun.editor.until(lambda: begun.editor.text() == "def add(first, second):\n" + BODY)
+        begun.until_event("accept")
+        assert begun.events("initialize")[0]["options"] is None

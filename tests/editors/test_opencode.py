@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lab.scripts.editors import fetch
 from localdflash.server.guard import Guard
+from tests.editors.conftest import installed
 from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import answering_client
 from tests.support.served import KEY, serving
@@ -41,18 +41,8 @@ def said(family: str, text: str) -> Sequence[str]:
     return text, "<|im_end|>"
 
 
-@pytest.fixture
-def program() -> Path:
-    found = fetch.installed("opencode")
-    if found is None:
-        pytest.skip("no opencode here: make test-editors fetches it")
-    return found
-
-
 @pytest.mark.parametrize("family", ["hermes", "harmony", "words"])
-def test_a_file_is_written_changed_and_run(
-    program: Path, tool_vocabularies: dict[str, Path], tmp_path: Path, family: str
-) -> None:
+def test_a_file_is_written_changed_and_run(tool_vocabularies: dict[str, Path], tmp_path: Path, family: str) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     file = str(folder / "greet.py")
@@ -79,7 +69,7 @@ def test_a_file_is_written_changed_and_run(
     ):
         (folder / "opencode.json").write_text(_settings(listener.getsockname()[1]))
         done = subprocess.run(
-            [program, "run", "Write greet.py and run it."],
+            [installed("opencode"), "run", "Write greet.py and run it."],
             cwd=folder,
             env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OPENCODE_DISABLE_AUTOUPDATE": "1"},
             stdin=subprocess.DEVNULL,
@@ -98,7 +88,7 @@ def test_a_file_is_written_changed_and_run(
 
 
 def _settings(port: int) -> str:
-    """Those of docs/agents.md, for this server."""
+    """Return the settings of docs/agents.md with this server's port and key."""
     page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
     settings = page.partition("```json\n")[2].partition("```")[0]
     key = "{file:~/.local/share/localdflash/api-key}"
