@@ -1,18 +1,12 @@
-"""Loads model files on one backend after another, each in a fork of its own: whatever ends the fork is told.
+"""Load model files in a process of their own, forked from a server that has imported every library."""
 
-A process that has loaded every library and computed nothing yet. A line of JSON in: backend, target, drafter; a line of
-JSON out: how it went ("runs", "refused", "raised", "died", "hung") and what was said.
-"""
-
-import json
+import multiprocessing
 import os
 import resource
-import select
 import signal
-import sys
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import llama_cpp.llama_cpp  # noqa: F401
 import torch
@@ -31,14 +25,14 @@ from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.costs import drafting_pays
 
-SECONDS = float(os.environ.get("LOCALDFLASH_LOADING_SECONDS", "20"))  # for one load with what follows it
-MEMORY = 6 << 30  # bytes of addresses beside what the libraries have
+SECONDS = 20.0  # for one load and a few tokens
+MEMORY = 6 << 30  # bytes of address space in addition to the libraries'
 CONTEXT = 48
 PROMPT = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 1, 2, 3, 5]
 
 
 def run(backend: str, target: Path, drafter: Path | None) -> None:
-    """Plan, load, write a few tokens with drafts, and spell them."""
+    """Plan, load, and generate a few tokens with drafts."""
     options = Options(backend=backend, threads=1, context=CONTEXT, device="cpu", rows="fast", costs=drafting_pays)  # type: ignore[arg-type]
     files = LocalPair("it", target, drafter, None, None, None)
     if backend == "cuda":
@@ -57,49 +51,41 @@ def run(backend: str, target: Path, drafter: Path | None) -> None:
 
 
 def write(pair: Pair) -> None:
-    """A few tokens."""
+    """Generate a few tokens."""
     for _ in generate(pair, Request(PROMPT, 6)):
         pass
 
 
-def forked(case: dict[str, Any]) -> dict[str, str]:
-    """How the case ended in a fork."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reader)
-        os.write(writer, json.dumps(outcome(case)).encode()[:4096])
-        os._exit(0)
-    os.close(writer)
-    try:
-        ready, _, _ = select.select([reader], [], [], SECONDS)
-        said = os.read(reader, 4096) if ready else b""
-    finally:
-        os.close(reader)
-    if not ready:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if said:
-        return dict(json.loads(said))
-    return {"how": "died" if ready else "hung", "said": signal.Signals(os.WTERMSIG(status)).name if status else ""}
+def load(backend: str, target: Path, drafter: Path | None) -> tuple[str, str]:
+    """Load files in a child; return "runs", "refused", "raised", "died" or "hung", and its message."""
+    context = multiprocessing.get_context("forkserver")
+    reader, writer = context.Pipe(duplex=False)
+    child = context.Process(target=report, args=(writer, backend, target, drafter))
+    child.start()
+    writer.close()
+    with reader:
+        ended = reader.poll(SECONDS)
+        try:
+            said: tuple[str, str] | None = reader.recv() if ended else None
+        except EOFError:
+            said = None
+    child.kill()
+    child.join()
+    return said or ("died" if ended else "hung", signal.Signals(-child.exitcode).name if child.exitcode else "")
 
 
-def outcome(case: dict[str, Any]) -> dict[str, str]:
-    """What Python saw of it."""
+def report(writer: Connection, backend: str, target: Path, drafter: Path | None) -> None:
+    """Send how loading went, with bounded memory and without output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    try:
-        run(case["backend"], Path(case["target"]), Path(case["drafter"]) if case["drafter"] else None)
-    except LocaldflashError as error:
-        return {"how": "refused", "said": str(error)[:1000]}
-    except BaseException:
-        return {"how": "raised", "said": traceback.format_exc()[-2000:]}
-    return {"how": "runs", "said": ""}
-
-
-if __name__ == "__main__":
     torch.set_num_threads(1)
-    print("{}", flush=True)  # noqa: T201  # everything is there
-    for line in sys.stdin:
-        print(json.dumps(forked(json.loads(line))), flush=True)  # noqa: T201
+    try:
+        run(backend, target, drafter)
+    except LocaldflashError as error:
+        writer.send(("refused", str(error)[:1000]))
+    except BaseException:
+        writer.send(("raised", traceback.format_exc()[-2000:]))
+    else:
+        writer.send(("runs", ""))
