@@ -10,6 +10,7 @@ from localdflash.lab.scripts.editors.nvim import NvimEditor
 from tests.support import daemons
 
 pytestmark = [pytest.mark.transport, pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
+KNOWN = nvim_scene.ADD
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
 
 

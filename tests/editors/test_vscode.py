@@ -95,12 +95,10 @@ def test_typing_along_keeps_the_suggestion_and_tab_takes_all_of_it(window: Vscod
     window.type("ea(")
     window.shows(METHOD[13:])
     assert seen() == [METHOD[start:] for start in (10, 11, 12, 13)]  # it never flickers
-    window.picture("typed-along")
     window.press("Tab")
     window.holds("shapes.py", BEFORE + METHOD)
     assert window.ghost() == ""
     until(lambda: "1 accepted" in window.details(), window.details)
-    window.picture("accepted")
 
 
 def test_a_word_then_a_line_then_the_rest(window: VscodeWindow) -> None:
@@ -109,12 +107,10 @@ def test_a_word_then_a_line_then_the_rest(window: VscodeWindow) -> None:
     window.press("Control+ArrowRight")
     window.holds("shapes.py", BEFORE + "    def area")
     window.shows(METHOD[12:])
-    window.picture("word")
     window.press("Alt+End")
     head, _, body = METHOD.partition("\n")
     window.holds("shapes.py", BEFORE + head + "\n")
     window.shows(body)
-    window.picture("line")
     window.press("Tab")  # where indentation is suggested, the editor's Tab indents
     window.shows(body.lstrip())
     window.press("Tab")
@@ -135,7 +131,6 @@ def test_a_command_that_does_not_work_is_said_once(code: Studio, window: VscodeW
     assert says in window.details()
     window.command("localdflash: Status and Actions")
     window.page.locator(".quick-input-title", has_text=says).wait_for()
-    window.picture("not-found")
     window.press("Escape")
     code.configure()
     ready(window)
@@ -148,7 +143,6 @@ def test_a_model_is_chosen_from_those_that_there_are(code: Studio, window: Vscod
     rows = window.page.locator(".quick-input-list .monaco-list-row")
     rows.filter(has_text="embedded").wait_for()
     assert "on this machine" in (rows.filter(has_text="embedded").text_content() or "")
-    window.picture("models")
     before = code.servers()
     rows.filter(has_text="embedded").click()
     until(lambda: code.servers() and not set(code.servers()) & set(before))
@@ -232,7 +226,6 @@ def test_a_language_is_turned_off_and_on(code: Studio, folder: Path) -> None:
         seen = window.frames()
         window.type("    def ar")
         window.press("Alt+\\")
-        window.picture("language-off")
         window.command("localdflash: Turn This Language On or Off")
         ready(window)
         assert seen() == [""]

@@ -1,6 +1,5 @@
 """`connect` to an engine that runs, here on a thread of this process: what holds of it, what is loaded, who waits."""
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,7 +27,6 @@ from tests.support.daemons import DROPPED_SOCKET, unix_only, until
 from tests.support.served import delayed, serving
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.usefixtures("short_home"),
     pytest.mark.filterwarnings(DROPPED_SOCKET),
     unix_only,

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import stat
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -17,7 +16,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from localdflash.base.errors import DeviceError, LocaldflashError, ModelError
+from localdflash.base.errors import DeviceError, LocaldflashError, ModelError, UsageError
 from localdflash.base.files import paths
 from localdflash.base.system import unix_socket
 from localdflash.engine.host_pair import HostPair
@@ -25,27 +24,24 @@ from localdflash.models.load_options import Options
 from localdflash.server import daemon
 from localdflash.server.client import find
 from localdflash.server.daemon import Daemon, DaemonSettings
-from localdflash.server.guard import LOOPBACK
-from localdflash.server.sockets import lifetime, local, prepare_folder, tcp_socket
-from localdflash.server.tcp import TcpPort
+from localdflash.server.sockets import lifetime, local, prepare_folder
 from tests.support.daemons import unix_only
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
     pytest.mark.usefixtures("short_home"),
     unix_only,
 ]
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
 ENDLESS = {**HELLO, "max_tokens": 900, "temperature": 3.0, "seed": 1, "grammar": "root ::= " + "[a-z] " * 950}
-CHAT, KEY = "/v1/chat/completions", "k" * 40
+CHAT = "/v1/chat/completions"
 Start = Callable[..., Any]
 
 
 class Running:
     """A daemon that runs in this loop, and a client of its socket."""
 
-    def __init__(self, made: Daemon, task: "asyncio.Task[None]", tcp: int) -> None:
-        self.daemon, self.task, self.tcp, self.path = made, task, tcp, paths.engine_socket()
+    def __init__(self, made: Daemon, task: "asyncio.Task[None]") -> None:
+        self.daemon, self.task, self.path = made, task, paths.engine_socket()
         transport = httpx2.AsyncHTTPTransport(uds=str(self.path))
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
 
@@ -62,42 +58,30 @@ class Running:
 
 @pytest.fixture
 async def start(tiny_pair: Path) -> AsyncIterator[Start]:
-    """Starts a daemon that serves the tiny pair, and waits until that is loaded."""
-    async with _Starter(str(tiny_pair / "target.gguf")) as starter:
-        yield starter.start
+    """Start a daemon that serves the tiny pair, and wait until the pair is loaded."""
+    made = list[Running]()
+    with ExitStack() as stack:
 
+        async def begin(*, pair: str = str(tiny_pair / "target.gguf"), **settings: Any) -> Running:
+            path = paths.engine_socket()
+            prepare_folder(path)
+            stack.enter_context(lifetime(path))
+            own = stack.enter_context(local(path))
+            options = Options(pair, "llama.cpp", threads=1, context=1024)
+            daemon = Daemon(DaemonSettings(options, 8_000_000, 4, **settings), lambda _: None, path, own)
+            task = asyncio.create_task(daemon.run([own.listener]))
+            made.append(Running(daemon, task))
+            while not task.done() and not daemon._engines.workers[0].loaded:
+                await asyncio.sleep(0.01)
+            return made[-1]
 
-class _Starter:
-    def __init__(self, pair: str) -> None:
-        self._pair, self._stack, self._made = pair, ExitStack(), list[Running]()
-
-    async def __aenter__(self) -> "_Starter":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for one in self._made:
+        yield begin
+        for one in made:
             await one.http.aclose()
             one.daemon.stop()
             with suppress(LocaldflashError, asyncio.TimeoutError):
                 await asyncio.wait_for(one.task, 20)
             await asyncio.to_thread(one.daemon._engines.close)
-        self._stack.close()
-
-    async def start(self, *, pair: str = "", tcp: bool = False, loads: bool = True, **settings: Any) -> Running:
-        path, options = paths.engine_socket(), Options(pair or self._pair, "llama.cpp", threads=1, context=1024)
-        prepare_folder(path)
-        self._stack.enter_context(lifetime(path))
-        own = self._stack.enter_context(local(path))
-        listeners = [own.listener]
-        if tcp:
-            listeners.append(self._stack.enter_context(tcp_socket("127.0.0.1", 0)))
-            settings["tcp"] = TcpPort("127.0.0.1", 0, KEY, LOOPBACK, paths.key_file())
-        made = Daemon(DaemonSettings(options, 8_000_000, 4, **settings), lambda _: None, path, own)
-        task = asyncio.create_task(made.run(listeners))
-        self._made.append(Running(made, task, listeners[-1].getsockname()[1] if tcp else 0))
-        while loads and not task.done() and not made._engines.workers[0].loaded:
-            await asyncio.sleep(0.01)
-        return self._made[-1]
 
 
 @asynccontextmanager
@@ -141,6 +125,12 @@ def test_a_folder_that_is_not_the_users_alone_is_refused(short_home: Path, monke
     folder.symlink_to(short_home / "elsewhere")
     with pytest.raises(LocaldflashError, match="not a folder"):
         find()
+
+
+def test_a_socket_path_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALDFLASH_HOME", "/tmp/" + "x" * paths.SOCKET_LIMIT)
+    with pytest.raises(UsageError, match=rf"must be shorter than {paths.SOCKET_LIMIT}: set LOCALDFLASH_HOME"):
+        paths.engine_socket()
 
 
 def test_a_connection_of_another_user_is_closed_unread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,22 +4,19 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import httpx2
-import psutil
 import pytest
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 from localdflash.server import sockets
 from localdflash.server.client import find
 from tests.support.daemons import (
     BY_TCP,
-    DROPPED_SOCKET,
     LONG,
+    PROCESS_MARKS,
     PROGRAM,
     SLOW,
     begin,
@@ -29,17 +26,10 @@ from tests.support.daemons import (
     killed,
     said,
     start,
-    unix_only,
     until,
 )
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.transport,
-    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
-    pytest.mark.usefixtures("short_home"),
-    pytest.mark.filterwarnings(DROPPED_SOCKET),
-]
+pytestmark = PROCESS_MARKS
 CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 ANSWER = "/v1/chat/completions"
 
@@ -58,25 +48,6 @@ def test_a_second_one_is_refused_and_what_a_killed_one_left_is_replaced() -> Non
     assert find() is None
     start()
     assert is_ready()
-
-
-@unix_only
-def test_the_longest_path_works(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = paths.SOCKET_LIMIT - 1 - len(f"{short_home}//runtime/engine.sock")
-    monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * room)))
-    process = start()
-    assert is_ready()
-    process.terminate()
-    code, lines = said(process)
-    assert code == 0
-    assert lines[0].startswith(f"listening on {paths.engine_socket()}: curl --unix-socket ")
-    assert lines[1] == "embedded is loaded (llama.cpp, 1024 tokens of context)"
-    assert not paths.engine_socket().exists()
-    monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * (room + 1))))
-    with pytest.raises(UsageError, match=rf"must be shorter than {paths.SOCKET_LIMIT}: set LOCALDFLASH_HOME"):
-        paths.engine_socket()
-    code, lines = said(begin())
-    assert (code, len(lines)) == (2, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -175,37 +146,8 @@ def test_the_command_ends_with_the_engine() -> None:
     assert "went away" in process.stderr.read()
 
 
-# By a port with a key instead of a Unix socket: see `sockets`
-
-
-@pytest.fixture
-def by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_of_a_port_ends_with_the_process_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "tcp")
-
-
-@pytest.mark.usefixtures("by_tcp")
-def test_a_port_of_the_users_own(short_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon listens on 127.0.0.1 only, and its first line tells the port and the key file, not the key."""
-    monkeypatch.setenv("LOCALDFLASH_HOME", str(short_home / ("x" * 120)))
-    process = start("--port", "0")
-    own = sockets.read_port(paths.engine_socket())
-    assert own
-    assert paths.key_file().read_text().strip() != own.key
-    listens = [one for one in psutil.Process(process.pid).net_connections("inet") if one.status == "LISTEN"]
-    assert [one.laddr[0] for one in listens] == ["127.0.0.1"] * 2
-    assert process.stderr
-    line = process.stderr.readline()
-    assert line.startswith(f"listening on http://127.0.0.1:{own.port}, key in {paths.engine_socket()}: curl ")
-    assert own.key not in line
-    with httpx2.Client(base_url=f"http://127.0.0.1:{own.port}", trust_env=False) as http:
-        for headers, status in (({}, 401), ({"Authorization": f"Bearer {own.key}"}, 200)):
-            assert http.post("/stop", headers=headers, json={}).status_code == status
-    assert process.wait(10) == 0
-    assert not paths.engine_socket().exists()
-
-
-@pytest.mark.usefixtures("by_tcp")
-def test_the_lock_of_a_port_ends_with_the_process_that_was_killed() -> None:
     process = start()
     assert find()
     killed(process)

@@ -15,14 +15,9 @@ from localdflash.server import private
 from localdflash.server.address import Address
 from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
-from tests.support.daemons import DROPPED_SOCKET, daemons, until
+from tests.support.daemons import PROCESS_MARKS, daemons, until
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.transport,
-    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
-    pytest.mark.filterwarnings(DROPPED_SOCKET),
-]
+pytestmark = PROCESS_MARKS
 EMBEDDED = EngineSpec({"pair": "embedded", "threads": 1})
 PARENT = """
 import sys, time
@@ -36,7 +31,7 @@ time.sleep(60)
 """
 
 
-def test_it_serves_its_own_socket_and_leaves_nothing(short_home: Path) -> None:
+def test_it_serves_its_own_socket_and_leaves_nothing() -> None:
     stages: list[str] = []
     path = paths.private_socket()
     child = private.start(EMBEDDED, path, stages.append)

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,24 +14,15 @@ from localdflash.server import spawn
 from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.spawn import connect
-from tests.support.daemons import DROPPED_SOCKET, GPU_ENDS_LOADING, PROGRAM, begin, daemons, killed, start, until
+from tests.support.daemons import GPU_ENDS_LOADING, PROCESS_MARKS, PROGRAM, begin, daemons, killed, start, until
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.transport,
-    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
-    pytest.mark.filterwarnings(DROPPED_SOCKET),
-]
+pytestmark = PROCESS_MARKS
 EMBEDDED = {"pair": "embedded", "threads": 1}
 
 
-@pytest.fixture(autouse=True)
-def said(short_home: Path) -> Iterator[list[str]]:
-    """What the user is told."""
-    assert short_home.exists()
-    lines: list[str] = []
-    yield lines
-    lines.clear()
+@pytest.fixture
+def said() -> list[str]:
+    return []
 
 
 def reached(wanted: EngineSpec, said: list[str]) -> int:

@@ -22,7 +22,7 @@ from localdflash.server.sockets import located
 __all__ = ["PROGRAM", "client", "is_ready", "until"]  # tests have them from here
 
 BY_TCP = os.environ.get(paths.TRANSPORT_VARIABLE) == "tcp"  # as `make test-tcp` has it
-unix_only = pytest.mark.skipif(BY_TCP, reason="is about Unix sockets")
+unix_only = pytest.mark.skipif(BY_TCP or sys.platform == "win32", reason="is about Unix sockets")
 SLOW = (
     "import time; from localdflash.engine.host_pair import HostPair;"
     "step = HostPair.step; HostPair.step = lambda *a: (time.sleep(0.05), step(*a))[1];"
@@ -60,6 +60,13 @@ GPU_ENDS_STEPS = _GPU + (
 )
 # httpcore leaves the socket of a refused connection to the garbage collector.
 DROPPED_SOCKET = r"ignore:(?s).*unclosed <socket|Exception ignored in. <socket"
+PROCESS_MARKS = [
+    pytest.mark.system,
+    pytest.mark.transport,
+    pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets"),
+    pytest.mark.usefixtures("short_home"),
+    pytest.mark.filterwarnings(DROPPED_SOCKET),
+]
 LONG = {"stream": True, "max_tokens": 600, "temperature": 3.0, "seed": 1}  # an answer of half a minute, when slow
 
 

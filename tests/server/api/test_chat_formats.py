@@ -9,12 +9,9 @@ import pytest
 
 from localdflash.loading.load_pair import LoadedPair
 from tests.server.api.dialects import CHAT, CHATS, MESSAGES, RESPONSES
-from tests.support.chat_formats import TEMPLATES, vocabularies
+from tests.support.chat_formats import TEMPLATES
 from tests.support.scripted_pair import scripted_client, spelled
 from tests.support.served import Client
-from tests.text.conftest import make_vocabulary, oracle
-
-__all__ = ["make_vocabulary", "oracle", "vocabularies"]
 
 THINKS = {
     "harmony": ("<|channel|>", "analysis", "<|message|>", "because é", "<|end|>", "<|start|>", "assistant"),

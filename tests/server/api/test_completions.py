@@ -2,10 +2,15 @@
 
 from typing import Any
 
+import pytest
+
+from localdflash.base.errors import ModelError
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.scripts.support.direct_answer import answer_directly
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.api.chat_request import render_chat
 from localdflash.server.api.completion_request import prepare_middle
+from localdflash.text.chat_template import TemplateMessage
 from tests.server.api.dialects import COMPLETIONS as DIALECT
 
 PATH = DIALECT.path
@@ -39,3 +44,15 @@ def test_prompts_may_be_ids_or_several(client: Any) -> None:
     assert [choice["text"] for choice in told["choices"]] == [c["text"] for one in alone for c in one["choices"]]
     assert told["usage"]["prompt_tokens"] == sum(one["usage"]["prompt_tokens"] for one in alone)
     assert client.post(PATH, {"prompt": PREFIX, "seed": 4}).json()["usage"]["completion_tokens"] <= 16
+
+
+def test_the_last_token_of_the_context_can_be_used(plain: LoadedPair) -> None:
+    prompt = len(prepare_middle(plain, "def f(", "\n", 8, SamplingParams()).requests[0].ids)
+    whole = prepare_middle(plain, "def f(", "\n", plain.context - prompt, SamplingParams(temperature=3.0, seed=5))
+    assert prompt + len(answer_directly(plain, whole).ids) <= plain.context
+
+
+def test_a_model_without_a_chat_template_completes_only(plain: LoadedPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain.tokenizer, "chat_template", lambda: "")
+    with pytest.raises(ModelError, match="the model has no chat template: it can complete, but not chat"):
+        render_chat(plain, [TemplateMessage("user", "Hello")])

@@ -109,22 +109,10 @@ def test_a_form_of_the_answer(client: Any, plain: LoadedPair, dialect: Dialect) 
     assert set(json.loads(text)) == {"ok", "size"}
 
 
-@every_chat
-def test_what_the_system_says_and_an_answer_that_was_begun(client: Any, dialect: Dialect) -> None:
-    """All of it makes the same prompt."""
-    begun = {"role": "assistant", "content": "def add"}
-    system = {"role": "system", "content": "Be brief."}
-    asked = {"role": "user", "content": QUESTION}
-    chat = CHAT.ask(client, messages=[system, asked])
-    said: dict[str, dict[str, Any]] = {
-        CHAT.path: {"messages": [{**system, "role": "developer"}, asked]},
-        MESSAGES.path: {"system": [{"type": "text", "text": "Be brief."}]},
-        RESPONSES.path: {"instructions": "Be brief."},
-    }
-    assert dialect.ask(client, **said[dialect.path]) == chat
-    if dialect is MESSAGES:
-        more = CHAT.ask(client, messages=[asked, begun], continue_final_message=True)
-        assert dialect.both(client, messages=[asked, begun]) == more
+def test_a_last_message_of_the_assistant_is_continued(client: Any) -> None:
+    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "def add"}]
+    more = CHAT.ask(client, messages=messages, continue_final_message=True)
+    assert MESSAGES.both(client, messages=messages) == more
 
 
 @pytest.mark.parametrize("dialect", [CHAT, *COMPLETING], ids=lambda dialect: dialect.path)

@@ -13,12 +13,8 @@ import pytest
 from localdflash.server.guard import Guard
 from tests.server.api.dialects import CHAT, MESSAGES, RESPONSES, USER
 from tests.server.api.test_tools import ARGUMENTS, CALLS, ENDS, TOOLS
-from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import scripted_client
 from tests.support.served import KEY, serving
-from tests.text.conftest import make_vocabulary, oracle
-
-__all__ = ["make_vocabulary", "oracle", "tool_vocabularies"]
 
 OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC = (
     one.body(tools=TOOLS, max_tokens=300)["tools"] for one in (CHAT, RESPONSES, MESSAGES)

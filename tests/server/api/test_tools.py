@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.api.dialects import CHAT, CHATS, MESSAGES, RESPONSES, Dialect, Reply, Tools
-from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import scripted_client
-from tests.text.conftest import make_vocabulary, oracle
-
-__all__ = ["make_vocabulary", "oracle", "tool_vocabularies"]
 
 SCHEMA = {
     "type": "object",

@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from tests.server.api.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER, Dialect
-from tests.support.chat_formats import tool_vocabularies
 from tests.support.scripted_pair import scripted_client
-from tests.text.conftest import make_vocabulary, oracle
-
-__all__ = ["make_vocabulary", "oracle", "tool_vocabularies"]
 
 
 def tool(name: str, **schema: Any) -> dict[str, Any]:
