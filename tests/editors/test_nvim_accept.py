@@ -1,4 +1,4 @@
-"""Accepting a suggestion, or a part of it, or not: the buffer, the undo history and what the server is told."""
+"""Accepting a suggestion in Neovim, whole, in part or not: buffer, undo history, notifications."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Neovim with the plugin, `localdflash lsp`, and an engine: a scripted one and the shipped pairs."""
+"""Neovim with the plugin, `localdflash lsp` and a scripted engine."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from localdflash.lab.scripts.editors import nvim_scene
-from localdflash.lab.scripts.editors.nvim import NvimEditor
 from tests.support import daemons
 
 pytestmark = [pytest.mark.transport, pytest.mark.editors, pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)]
@@ -14,16 +13,12 @@ KNOWN = nvim_scene.ADD
 SERVER = [sys.executable, "-P", "-c", daemons.PROGRAM, "lsp"]
 
 
-def begin(scene: nvim_scene.EditorScene) -> NvimEditor:
-    scene.open("add.py")
-    scene.editor.keys("i")
-    return scene.editor
-
-
 @pytest.mark.usefixtures("engine")
 def test_typed_and_accepted_with_the_real_server(nvim: Path, tmp_path: Path) -> None:
     with nvim_scene.scene(nvim, tmp_path, cmd=SERVER) as scene:
-        editor = begin(scene)
+        scene.open("add.py")
+        scene.editor.keys("i")
+        editor = scene.editor
         editor.type("def add(first")
         editor.until(lambda: editor.ghost().startswith(", second):"), "a suggestion")
         begun = len(editor.screen.pictures)
@@ -40,18 +35,3 @@ def test_typed_and_accepted_with_the_real_server(nvim: Path, tmp_path: Path) -> 
         line = "return require('localdflash').status()"
         editor.until(lambda: editor.lua(line).startswith("oracle"), "the status")
         assert editor.messages() == []
-
-
-@pytest.mark.usefixtures("short_home")
-def test_the_shipped_pair(nvim: Path, tmp_path: Path) -> None:
-    with nvim_scene.scene(nvim, tmp_path, cmd=[*SERVER, "--threads", "1"]) as scene:
-        editor = begin(scene)
-        editor.type("def add(first, second):\nreturn ")
-        line = "return require('localdflash').status()"
-        editor.until(lambda: "embedded" in editor.lua(line), "the engine's first answer")
-        editor.keys("<M-n>")
-        editor.until(lambda: editor.ghost().strip(), "a suggestion")
-        ghost = editor.ghost()
-        editor.keys("<Tab>")
-        editor.until(lambda: editor.text().endswith("return " + ghost))
-        editor.until(lambda: "τ" in editor.lua(line), "the status")

@@ -1,4 +1,4 @@
-"""Ghost text in a real Neovim: when it comes, that it stays, when it goes, and what it looks like."""
+"""Ghost text in a real Neovim: when it appears, stays and disappears."""
 
 import pytest
 

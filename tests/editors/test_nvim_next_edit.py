@@ -1,4 +1,4 @@
-"""The next edit in a real Neovim: where it is drawn, what its keys do, and what they do without it."""
+"""Next edits in a real Neovim: drawing and keys."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ return found
 
 @pytest.fixture
 def proposed(scene: Begin) -> Iterator[EditorScene]:
-    """A parameter was renamed, and its use is to follow. The cursor is in the first line, in normal mode."""
+    """Propose to rename the use of a parameter; the cursor is in the first line, in normal mode."""
     with scene() as begun:
         begun.open("a.py", TEXT)
         propose(begun)
@@ -39,7 +39,7 @@ def propose(scene: EditorScene, **about: Any) -> None:
 
 
 def marks(scene: EditorScene) -> list[list[Any]]:
-    """What is drawn: row, first and last column, text."""
+    """Return the drawn marks: row, first and last column, text."""
     return list(scene.editor.lua(MARKS))
 
 

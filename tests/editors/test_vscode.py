@@ -1,4 +1,4 @@
-"""VS Code itself, with our extension and our language server: what a person types, sees and gets."""
+"""VS Code with our extension and language server, driven by keys in a browser."""
 
 import json
 import os
@@ -41,7 +41,7 @@ LAST = BEFORE.count("\n") + 1  # the empty line on which the method is typed
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Studio]:
-    """One code-server and one browser for this file: they take seconds to start."""
+    """Start one code-server and one browser for this file; they take seconds to start."""
     found, extensions = tools(), sorted((ROOT / "editors" / "vscode").glob("*.vsix"))
     if found is None:
         pytest.skip("VS Code is not here: run lab/scripts/editors/fetch_vscode.py")
@@ -56,7 +56,7 @@ def shared() -> Iterator[Studio]:
 
 @pytest.fixture
 def code(shared: Studio) -> Iterator[Studio]:
-    """The same with the settings it came with."""
+    """Reset the settings before and after a test."""
     shared.configure()
     yield shared
     shared.configure()
@@ -64,7 +64,7 @@ def code(shared: Studio) -> Iterator[Studio]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the beginning of what the engine knows."""
+    """Folder with the beginnings of the texts that the engine knows."""
     made = tmp_path / "project"
     made.mkdir()
     (made / "shapes.py").write_text(BEFORE, "utf-8")
@@ -74,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def window(code: Studio, folder: Path, request: pytest.FixtureRequest) -> Iterator[VscodeWindow]:
-    """A window where the method can be typed. How a test leaves it is on a picture."""
+    """Open a window where the method can be typed; save a picture at the end."""
     with code.window(folder) as opened:
         opened.open("shapes.py", LAST)
         ready(opened)

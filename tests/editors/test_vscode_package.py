@@ -1,8 +1,7 @@
-"""What a marketplace asks of the extension: fields of package.json, the manifest of the .vsix, the pictures."""
+"""The VS Code extension's package: the manifest of the .vsix and documented settings."""
 
-import importlib.util
 import json
-from collections.abc import Callable
+import runpy
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,19 +22,8 @@ def package(extension: Path) -> dict[str, Any]:
     return dict(json.loads((extension / "package.json").read_text("utf-8")))
 
 
-def manifest_of(extension: Path) -> Callable[[dict[str, Any]], str]:
-    """The function of pack.py, which is a script and lies in no package."""
-    spec = importlib.util.spec_from_file_location("pack", extension / "pack.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Callable[[dict[str, Any]], str] = module._manifest
-    return function
-
-
 def test_the_manifest_says_what_the_package_says(extension: Path, package: dict[str, Any]) -> None:
-    parsed = ElementTree.fromstring(manifest_of(extension)(package))
+    parsed = ElementTree.fromstring(runpy.run_path(str(extension / "pack.py"))["_manifest"](package))
     namespace = {"": "http://schemas.microsoft.com/developer/vsx-schema/2011"}
     identity = parsed.find("Metadata/Identity", namespace)
     assert identity is not None

@@ -1,4 +1,4 @@
-"""Changes of a GGUF file that its header may survive: any metadata value or tensor record, one or a few at a time."""
+"""Mutations of a parsed GGUF file: metadata values and tensor records."""
 
 import struct
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ RECORDS = ("drop", "double", "names", "shapes", "turn", "axis", "kind", "fewer",
 
 @dataclass(frozen=True)
 class Pair:
-    """A metadata key and its value: one item, or those of an array of `element`s."""
+    """Metadata key and value: one item, or the items of an array of `element`s."""
 
     key: str
     kind: int
@@ -28,18 +28,18 @@ class Pair:
     items: tuple[bytes, ...]
 
     def __repr__(self) -> str:
-        """Short enough for a report."""
+        """Shorten the value for a report."""
         return f"{self.key} ({self.kind}, {self.element}): {len(self.items)} of {self.items[:3]!r:.80}"
 
     @property
     def of(self) -> int:
-        """The type of the items."""
+        """Return the type of the items."""
         return self.element if self.kind == ARRAY else self.kind
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor's record and its bytes; `build` cuts or repeats these to what the record says."""
+    """Tensor record and its bytes; `build` cuts or repeats them to the record's size."""
 
     name: str
     ne: tuple[int, ...]
@@ -49,18 +49,18 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A file in pieces."""
+    """GGUF file, parsed."""
 
     pairs: tuple[Pair, ...]
     tensors: tuple[Tensor, ...]
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """Hypothesis would print every byte."""
+        """Shorten what Hypothesis prints."""
         printer.text(repr(self))
 
 
 def parse(content: bytes) -> Parsed:
-    """The pieces of a valid file with the usual alignment."""
+    """Parse a valid file with the default alignment."""
     at = 8
 
     def number(layout: str) -> int:
@@ -97,7 +97,7 @@ def parse(content: bytes) -> Parsed:
 
 
 def build(parsed: Parsed) -> bytes:
-    """The file of these pieces."""
+    """Write the file."""
     pairs = []
     for one in parsed.pairs:
         payload = b"".join(text(item) if one.of == STRING else item for item in one.items)
@@ -121,7 +121,7 @@ def _size(ne: tuple[int, ...], kind: int) -> int:
 
 @st.composite
 def mutated(draw: st.DrawFn, base: Parsed) -> Parsed:
-    """The pieces after one to three changes."""
+    """Apply one to three changes."""
     changed = base
     for _ in range(draw(st.integers(1, 3))):
         changed = draw(_value(changed) | _value(changed) | _key(changed) | _tensor(changed))
@@ -130,7 +130,7 @@ def mutated(draw: st.DrawFn, base: Parsed) -> Parsed:
 
 @st.composite
 def _value(draw: st.DrawFn, parsed: Parsed) -> Parsed:
-    """Another value of a key."""
+    """Change the value of a key."""
     at = draw(st.integers(0, len(parsed.pairs) - 1))
     old = parsed.pairs[at]
     if old.kind != ARRAY:
@@ -185,7 +185,7 @@ def _item(kind: int) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def _key(draw: st.DrawFn, parsed: Parsed) -> Parsed:
-    """A key dropped, doubled, or with the value of another one."""
+    """Drop or double a key, or swap two values."""
     pairs = [*parsed.pairs]
     first, second = (draw(st.integers(0, len(pairs) - 1)) for _ in range(2))
     match draw(st.sampled_from(["drop", "drop", "double", "swap"])):
@@ -201,7 +201,7 @@ def _key(draw: st.DrawFn, parsed: Parsed) -> Parsed:
 
 @st.composite
 def _tensor(draw: st.DrawFn, parsed: Parsed) -> Parsed:
-    """A tensor dropped, doubled, renamed, or of another shape or type."""
+    """Drop, double, rename or reshape a tensor, or change its type."""
     tensors = [*parsed.tensors]
     first, second = (draw(st.integers(0, len(tensors) - 1)) for _ in range(2))
     one = tensors[first]

@@ -1,4 +1,4 @@
-"""What must not reach a terminal as it is: what terminals obey, what nobody sees, and what Textual may read.
+"""Text that must not reach a terminal unchanged: control sequences, invisible characters, Textual markup.
 
 The numbers are ones that no honest screen uses, so that a payload is found in the bytes of a whole session.
 """

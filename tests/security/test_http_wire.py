@@ -1,4 +1,4 @@
-"""Bytes on the TCP port that no client library would send: refused or cut off, and the next client is served."""
+"""Malformed HTTP on the TCP port: refused or cut off, and the next client is served."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ def filled(live: Any, head: str) -> bytes:
 
 
 def sent(live: Any, data: bytes, *, ends: bool = True) -> int | None:
-    """The status of the first answer to these bytes; None where the connection was closed without one.
+    """Send bytes; return the status of the first answer, or None if the connection was closed without one.
 
     `ends`: nothing more is sent after them, which to a server that answers means that the client is gone.
     """
@@ -79,7 +79,7 @@ def test_what_is_broken_is_refused(live: Any, head: str, body: bytes, statuses: 
 
 
 def test_a_second_request_cannot_hide_in_the_first(live: Any) -> None:
-    """Of a pipelined request the guard sees every header too."""
+    """The guard sees every header of a pipelined request too."""
     hidden = filled(live, "POST /stop HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n")
     assert sent(live, filled(live, POST + FINE + "\r\n") + BODY + hidden, ends=False) == 200
     is_well(live)

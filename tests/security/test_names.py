@@ -1,4 +1,4 @@
-"""Names from outside never lead out of the models folder, and mean the same file on every disk."""
+"""Names from outside never lead out of the models folder, and mean one file on every file system."""
 
 import string
 from pathlib import Path, PureWindowsPath

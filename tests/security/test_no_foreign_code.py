@@ -1,4 +1,4 @@
-"""Nothing that comes from a model, a hub or a client is run: what could run it is not in the source at all."""
+"""The source contains nothing that could run code from a model, a hub or a client."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ NAMES = re.compile(
 
 
 def runs_foreign_code(tree: ast.AST) -> Iterator[str]:
-    """What in a module would run code that came as data, or load a pickle."""
+    """Yield the parts of a module that would run data as code or load a pickle."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):

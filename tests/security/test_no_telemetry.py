@@ -1,4 +1,4 @@
-"""No telemetry: an answer and a completion connect to nothing but this machine, in any process of theirs.
+"""No telemetry: the processes of an answer and of a completion connect only to this machine.
 
 Every Python that starts has an audit hook, which writes down each address outside this machine and ends the process.
 Python raises no audit events for sockets of native code: `tests/security/test_no_foreign_code.py` and the dependencies'
@@ -48,7 +48,7 @@ CODE = "def add(first, second):\n    "
 
 @pytest.fixture
 def reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The list of addresses that the processes of a test reached for; settings are a user's, not those of tests."""
+    """Install the hook with a user's settings; return the file that lists reached addresses."""
     (tmp_path / "hooked").mkdir()
     (tmp_path / "hooked" / "sitecustomize.py").write_text(HOOK, "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hooked"))

@@ -48,7 +48,7 @@ Numbered = list[tuple[int, str]]
 
 
 def _lines(line: str, head: str = "", end: str = "", between: str = "\n") -> Callable[[Numbered], str]:
-    """An answer of one line for each payload, marked by b and e with its number."""
+    """Return a function that writes one line for each payload, marked by b and e with its number."""
     return lambda payloads: head + between.join(line.format(n=f"{n:03}", p=p) for n, p in payloads) + end
 
 
@@ -68,7 +68,7 @@ NUMBERED = list(enumerate(UNSAFE))
 
 @dataclass
 class Session:
-    """A chat, the kinds of sequences that it wrote for harmless answers, and what it wrote and showed since."""
+    """Chat on a terminal, and the kinds of sequences that it wrote for harmless answers."""
 
     scene: Scene
     terminal: Terminal
@@ -76,7 +76,7 @@ class Session:
     turns: int = 0
 
     def answered(self, answer: Answer, keys: tuple[str, ...] = ()) -> tuple[bytes, str]:
-        """The bytes written for an answer, and their text."""
+        """Answer a question; return the written bytes and their text."""
         self.turns += 1
         begun, end = len(self.terminal.raw), f"the end of {self.turns}."
         self.scene.answers(Answer.pieces(*(step.text for step in answer.steps), f"\n\n{end}\n"))
@@ -90,7 +90,7 @@ class Session:
         return bytes(self.terminal.raw[begun:]), self.terminal.written(begun)
 
     def foreign(self, raw: bytes) -> list[Sequence]:
-        """What Textual did not write by itself."""
+        """Return the sequences that harmless answers did not cause."""
         return [one for one in sequences(raw) if one.kind not in self.harmless]
 
 
@@ -159,10 +159,6 @@ def grouped(size: int) -> list[str]:
     return [" ".join(MARKED[at : at + size]) for at in range(0, len(MARKED), size)]
 
 
-def first(group: str) -> str:
-    return group[:3]
-
-
 def command(terminal: Terminal, line: str, until: str) -> None:
     """Send a command and wait for what it shows."""
     terminal.type(line)
@@ -173,7 +169,7 @@ def command(terminal: Terminal, line: str, until: str) -> None:
 
 @pytest.fixture(scope="module")
 def harmless() -> Iterator[set[str]]:
-    """The kinds of sequences of a walk through all screens."""
+    """Return the kinds of sequences that a harmless walk through all screens writes."""
     with pytest.MonkeyPatch.context() as patch, scene(patch) as chats:
         chats.answers(Answer.of("# Harmless\n\n```python\nx = 1\n```\n"))
         (chats.folder / "file.py").write_text("x = 1\n")
@@ -193,7 +189,7 @@ def model_and_notice(chats: Scene) -> Terminal:
     terminal = start(chats, FEW)
     for group in grouped(12):
         chats.engine.about = {"pair": group, "notice": f"notice {group}"}
-        command(terminal, "/model other", first(group))
+        command(terminal, "/model other", group[:3])
         terminal.settle(0.05)
         command(terminal, "/new", "Ask something")
     return terminal
@@ -204,7 +200,7 @@ def errors(chats: Scene) -> Terminal:
     for number, group in enumerate(grouped(12)):
         refused = Answer(status=503, message=group, code="queue_full")
         chats.answers(refused if number % 2 else Answer.pieces("words ", end="error", message=group))
-        ask(terminal, "go", first(group))
+        ask(terminal, "go", group[:3])
         command(terminal, "/new", "Ask something")
     return terminal
 
@@ -221,7 +217,7 @@ def pasted(chats: Scene) -> Terminal:
 
 
 def file_names(chats: Scene) -> Terminal:
-    """Those with markup are suggested as they are; those with what nobody sees are not suggested at all."""
+    """File names with markup are suggested unchanged; names with invisible characters are not suggested."""
     for marked in MARKED:
         (chats.folder / marked.replace("/", "_").replace("\0", "_")).write_text("x = 1\n")
     for number, raw in enumerate((b"\x9b2J", b"\x9d0;pwned\x9c", b"\xff\xfe")):
@@ -302,7 +298,7 @@ def test_all_payloads_in_a_place(
 
 
 def test_an_answer_for_a_script_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every payload, split at every place."""
+    """`chat -p` prints every payload, split at every position."""
     splits = [(payload[:at], payload[at:]) for payload in UNSAFE for at in range(len(payload) + 1)]
     halves = [half for before, after in splits for half in (f"x{before}", f"{after}y\n")]
     with scene(monkeypatch, Answer.pieces(*halves)) as chats:

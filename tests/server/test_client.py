@@ -1,4 +1,4 @@
-"""The clients against servers that say what a test wants: streams cut anywhere, errors of all kinds, broken ends."""
+"""Clients against scripted servers: streams cut anywhere, errors, broken connections."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def plain(status: int, body: Any, kind: str = "application/json", *more: str) ->
 
 @dataclass
 class Server:
-    """A connection whose other side says the same to everybody and hangs up, or says no more if it `stays`."""
+    """Connection to a server that answers every request alike and hangs up, or stays silent if it `stays`."""
 
     said: bytes
     stays: bool = False
@@ -68,7 +68,7 @@ class Server:
 
 @pytest.fixture
 def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
-    """Makes a client of a server that gives this answer."""
+    """Create a client of a server that gives this answer."""
 
     def client_of(said: bytes | Server) -> Client:
         server = said if isinstance(said, Server) else Server(said)
@@ -87,7 +87,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
 
 
 def spelled(content: dict[str, Any], end: str, style: int) -> str:
-    """One event, as different servers write it."""
+    """Return one event in the style of different servers."""
     text = json.dumps(content, ensure_ascii=style % 2 == 0, indent=1 if style == 3 else None)
     lines = [f"data:{' ' * (style % 2)}{line}" for line in text.split("\n")]
     extra = [": a comment", "event: message", "id: 7"][: style % 4]
@@ -95,7 +95,7 @@ def spelled(content: dict[str, Any], end: str, style: int) -> str:
 
 
 def received(pieces: list[bytes]) -> list[dict[str, Any]]:
-    """The events of an answer that comes in these pieces, up to the last one's sign."""
+    """Return the events of an answer that arrives in pieces."""
     http, events, found = Exchange(Address()), Events(), list[dict[str, Any]]()
     http.request("POST", "/x", {}, streams=True)
     for piece in pieces:
@@ -107,7 +107,7 @@ def received(pieces: list[bytes]) -> list[dict[str, Any]]:
 
 
 def chunked(data: bytes, sizes: list[int]) -> bytes:
-    """The same in chunks."""
+    """Encode data in HTTP chunks."""
     said = b""
     for size in [*sizes, len(data)]:
         part, data = data[:size], data[size:]

@@ -1,4 +1,4 @@
-"""`connect` to an engine that runs, here on a thread of this process: what holds of it, what is loaded, who waits."""
+"""`connect` to a running engine, here on a thread: options that must match, loaded pairs, waiting."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +37,7 @@ LONG = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 900, "
 
 @pytest.fixture
 def run() -> Iterator[Callable[..., Engines]]:
-    """Runs an engine at the socket, which starts with the embedded pair for some roles."""
+    """Start an engine at the socket with the embedded pair for some roles."""
     with ExitStack() as stack:
 
         def started(*roles: PairRole) -> Engines:
@@ -64,7 +64,7 @@ def said() -> list[str]:
 
 
 def answer_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An answer of the engine, which has begun and lasts for as long as somebody reads it."""
+    """Start an answer that lasts for as long as it is read."""
     monkeypatch.setattr(HostPair, "step", delayed(0.02, HostPair.step))
     answer = Client(Address(paths.engine_socket())).stream("/v1/chat/completions", {**LONG, "stream": True})
     next(answer)

@@ -1,4 +1,4 @@
-"""Connections that say nothing, or say it slowly, or are too many: they end, and others are answered meanwhile."""
+"""Silent, slow and too many connections: the server closes them and still answers others."""
 
 import asyncio
 import socket
@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ ASK = HEAD + b"Content-Length: 0\r\n\r\n"
 
 
 async def answers(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the body, before or after a time that is longer than a connection may wait."""
+    """Answer after a pause that is longer than a connection may wait; read the body before it or after it."""
     if scope["path"] == "/later":
         await asyncio.sleep(4 * PATIENCE)
     while (message := await receive())["type"] == "http.request" and message["more_body"]:
@@ -77,7 +76,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 
 def ended(connection: socket.socket) -> bytes:
-    """What comes until the other side closes, which it has to do soon."""
+    """Return the bytes that arrive before the server closes the connection, which must be soon."""
     connection.settimeout(MARGIN)
     got = b""
     while True:
@@ -149,11 +148,6 @@ def test_a_connection_is_kept_for_another_request(served: Served) -> None:
         assert ended(connection) == b""
 
 
-def waits(served: Served, count: int) -> bool:
-    """Return whether as many connections as `count` wait."""
-    return len(waiting(served.server.server_state.connections)) == count
-
-
 def test_of_too_many_that_wait_the_oldest_leave(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", 30.0)
     monkeypatch.setattr(ServerConnection, "most", 3)
@@ -161,7 +155,7 @@ def test_of_too_many_that_wait_the_oldest_leave(served: Served, monkeypatch: pyt
     silent = []
     for count in range(1, 10):
         silent.append(served.connect())
-        until(partial(waits, served, min(count, 3)))
+        until(lambda: len(waiting(served.server.server_state.connections)) == min(count, 3))  # noqa: B023
     assert [ended(one) for one in silent[:6]] == [b""] * 6
     answered(asked)  # one that is answered does not wait
     with served.connect(ASK) as connection:
@@ -191,18 +185,13 @@ def test_a_flood_over_tcp_stops_nobody_on_the_unix_socket(monkeypatch: pytest.Mo
         opened = len(list((Path("/proc") / str(process.pid) / "fd").iterdir()))
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (opened + 20, opened + 20))
         before = log.stat().st_size
-        flood = [_tried(port) for _ in range(200)]
+        flood = [socket.socket() for _ in range(200)]
+        for one in flood:
+            one.setblocking(False)  # it may not be accepted yet
+            one.connect_ex(("127.0.0.1", port))
         for _ in range(5):
             with daemons.client() as client:
                 assert client.health()["status"] == "ok"
         assert log.stat().st_size - before < 1000, log.read_text()[-2000:]
         for one in flood:
             one.close()
-
-
-def _tried(port: int) -> socket.socket:
-    """A connection that may not be accepted yet."""
-    one = socket.socket()
-    one.setblocking(False)
-    one.connect_ex(("127.0.0.1", port))
-    return one

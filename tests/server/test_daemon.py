@@ -1,4 +1,4 @@
-"""The daemon in this process: who may reach it, what ends it, and the ports that it opens for others."""
+"""The daemon in this process: access control, shutdown, and ports for other programs."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ class Running:
         return (await self.http.get(target)).json()
 
     async def ends(self, seconds: float = 20) -> float:
-        """Wait until it has left; after how long."""
+        """Wait until the daemon has ended; return the seconds."""
         began = time.monotonic()
         await asyncio.wait_for(self.task, seconds)
         assert not self.path.exists()
@@ -86,7 +86,7 @@ async def start(tiny_pair: Path) -> AsyncIterator[Start]:
 
 @asynccontextmanager
 async def answering(running: Running, **change: Any) -> AsyncIterator[AsyncIterator[Any]]:
-    """The events of an answer that has begun."""
+    """Start an answer and yield its events."""
     async with running.http.stream("POST", CHAT, json={**ENDLESS, "stream": True, **change}) as answer:
         lines = answer.aiter_lines()
         await anext(lines)
@@ -186,7 +186,7 @@ async def test_a_lost_device(start: Start, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def status(port: int | str, path: str = "/v1/models", **headers: str) -> int:
-    """The status of an answer there; 0 where nobody listens."""
+    """Return the status of an answer; 0 if nothing listens."""
     url = port if isinstance(port, str) else f"http://127.0.0.1:{port}"
     with suppress(httpx2.ConnectError):
         async with httpx2.AsyncClient(trust_env=False) as http:
@@ -196,7 +196,7 @@ async def status(port: int | str, path: str = "/v1/models", **headers: str) -> i
 
 @pytest.mark.usefixtures("slow")
 async def test_a_port_of_a_running_engine_lasts_as_long_as_its_request(start: Start) -> None:
-    """Its rules are those of any port, a held one keeps the engine, and its answers are given some seconds."""
+    """An open port keeps the engine, and has the rules of any TCP port."""
     running = await start(idle=1.0)
     body = {"host": "127.0.0.1", "port": 0, "hosts": ["127.0.0.1"]}
     async with running.http.stream("POST", "/listen", json=body) as port:

@@ -1,4 +1,4 @@
-"""The daemon as a process: that there is one, its signals and exit codes, its log, and `serve --port` beside it."""
+"""Daemon processes: one at a time, signals, exit codes, the log, and `serve --port` next to a daemon."""
 
 import signal
 import socket
@@ -93,7 +93,7 @@ def test_the_log_has_no_word_of_a_user() -> None:
 
 
 def join(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
-    """The command beside a running engine, and the address that it tells."""
+    """Run `serve --port` next to a running engine; return the process and its address."""
     process = begin("--port", "0", *arguments)
     assert process.stderr
     line = process.stderr.readline()
@@ -105,10 +105,6 @@ def is_open(base: str) -> bool:
         return httpx2.get(f"{base}/health", trust_env=False).status_code == 200
     except httpx2.ConnectError:
         return False
-
-
-def until_closed(base: str) -> None:
-    until(lambda: not is_open(base))
 
 
 def test_the_port_closes_with_the_command_however_that_ends() -> None:
@@ -123,7 +119,7 @@ def test_the_port_closes_with_the_command_however_that_ends() -> None:
         ):
             next(answer.iter_lines())
             process.send_signal(how)
-            until_closed(base)
+            until(lambda: not is_open(base))  # noqa: B023
             until(lambda: looking.get("/ps")["running"] == 0, 8)  # its answers are cancelled in time
         assert process.wait(10) == (0 if how == signal.SIGINT else -how)
         assert is_ready()

@@ -1,8 +1,7 @@
-"""Several pairs in one daemon: who answers what, who gives way to whom, what stays and what comes back."""
+"""Several pairs in one daemon: roles, eviction, reloading."""
 
 import asyncio
 import gc
-import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +30,7 @@ LOADED = "localdflash.server.worker.LoadedPair"
 
 
 class Daemon:
-    """Engines, and their app in this process."""
+    """Client of engines and their app in this process."""
 
     def __init__(self, engines: Engines) -> None:
         self.engines = engines
@@ -49,17 +48,17 @@ class Daemon:
         return await self.post("/load", {"pair": pair, **({"role": role} if role else {}), **more})
 
     async def answered_by(self, path: str, body: Any) -> str:
-        """The pair that answers a request, or the code of its error."""
+        """Return the pair that answers a request, or the error code."""
         told = (await self.post(path, body)).json()
         return str(told["error"]["code"] if "error" in told else told["model"])
 
     async def pairs(self) -> dict[str, list[str]]:
-        """What /ps lists: for each pair its roles."""
+        """Return the roles of each pair that /ps lists."""
         return {one["pair"]: one["roles"] for one in (await self.get("/ps"))["pairs"]}
 
     @asynccontextmanager
     async def answering(self, pair: str) -> AsyncIterator["asyncio.Task[httpx2.Response]"]:
-        """A long answer by this pair, which has begun; who asked leaves at the end of this."""
+        """Start a long answer of a pair; its client disconnects at the end."""
         task = asyncio.create_task(self.post(CHAT, {**LONG, "model": pair}))
         while not any(one.running and one.running.request.stats.steps for one in self._schedulers()):
             assert not task.done(), task.result().text
@@ -89,7 +88,7 @@ def tiny(tiny_pair: Path) -> str:
 
 @pytest.fixture
 async def make(tiny: str) -> AsyncIterator[Callable[..., Any]]:
-    """Engines that start with the tiny pair for some roles."""
+    """Create engines that start with the tiny pair for some roles."""
     made: list[Daemon] = []
 
     async def daemon(*roles: PairRole, **later: str) -> Daemon:
@@ -107,7 +106,7 @@ async def make(tiny: str) -> AsyncIterator[Callable[..., Any]]:
 
 
 def has_room_for(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
-    """A machine whose memory holds so many pairs; those that were tried."""
+    """Limit the number of pairs that fit into memory; return the list of tried loads."""
     tried, held = list[str](), set[int]()
 
     class Counted(LoadedPair):
@@ -148,7 +147,7 @@ async def test_a_pair_for_the_chat_leaves_that_of_completions_alone(make: Any, t
 async def test_a_model_that_cannot_fill_in(
     make: Any, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For completions it is refused before it is loaded; for everything it leaves them what they have."""
+    """The completion role refuses the model before loading; both roles together keep the completion pair."""
     talks = str(write_header(tmp_path / "talks.gguf", "a", "b", "<|im_start|>"))
     daemon = await make()
     before = daemon.engines.worker("completion").loaded
@@ -182,7 +181,7 @@ async def test_what_does_not_fit_beside_the_pair_of_completions_is_one_line(
 async def test_the_pair_of_completions_takes_the_room_of_the_chats(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also that of a pair for everything, which is the chat's alone by then."""
+    """A pair of both roles counts as the chat's once the completion role has its own."""
     tried = has_room_for(monkeypatch, 1)
     daemon = await make()
     assert (await daemon.load("embedded", "completion")).status_code == 200
@@ -196,7 +195,7 @@ async def test_the_pair_of_completions_takes_the_room_of_the_chats(
 async def test_a_pair_of_completions_that_nobody_has_used_in_a_while_makes_room_for_the_chats(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever is larger; it comes back with the next completion, and the chat's leaves."""
+    """The next completion loads the completion pair again and evicts the chat pair."""
     has_room_for(monkeypatch, 1)
     daemon = await make("completion", chat="embedded")
     worker = daemon.engines.worker("completion")
@@ -212,37 +211,11 @@ async def test_a_pair_of_completions_that_nobody_has_used_in_a_while_makes_room_
     assert await daemon.pairs() == {tiny: ["completion"]}
 
 
-async def test_a_pair_that_would_be_cramped_takes_the_room_of_one_that_nobody_uses(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever asks while the first trial fails gets an answer all the same."""
-    daemon = await make("chat")
-    tried, asked = list[bool](), threading.Event()
-
-    def load(options: Options) -> LoadedPair:
-        tried.append(options.roomy)
-        if options.roomy:
-            assert asked.wait(10)
-            raise OutOfMemory("a context of 8192 tokens needs 9.00 GB")
-        return LoadedPair(options)
-
-    monkeypatch.setattr(LOADED, load)
-    loading = asyncio.create_task(daemon.load("embedded", "chat"))
-    while not tried:
-        await asyncio.sleep(0.005)
-    answer = asyncio.create_task(daemon.post(CHAT, HELLO))
-    await asyncio.sleep(0.05)
-    asked.set()
-    assert [(await told).status_code for told in (loading, answer)] == [200, 200]
-    assert tried == [True, False]
-    assert await daemon.pairs() == {"embedded": ["chat"]}
-
-
 @pytest.mark.usefixtures("slow")
 async def test_a_model_that_answers_another_chat_is_not_taken(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless that answer is to be ended, or waited for; what is read ahead is no answer."""
+    """Options of a load can end that answer or wait for it; a prefill without an answer does not count."""
     has_room_for(monkeypatch, 1)
     daemon = await make("chat")
     async with daemon.answering(tiny):

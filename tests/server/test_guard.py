@@ -1,4 +1,4 @@
-"""The guard of a TCP port: only this machine's names, no web page, nobody without the key."""
+"""Guard of a TCP port: local Host names only, no Origin, and the API key."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ async def test_a_wrong_key(authorization: bytes | None) -> None:
 
 
 async def test_right_keys() -> None:
-    """One is enough: a client that has another server's key as well sends both."""
+    """One right key is enough: clients with several servers send all their keys."""
     other = b"sk-of-another-server"
     assert await status(HOST, (b"authorization", f"bearer {KEY}".encode())) == 200
     assert await status(HOST, IN_ITS_OWN_HEADER) == 200

@@ -1,4 +1,4 @@
-"""The transport without Unix sockets: a port and a key in a file, which counts only while its writer has it locked."""
+"""Transport without Unix sockets: a file with port and key, valid only while its writer holds the lock."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""An engine for one process: a child that is there when its pair is loaded, and gone when its parent is."""
+"""Private engine of one process: a child that ends with its parent."""
 
 import os
 import signal

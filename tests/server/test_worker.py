@@ -1,4 +1,4 @@
-"""Answers that continue past the model's end token, and the prefix cache that an engine leaves on disk."""
+"""Prefix cache on disk, its memory budget, and completions extended past the model's end token."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ DISK = 100_000_000
 
 
 def answer(disk_bytes: int, **options: object) -> tuple[str, Request]:
-    """A completion by an engine that lives for it alone."""
+    """Complete with a new engine, which ends afterwards."""
     worker = PairWorker(Options(backend="llama.cpp", threads=1, **options), 0, 4, lambda step: None, disk_bytes)  # type: ignore[arg-type]
 
     async def ask() -> tuple[str, Request]:

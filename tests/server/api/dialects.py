@@ -1,4 +1,4 @@
-"""The dialects of the API: how each of them writes the same request, and what it says in its answer."""
+"""Dialects of the API: each writes the same request and reads its answer into a `Reply`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,13 +14,14 @@ QUESTION = "Write a function that adds two numbers."
 PROMPT = "def add(a, b):\n"
 BEFORE, AFTER = "class Box:\n    def add(self, a, b):\n        ", "\n\nbox = Box()\n"
 USER = {"role": "user", "content": QUESTION}
+ABOUT = "What it is like"
 Json = dict[str, Any]
 _EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, whatever its dialect. `finish` is "stop", "length" or "calls"."""
+    """Answer in any dialect. `finish` is "stop", "length" or "calls"."""
 
     text: str
     finish: str
@@ -29,7 +30,7 @@ class Reply:
     sizes: tuple[int, int] = (0, 0)  # tokens of the prompt and of the answer
 
     def settled(self) -> "Reply":
-        """What is the same with and without drafts: tokens that a draft brought behind an end were generated, too."""
+        """Return the fields that drafts do not change: token counts include drafted tokens after the end."""
         return self if self.finish == "length" else replace(self, sizes=(self.sizes[0], 0))
 
 
@@ -39,7 +40,6 @@ class Tools:
 
     schemas: Json
     must: bool | str = False
-    several: bool = True
 
 
 def _openai_error(told: Json) -> str:
@@ -82,7 +82,7 @@ class Dialect:
         tools: Tools | None = None,
         **more: Any,
     ) -> Json:
-        """A greedy request, if `more` does not say otherwise."""
+        """Return a request body, greedy by default."""
         body = {**self.base, self.limit: max_tokens, "temperature": 0}
         body |= {self.stop: list(stop)} if stop else {}
         body |= self.form(schema) if schema else {}
@@ -101,16 +101,16 @@ class Dialect:
         return self.add_up(response.text)
 
     def both(self, client: Any, **request: Any) -> Reply:
-        """The answer, the same whole and as events."""
+        """Return the answer; check that the stream gives the same."""
         whole, streamed = self.ask(client, **request), self.stream(client, **request)
         assert streamed.settled() == whole.settled()
         return whole
 
 
 def openai_events(text: str) -> list[Json]:
-    *events, done, rest = text.split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    return [json.loads(event.removeprefix("data: ")) for event in events]
+    events, done, rest = text.rpartition("data: [DONE]\n\n")
+    assert (done, rest) == ("data: [DONE]\n\n", "")
+    return plain_events(events)
 
 
 def plain_events(text: str) -> list[Json]:
@@ -119,7 +119,12 @@ def plain_events(text: str) -> list[Json]:
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-def _of_tools(tools: Tools, entry: Callable[[str, Json], Json], named: Callable[[str], Any], must: Any) -> Json:
+def _function(name: str, **fields: Any) -> Json:
+    """Return a function in the format of OpenAI's chat."""
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+def _of_tools(tools: Tools, entry: Callable[[str, Json], Json], named: Callable[[str], Json], must: Any) -> Json:
     choice = named(tools.must) if isinstance(tools.must, str) else must if tools.must else None
     return {"tools": [entry(name, schema) for name, schema in tools.schemas.items()]} | (
         {"tool_choice": choice} if choice else {}
@@ -170,14 +175,9 @@ def _add_up_chat(text: str) -> Reply:
 
 
 def _chat_tools(tools: Tools) -> Json:
-    def entry(name: str, schema: Json) -> Json:
-        return {"type": "function", "function": {"name": name, "description": "What it is like", "parameters": schema}}
-
-    def named(name: str) -> Json:
-        return {"type": "function", "function": {"name": name}}
-
-    several = {} if tools.several else {"parallel_tool_calls": False}
-    return _of_tools(tools, entry, named, "required") | several
+    return _of_tools(
+        tools, lambda name, schema: _function(name, description=ABOUT, parameters=schema), _function, "required"
+    )
 
 
 # Anthropic's messages
@@ -200,13 +200,12 @@ def _read_message(told: Json) -> Reply:
 
 
 def _message_tools(tools: Tools) -> Json:
-    def entry(name: str, schema: Json) -> Json:
-        return {"name": name, "description": "What it is like", "input_schema": schema}
-
-    body = _of_tools(tools, entry, lambda name: {"type": "tool", "name": name}, {"type": "any"})
-    if not tools.several:
-        body["tool_choice"] = body.get("tool_choice", {"type": "auto"}) | {"disable_parallel_tool_use": True}
-    return body
+    return _of_tools(
+        tools,
+        lambda name, schema: {"name": name, "description": ABOUT, "input_schema": schema},
+        lambda name: {"type": "tool", "name": name},
+        {"type": "any"},
+    )
 
 
 # OpenAI's responses
@@ -230,7 +229,7 @@ def _read_response(told: Json) -> Reply:
 
 
 def response_events(text: str) -> list[Json]:
-    """The events of a stream: named, numbered, and each of the official client's type."""
+    """Parse a stream; check names, numbers and the official client's types."""
     *blocks, rest = text.split("\n\n")
     assert rest == ""
     events = list[Json]()
@@ -252,7 +251,7 @@ def _add_up_response(text: str) -> Reply:
 
 
 def _output(events: Sequence[Json]) -> list[Json]:
-    """The output by the deltas alone."""
+    """Assemble the output from the deltas."""
     output = list[Json]()
     for event in events:
         item = output[event["output_index"]] if event["output_index"] < len(output) else {}
@@ -281,11 +280,12 @@ def _output(events: Sequence[Json]) -> list[Json]:
 
 
 def _response_tools(tools: Tools) -> Json:
-    def entry(name: str, schema: Json) -> Json:
-        return {"type": "function", "name": name, "description": "What it is like", "parameters": schema}
-
-    several = {} if tools.several else {"parallel_tool_calls": False}
-    return _of_tools(tools, entry, lambda name: {"type": "function", "name": name}, "required") | several
+    return _of_tools(
+        tools,
+        lambda name, schema: {"type": "function", "name": name, "description": ABOUT, "parameters": schema},
+        lambda name: {"type": "function", "name": name},
+        "required",
+    )
 
 
 # Completions: OpenAI's, and llama-server's two

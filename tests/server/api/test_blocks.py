@@ -1,4 +1,4 @@
-"""Blocks of an answer: one open at a time, and however the text is cut the same thoughts, words and calls."""
+"""Blocks of an answer: one is open at a time, and chunk boundaries do not change them."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ TEXT = st.builds(
 
 
 def written(text: str, cuts: list[int]) -> list[AnswerBlock]:
-    """The blocks of a text that comes in pieces; checks that the events are those of its blocks."""
+    """Return the blocks of a text that arrives in pieces; check their events."""
     parts = AnswerParts(ThoughtSplit(), MarkedCalls("<tool_call>", "</tool_call>", json_call))
     writer = AnswerBlocks(parts)
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
@@ -54,7 +54,7 @@ def written(text: str, cuts: list[int]) -> list[AnswerBlock]:
 
 
 def told(blocks: list[AnswerBlock]) -> tuple[str, str, list[tuple[str, str]]]:
-    """What was thought, what was said, and the calls: where text stands among calls depends on the cut."""
+    """Return thoughts, text and calls; the position of text among calls depends on the cuts."""
     return (
         "".join(block.text for block in blocks if block.kind == "thoughts"),
         "".join(block.text for block in blocks if block.kind == "text"),

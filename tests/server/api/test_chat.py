@@ -1,4 +1,4 @@
-"""What OpenAI's chat says besides the contract: chunks, choices, log probabilities, steps, answers to go on with."""
+"""OpenAI's chat beyond the contract: usage, logprobs, steps, predictions and continued answers."""
 
 import math
 from itertools import accumulate
@@ -20,11 +20,6 @@ def asked(**fields: Any) -> dict[str, Any]:
 def text_of(events: list[dict[str, Any]], index: int = 0) -> str:
     parts = [choice for event in events for choice in event["choices"] if choice["index"] == index]
     return "".join(part["delta"].get("content", "") for part in parts)
-
-
-def logprobs_of(events: list[dict[str, Any]]) -> list[Any]:
-    parts = [part for event in events for part in event["choices"]]
-    return [one for part in parts for one in (part["logprobs"] or {}).get("content", [])]
 
 
 def tokens_of(client: Any, *messages: dict[str, Any], **more: Any) -> int:
@@ -66,7 +61,8 @@ def test_log_probabilities(client: Any) -> None:
         assert [one["token"], one["logprob"]] == [one["top_logprobs"][0]["token"], one["top_logprobs"][0]["logprob"]]
         assert len(one["top_logprobs"]) == 3
         assert sum(math.exp(other["logprob"]) for other in one["top_logprobs"]) <= 1 + 1e-9
-    assert logprobs_of(client.events(PATH, asked(logprobs=True, top_logprobs=3))) == content
+    parts = [part for event in client.events(PATH, asked(logprobs=True, top_logprobs=3)) for part in event["choices"]]
+    assert [one for part in parts for one in (part["logprobs"] or {}).get("content", [])] == content
     alone = client.post(PATH, asked(logprobs=True)).json()["choices"][0]["logprobs"]["content"]
     assert [one["top_logprobs"] for one in alone] == [[]] * len(content)
 
@@ -91,7 +87,7 @@ def test_an_answer_that_repeats_itself_ends_where_that_is_asked_for(client: Any)
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_steps_tell_how_each_token_came(client: Any, seed: int | None) -> None:
-    """Also where a hot model writes bytes that are no characters."""
+    """Also with a high temperature, where tokens are not valid UTF-8."""
     hot = {} if seed is None else {**HOT, "seed": seed}
     events = client.events(PATH, asked(max_tokens=100, steps=True, **hot))
     parts = [event for event in events if "step" in event]

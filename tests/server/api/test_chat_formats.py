@@ -1,4 +1,4 @@
-"""Chats with models of each family: thoughts apart from the answer, calls without tools as they were written."""
+"""Chat formats of model families: thoughts are separated from the answer; effort and thinking switches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,3 @@
-import json
 import math
 from functools import partial
 from typing import Any
@@ -6,6 +5,7 @@ from typing import Any
 import pytest
 
 from localdflash.code.fim.infill_plan import InfillPlanner
+from tests.server.api.dialects import plain_events
 
 BODY = {
     "path": "src/box.py",
@@ -17,16 +17,14 @@ BODY = {
 
 @pytest.fixture(autouse=True)
 def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, words begun are gone on with from the first request."""
+    """Heal partial words from the first request on, however busy the machine is."""
     monkeypatch.setattr("localdflash.server.api.api_state.InfillPlanner", partial(InfillPlanner, patience=None))
 
 
 def events(client: Any, **change: Any) -> list[dict[str, Any]]:
     response = client.post("/complete", {**BODY, **change})
     assert response.headers["content-type"].startswith("text/event-stream"), response.text
-    *parts, rest = response.text.split("\n\n")
-    assert rest == ""
-    return [json.loads(part.removeprefix("data: ")) for part in parts]
+    return plain_events(response.text)
 
 
 def whole(client: Any, **change: Any) -> dict[str, Any]:
@@ -64,7 +62,7 @@ def test_those_that_are_the_same_are_told_once(client: Any) -> None:
 
 
 def test_confidence_is_the_mean_probability_of_the_first_tokens(client: Any) -> None:
-    """Where nothing stands on the cursor's line the prompt is the plain completion's."""
+    """If the cursor's line is empty, the prompt equals that of /v1/completions."""
     place = {"prefix": "x = 1\n", "suffix": "\ny = 2\n"}
     body = {"prompt": place["prefix"], "suffix": place["suffix"], "logprobs": 0, "max_tokens": 96}
     choice = client.post("/v1/completions", body).json()["choices"][0]
@@ -75,7 +73,7 @@ def test_confidence_is_the_mean_probability_of_the_first_tokens(client: Any) -> 
 
 
 def test_the_next_key_costs_a_few_tokens(client: Any) -> None:
-    """A line typed from one anchor: at most four tokens of the prompt are computed for each key."""
+    """While a line is typed, each key computes at most four prompt tokens."""
     typed = "        return sum(self.values)\n"
     whole(client, middle="", max_tokens=0)
     for end in range(1, len(typed)):

@@ -1,4 +1,4 @@
-"""What OpenAI's completions say besides the contract: the middle of a text, several prompts, log probabilities."""
+"""OpenAI's completions beyond the contract: infilling, several prompts, limits."""
 
 from typing import Any
 

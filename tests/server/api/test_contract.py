@@ -1,4 +1,4 @@
-"""What holds in every dialect of the API: the answer, how it ends, what it costs, and what is said of a bad request."""
+"""Contract of every API dialect: text, finish reason, token counts and error replies."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ every_shape = pytest.mark.parametrize("dialect", [CHAT, MESSAGES], ids=lambda di
 
 
 def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingParams) -> GenerationRequest:
-    """The same request without a server."""
+    """Prepare the request without a server."""
     if dialect in CHATS:
         return render_chat(plain, [TemplateMessage("user", QUESTION)]).prepare(limit, params)
     if dialect is not INFILL:
@@ -127,7 +127,7 @@ def test_penalties_and_biases(client: Any, dialect: Dialect) -> None:
 
 
 def refused(dialect: Dialect, response: Any, status: int) -> str:
-    """The message of an error, in the shape of the dialect."""
+    """Return the error message after checking status and format."""
     assert response.status_code == status, response.text
     return dialect.error(response.json())
 

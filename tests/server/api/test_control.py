@@ -1,11 +1,11 @@
-"""What an engine says of itself, and how it is loaded anew, stopped, or found broken."""
+"""Engine status, metrics, reloading, stopping and failures."""
 
 import asyncio
 import gc
 import math
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ LOADED = "localdflash.server.worker.LoadedPair"
 
 
 def scraped(client: Any) -> dict[tuple[str, ...], float]:
-    """Every sample by name and label values."""
+    """Return the samples of /metrics by name and label values."""
     response = client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain")
     families = text_string_to_metric_families(response.text)
@@ -75,7 +75,7 @@ def test_stopping(client: Any, worker: PairWorker, client_of: Any) -> None:
 
 @pytest.fixture
 def made(tiny_pair: Path) -> Iterator[Callable[..., PairWorker]]:
-    """A worker of the tiny pair, which has not started."""
+    """Create a worker of the tiny pair without starting it."""
     workers: list[PairWorker] = []
 
     def make(path: str = "", context: int = 1024, **more: Any) -> PairWorker:
@@ -104,7 +104,7 @@ def path(tiny_pair: Path) -> str:
 def test_loading_another_pair(
     small: Starlette, client_of: Any, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old pair is gone before the new one is loaded; where that fails, the old one is loaded again."""
+    """The old pair is freed before the new one is loaded; if that fails, the old one is loaded again."""
     client = client_of(small)
     assert client.get("/v1/models").json()["data"][0]["id"] == path
     assert client.post("/v1/completions", WORDS).status_code == 200
@@ -136,21 +136,15 @@ def test_loading_another_pair(
         assert client.get("/ps").json()["context"] == 256
 
 
-@asynccontextmanager
-async def asking(app: Any) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x", timeout=60) as http:
-        yield http
-
-
 @pytest.mark.parametrize("ends", ["model_changed", "engine_stopped"])
 async def test_a_request_whose_pair_leaves(made: Callable[..., PairWorker], path: str, ends: str) -> None:
-    """The choices of a request come from one pair; one whose engine stops ends with an error."""
+    """All choices of a request come from one pair; a request whose engine stops ends with an error."""
     worker = made()
     app = create_app(Engines(worker))
     worker.start()
     await worker.ready()
     body = {**ENDLESS, "n": 2} if ends == "model_changed" else {**ENDLESS, "max_tokens": 1000}
-    async with asking(app) as http:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x", timeout=60) as http:
         asked = asyncio.create_task(http.post("/v1/completions", json=body))
         while not (worker.scheduler and worker.scheduler.running and worker.scheduler.running.request.stats.steps):
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""llama-server's API, and what its clients send, as their sources say, and read of the answers."""
+"""llama-server's API, with the requests of llama.vim, llama.vscode, Zed and Continue taken from their sources."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +54,7 @@ def test_other_files_stand_at_the_head_of_a_model_with_separators(
 
 
 def expected_indented(text: str, least: int) -> str:
-    """The oracle: whole lines, from the second on, up to the first with code that is less indented."""
+    """Return the lines before the first one that is less indented (oracle)."""
     first, *rest = text.split("\n")
     kept = [first]
     for line in rest:

@@ -1,4 +1,4 @@
-"""Over a real socket: clients that leave, clients that wait, and several at once."""
+"""Streams over a real socket: clients that disconnect, wait, or read slowly."""
 
 import json
 import socket
@@ -15,7 +15,7 @@ FORM = {"type": "string", "minLength": 5000}  # endless, too
 
 
 def send(live: Any, path: str, body: dict[str, Any]) -> socket.socket:
-    """A request on a connection of its own, whose answer nobody has read."""
+    """Send a request on a new connection; its answer is unread."""
     data = json.dumps(body).encode()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(live.socket))
@@ -47,7 +47,7 @@ def test_a_client_that_leaves_stops_its_request(live: Any, dialect: Dialect, str
 
 @pytest.mark.usefixtures("slow")
 def test_a_queue(live: Any) -> None:
-    """Who leaves while it waits makes room; a full one is told; a completion does not wait for a chat."""
+    """A waiting client that disconnects leaves the queue; a full queue answers 503; completions go before chats."""
     endless = {**LONG, "max_tokens": 900, "grammar": ENDLESS}
     with ExitStack() as stack, live.client() as client:
         stack.enter_context(send(live, CHAT.path, endless))

@@ -1,4 +1,4 @@
-"""Tool calls in every dialect of chats, with models of each family that say what they are told to say."""
+"""Tool calls in every chat dialect, with scripted models of each family."""
 
 import json
 from collections.abc import Sequence

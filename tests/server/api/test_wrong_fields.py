@@ -1,4 +1,4 @@
-"""Each field that is wrong is named, in one line: a table of one example for each check of each dialect."""
+"""Invalid fields are named in one line: one example for each check of each dialect."""
 
 from collections.abc import Iterator
 from pathlib import Path
