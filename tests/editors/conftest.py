@@ -21,9 +21,9 @@ def _no_certifying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_MODEL_ROWS", "fast")  # it takes longer than these tests
 
 
-def installed(name: str, suite: str = "") -> Path:
+def installed(name: str, suite: str = fetch.NEWEST) -> Path:
     """Return the program of an editor, or skip the test."""
-    found = fetch.installed(name, *([suite] if suite else []))
+    found = fetch.installed(name, suite)
     if found is None:
         pytest.skip(f"no {name} {suite} here: make test-editors fetches it")
     return found
