@@ -105,7 +105,7 @@ def path_in_comment(line: str) -> str:
 def path_above(line: str, info: str) -> str:
     """Return the path in the line above a fence: alone on it, or the only quoted one before a final colon."""
     if len(line) > _MAX_LINE_CHARACTERS or not (is_diff(info) or language(info) in ("", "dockerfile", *_EXTENSIONS)):
-        return ""  # what a fence of another kind shows, such as console, is no file
+        return ""  # a fence of another kind, such as console, shows no file
     bare = _DECORATION.sub("", line).strip("*_ ")
     bare = _REMARK.sub("", _LABEL.sub("", bare)).strip("`*_: ")
     if _is_path(bare) and (language(info) in ("", "text") or is_diff(info) or fits_language(info, bare)):

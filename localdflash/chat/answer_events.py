@@ -104,7 +104,7 @@ class Replay:
 
     def __init__(self) -> None:
         self.text = ""
-        self._again: list[AnswerPart] | None = None  # what came since the answer was asked for again, while it is known
+        self._again: list[AnswerPart] | None = None  # parts of the repeated answer, while they match `text`
         self._length = 0  # of its text
 
     def begin_again(self) -> None:

@@ -26,7 +26,7 @@ from localdflash.chat.proposals import FileProposal
 from localdflash.code.context.files import clean_name
 
 MAX_CHANGE_SETS = 50  # sets in the journal
-_SETTLED_SECONDS = 60.0  # seconds after which nobody is still at work on a set
+_SETTLED_SECONDS = 60.0  # after which no process is still writing a set
 _CHANGED = "was changed meanwhile: look at the diff again"
 
 

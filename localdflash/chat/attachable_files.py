@@ -22,7 +22,7 @@ MAX_ATTACHED_BYTES = 256 * 1024  # bytes of one file
 LISTING_SECONDS = 3.0  # seconds that a listing is good for
 REFRESH_WAIT_SECONDS = 0.1  # seconds that a lookup waits for a newer listing where there is an older one
 _MAX_RECENT = 20
-_INDEX_POLL_SECONDS = 2.0  # seconds between two looks at an index that is being built
+_INDEX_POLL_SECONDS = 2.0  # between two reads of an index that is being built
 
 
 @dataclass(frozen=True, slots=True)

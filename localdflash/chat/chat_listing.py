@@ -23,7 +23,7 @@ _LEAD_CHARACTERS = 30  # characters that an excerpt shows before what was found
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-_UNSEARCHABLE = re.compile("[\x00\ud800-\udfff]")  # what a query cannot hold
+_UNSEARCHABLE = re.compile("[\x00\ud800-\udfff]")  # not allowed in a query
 
 
 @dataclass(frozen=True, slots=True)

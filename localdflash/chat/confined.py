@@ -14,7 +14,7 @@ from localdflash.code.context.denied import is_secret
 from localdflash.text.sanitize import sanitize
 
 MAX_FILE_BYTES = 1_000_000  # bytes of a file, before and after
-_REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # the last is what Windows calls the first
+_REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # git~1: the short name of .git on Windows
 
 
 class WorkspaceFile(NamedTuple):

@@ -10,7 +10,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.text.thoughts import split
 
-SUMMARY_SHARE = 8  # of the context, one part in so many, is what a summary may take
+SUMMARY_SHARE = 8  # a summary may take 1/8 of the context
 _SUMMARY_PROMPT = (
     "Summarise our conversation up to here, so that it can go on without these messages: what was asked and decided,"
     " facts, names of files and functions, code that is still needed, and what is open. Write only the summary."

@@ -22,7 +22,7 @@ from localdflash.base.system.owner import is_open_to_others
 LOCK_SECONDS = 5.0  # to wait for another process
 _POLL_SECONDS = 0.01
 INDEXES = ("texts", "titles")
-_SIDE_FILES = ("-wal", "-shm")  # what SQLite keeps beside the file
+_SIDE_FILES = ("-wal", "-shm")  # SQLite's write-ahead log and its index
 _REASONS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_READONLY: "cannot write; check the permissions of the file and its folder",
@@ -157,7 +157,7 @@ class Database:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                with suppress(sqlite3.Error):  # some errors have ended the transaction by themselves
+                with suppress(sqlite3.Error):  # some errors roll back the transaction
                     self._connection.execute("ROLLBACK")
                 raise
 

@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-_MAX_SPREAD = 6  # letters one after the other may take so many times their number of characters
+_MAX_SPREAD = 6  # n scattered letters must be within 6 n characters
 _MAX_SCATTERED = 400  # names whose letters are looked for one by one
 _SCATTERED_TIER = 5  # the last tier, in its order
 _WORDS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")

@@ -12,7 +12,7 @@ from localdflash.base.files.paths import config_folder
 from localdflash.base.files.strict_toml import did_you_mean
 
 MAX_ROLE_BYTES = 64 << 10  # bytes of a file
-NONE = "none"  # what a user types for no role
+NONE = "none"  # the user's name for no role
 _NAME = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
 # For small models: few instructions, each of which can be followed to the letter.

@@ -8,7 +8,7 @@ from localdflash.base.errors import UsageError
 from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.engine.sampling_params import SamplingParams
 
-ANSWER_SHARE = 4  # an answer may take one part in so many of the context, where nobody says
+ANSWER_SHARE = 4  # default for `max_tokens`: 1/4 of the context
 AUTO = "auto"
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 

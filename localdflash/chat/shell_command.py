@@ -13,7 +13,7 @@ from localdflash.text.sanitize import sanitize
 
 MAX_OUTPUT_BYTES = 64 << 10  # bytes of output: a program that says more is ended
 TIMEOUT_SECONDS = 120.0
-DRAIN_SECONDS = 2.0  # after the kill: a child in a session of its own keeps the pipe open
+DRAIN_SECONDS = 2.0  # after the kill: a child in another session keeps the pipe open
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of programs that colour what they print into a pipe
 
 

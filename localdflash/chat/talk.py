@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from localdflash.chat.answerer import Answerer
     from localdflash.chat.store import ChatStore
 
-SAVE_SECONDS = 2.0  # seconds; what an answer that grows loses at most where this process is killed
-SAVE_SHARE = 20  # of the time, storing takes at most one part in so many: an answer of megabytes is stored less often
+SAVE_SECONDS = 2.0  # between two saves of a growing answer: a killed process loses no more
+SAVE_SHARE = 20  # saving takes at most 1/20 of the time, so that long answers are saved less often
 
 Show = Callable[[str, StepRecord | None], None]
 

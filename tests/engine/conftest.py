@@ -14,10 +14,9 @@ from tests.support.guessing import Eager
 
 
 class FakeTarget:
-    """A target that is a table [V, V, V]: the logits after two tokens. Refuses every call that makes no sense.
+    """Target that is a table [V, V, V]: the logits after two tokens. Asserts that every call is valid.
 
-    A row's taps are its position, its own token and the token before it, so that a drafter can tell whether it was
-    given the right rows.
+    A row's features are its position, its token and the token before it, so that a drafter can check its rows.
     """
 
     is_recurrent = False
@@ -86,9 +85,9 @@ class FakeTarget:
 
 
 class FakeDrafter:
-    """Proposes what a function (sequence with the anchor, limit) -> (tokens, confidence) says.
+    """Drafter that proposes the result of a function (sequence with the anchor, limit) -> (tokens, confidence).
 
-    Checks that every token it is told of stands where it should, with the taps of its own row.
+    Asserts that every observed token has its position, and the features of its own row.
     """
 
     def __init__(self, name: str, invent: Callable[[list[int], int], Any], is_model: bool = True) -> None:

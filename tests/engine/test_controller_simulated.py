@@ -1,6 +1,6 @@
-"""The controller on simulated machines: never much slower than plain decoding, nearly as fast as the best fixed choice.
+"""Controller on simulated machines: never much slower than without drafts, nearly as fast as the best fixed length.
 
-Time is simulated too: a verify and a draft move the pair's clock by what they cost.
+Time is simulated too: a verify batch and a draft move the pair's clock by their costs.
 """
 
 from collections.abc import Callable, Sequence

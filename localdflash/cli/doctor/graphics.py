@@ -15,7 +15,7 @@ WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI
 DISPLAYS = "0x03"  # class of a PCI device: a display controller
 PCI, ROCM = Path("/sys/bus/pci/devices"), Path("/dev/kfd")
-NEWEST_IN_WHEELS = 90  # compute capability: newer chips get no code of their own from the wheels for CUDA
+NEWEST_IN_WHEELS = 90  # compute capability: the CUDA wheels have no native code for newer chips
 CUDA_WHEELS = {(13, 0): "cu130", (12, 4): "cu124", (12, 1): "cu121"}  # by the oldest CUDA of the driver
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from localdflash.code.context.definitions import Definition, language_family
 from localdflash.code.context.files import Signature
 
-MAX_FOUND = 64  # definitions of one name: what so many files define says nothing
+MAX_FOUND = 64  # definitions of one name; a name with more is too common to help
 
 
 class IndexedFile(NamedTuple):
