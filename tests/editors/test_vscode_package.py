@@ -8,9 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-LARGEST_PICTURE = 100_000  # bytes
-REQUIRED = {"name", "displayName", "description", "version", "publisher", "license", "icon", "categories", "engines"}
-
 
 @pytest.fixture
 def extension(root: Path) -> Path:

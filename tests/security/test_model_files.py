@@ -60,7 +60,7 @@ def test_a_header_in_a_hole_takes_no_time_and_no_memory(tmp_path: Path, refused:
 
 
 @pytest.mark.parametrize("kind", ["link to a fifo", "link to zero", "loop"])
-def test_what_is_no_file(kind: str, tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_links_to_no_regular_file_are_refused(kind: str, tmp_path: Path, refused: Callable[..., str]) -> None:
     path, other = tmp_path / "model.gguf", tmp_path / "other"
     match kind:
         case "link to a fifo":

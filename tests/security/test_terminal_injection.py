@@ -1,8 +1,7 @@
-"""Whatever a model answers, the terminal gets no more than what Textual itself writes.
+"""Terminal injection: untrusted text causes no control sequences beyond those of Textual itself.
 
-One chat on a real pseudo-terminal is answered with every payload in every place. The oracle is that chat itself: the
-kinds of sequences that it wrote while the answers were harmless. Its screen has room for all of an answer, and what
-stands around a payload has to be on it, so that nothing passes because it was not shown.
+Chats run on a real pseudo-terminal, with every payload in every place. The oracle is the set of sequences that harmless
+text causes. The marks around a payload must be on the screen, so that no test passes because a payload was not shown.
 """
 
 import os

@@ -134,7 +134,7 @@ def test_any_cutting_of_a_stream_gives_its_events(
     assert received([bytes([byte]) for byte in EVENTS + body]) == contents
 
 
-def test_a_stream_without_its_end_is_told_apart(answering: Answering) -> None:
+def test_a_truncated_stream_is_an_error(answering: Answering) -> None:
     body = b'data: {"a": 1}\n\ndata: {"b'
     for said in (CHUNKED + chunked(body, []).removesuffix(b"0\r\n\r\n"), EVENTS + body):
         answer = answering(said).stream("/x", {})
@@ -143,7 +143,7 @@ def test_a_stream_without_its_end_is_told_apart(answering: Answering) -> None:
             next(answer)
 
 
-def test_what_the_events_of_a_stream_say(answering: Answering) -> None:
+def test_events_of_a_stream_are_parsed(answering: Answering) -> None:
     ends = EVENTS + b'data: {"a": 1}\n\ndata: {"a": 2}\n\ndata: [DONE]\n\ndata: {"a": 3}\n\n'
     assert list(answering(ends).stream("/x", {})) == [{"a": 1}, {"a": 2}]
     infill = EVENTS + b'data: {"stop": false}\n\ndata: {"stop": true}\n\n'  # which says its end in another way
@@ -168,7 +168,7 @@ def test_answers_without_an_end_are_given_up(answering: Answering, monkeypatch: 
     assert len(list(answering(many).stream("/x", {}))) == 20_000
 
 
-def test_what_is_asked(answering: Answering) -> None:
+def test_requests_are_encoded(answering: Answering) -> None:
     server = Server(plain(200, {"a": "é"}))
     client = answering(server)
     assert client.post("/x", {"b": "é\ud800"}) == client.get("/y") == {"a": "é"}
@@ -221,7 +221,7 @@ KINDS: list[tuple[int, Any, type[LocaldflashError]]] = [
 ]
 
 
-def test_errors_are_ours(answering: Answering) -> None:
+def test_error_codes_become_exceptions(answering: Answering) -> None:
     for status, code, kind in KINDS:
         told = {"error": {"message": "what, where", "type": "x", "param": None, "code": code}}
         client = answering(plain(status, told))
@@ -242,7 +242,7 @@ def test_a_connection_that_breaks(answering: Answering) -> None:
         answering(Server(b"", stays=True)).health()
 
 
-def test_where_nobody_is(tmp_path: Path) -> None:
+def test_an_unreachable_engine_is_reported(tmp_path: Path) -> None:
     with pytest.raises(EngineDisconnect, match="the engine went away: No such file"):
         Client(Address(tmp_path / "nothing")).get("/x")
     with socket.socket() as taken:

@@ -107,7 +107,7 @@ def test_a_connection_that_says_nothing_more_is_closed(served: Served) -> None:
         connection.close()
 
 
-def test_a_byte_now_and_then_does_not_keep_it(served: Served) -> None:
+def test_a_slow_head_does_not_keep_the_connection(served: Served) -> None:
     began = time.monotonic()
     with served.connect() as connection, suppress(OSError):  # a broken pipe
         for byte in HEAD * 5:
@@ -116,7 +116,7 @@ def test_a_byte_now_and_then_does_not_keep_it(served: Served) -> None:
     assert time.monotonic() - began < MARGIN
 
 
-def test_nor_does_a_body_behind_a_refusal(served: Served) -> None:
+def test_a_body_after_a_refusal_does_not_keep_the_connection(served: Served) -> None:
     with served.connect(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n") as connection:
         got = ended(connection)
     assert got.startswith(b"HTTP/1.1 401 ")
@@ -148,7 +148,7 @@ def test_a_connection_is_kept_for_another_request(served: Served) -> None:
         assert ended(connection) == b""
 
 
-def test_of_too_many_that_wait_the_oldest_leave(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_waiting_connections_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WAIT_SECONDS", 30.0)
     monkeypatch.setattr(ServerConnection, "most", 3)
     asked = served.connect(ASK)
@@ -164,7 +164,7 @@ def test_of_too_many_that_wait_the_oldest_leave(served: Served, monkeypatch: pyt
         one.close()
 
 
-def test_where_descriptors_run_out_one_line_is_told() -> None:
+def test_running_out_of_descriptors_is_one_line() -> None:
     made, said = [], list[str]()
     handle = OutOfDescriptors(lambda: made.append(1), said.append)
     loop = asyncio.new_event_loop()

@@ -67,7 +67,7 @@ def test_a_signal_ends_it_and_a_second_one_at_once(number: signal.Signals) -> No
             list(answer)
 
 
-def test_the_log_has_no_word_of_a_user() -> None:
+def test_the_log_has_no_user_text() -> None:
     log = paths.create_private(paths.runtime_folder()) / "engine.log"
     process = start("--log", str(log))
     canary = "xyzzycanary"

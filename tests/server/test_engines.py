@@ -125,7 +125,7 @@ def has_room_for(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
     return tried
 
 
-async def test_a_pair_for_the_chat_leaves_that_of_completions_alone(make: Any, tiny: str) -> None:
+async def test_a_chat_pair_keeps_the_completion_pair(make: Any, tiny: str) -> None:
     daemon = await make("completion")
     assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded", "no other answers for it"
     before = daemon.engines.worker("completion").loaded
@@ -163,9 +163,7 @@ async def test_a_model_that_cannot_fill_in(
     assert await daemon.pairs() == {"embedded": ["chat"], tiny: ["completion"]}
 
 
-async def test_what_does_not_fit_beside_the_pair_of_completions_is_one_line(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_chat_pair_that_does_not_fit_is_one_line(make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     has_room_for(monkeypatch, 1)
     daemon = await make("completion", chat="embedded")
     told = await daemon.load("embedded", "chat")
@@ -178,9 +176,7 @@ async def test_what_does_not_fit_beside_the_pair_of_completions_is_one_line(
     assert daemon.engines.error is None
 
 
-async def test_the_pair_of_completions_takes_the_room_of_the_chats(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_completion_pair_evicts_the_chat_pair(make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pair of both roles counts as the chat's once the completion role has its own."""
     tried = has_room_for(monkeypatch, 1)
     daemon = await make()
@@ -192,7 +188,7 @@ async def test_the_pair_of_completions_takes_the_room_of_the_chats(
     assert daemon.engines.continuing == "completion"
 
 
-async def test_a_pair_of_completions_that_nobody_has_used_in_a_while_makes_room_for_the_chats(
+async def test_an_idle_completion_pair_is_evicted_for_the_chat_pair(
     make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next completion loads the completion pair again and evicts the chat pair."""
@@ -212,9 +208,7 @@ async def test_a_pair_of_completions_that_nobody_has_used_in_a_while_makes_room_
 
 
 @pytest.mark.usefixtures("slow")
-async def test_a_model_that_answers_another_chat_is_not_taken(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pair_that_is_answering_is_not_evicted(make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options of a load can end that answer or wait for it; a prefill without an answer does not count."""
     has_room_for(monkeypatch, 1)
     daemon = await make("chat")
@@ -252,7 +246,9 @@ async def test_a_switch_waits_for_the_answer_under_way(make: Any, tiny: str, mon
 
 
 @pytest.mark.usefixtures("slow")
-async def test_who_died_while_it_waited_switches_nothing(make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_disconnects_while_waiting_switches_nothing(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     has_room_for(monkeypatch, 1)
     daemon = await make("chat")
     async with daemon.answering(tiny):
@@ -266,9 +262,7 @@ async def test_who_died_while_it_waited_switches_nothing(make: Any, tiny: str, m
     assert await daemon.pairs() == {tiny: ["chat"]}
 
 
-async def test_an_engine_that_nobody_uses_is_unloaded_and_holds_nothing(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unused_pair_is_unloaded_and_freed(make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = await make()
     await daemon.load("embedded", "chat")
     chat = weakref.ref(daemon.engines.worker("chat").loaded.pair)

@@ -50,7 +50,7 @@ def test_it_holds_the_port_and_a_key_for_its_user_alone(path: Path, short_home: 
         assert again.key != port.key, "every start has its own"
 
 
-def test_a_file_that_nobody_has_locked_is_nobodys(path: Path) -> None:
+def test_an_unlocked_port_file_is_ignored(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as imposter:
         path.write_text(f"{imposter.getsockname()[1]}\n{'k' * 43}\n")
         path.chmod(0o600)
@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(short_home: Path) -> None:
         pass
 
 
-def test_who_withdraws_is_not_found_but_still_connected(path: Path) -> None:
+def test_a_withdrawn_port_keeps_its_connections(path: Path) -> None:
     with local(path) as own:
         with socket.create_connection(own.listener.getsockname()) as connection:
             own.withdraw()
@@ -95,7 +95,7 @@ def test_who_withdraws_is_not_found_but_still_connected(path: Path) -> None:
         own.withdraw()
 
 
-def test_an_address_is_the_port_of_now(path: Path) -> None:
+def test_an_address_follows_the_current_port(path: Path) -> None:
     for _ in range(2):
         with local(path) as own:
             found = located(Address(path))

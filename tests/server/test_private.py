@@ -82,7 +82,7 @@ def test_it_ends_when_its_parent_is_killed_and_somebody_else_holds_the_pipe(shor
         parent.communicate()
 
 
-def test_one_that_cannot_start_or_is_not_waited_for_leaves_nothing(short_home: Path) -> None:
+def test_a_failed_or_abandoned_start_leaves_nothing(short_home: Path) -> None:
     with pytest.raises(UsageError, match="context of 7 tokens") as caught:
         private.start(EngineSpec({"pair": "embedded", "context": 7}), paths.private_socket(), lambda _: None)
     assert "localdflash:" not in str(caught.value)

@@ -45,7 +45,7 @@ def test_processes_and_threads_that_come_at_once_start_one(short_home: Path, sai
     assert paths.engine_log().read_text().count("listening on") == 1
 
 
-def test_it_lives_on_its_own_and_leaves_when_idle(short_home: Path, said: list[str]) -> None:
+def test_the_daemon_is_detached_and_ends_when_idle(short_home: Path, said: list[str]) -> None:
     pid = reached(EngineSpec(EMBEDDED, idle=0.02), said)
     (daemon,) = daemons(short_home)
     assert os.getsid(pid) == pid

@@ -54,7 +54,7 @@ def test_several_that_differ(client: Any) -> None:
     assert [one for one in told if one.get("stop")] == told[-1:]
 
 
-def test_those_that_are_the_same_are_told_once(client: Any) -> None:
+def test_equal_choices_are_sent_once(client: Any) -> None:
     told = events(client, count=3, max_tokens=1, prefix="", middle="impor", suffix="")
     assert len([one for one in told if "finish" in one]) < 3
     assert told[-1]["stop"] is True

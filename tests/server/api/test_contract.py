@@ -213,7 +213,7 @@ def test_an_error_in_the_middle_is_the_last_event(
 
 
 @every_shape
-def test_an_unexpected_error_tells_nothing_of_a_user(
+def test_an_unexpected_error_reveals_no_user_text(
     client: Any, worker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, dialect: Dialect
 ) -> None:
     def broken(*_: Any, **__: Any) -> Any:

@@ -26,7 +26,7 @@ def infilled(client: Any, **change: Any) -> dict[str, Any]:
     return told
 
 
-def test_why_it_stopped(client: Any) -> None:
+def test_stop_types(client: Any) -> None:
     assert infilled(client, max_tokens=3)["stop_type"] == "limit"
     assert infilled(client, grammar='root ::= "x"')["stop_type"] == "eos"
     assert infilled(client, stop=["nowhere at all"])["stopping_word"] == ""
@@ -88,7 +88,7 @@ def test_tokens_there_and_back(client: Any) -> None:
     assert client.post("/detokenize", {"tokens": [vocabulary]}).status_code == 400
 
 
-def test_a_slot_says_what_it_works_at(live: Any) -> None:
+def test_a_slot_reports_its_request(live: Any) -> None:
     with live.client() as client:
         (idle,) = client.get("/slots").json()
         assert (idle["id"], idle["n_ctx"], idle["is_processing"], idle["speculative"]) == (0, 1024, False, True)

@@ -43,7 +43,7 @@ def called(dialect: Dialect, client: Any, **request: Any) -> Reply:
 
 
 @every_family
-def test_a_call_is_told_as_one(tool_vocabularies: dict[str, Path], family: str) -> None:
+def test_calls_are_parsed_in_every_dialect(tool_vocabularies: dict[str, Path], family: str) -> None:
     with scripted_client(tool_vocabularies[family], *CALLS[family], ENDS[family]) as (client, _):
         for dialect in CHATS:
             reply = called(dialect, client)
@@ -59,7 +59,7 @@ def test_a_call_is_told_as_one(tool_vocabularies: dict[str, Path], family: str) 
 
 
 @pytest.mark.parametrize("family", ["tags", "harmony", "llama", "words"])
-def test_a_call_that_must_be_is(tool_vocabularies: dict[str, Path], family: str) -> None:
+def test_a_required_call_is_forced(tool_vocabularies: dict[str, Path], family: str) -> None:
     with scripted_client(tool_vocabularies[family], "I would rather talk.", "<|im_end|>") as (client, _):
         for must, names in ((True, {"weather", "now"}), ("weather", {"weather"})):
             drafted, alone = (
@@ -191,7 +191,7 @@ def test_a_description_makes_no_markers(tool_vocabularies: dict[str, Path]) -> N
 
 
 @pytest.mark.parametrize("depth", [800, 200_000])
-def test_nested_beyond_reason_is_never_an_error_of_the_server(tool_vocabularies: dict[str, Path], depth: int) -> None:
+def test_deep_nesting_is_never_a_server_error(tool_vocabularies: dict[str, Path], depth: int) -> None:
     nested = "[" * depth + "]" * depth
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": f'{{"a": {nested}}}'}}
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
