@@ -13,7 +13,7 @@ KINDS = ("error", "say", "help", "command")
 PRINTERS = ("say", "_say", "echo", "secho")
 
 
-class Message(NamedTuple):
+class ProductMessage(NamedTuple):
     """One message in a source file; `text` shows the interpolated parts of an f-string as `{expression}`."""
 
     file: Path
@@ -22,10 +22,10 @@ class Message(NamedTuple):
     text: str
 
 
-def find_messages(file: Path) -> list[Message]:
+def find_messages(file: Path) -> list[ProductMessage]:
     """Return the messages of a Python file in the order of their lines."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    found = [Message(file, line, kind, text) for line, kind, text in _messages_in(tree)]
+    found = [ProductMessage(file, line, kind, text) for line, kind, text in _messages_in(tree)]
     return sorted(found, key=lambda message: message.line)
 
 

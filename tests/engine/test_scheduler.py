@@ -211,8 +211,13 @@ def test_the_newest_job_of_a_document_ends_older_ones(scheduler: Scheduler, pair
 
 def test_totals_count_what_was_measured(scheduler: Scheduler, pair: Gated) -> None:
     steps = list[Step]()
+
+    def on_step(step: Step) -> bool:
+        steps.append(step)
+        return True
+
     talk = Watched(chat(tokens=8))
-    talk.job.on_step = lambda step: bool(steps.append(step)) or True
+    talk.job.on_step = on_step
     scheduler.submit(talk.job)
     talk.wait()
     pair.gate.hold()
