@@ -25,7 +25,7 @@ from textual.driver import Driver
 from textual.worker import WorkerFailed
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.base.system.process import LEAVING
+from localdflash.base.system.process import QUIT_SIGNALS
 from localdflash.chat.attachable_files import find_code_file
 from localdflash.chat.mentions import spell_mention
 from localdflash.chat.sampling_settings import SETTINGS
@@ -114,7 +114,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         if os.environ.get("NO_MOTION"):
             self.animation_level = "none"  # TEXTUAL_ANIMATIONS=none does it too
         self._early_keys: list[events.Key | events.Paste] | None = []  # typed before the prompt exists
-        self._interrupted = -math.inf  # time.monotonic()
+        self._last_interrupt = -math.inf  # monotonic time of the last Ctrl+C
         self.talk.answerer.on_stage = lambda _: self.refresh_status()
         self.talk.answerer.when_busy = self.ask_when_busy
 
@@ -157,7 +157,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         """Focus the prompt, then start slow initialisation in the background."""
         self.prompt.focus()
         if not self.is_headless:
-            for number in LEAVING:
+            for number in QUIT_SIGNALS:
                 signal.signal(number, partial(self._quit_on_signal, asyncio.get_running_loop()))
         self.set_interval(STATUS_REFRESH_SECONDS, self._refresh_while_answering)
         self.chats_loading += 1  # until `_begin` has opened the chat
@@ -173,17 +173,17 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         loop.call_soon_threadsafe(lambda: self.run_worker(self.action_quit()))
 
     async def on_event(self, event: events.Event) -> None:
-        """Keep keys typed before the prompt exists, and redirect keys typed before a dialog could be read."""
+        """Keep keys typed before the prompt exists, and divert keys typed before the user could have read a dialog."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             if self._early_keys is not None:
                 self._early_keys.append(event)
                 return
-            if self._is_typed_ahead(event):
+            if self._divert_typed_ahead(event):
                 return
         await super().on_event(event)
 
-    def _is_typed_ahead(self, event: events.Key | events.Paste) -> bool:
-        """Return whether a key was typed before the dialog could be read; text then goes to the prompt."""
+    def _divert_typed_ahead(self, event: events.Key | events.Paste) -> bool:
+        """Send text typed before the user could read a dialog to the prompt; return whether it was consumed."""
         if not self.is_covered:
             return False
         from localdflash.tui.screens.dialog import Dialog
@@ -277,7 +277,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
                 accepted=speed.share if growing else _share(numbers),
                 ttft_ms=speed.ttft_ms if growing else numbers.get("ttft_ms"),
                 draft=self.talk.settings.draft,
-                drafter=about.drafter if about and answerer.ours else True,
+                drafter=about.drafter if about and answerer.is_localdflash else True,
                 busy=growing,
             )
         )
@@ -339,10 +339,10 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             await self.copy_text(selected, "the selection")
         elif self.talk.answering:
             self.action_stop()
-        elif time.monotonic() - self._interrupted < DOUBLE_PRESS_SECONDS:
+        elif time.monotonic() - self._last_interrupt < DOUBLE_PRESS_SECONDS:
             await self.action_quit()
         else:
-            self._interrupted = time.monotonic()
+            self._last_interrupt = time.monotonic()
             self.notify("Ctrl+C again quits", markup=False, timeout=DOUBLE_PRESS_SECONDS)
 
     def action_scroll_chat(self, pages: int) -> None:

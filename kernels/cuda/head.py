@@ -1,7 +1,7 @@
-"""The head: the token of each of 16 rows, by argmax over the logits; logits are stored only if asked for.
+"""LM head: choose a token for each of 16 rows by argmax over the logits, which are stored only on request.
 
-A program computes one tile of columns and leaves its winners in the scratch; the one that arrives last reduces them
-over all tiles, in an order that never depends on who that was.
+A program computes one tile of columns and leaves its winners in the scratch; the last to finish reduces them over
+all tiles, in a fixed order.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ REDUCE = 128  # tiles that the last program reads at once
 
 
 class HeadScratch:
-    """Winners by tile and the counter of arrived tiles, zero between launches; one for all heads of a device."""
+    """Winners of each tile, and a counter of finished tiles, zero between launches; shared by all heads of a device."""
 
     def __init__(self, device: torch.device, heads: Iterable[Planes]) -> None:
         tiles = max(head_plan(planes, device).tiles for planes in heads)
@@ -33,7 +33,7 @@ class HeadScratch:
 
 
 def head_plan(planes: Planes, device: torch.device) -> SplitPlan:
-    """Heads are wide: the tiles alone keep a GPU busy, so K is not split."""
+    """Return a matmul plan without split K: the many tiles of a head keep a GPU busy."""
     return replace(plan(planes.n, planes.padded_k, device), SPLIT_K=1)
 
 
@@ -99,18 +99,18 @@ def head(
     """Write out[m] = argmax over v of logit(a[m] . W[v]): the lowest v on ties, -1 for a row with a NaN logit.
 
     A logit is the product times the norm's factor times `scale`, then softcap * tanh(logit / softcap) unless softcap
-    is 0. a: float16 [16, padded_k]. sums: float32 [padded_k / 32, 16]. out: int32 [16]. Options: `logits` float32
-    [16, n] gets them; `ids` int32 [n], ascending, maps rows of a short draft vocabulary to token ids in `out`.
+    is 0. a: float16 [16, padded_k]. sums: float32 [padded_k / 32, 16]. out: int32 [16]. Optional: `logits` float32
+    [16, n] receives the logits; `ids` int32 [n], ascending, maps rows of a short vocabulary to token ids in `out`.
     """
-    cut = head_plan(planes, a.device)
+    tiling = head_plan(planes, a.device)
     squares, before = (sums, sums) if norm is None else (norm.squares, norm.before)
     parts, size, eps = (0, 1, 0.0) if norm is None else (norm.parts, norm.size, norm.eps)
     stride = 0 if logits is None else logits.stride(0)
-    _head[(cut.tiles,)](
+    _head[(tiling.tiles,)](
         a, sums, *pointers(planes), squares, before, out, logits, ids,
         scratch.keys, scratch.counter, planes.padded_k, planes.padded_n, planes.n, stride, size, eps,
-        scale, softcap, P=parts, CAPPED=softcap != 0, REDUCE=REDUCE, BN=cut.BN, STAGES=cut.STAGES,
-        num_warps=cut.num_warps, **switches(planes), **every_launch(a.device),
+        scale, softcap, P=parts, CAPPED=softcap != 0, REDUCE=REDUCE, BN=tiling.BN, STAGES=tiling.STAGES,
+        num_warps=tiling.num_warps, **switches(planes), **every_launch(a.device),
     )  # fmt: skip
 
 

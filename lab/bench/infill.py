@@ -85,7 +85,7 @@ def load(path: Path, limit: int | None = None) -> list[Task]:
 
 def warning(path: Path) -> str:
     """Return a warning about running generated programs, with the protections missing on this machine."""
-    weak = sandbox.weaknesses(sandbox.run("").shut)
+    weak = sandbox.weaknesses(sandbox.run("").restrictions)
     kept = "in a sandbox" + (f", but {' and '.join(weak)}" if weak else ", without files, network or new processes")
     return f"The tests of {path}, and what the model wrote, are executed {kept}."
 
@@ -114,7 +114,7 @@ def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, A
         "tokens": sum(answer.tokens for answer in answers),
         "tokens_per_second": round(sum(answer.tokens for answer in answers) / generation, 1) if generation else 0.0,
         "latency_ms": spread([answer.total_ms for answer in answers]),
-        "sandbox": verdicts[0].shut,
+        "sandbox": verdicts[0].restrictions,
         "results": [
             {
                 "task_id": task.task_id,

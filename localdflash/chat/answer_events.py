@@ -174,16 +174,16 @@ class AnswerReader:
             step = StepRecord(drafter, chunk.step.drafted, chunk.step.accepted, tuple(chunk.step.sizes), chunk.step.ms)
         return self.replay.push(text, step) if text or step else (False, [])
 
-    def finish(self, *, ours: bool) -> Finish:
+    def finish(self, *, is_localdflash: bool) -> Finish:
         """Return why the answer ended. The daemon calls the end of the context "length" too."""
         if self._reason == "length":
             most = self._settings.max_tokens or 0
             tokens = _answer_numbers(self._timings, self._usage).get("tokens", 0)
-            return "context" if ours and not 0 < most <= tokens else "length"
+            return "context" if is_localdflash and not 0 < most <= tokens else "length"
         known: dict[str, Finish] = {"cancelled": "cancelled", "repeat": "repeat"}
         return known.get(self._reason, "stop")
 
-    def numbers(self, *, ours: bool) -> dict[str, Any]:
+    def numbers(self, *, is_localdflash: bool) -> dict[str, Any]:
         """See `Message.numbers`."""
         numbers = _answer_numbers(self._timings, self._usage)
         tokens, seconds = numbers.get("tokens", 0), self._last - self._first  # the time before belongs to the prompt
@@ -193,7 +193,7 @@ class AnswerReader:
             numbers["ttft_ms"] = self._ttft_ms
         if self.model:
             numbers["model"] = self.model
-        if ours:
+        if is_localdflash:
             numbers["draft"] = self._settings.draft
         return numbers
 

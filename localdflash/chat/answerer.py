@@ -86,9 +86,9 @@ class Answerer:
         self.about: ServerInfo | None = None
         self.stage = ""
         self.on_stage: Callable[[str], None] = lambda _: None
-        self.ours = not isinstance(source, NamedServer)  # whether it knows more than OpenAI's interface
+        self.is_localdflash = not isinstance(source, NamedServer)  # and so knows more than OpenAI's interface
         self.when_busy: Callable[[str, ModelBusy], Awaitable[Others]] = self._wait_for_others
-        self._is_local = self.ours
+        self._is_local = self.is_localdflash
         self._source, self._say = source, say
         self._address: Address | None = None
         self._opening: asyncio.Task[ServerInfo] | None = None
@@ -143,8 +143,8 @@ class Answerer:
         known = {str(one["id"]): one for one in models if isinstance(one, dict) and one.get("id")}
         name = source.pair or next(iter(known), "default")
         model = known.get(name, {})
-        self.ours = model.get("owned_by") == "localdflash"
-        if not self.ours:
+        self.is_localdflash = model.get("owned_by") == "localdflash"
+        if not self.is_localdflash:
             return ServerInfo(name)
         meta = model.get("meta")
         return _parse_info({**meta, "pair": name, "context": meta.get("n_ctx")} if isinstance(meta, dict) else {})
@@ -188,17 +188,20 @@ class Answerer:
                 from localdflash.chat import answer_events
 
                 if not reading:
-                    settings = settings.resolved(about.sampling, about.context) if self.ours else settings
+                    settings = settings.resolved(about.sampling, about.context) if self.is_localdflash else settings
                     reading = answer_events.AnswerReader(settings, asked)
-                    fields = own_fields(settings, goes_on=goes_on) if self.ours else openai_fields(settings)
-                    body = {"messages": wire_messages(messages, system, ours=self.ours)} | fields
+                    fields = own_fields(settings, goes_on=goes_on) if self.is_localdflash else openai_fields(settings)
+                    body = {"messages": wire_messages(messages, system, is_localdflash=self.is_localdflash)} | fields
                 async with aclosing(self._chunks({**body, "model": about.pair})) as chunks:
                     async for chunk in chunks:
                         for one in _make_events(*reading.take(chunk)):
                             yield one
                 for one in _make_events(*reading.replay.finish()):
                     yield one
-                yield Done(reading.finish(ours=self.ours), reading.numbers(ours=self.ours))
+                yield Done(
+                    reading.finish(is_localdflash=self.is_localdflash),
+                    reading.numbers(is_localdflash=self.is_localdflash),
+                )
                 return
             except NoLoadedModel:
                 if not self._is_local or restarts == MAX_RESTARTS:
@@ -210,7 +213,7 @@ class Answerer:
                 if not self._source.restarts or restarts == MAX_RESTARTS:
                     if not (reading and reading.replay.text):
                         raise
-                    yield Done("gone", reading.numbers(ours=self.ours), error)
+                    yield Done("gone", reading.numbers(is_localdflash=self.is_localdflash), error)
                     return
             if reading:
                 reading.begin_again()
@@ -242,7 +245,7 @@ class Answerer:
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """Return the number of prompt tokens of these messages; None if the server does not report it."""
         about = await self.ready()
-        if not self.ours:
+        if not self.is_localdflash:
             return None
         body = {"model": about.pair, "messages": wire_messages(messages, system), "count": True}
         body |= template_fields(settings)
@@ -357,12 +360,12 @@ def _make_events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> l
     return [*([AnswerRestart()] if anew else []), *(AnswerPiece(text, step) for text, step in told)]
 
 
-def wire_messages(messages: Sequence[Message], system: str, *, ours: bool = True) -> list[dict[str, str]]:
+def wire_messages(messages: Sequence[Message], system: str, *, is_localdflash: bool = True) -> list[dict[str, str]]:
     """Return the messages for the API; remote servers get no thoughts of earlier answers."""
     wire = [{"role": "system", "content": system}] if system else []
     for message in messages:
         text = prompt_text(message)
-        text = text if ours or message.role != "assistant" else split(text)[1]
+        text = text if is_localdflash or message.role != "assistant" else split(text)[1]
         wire.append({"role": message.role, "content": text})
     return wire
 

@@ -55,7 +55,7 @@ async def compare_drafting(
 ) -> Comparison:
     """Answer the last question with and without drafting, interleaved, with one seed; `say` receives the progress."""
     await answerer.ready()
-    if not answerer.ours:
+    if not answerer.is_localdflash:
         raise UsageError("another server answers here, which does not tell how: only the engine of localdflash does")
     last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
     if last is None:

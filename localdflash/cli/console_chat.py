@@ -143,7 +143,7 @@ def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, 
         try:
             runner.run(engine.ready())
             ignored = [name for name, none in NOT_IN_OPENAI.items() if getattr(settings, name) not in (None, none)]
-            if ignored and not engine.ours:
+            if ignored and not engine.is_localdflash:
                 say(f"The server has OpenAI's API only: {', '.join(ignored)} ignored.")
             talk = Talk(engine, chats, os.getcwd(), say, in_memory=False)
             talk.settings, talk.system = settings, system

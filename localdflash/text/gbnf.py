@@ -109,14 +109,14 @@ def _part(kind: str, part: str, names: dict[str, str]) -> str:
 
 
 def _class(found: list[re.Match[str]]) -> str:
-    """Return a character class; characters with a meaning in Lark's regular expressions only are escaped."""
+    """Return a character class; ASCII characters but letters and digits are escaped, for Lark's regular expressions."""
     negated = bool(found) and found[0][0] == "^"
     place = int(negated)
     plain = ""
     while place < len(found):
-        plain += _code(found[place])
+        plain += _escaped(found[place])
         if len(found) > place + 2 and found[place + 1][0] == "-":
-            plain += "-" + _code(found[place + 2])
+            plain += "-" + _escaped(found[place + 2])
             place += 2
         place += 1
     if not plain:
@@ -124,16 +124,16 @@ def _class(found: list[re.Match[str]]) -> str:
     return f"/[{'^' if negated else ''}{plain}]/"
 
 
-def _code(found: re.Match[str]) -> str:
+def _escaped(found: re.Match[str]) -> str:
     character = _character(found)
     return character if character.isalnum() or not character.isascii() else f"\\x{ord(character):02x}"
 
 
 def _character(found: re.Match[str]) -> str:
-    """Return the character for a character or an escape of GBNF."""
+    """Decode one GBNF character or escape sequence."""
     if digits := found[1] or found[2] or found[3]:
         character = chr(int(digits, 16))
-        character.encode()  # half of a surrogate pair is no character
+        character.encode()  # raises ValueError for a lone surrogate
         return character
     if found[0][0] != "\\":
         return found[0]

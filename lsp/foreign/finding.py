@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from localdflash.base.errors import EngineDisconnect, LocaldflashError, ModelError, UsageError
 from localdflash.lsp.engine_completer import RETRY_SECONDS, CompletionClient, CompletionSource, DaemonSource
-from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama, model_of
-from localdflash.lsp.foreign.ollama_server import Ollama
-from localdflash.lsp.foreign.openai_server import OpenAi
+from localdflash.lsp.foreign.llama_client import InfillLlama, RawLlama, model_of
+from localdflash.lsp.foreign.ollama_client import OllamaClient
+from localdflash.lsp.foreign.openai_client import OpenAiClient
 from localdflash.lsp.foreign.pieces import InfillServer
 from localdflash.lsp.foreign.remote_prompt import PieceVocabulary, PrefixSuffixBuilder, PromptBuilder
 from localdflash.lsp.lsp_settings import RemoteServer
@@ -187,8 +187,8 @@ async def _ollama(probe: ServerProbe, model: str) -> InfillServer | None:
         shown = await probe.ask("/api/show", {"model": name})
         if shown is None and model:
             raise ModelError(f"{probe.address.place} has no model {model}: run `ollama pull {model}` there")
-        if how := await _how_for_ollama(probe, name, shown or {}):
-            return Ollama(probe.address, name, how)
+        if prompt_builder := await _how_for_ollama(probe, name, shown or {}):
+            return OllamaClient(probe.address, name, prompt_builder)
     raise _cannot(probe, *known)
 
 
@@ -228,7 +228,9 @@ async def _openai_model(probe: ServerProbe, name: str) -> InfillServer | None:
     if form:
         answer = await _one_token(probe, name, {"prompt": "".join(form.markers)})
         if answer and _are_tokens(form, _prompt_tokens(answer)):
-            return OpenAi(probe.address, name, PromptBuilder(form, form.files or ()), logprobs=_tells_logprobs(answer))
+            return OpenAiClient(
+                probe.address, name, PromptBuilder(form, form.files or ()), logprobs=_tells_logprobs(answer)
+            )
     answer = await _one_token(probe, name, {"prompt": BEFORE, "suffix": AFTER})
     without = await _one_token(probe, name, {"prompt": BEFORE}) if answer else None
     if answer is None or without is None:
@@ -236,7 +238,7 @@ async def _openai_model(probe: ServerProbe, name: str) -> InfillServer | None:
     counts = _prompt_tokens(answer), _prompt_tokens(without)
     if None not in counts and counts[0] - counts[1] < MIN_SUFFIX_TOKENS:
         return None  # the suffix is ignored
-    return OpenAi(probe.address, name, PrefixSuffixBuilder(), logprobs=_tells_logprobs(answer))
+    return OpenAiClient(probe.address, name, PrefixSuffixBuilder(), logprobs=_tells_logprobs(answer))
 
 
 async def _one_token(probe: ServerProbe, name: str, prompt: Json) -> Json | None:

@@ -51,7 +51,7 @@ class InfillTask:
     max_tokens: int
     count: int
     min_probability: float  # 0: the user asked for it
-    draw: Sampling
+    sampling: Sampling
     lead: str = ""  # blanks at the end of the gap's middle that the file does not have, and every text begins with
 
     @classmethod
@@ -97,7 +97,7 @@ class InfillTask:
 
     def draws(self) -> list[Sampling]:
         """Return how to sample each requested text: the first as requested, others varied."""
-        first = self.draw
+        first = self.sampling
         hot = max(first.temperature, VARIED_TEMPERATURE)
         return [first, *(replace(first, temperature=hot, seed=first.seed + one) for one in range(1, self.count))]
 
@@ -129,14 +129,14 @@ class InfillServer(ABC):
         self.model, self._connection = model, connection
 
     @abstractmethod
-    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
+    def fill(self, task: InfillTask, sampling: Sampling) -> Reply:
         """Begin a text. Closing its pieces stops the server."""
 
     async def complete(self, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
         """Yield the events of all requested texts, one text after the other."""
-        place = InfillTask.of(body)
-        for index, draw in enumerate(place.draws()):
-            async with aclosing(_events(self.fill(place, draw), place, index)) as events:
+        task = InfillTask.of(body)
+        for index, sampling in enumerate(task.draws()):
+            async with aclosing(_events(self.fill(task, sampling), task, index)) as events:
                 async for event in events:
                     yield event
 
@@ -145,8 +145,8 @@ class InfillServer(ABC):
         self._connection.close()
 
 
-async def _events(reply: Reply, place: InfillTask, index: int) -> AsyncGenerator[Event]:
-    ending = place.ending(reply.word)
+async def _events(reply: Reply, task: InfillTask, index: int) -> AsyncGenerator[Event]:
+    ending = task.ending(reply.word)
     logprobs: list[float] = []
     tokens, finish, began = 0, "stop", time.monotonic()
     async with aclosing(reply.pieces) as pieces:

@@ -83,11 +83,11 @@ class PromptBuilder:
         own = "|".join(map(re.escape, (*form.markers, *form.stops, *(form.files or ()))))
         self._spelled = re.compile(rf"{own}|<\|\w+\|>|</?s>")
 
-    def parts(self, place: InfillTask, word: str = "") -> list[Part]:
+    def parts(self, task: InfillTask, word: str = "") -> list[Part]:
         """Return the prompt of a task, without the `word` at its cursor, which will be sampled."""
-        gap = place.gap.without(word)
+        gap = task.gap.without(word)
         most = min(MAX_PROMPT_TOKENS, self.form.max_prompt_tokens)
-        prompt = assemble(self._encoder, self.form, self._context, gap, place.others, place.max_tokens, word, most)
+        prompt = assemble(self._encoder, self.form, self._context, gap, task.others, task.max_tokens, word, most)
         return self._pieces.parts(prompt.ids)
 
     def broken(self, text: str) -> list[str]:
@@ -95,9 +95,9 @@ class PromptBuilder:
         cuts = [found.start() + 1 for found in self._spelled.finditer(text)]
         return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
-    def spelled(self, place: InfillTask) -> str:
+    def render(self, task: InfillTask) -> str:
         """Return the prompt of a task as one text. A marker in code gets a blank inside, which disarms it."""
-        parts = self.parts(place)
+        parts = self.parts(task)
         return "".join(part if isinstance(part, Marker) else " ".join(self.broken(part)) for part in parts)
 
 
@@ -107,10 +107,10 @@ class PrefixSuffixBuilder:
     def __init__(self, context: int = 0) -> None:
         self._prompts = PromptBuilder(PLAIN, context=context)
 
-    def of(self, place: InfillTask, word: str = "") -> tuple[str, str]:
+    def split(self, task: InfillTask, word: str = "") -> tuple[str, str]:
         """Return the text before the cursor, with other code first, and the text after it."""
         before, after, side = "", "", 0
-        for part in self._prompts.parts(place, word):
+        for part in self._prompts.parts(task, word):
             if isinstance(part, Marker):
                 side += part == PLAIN.suffix
                 side -= part == PLAIN.middle

@@ -23,7 +23,7 @@ def read(
     for delta in (ChunkDelta(reasoning_content="hm"), ChunkDelta(""), *(ChunkDelta("lo") for _ in seconds[1:])):
         answer.take(Chunk([ChunkChoice(delta)]))
     answer.take(Chunk([ChunkChoice(finish_reason="stop")], usage=usage, timings=timings))
-    return answer.numbers(ours=False)
+    return answer.numbers(is_localdflash=False)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ TALK = [Message("user", "a"), Message("assistant", "b"), *QUESTION, Message("ass
 class Timed:
     """An engine whose answers have these rates: plain ones, drafted ones."""
 
-    ours = True
+    is_localdflash = True
 
     def __init__(self, plain: list[float], drafted: list[float], texts: Sequence[str] = ()) -> None:
         self.rates = {False: plain, True: drafted}
@@ -76,7 +76,7 @@ def test_there_must_be_a_question() -> None:
 
 def test_another_server_cannot_compare() -> None:
     answerer = Timed([], [])
-    answerer.ours = False
+    answerer.is_localdflash = False
     with pytest.raises(UsageError, match="another server"):
         run(answerer)
 

@@ -97,7 +97,7 @@ class ModelActions(ChatAppBase):
     def _settings(self) -> Iterable[str]:
         """Yield each setting with its value; for unset settings, the resolved default."""
         talk, about = self.talk, self.talk.answerer.about
-        ours = about if about and talk.answerer.ours else None
+        ours = about if about and talk.answerer.is_localdflash else None
         resolved_settings = talk.settings.resolved(ours.sampling, ours.context) if ours else talk.settings
         for name, value in asdict(talk.settings).items():
             if value is None and name != "seed":

@@ -92,7 +92,7 @@ def means_gpu(name: str) -> bool:
 
 def missing_tools() -> str:
     """Return what Triton builds its launchers with and does not find, with a remedy; "" where nothing is missing."""
-    if sys.platform == "win32":  # triton-windows brings both
+    if os.name == "nt":  # triton-windows brings both
         return ""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "there is no C compiler for Triton: install gcc, or name one in the environment variable CC"

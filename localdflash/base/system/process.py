@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGINT, signal.SIGTERM)  # signals that end a process
 if sys.platform == "win32":
-    LEAVING = (signal.SIGTERM, signal.SIGBREAK)  # signals that end a program on a terminal
+    QUIT_SIGNALS = (signal.SIGTERM, signal.SIGBREAK)  # signals that end a program on a terminal
 else:
-    LEAVING = (signal.SIGTERM, signal.SIGHUP)
+    QUIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 _FAULTS = {  # Windows' exit codes of crashes, as signals
     0xC0000005: "SIGSEGV",

@@ -1,7 +1,8 @@
-"""Token healing: sample the end of the cursor's line again, so that the model spells it in its own tokens.
+"""Token healing: sample the unfinished word before the cursor again, so that the model tokenizes it its own way.
 
-`retu` may be two tokens and `return` one; models rarely saw what follows those two. The same holds for a word after a
-lone blank or full stop. So the unfinished word is removed from the prompt, and the answer must begin with it.
+`retu` may encode to two tokens although `return` is one; in training the model hardly saw those two followed by `rn`.
+A prompt that ends in a single space or full stop has the same problem, because tokens include it (` name`, `.name`).
+So the word is removed from the prompt, and the answer must begin with it.
 """
 
 import re
@@ -15,13 +16,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from localdflash.text.tokenizer import Tokenizer  # loads llama.cpp's library
 
-# As pre-tokenizers split: letters with one other character before them, signs with a blank, or a blank.
+# Like pre-tokenizers: letters after an optional non-letter, punctuation after an optional space, or one space.
 _WORD = re.compile(r"(?:[^\r\n\w]|_)?[^\W\d_]+\Z| ?[^\w\s]+\Z|(?<=\S) \Z")
 MAX_WORD_CHARS = 32
 
 
 def unfinished_word(line: str) -> str:
-    """Return the word, signs or blank at the end of a line, without the line's indentation; "" after a digit."""
+    """Return the word, punctuation or space that ends a line, without indentation; "" after a digit or underscore."""
     found = _WORD.search(line, max(len(line) - MAX_WORD_CHARS, 0))
     if not found:
         return ""
@@ -37,10 +38,10 @@ class Spellings:
         spelled = sorted((piece, token) for piece, token in pieces if piece)
         self._pieces = [piece for piece, _ in spelled]
         self._tokens = np.array([token for _, token in spelled], np.int64)
-        self.of = {token: piece for piece, token in spelled}
+        self.piece_of = {token: piece for piece, token in spelled}
 
-    def beginning(self, wanted: bytes) -> NDArray[np.bool_]:
-        """Return a mask of the tokens [V] that begin with these bytes, or that these bytes begin with."""
+    def compatible_mask(self, wanted: bytes) -> NDArray[np.bool_]:
+        """Return a mask [V] of the tokens that start with these bytes or are a prefix of them."""
         mask = np.zeros(self.size, np.bool_)
         for length in range(1, len(wanted) + 1):
             end = wanted + b"\xff" * 64 if length == len(wanted) else wanted[:length] + b"\0"
@@ -49,7 +50,7 @@ class Spellings:
 
 
 class Healing:
-    """`Constraint`: the answer begins with a word."""
+    """`Constraint` that makes the answer begin with the word removed from the prompt."""
 
     renormalizes = True
 
@@ -63,11 +64,11 @@ class Healing:
 
     def mask(self) -> NDArray[np.bool_] | None:
         """See `Constraint`."""
-        return self._spellings.beginning(self._wanted) if self._wanted else None
+        return self._spellings.compatible_mask(self._wanted) if self._wanted else None
 
     def advance(self, token: int) -> None:
         """See `Constraint`."""
-        self._wanted = self._wanted[len(self._spellings.of.get(token, b"")) :]
+        self._wanted = self._wanted[len(self._spellings.piece_of.get(token, b"")) :]
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`."""
@@ -75,12 +76,12 @@ class Healing:
         for number, token in enumerate(tokens):
             if not wanted:
                 break
-            piece = self._spellings.of.get(token, b"")
+            piece = self._spellings.piece_of.get(token, b"")
             if not piece or not (piece.startswith(wanted) or wanted.startswith(piece)):
                 return number
             wanted = wanted[len(piece) :]
         return len(tokens)
 
     def forced_tokens(self) -> Sequence[int]:
-        """See `Constraint`. None: the model chooses how to spell the word."""
+        """See `Constraint`. Always empty: the model chooses the tokens of the word."""
         return ()

@@ -15,7 +15,7 @@ from localdflash.lab.bench.sandbox import run
 @pytest.fixture(scope="module")
 def shut() -> dict[str, str]:
     """Protections that this machine has."""
-    return run("").shut
+    return run("").restrictions
 
 
 def outcome(program: str, **limits: Any) -> str:

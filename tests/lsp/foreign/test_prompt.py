@@ -44,5 +44,5 @@ def test_the_prompt_is_the_one_that_our_own_engine_computes() -> None:
 @given(code, code, code)
 def test_a_prompt_as_text_has_each_marker_once_whatever_the_code_spells(before: str, typed: str, after: str) -> None:
     prompts = PromptBuilder(QWEN_FORM, QWEN_FORM.files or ())
-    spelled = prompts.spelled(place(prefix=before + "\n", middle=typed, suffix=after, context=[]))
+    spelled = prompts.render(place(prefix=before + "\n", middle=typed, suffix=after, context=[]))
     assert re.findall(r"<\|\w+\|>", spelled) == ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]

@@ -8,10 +8,10 @@ import pytest
 from localdflash.base.errors import EngineDisconnect, LocaldflashError, UsageError
 from localdflash.lsp.engine_completer import DaemonSource
 from localdflash.lsp.foreign import finding as module
-from localdflash.lsp.foreign import llama_server as llama_module
+from localdflash.lsp.foreign import llama_client as llama_module
 from localdflash.lsp.foreign.finding import RemoteCompleter, find_server
-from localdflash.lsp.foreign.llama_server import InfillLlama, RawLlama
-from localdflash.lsp.foreign.ollama_server import Ollama
+from localdflash.lsp.foreign.llama_client import InfillLlama, RawLlama
+from localdflash.lsp.foreign.ollama_client import OllamaClient
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.server.address import Address
@@ -81,9 +81,9 @@ async def test_ollama_answers_with_the_first_model_that_can(
     models: dict[str, Any], loaded: list[str], model: str, expected: str, how: type
 ) -> None:
     server = await found(ollama(models=models, loaded=loaded), model)
-    assert isinstance(server, Ollama)
+    assert isinstance(server, OllamaClient)
     assert server.model == expected
-    assert type(server._how) is how
+    assert type(server._prompt_builder) is how
 
 
 @pytest.mark.parametrize(("counted", "fits"), [(3, True), (4, True), (21, False)])
@@ -94,7 +94,7 @@ async def test_a_model_of_ollama_without_a_template_is_tried_with_the_markers_of
         models={"hf.co/x/Qwen2.5-Coder-GGUF": CHAT}, generate=Said({"response": "", "prompt_eval_count": counted})
     )
     if fits:
-        assert type((await found(answers))._how) is PromptBuilder
+        assert type((await found(answers))._prompt_builder) is PromptBuilder
     else:
         assert CANNOT in str(await refused(answers))
 

@@ -9,7 +9,7 @@ import pytest
 from localdflash.base.errors import LocaldflashError
 from localdflash.lsp.engine_completer import CompletionSource
 from localdflash.lsp.foreign.finding import find_server
-from localdflash.lsp.foreign.llama_server import Probability, begins_with, logprob_of
+from localdflash.lsp.foreign.llama_client import Probability, begins_with, logprob_of
 from tests.lsp.foreign.made_up import (
     BODY,
     QWEN,

@@ -48,11 +48,11 @@ class _LlamaConnection(InfillServer):
         self._ends, self._address = ends, address
         self._known = time.monotonic()  # when the model was still the same
 
-    def _reply(self, target: str, body: Mapping[str, object], place: InfillTask, draw: Sampling, word: str) -> Reply:
+    def _reply(self, target: str, body: Mapping[str, object], task: InfillTask, sampling: Sampling, word: str) -> Reply:
         asked = {
-            "n_predict": place.max_tokens,
+            "n_predict": task.max_tokens,
             **NEUTRAL,
-            **with_penalty(draw),
+            **with_penalty(sampling),
             "n_probs": TOP_LOGPROBS if word else 1,
             "cache_prompt": True,
             "stream": True,
@@ -99,15 +99,15 @@ class RawLlama(_LlamaConnection):
         super().__init__(address, model, frozenset(ids[one] for one in (*form.markers, *form.stops) if one in ids))
         self._prompts, self._ids = prompts, ids
 
-    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
+    def fill(self, task: InfillTask, sampling: Sampling) -> Reply:
         """See `InfillServer`."""
-        word = unfinished_word(place.line)
-        body = {"prompt": self._prompt(place, word), "stop": list(self._prompts.form.stop_strings)}
-        return self._reply("/completion", body, place, draw, word)
+        word = unfinished_word(task.line)
+        body = {"prompt": self._prompt(task, word), "stop": list(self._prompts.form.stop_strings)}
+        return self._reply("/completion", body, task, sampling, word)
 
-    def _prompt(self, place: InfillTask, word: str) -> list[str | int]:
+    def _prompt(self, task: InfillTask, word: str) -> list[str | int]:
         """Return strings and ids. The first is always a string, because the server puts BOS before a string."""
-        first, *others = self._prompts.parts(place, word)
+        first, *others = self._prompts.parts(task, word)
         mixed: list[str | int] = [str(first)] if isinstance(first, Marker) else [*self._prompts.broken(first)]
         for part in others:
             mixed += [self._ids[part]] if isinstance(part, Marker) else self._prompts.broken(part)
@@ -121,12 +121,12 @@ class InfillLlama(_LlamaConnection):
         super().__init__(address, model)
         self._sides = PrefixSuffixBuilder(context)
 
-    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
+    def fill(self, task: InfillTask, sampling: Sampling) -> Reply:
         """See `InfillServer`."""
-        word = unfinished_word(place.line)
-        before, after = self._sides.of(place, word)
+        word = unfinished_word(task.line)
+        before, after = self._sides.split(task, word)
         body = {"input_prefix": before, "input_suffix": after, "input_extra": []}
-        return self._reply("/infill", body, place, draw, word)
+        return self._reply("/infill", body, task, sampling, word)
 
 
 def model_of(props: Mapping[str, Any]) -> str:
@@ -135,9 +135,9 @@ def model_of(props: Mapping[str, Any]) -> str:
     return PureWindowsPath(PurePosixPath(told).name).name.removesuffix(".gguf")
 
 
-def with_penalty(draw: Sampling) -> dict[str, object]:
+def with_penalty(sampling: Sampling) -> dict[str, object]:
     """Return the sampling fields with llama.cpp's names."""
-    fields = draw.fields()
+    fields = sampling.fields()
     return {"repeat_penalty" if name == "repetition_penalty" else name: value for name, value in fields.items()}
 
 
