@@ -1,4 +1,4 @@
-"""`models pull` and `models rm`, against a hub on loopback that serves the tiny pair."""
+"""`models pull` and `models rm` against a hub on loopback: pairs, models in parts, found drafters, large downloads."""
 
 import io
 import json
@@ -6,12 +6,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gguf
 import pytest
 
 from localdflash.models.registry.pair_entry import models_folder
 from tests.cli.conftest import Done
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 from tests.support.registry_entries import WAITING, register
+from tests.support.split_files import shard, split_file
 
 ENTRY = """\
 schema = 1
@@ -29,9 +31,11 @@ file = "target.gguf"
 kind = "dflash"
 repository = "o/d"
 file = "model.safetensors"
+trained_for = "o/tiny"
 """
 SECOND = ENTRY.removeprefix("schema = 1\n").replace('"mine"', '"second"').replace("target.gguf", "second.gguf")
 OTHER_TARGET = "hf:o/t/other.gguf"
+PARTS = [f"o/parts/Q8_0/tiny-Q8_0-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
 
 
 @pytest.fixture
@@ -148,3 +152,126 @@ def test_rm_refuses_files_that_were_not_downloaded(hub: FakeHub, fails: Callable
     for spec in ("embedded", tiny_pair / "target.gguf"):
         assert "was not downloaded by localdflash" in fails(3, "models", "rm", spec, "--yes")
     assert (tiny_pair / "target.gguf").exists()
+
+
+# Models in parts, drafters found by the base model, large downloads
+
+
+def based_on_tiny(source: Path, folder: Path) -> bytes:
+    """Return the target with o/tiny as the base model in its metadata."""
+    first = split_file(source, folder, "based", 1)
+    reader, path = gguf.GGUFReader(first), folder / "based.gguf"
+    writer = gguf.GGUFWriter(path, "qwen3")
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "split.", "general.architecture")):
+            kind, *inner = field.types
+            writer.add_key_value(key, field.contents(), kind, inner[0] if inner else None)
+    writer.add_base_model_count(1)
+    writer.add_base_model_repo_url(0, "https://huggingface.co/o/tiny")
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def parts_hub(hub: FakeHub, tiny_pair: Path, tmp_path: Path) -> FakeHub:
+    """Serve the tiny target in parts too, and a model that names o/tiny as its base."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    split_file(tiny_pair / "target.gguf", folder, "tiny-Q8_0", 3)
+    hub.files |= {name: File((folder / Path(name).name).read_bytes()) for name in PARTS}
+    based = File(based_on_tiny(tiny_pair / "target.gguf", tmp_path))
+    hub.files |= {f"me/mine-GGUF/mine.i1-{name}.gguf": based for name in ("Q4_K_M", "Q6_K")}
+    return hub
+
+
+def test_a_model_in_parts_is_pulled_listed_planned_run_and_removed(
+    parts_hub: FakeHub, run: Callable[..., Done], tmp_path: Path
+) -> None:
+    planned = run("models", "plan", "hf:o/parts:Q8_0", "--backend", "cpu", "--ctx", "256")
+    assert planned.code == 0, planned
+    assert visible() == []
+    pulled = run("models", "pull", "hf:o/parts:Q8_0")
+    assert (pulled.code, pulled.out.count("fetched and verified")) == (0, 3), pulled
+    assert visible() == PARTS
+    parts_hub.requests.clear()
+    assert run("models", "pull", "hf:o/parts").out.count("already here, verified") == 3
+    for spec in ("hf:o/parts", "hf:o/parts:Q8_0", f"hf:{PARTS[1]}"):
+        again = run("models", "plan", spec, "--backend", "cpu", "--ctx", "256")
+        assert again.out.splitlines()[1:3] == planned.out.splitlines()[1:3], "the stand-ins say what the files do"
+    listed = run("models", "list").out
+    assert listed.count("hf:o/parts/") == 1, "the parts are one model"
+    code = tmp_path / "app.py"
+    code.write_text("def f():\n    ")
+    how = ("--threads", "1", "--max-tokens", "4", "--no-daemon", "--backend", "cpu")
+    answer = run("complete", f"{code}:2:5", "--pair", "hf:o/parts:Q8_0", *how)
+    assert answer.code == 0, answer
+    assert parts_hub.requests == []
+    run("models", "rm", "hf:o/parts:Q8_0", "--yes")
+    assert visible() == []
+
+
+def test_a_local_file_gets_the_drafter_of_its_base_model(
+    parts_hub: FakeHub, run: Callable[..., Done], tmp_path: Path
+) -> None:
+    path = tmp_path / "anything.gguf"
+    path.write_bytes(parts_hub.files["me/mine-GGUF/mine.i1-Q4_K_M.gguf"].data)
+    before = run("models", "show", str(path)).out
+    assert f"`localdflash models pull {path}` fetches o/d/model.safetensors" in before
+    assert "base model o/tiny" in before
+    assert parts_hub.requests == [], "a local file causes no requests"
+    assert run("models", "pull", str(path)).code == 0
+    assert visible() == PULLED[:2]
+    shown = json.loads(run("models", "show", str(path), "--json").out)
+    assert (shown["drafter"]["repository"], shown["missing"]) == ("o/d", [])
+
+
+@pytest.mark.parametrize(("answer", "there"), [("y\n", PARTS), ("n\n", []), ("", [])])
+def test_a_large_download_needs_a_yes(
+    answer: str, there: list[str], parts_hub: FakeHub, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localdflash.cli.pull.ASK_BYTES", 1000)
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: bool(answer))
+    monkeypatch.setattr("sys.stdin", terminal)
+    done = run("models", "pull", "hf:o/parts:Q8_0")
+    assert visible() == there
+    assert bool(answer) or (done.code == 2 and "add --yes" in done.err)
+
+
+def test_a_found_drafter_that_does_not_fit_is_left_out(parts_hub: FakeHub, run: Callable[..., Done]) -> None:
+    config = json.loads(parts_hub.files["o/d/config.json"].data)
+    config["vocab_size"] += 1  # as where a fine-tune has more tokens
+    parts_hub.files["o/d/config.json"] = File(json.dumps(config).encode(), large=False)
+    done = run("models", "pull", "hf:me/mine-GGUF:Q6_K")
+    assert done.code == 0, done
+    assert "without that drafter" in done.err
+    assert "does not fit" in run("models", "show", "hf:me/mine-GGUF:Q6_K").out
+    assert json.loads(run("models", "show", "hf:me/mine-GGUF:Q6_K", "--json").out)["drafter"] is None
+
+
+def test_a_drafter_in_parts_comes_from_its_repository_or_a_folder(
+    parts_hub: FakeHub, run: Callable[..., Done], tiny_pair: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    first = shard(tiny_pair / "drafter.safetensors", folder, 2)
+    parts_hub.files |= {f"o/split/{file.name}": File(file.read_bytes()) for file in folder.iterdir()}
+    parts_hub.files["o/split/config.json"] = File((tiny_pair / "config.json").read_bytes(), large=False)
+    names = [f"o/split/model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    pulled = run("models", "pull", "hf:o/parts:Q8_0", "--drafter", "hf:o/split")
+    assert (pulled.code, pulled.out.count("fetched and verified")) == (0, 6), pulled
+    assert visible() == [*PARTS, "o/split/config.json", *names]
+    parts_hub.requests.clear()
+    assert run("models", "pull", "hf:o/parts:Q8_0", "--drafter", "hf:o/split").code == 0
+    assert not [path for _, path, _ in parts_hub.requests if "/api/models/" in path], "local files name the drafter's"
+    assert names[0] in run("models", "show", "hf:o/parts:Q8_0").out
+    assert run("models", "rm", "hf:o/parts:Q8_0", "--yes").code == 0
+    assert visible() == []
+    (folder / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
+    assert run("models", "pull", "hf:o/parts:Q8_0", "--drafter", str(folder)).code == 0
+    assert str(first) in run("models", "show", "hf:o/parts:Q8_0").out

@@ -1,4 +1,4 @@
-"""Whether a pair fills in code is known from its header alone, and agrees with what its vocabulary says once loaded."""
+"""FIM support of a pair: the header alone agrees with the loaded vocabulary."""
 
 from pathlib import Path
 

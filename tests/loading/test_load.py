@@ -19,7 +19,6 @@ from localdflash.models.load_options import Options
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import DRAFTER, PROGRAM, SCRATCH, total
-from localdflash.models.weights import gguf
 from tests.support.cards import CardGpu
 
 LOAD = (
@@ -114,18 +113,6 @@ class TestCpu:
         assert "install a C++ compiler" in without_cpu_engine
         with LoadedPair(Options(threads=1)) as loaded:
             assert (loaded.backend, loaded.notice) == ("llama.cpp", "")
-
-    @pytest.mark.usefixtures("cpu_engine")
-    def test_each_file_is_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        read, parse = list[Path](), gguf.parse_header
-
-        def parsed(stream: Any, size: int, path: Path) -> gguf.GGUFHeader:
-            read.append(path)
-            return parse(stream, size, path)
-
-        monkeypatch.setattr(gguf, "parse_header", parsed)
-        LoadedPair(Options(device="cpu", threads=1)).close()
-        assert len(read) == len(set(read)) <= 2
 
 
 def test_each_form_of_a_drafter_on_a_gpu_has_its_own_identity(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ PROSE = "Somebody walked through the snow for an hour, and then it was dark. "
 
 
 def kept_of(text: str, sizes: Sequence[int] = (10**6,)) -> str:
-    """What is left of a text that comes in pieces of these sizes, again and again."""
+    """Return the text that is shown when `text` arrives in pieces of these sizes, repeated."""
     ending, kept, at, number = Repetition(), "", 0, 0
     while at < len(text):
         size = sizes[number % len(sizes)]

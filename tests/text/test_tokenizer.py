@@ -72,15 +72,6 @@ def test_split_markers_agrees_with_llama_cpp(tokenizer: Tokenizer, llama_ids: Ca
     assert ids == llama_ids(text)
 
 
-@pytest.mark.parametrize("spelling", ["<|nowhere|>", "", "<|im_end|><|im_end|>"])
-def test_a_marker_that_is_no_single_token(tokenizer: Tokenizer, spelling: str) -> None:
-    assert not tokenizer.has_special(spelling)
-    with pytest.raises(ModelError) as caught:
-        tokenizer.special(spelling)
-    assert repr(spelling) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_an_end_token_typed_as_text_still_ends(make_vocabulary: Callable[..., Path]) -> None:
     tokenizer = Tokenizer.load(make_vocabulary({"plain end": 1}))
     assert tokenizer.ends == {tokenizer.vocab_size - 1}
@@ -117,13 +108,3 @@ def test_bos(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
     assert tokenizer.bos() is None
     assert sentencepiece.bos() == sentencepiece.special("<s>")
     assert sentencepiece.template_tokens() == {"bos_token": "<s>", "eos_token": "</s>"}
-
-
-def test_files_that_are_no_vocabulary(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "bad.gguf"
-    path.write_bytes(b"GGUF" + bytes(60))
-    for bad in (path, tmp_path / "missing.gguf"):
-        with pytest.raises(ModelError) as caught:
-            Tokenizer.load(bad)
-        assert "\n" not in str(caught.value)
-    assert capfd.readouterr() == ("", "")

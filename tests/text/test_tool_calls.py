@@ -37,7 +37,7 @@ def reader_of(tokenizer: Tokenizer) -> CallReader:
 
 
 def read(reader: CallReader, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    """What was said, and each call with the text of its arguments."""
+    """Return the text, and each call with its arguments as text."""
     said, calls = "", list[tuple[str, str]]()
     for more, deltas in [*(reader.push(piece) for piece in pieces), reader.finish()]:
         said += more

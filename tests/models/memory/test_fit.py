@@ -1,4 +1,4 @@
-"""What is given up when memory is short, in which order, and what is said."""
+"""Drafter and context when memory is short: the order of reductions and the messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ def on_cpu(path: Path, target: Path, stack: ExitStack) -> Drafter:
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """What is closed after a test."""
+    """Close the opened models after a test."""
     with ExitStack() as opened:
         yield opened
 

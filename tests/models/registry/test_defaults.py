@@ -1,4 +1,4 @@
-"""Which pair answers where no command line says so."""
+"""Default pairs of the chat and of completions."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from localdflash.models.registry.registry import load_registry
 
 @pytest.fixture
 def here(home: Path) -> None:
-    """A file in the place of the chat's."""
+    """Put a file in the place of the chat pair's target."""
     put(CHAT)
 
 
@@ -23,12 +23,12 @@ def put(pair: str) -> None:
 
 
 def worth() -> list[str]:
-    """What is worth pulling."""
+    """Return the ids of the pairs that are worth pulling."""
     return [found.id for found in worth_pulling(load_config())]
 
 
 def pairs(text: str = "") -> tuple[str, str]:
-    """Those of the chat and of completions with these settings."""
+    """Return the chat pair and the completion pair with these settings."""
     config_file().parent.mkdir(parents=True, exist_ok=True)
     config_file().write_text(text)
     return chat_pair(load_config()), completion_pair(load_config())

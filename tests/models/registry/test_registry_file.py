@@ -106,17 +106,6 @@ def test_bad_entries_are_refused_with_their_line(replacements: tuple[str, ...], 
     assert "\n" not in said
 
 
-def test_the_base_of_the_bad_entries_is_good(user_file: Path) -> None:
-    user_file.write_text(VALID)
-    pair = load_registry().pair("mine")
-    assert (pair.memory_gb, pair.context, pair.layers, pair.notes) == (2.5, 4096, 36, ("one", "two"))
-    assert (pair.target.repository, pair.target.quantization, pair.target.sha256) == ("owner/name-GGUF", "Q4_K_M", HASH)
-    assert pair.drafter
-    assert (pair.drafter.kind, pair.drafter.format, pair.drafter.taps) == ("dflash", "safetensors", (1, 9, 17))
-    assert pair.origin == user_file
-    assert (pair.target.revision, pair.target.size) == (None, None)
-
-
 def test_a_target_that_is_made_here_is_read(user_file: Path) -> None:
     user_file.write_text(VALID.replace(TARGET, ADAPTED))
     pairs = load_registry().pairs

@@ -44,14 +44,5 @@ def test_the_registry_claims_what_tests_run() -> None:
         assert set(pair.backends) <= {*pair.ran, *pair.by_parts}, pair.id
 
 
-def test_facts_come_from_what_was_read() -> None:
-    for pair in PAIRS.values():
-        drafter = pair.drafter
-        if drafter and drafter.repository:
-            assert (drafter.block_size is not None) == (drafter.taps is not None) == ("config" in pair.read), pair.id
-        else:
-            assert "target" in pair.read, pair.id
-
-
 def test_the_page_has_the_table_of_the_registry() -> None:
     assert PAGE.read_text(encoding="utf-8") == page_with(table()), "run `python -m tests.support.what_ran`"

@@ -1,4 +1,4 @@
-"""What a file is as a drafter, by its header; what does not belong together."""
+"""Kind of a drafter by its header; targets and drafters that do not fit together."""
 
 from collections.abc import Sequence
 from pathlib import Path

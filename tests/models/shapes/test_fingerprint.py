@@ -1,4 +1,4 @@
-"""Which target a drafter was trained for: what changes the digest, what does not, and what the user is told."""
+"""Digest of the target that a drafter was trained for, and the warning for another target."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ def target(tmp_path: Path) -> GGUFHeader:
 
 
 def changed(target: GGUFHeader, path: Path, tensor: str = "", at: int = 0) -> GGUFHeader:
-    """The same model with other metadata and another alignment; a byte of one tensor may be another."""
+    """Return the model with other metadata and alignment; flip a bit of `tensor`."""
     reader, writer = gguf.GGUFReader(target.path), gguf.GGUFWriter(path, "qwen3")
     writer.add_custom_alignment(256)
     writer.add_chat_template("{{ 'mended' }}")
@@ -62,6 +62,3 @@ def test_one_line_for_another_quantization(target: GGUFHeader, tmp_path: Path) -
         " other.gguf is qwen3, 3 blocks of 128, Q4_0, so it may get fewer:"
         " `localdflash train drafter --pair` makes one for it"
     )
-
-
-# Where it is said

@@ -2,9 +2,6 @@
 
 import ctypes
 import os
-import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,23 +81,6 @@ def test_table_of_types_equals_ggml(ggml: ctypes.CDLL) -> None:
     assert {code: (kind.name.lower(), kind.block_weights, kind.block_bytes) for code, kind in BY_CODE.items()} == stored
 
 
-class TestRequire:
-    @pytest.mark.parametrize(
-        ("key", "kind", "message"),
-        [
-            ("qwen3.context_length", int, "metadata key qwen3.context_length is missing"),
-            ("qwen3.large", str, "qwen3.large is int, not str"),
-            ("yes", int, "yes is bool, not int"),
-            ("general.architecture", int, "general.architecture is str, not int"),
-        ],
-    )
-    def test_error_names_the_key(self, small_gguf: Path, key: str, kind: type, message: str) -> None:
-        with pytest.raises(ModelError, match=message) as error:
-            read_header(small_gguf).require(key, kind)
-        assert str(small_gguf) in str(error.value)
-        assert read_header(small_gguf).require("yes", bool) is True
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -160,31 +140,3 @@ class TestTensors:
         path.unlink()
         with pytest.raises(ModelError, match="cannot open"):
             load_tensor(header, "cube")
-
-
-LARGE = """
-import resource, sys, time
-from pathlib import Path
-from localdflash.models.weights.gguf import read_header
-resource.setrlimit(resource.RLIMIT_AS, (200_000_000, 200_000_000))
-start = time.process_time()
-header = read_header(Path(sys.argv[1]))
-seconds = time.process_time() - start
-assert header.metadata["tokenizer.ggml.tokens"][249_999] == "token249999"
-assert header.metadata["tokenizer.ggml.scores"][249_999] == 249_999.0
-assert "torch" not in sys.modules and "numpy" not in sys.modules
-assert seconds < 1, seconds
-"""
-
-
-def test_large_vocabulary_is_quick_and_small(tmp_path: Path) -> None:
-    def array(key: bytes, kind: int, payload: bytes) -> bytes:
-        return struct.pack("<Q", len(key)) + key + struct.pack("<IIQ", 9, kind, 250_000) + payload
-
-    names = [f"token{index}".encode() for index in range(250_000)]
-    tokens = array(b"tokenizer.ggml.tokens", 8, b"".join(struct.pack("<Q", len(name)) + name for name in names))
-    scores = array(b"tokenizer.ggml.scores", 6, np.arange(250_000, dtype="<f4").tobytes())
-    path = tmp_path / "large.gguf"
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + tokens + scores)
-    run = subprocess.run([sys.executable, "-c", LARGE, path], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr

@@ -20,13 +20,6 @@ def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return case_of("llama").write(tmp_path_factory.mktemp("whole") / "whole.gguf")
 
 
-def test_names() -> None:
-    names = ("a/m-00001-of-00003.gguf", "a/m-00002-of-00003.gguf", "a/m-00003-of-00003.gguf")
-    assert all(split.names_of(name) == names for name in names)
-    assert split.first_of(names[2]) == names[0]
-    assert split.number_of(names[1]) == (2, 3)
-
-
 @pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00001.gguf", "m-00001-of-00003.bin", "m-00001-of-99999.gguf"])
 def test_other_names_are_of_one_file(name: str) -> None:
     assert split.names_of(name) == (name,)
