@@ -1,8 +1,6 @@
-"""Grammars of all languages, and the language of a file by its extension or its editor's name for it."""
+"""Grammars of all languages."""
 
-import pytest
-
-from localdflash.text.syntax import language_of, parse
+from localdflash.text.syntax import parse
 
 LINES = {
     "c": "int add(int a, int b) { return a + b; }",
@@ -26,18 +24,3 @@ def test_every_grammar_parses_a_line_of_its_language() -> None:
         assert (tree.root_node.has_error, wrong.root_node.has_error) == (False, True), language
     assert parse("cobol", "ADD 1 TO X") is None
     assert parse("python", "x = '\ud800'")
-
-
-@pytest.mark.parametrize(
-    ("path", "editors_name", "language"),
-    [
-        ("a.py", "", "python"),
-        ("a.h", "cpp", "cpp"),
-        ("a.h", "", "c"),
-        ("a", "typescriptreact", "tsx"),
-        ("a.jsx", "javascriptreact", "javascript"),
-        ("a", "", ""),
-    ],
-)
-def test_the_language_of_a_file(path: str, editors_name: str, language: str) -> None:
-    assert language_of(path, editors_name) == language

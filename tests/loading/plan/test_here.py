@@ -82,13 +82,6 @@ def test_the_speed_is_bandwidth_over_the_bytes_that_a_token_reads(tiny_pair: Pat
         assert here(pair).tokens_per_second == (expected and pytest.approx(expected))
 
 
-def test_pairs_that_no_test_has_run_are_untried() -> None:
-    untried = replace(entry("gemma-4-31b"), ran=())
-    assert here(untried).untried
-    assert not here(entry("qwen3.5-9b")).untried
-    assert not here(replace(untried, origin=Path("/home/me/models.toml"))).untried  # a user's own entry
-
-
 EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded" / "target.gguf"
 
 

@@ -9,14 +9,12 @@ from localdflash.base.errors import ModelError
 from localdflash.loading.plan import planner as remote
 from localdflash.models.registry import remote_head
 from localdflash.models.registry.hub import Unreachable
-from localdflash.models.registry.pair_entry import DrafterSource, FileSource
-from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.registry.pair_entry import FileSource
 from localdflash.models.weights.gguf import read_header
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 
 NAME = "owner/name/target.gguf"
 TARGET = FileSource("owner/name", "target.gguf")
-DRAFTER = DrafterSource("owner/drafter", "model.safetensors")
 
 
 @pytest.fixture
@@ -61,13 +59,3 @@ def test_a_hub_without_ranges_is_not_downloaded_from(hub: FakeHub, target: bytes
     hub.files[NAME] = File(target + bytes(8 << 20), large=False)
     with pytest.raises(Unreachable, match="does not serve parts of files"):
         remote.stand_in(TARGET, tmp_path)
-
-
-@pytest.mark.parametrize("large", [False, True])
-def test_of_safetensors_only_the_configuration_is_fetched(
-    hub: FakeHub, tiny_pair: Path, large: bool, tmp_path: Path
-) -> None:
-    hub.files["owner/drafter/config.json"] = File((tiny_pair / "config.json").read_bytes(), large)
-    made = remote.drafter_stand_in(DRAFTER, tmp_path)
-    assert config_of_file(made) == config_of_file(tiny_pair / "drafter.safetensors")
-    assert made.name == "model.safetensors"

@@ -1,5 +1,3 @@
-import mmap
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,14 +39,3 @@ def test_files_in_use_are_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert free.system_budget().free == 3800
     monkeypatch.setattr(free, "mapped", lambda: 9000)
     assert free.system_budget().free == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="psutil tells it on Linux alone")
-def test_a_mapped_file_counts_once_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    size, path = 64 << 20, tmp_path / "weights"
-    path.write_bytes(bytes(size))
-    before = free.mapped()
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as weights:
-        assert sum(weights[:: mmap.PAGESIZE]) == 0
-        assert free.mapped() - before == pytest.approx(size, rel=0.1)

@@ -60,16 +60,6 @@ def remote() -> hub.Remote:
     return hub.Remote("o/n", "x.gguf", COMMIT, SHA256, len(DATA))
 
 
-def test_transfer_goes_on_where_it_stopped(server: FakeHub, tmp_path: Path) -> None:
-    partial = tmp_path / "p"
-    partial.write_bytes(DATA[:1000])
-    seen: list[tuple[int, int]] = []
-    hub.transfer(remote(), partial, lambda done, total: seen.append((done, total)))
-    assert partial.read_bytes() == DATA
-    assert server.downloads("o/n/x.gguf") == ["bytes=1000-"]
-    assert (seen[0], seen[-1]) == ((1000, len(DATA)), (len(DATA), len(DATA)))
-
-
 def test_a_connection_that_drops_is_taken_up_again(server: FakeHub, tmp_path: Path) -> None:
     server.files["o/n/x.gguf"].stop_after = 100_000
     hub.transfer(remote(), tmp_path / "p", nothing)

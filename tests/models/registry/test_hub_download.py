@@ -173,14 +173,3 @@ def test_too_little_space_is_said_before_the_first_byte(
     with job.partial.open("wb") as stream:
         stream.truncate(4 * 10**9)  # a hole: what is there already is not needed again
     download.check_space(job.bytes_needed(), tmp_path / "models")
-
-
-# Records
-
-
-def test_a_verified_file_of_another_size_is_not_loaded(server: FakeHub, path: Path) -> None:
-    fetch(plan(wanted(path)), RecordedReport())
-    records.check(path)
-    path.write_bytes(DATA[:-1])
-    with pytest.raises(ModelError, match=f"has {len(DATA) - 1} bytes, but {len(DATA)} were verified"):
-        records.check(path)

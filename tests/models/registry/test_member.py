@@ -41,7 +41,7 @@ def want(wheel: Path, tmp_path: Path) -> WantedMember:
 
 @pytest.fixture
 def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs pip fails."""
+    """Fail a test that runs pip."""
 
     def run(*_: object) -> None:
         pytest.fail("pip was run")

@@ -117,27 +117,13 @@ def test_a_path_that_is_no_model(spec: str) -> None:
         load_registry().resolve(spec)
 
 
-# Names of the hub
-
-
-@pytest.mark.parametrize("spec", ["hf:o/d/d.gguf", "hf:o/d@v1/sub/model.safetensors"])
-def test_a_drafter_of_the_hub_is_given(spec: str, mine: Registry) -> None:
-    drafter = mine.resolve("mine", spec).drafter
-    assert drafter
-    assert (drafter.repository, drafter.path.name) == ("o/d", spec.rpartition("/")[2])
-    assert drafter.revision == ("v1" if "@" in spec else None)
-    config = drafter.config
-    assert (config.file if config else None) == ("sub/config.json" if "@" in spec else None)
-    assert mine.resolve("mine").drafter != drafter
-
-
 # Verified files
 
 
-def record(file: Path, drafter: str | None = None) -> None:
+def record(file: Path) -> None:
     stat = file.stat()
     place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    records.write(file, records.FileRecord("o/n", "0" * 40, "main", HASH, *place, drafter))
+    records.write(file, records.FileRecord("o/n", "0" * 40, "main", HASH, *place))
 
 
 def test_a_file_that_shrank_since_it_was_verified_is_not_loaded(mine: Registry) -> None:
@@ -150,15 +136,3 @@ def test_a_file_that_shrank_since_it_was_verified_is_not_loaded(mine: Registry) 
         with pytest.raises(ModelError, match="has 3 bytes, but 4 were verified"):
             local_files(pair)
         source.path.write_bytes(b"GGUF")
-
-
-def test_targets_of_no_entry_are_found_by_their_records(mine: Registry, home: Path) -> None:
-    models = home / "cache" / "models"
-    record(shadow(models / "someone" / "else" / "x.gguf"), "hf:someone/drafts/d.gguf")
-    record(shadow(models / "someone" / "drafts" / "d.gguf"))
-    shadow(models / "someone" / "else" / "by-hand.gguf")
-    record(shadow(mine.pair("mine").target.path))
-    (found,) = mine.others_here()
-    assert found.id == "hf:someone/else/x.gguf"
-    assert found.drafter
-    assert found.drafter.name == "someone/drafts/d.gguf"
