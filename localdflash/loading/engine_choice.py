@@ -138,20 +138,16 @@ def _zero_costs(_target: Target, drafters: Sequence[Drafter]) -> Controller:
 
 
 def _time_engine(engine: HostBackend, files: LocalPair, options: Options) -> float:
-    """Return the milliseconds per token of a pair; 0 if it cannot be loaded."""
+    """Return the milliseconds per token of a pair in its fastest round; 0 if it cannot be loaded."""
     try:
         running = load_on(engine, files, options)
     except LocaldflashError:
         return 0.0
     assert running.host
     with closing(running):
-        return _measure_ms(running.host.target, running.host.drafters)
-
-
-def _measure_ms(target: Target, drafters: Sequence[Drafter]) -> float:
-    """Return the fastest of several rounds, since disturbances only make a round longer."""
-    found, began = list[float](), time.perf_counter()
-    while len(found) < MIN_ROUNDS or time.perf_counter() - began < TIMING_SECONDS:
-        costs = calibrate(target, drafters, WIDTHS, rounds=1)
-        found.append(ms_per_token(costs, drafters, WIDTHS[-1]))
+        target, drafters = running.host.target, running.host.drafters
+        found, began = list[float](), time.perf_counter()
+        while len(found) < MIN_ROUNDS or time.perf_counter() - began < TIMING_SECONDS:
+            costs = calibrate(target, drafters, WIDTHS, rounds=1)
+            found.append(ms_per_token(costs, drafters, WIDTHS[-1]))
     return min(found)

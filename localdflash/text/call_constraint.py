@@ -77,7 +77,7 @@ class CallConstraint:
             self._parts = list(parts)
             self._enter()
             return
-        self._text += self._tokenizer.piece(token, special=True).decode("utf-8", "replace")
+        self._text += self._tokenizer.text_of(token)
         if token == self._parts[0].marker:
             self._leave()
         elif self._inside:

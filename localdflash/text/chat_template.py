@@ -111,15 +111,11 @@ def _encode_parts(tokenizer: Tokenizer, parts: Iterable[str | int], *, continues
 def _written(tokenizer: Tokenizer, text: str) -> list[str | int]:
     """Split a model's text at its markers that have a text; unsplit where a marker would swallow blanks around it."""
     parts: list[str | int] = [
-        part if isinstance(part, str) or tokenizer.piece(part) else _spelling(tokenizer, part)
+        part if isinstance(part, str) or tokenizer.piece(part) else tokenizer.text_of(part)
         for part in tokenizer.split_markers(text)
     ]
-    exact = "".join(part if isinstance(part, str) else _spelling(tokenizer, part) for part in parts) == text
+    exact = "".join(part if isinstance(part, str) else tokenizer.text_of(part) for part in parts) == text
     return parts if exact else [text]
-
-
-def _spelling(tokenizer: Tokenizer, token: int) -> str:
-    return tokenizer.piece(token, special=True).decode("utf-8", "replace")
 
 
 def render(
@@ -146,7 +142,7 @@ def render(
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         return disguise.pieces(
             sandbox.load(code).render(
-                {"tools": disguise.hide_all(tools) if tools else None, "documents": None},
+                {"tools": disguise.hide_all([*tools]) if tools else None, "documents": None},
                 **(variables or {}),
                 messages=conversation,
                 add_generation_prompt=add_generation_prompt,

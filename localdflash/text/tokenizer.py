@@ -102,6 +102,10 @@ class Tokenizer:
             self._pieces[key] = self._vocabulary.decode_token(token, special=special)
         return self._pieces[key]
 
+    def text_of(self, token: int) -> str:
+        """Return the text of one id, control tokens included."""
+        return self.piece(token, special=True).decode("utf-8", "replace")
+
     def spell(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of a sequence of ids, control tokens left out."""
         return b"".join(map(self.piece, ids))
@@ -117,10 +121,7 @@ class Tokenizer:
     def template_tokens(self) -> dict[str, str]:
         """Return the values of `bos_token` and `eos_token` for a chat template."""
         ids = {"bos_token": self._vocabulary.bos_id, "eos_token": self._vocabulary.eos_id}
-        return {
-            name: self.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
-            for name, token in ids.items()
-        }
+        return {name: self.text_of(token) if token >= 0 else "" for name, token in ids.items()}
 
     def _encode_stretch(self, text: str, continues: bool) -> list[int]:
         ids = self._tokenize(text, continues)

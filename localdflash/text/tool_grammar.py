@@ -48,15 +48,15 @@ class OpeningText:
         """See `CallWatch`."""
         text = self._text
         for place, token in enumerate(tokens):
-            text += self._spelled(token)
+            text += self._tokenizer.text_of(token)
             if self._opening in text:
                 return place + 1
         return len(tokens)
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
         """See `CallWatch`."""
-        _, found, rest = (self._text + self._spelled(token)).partition(self._opening)
-        self._text = "" if found else (self._text + self._spelled(token))[1 - len(self._opening) :]
+        _, found, rest = (self._text + self._tokenizer.text_of(token)).partition(self._opening)
+        self._text = "" if found else (self._text + self._tokenizer.text_of(token))[1 - len(self._opening) :]
         if not found:
             return "", ()
         form, begun = self._form(), self._tokenizer.encode(rest, continues=True)
@@ -65,9 +65,6 @@ class OpeningText:
         for spelled in begun:
             form.advance(spelled)
         return rest, [CallPart(lambda _: form)]
-
-    def _spelled(self, token: int) -> str:
-        return self._tokenizer.piece(token, special=True).decode("utf-8", "replace")
 
 
 class HarmonyHeaders:
@@ -92,7 +89,7 @@ class HarmonyHeaders:
         if token in (self._start, self._channel):
             self._header = self._header or ""
         if self._header is not None:
-            self._header += self._tokenizer.piece(token, special=True).decode("utf-8", "replace")
+            self._header += self._tokenizer.text_of(token)
         return "", ()
 
 

@@ -41,7 +41,7 @@ class Disguise:
         if isinstance(value, dict):
             return {self.hide_all(key): self.hide_all(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.hide_all(item) for item in value]
+            return type(value)(map(self.hide_all, value))
         return self.hide(value) if isinstance(value, str) else value
 
     def reveal(self, text: str) -> str:
@@ -61,16 +61,15 @@ class Disguise:
 
     def to_json(self, value: object, **options: object) -> "UserText":
         """Return the JSON of a value that contains user text; all of it counts as user text."""
-        return self.hide(json.dumps(self._plain(value), **options))  # type: ignore[arg-type]  # the template's options
+        return self.hide(json.dumps(self.reveal_all(value), **options))  # type: ignore[arg-type]  # the template's options
 
-    def _plain(self, value: object) -> object:
-        if isinstance(value, str):
-            return self.reveal(value)
-        if isinstance(value, list | tuple):
-            return [self._plain(item) for item in value]
+    def reveal_all(self, value: object) -> object:
+        """Return a value with every string in it revealed, keys of dictionaries included."""
         if isinstance(value, dict):
-            return {self._plain(key): self._plain(item) for key, item in value.items()}
-        return value
+            return {self.reveal_all(key): self.reveal_all(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(map(self.reveal_all, value))
+        return self.reveal(value) if isinstance(value, str) else value
 
     def _take(self, character: int) -> int:
         stand_in = next(self._free, None)
@@ -120,25 +119,10 @@ def _on_plain_text(name: str) -> Callable[..., object]:
     method = getattr(str, name)
 
     def on_plain_text(self: UserText, *args: object, **kwargs: object) -> object:
-        plain = [_reveal(self._disguise, value) for value in args]
-        return _hide(self._disguise, method(self._plain, *plain, **kwargs))
+        return self._disguise.hide_all(method(self._plain, *map(self._disguise.reveal_all, args), **kwargs))
 
     on_plain_text.__name__ = name
     return on_plain_text
-
-
-def _reveal(disguise: Disguise, value: object) -> object:
-    if isinstance(value, tuple):
-        return tuple(_reveal(disguise, item) for item in value)
-    return disguise.reveal(value) if isinstance(value, str) else value
-
-
-def _hide(disguise: Disguise, value: object) -> object:
-    if isinstance(value, str):
-        return disguise.hide(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_hide(disguise, item) for item in value)
-    return value
 
 
 # Methods that only copy characters (`+`, `*`, `join`) need no wrapper, and templates have no `encode`.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.extras import missing_module
-from localdflash.loading.plan.here import quantization
+from localdflash.loading.plan.here import number_of, quantization
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.registry import missing_files
 from localdflash.models.weights.ggml_types import GGMLType
@@ -33,8 +33,8 @@ def describe_pair(pair: PairEntry) -> PairEntry:
         backends=tuple(_backends(header, drafter.path if drafter else None)),
         architecture=architecture,
         licence=_text(header, "general.license"),
-        context=_number(header, "context_length"),
-        layers=_number(header, "block_count"),
+        context=number_of(header, "context_length"),
+        layers=number_of(header, "block_count"),
     )
 
 
@@ -72,11 +72,6 @@ def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
     with suppress(ModelError):
         CudaSizes(header.path, drafter)
         yield "cuda"
-
-
-def _number(header: GGUFHeader, name: str) -> int | None:
-    value = header.metadata.get(f"{header.architecture}.{name}")
-    return value if isinstance(value, int) else None
 
 
 def _text(header: GGUFHeader, name: str) -> str | None:

@@ -102,8 +102,8 @@ def _pair_bytes_per_token(pair: PairEntry) -> float | None:
 def bytes_per_token(header: GGUFHeader) -> int:
     """Return the bytes of weights that a token reads: only active experts, no embedding table besides the head."""
     gathered = "token_embd.weight" if "output.weight" in header.tensors else ""
-    count = _fact(header, "expert_count") or 1
-    used = _fact(header, "expert_used_count") or count
+    count = number_of(header, "expert_count") or 1
+    used = number_of(header, "expert_used_count") or count
     dense, experts = 0, 0
     for name, info in header.tensors.items():
         if "_exps" in name:
@@ -142,6 +142,7 @@ def tokens_per_second(bandwidth: float, target_bytes: int) -> float:
     return bandwidth * 1e9 / max(target_bytes, 1)
 
 
-def _fact(header: GGUFHeader, name: str) -> int:
+def number_of(header: GGUFHeader, name: str) -> int | None:
+    """Return a number in the metadata of the header's architecture, or None."""
     value = header.metadata.get(f"{header.metadata.get('general.architecture')}.{name}")
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) else None

@@ -16,16 +16,12 @@ CHAT, CODE = "smollm2-135m", "smollm2-135m-code"
 
 def chat_pair(config: Config) -> str:
     """Return the chat pair: `chat.pair`, else `model.pair`, else `CHAT` if it is installed."""
-    if pair := _chosen(config, config.chat.pair):
-        return pair
-    return config.model.pair if _missing(CHAT) else CHAT
+    return _chosen(config, config.chat.pair) or (config.model.pair if _missing(CHAT) else CHAT)
 
 
 def completion_pair(config: Config) -> str:
     """Return the completion pair: `completion.pair`, else `model.pair`, else `CODE` if it is installed."""
-    if pair := _chosen(config, config.completion.pair):
-        return pair
-    return config.model.pair if _missing(CODE) else CODE
+    return _chosen(config, config.completion.pair) or (config.model.pair if _missing(CODE) else CODE)
 
 
 def worth_pulling(config: Config) -> "list[PairEntry]":

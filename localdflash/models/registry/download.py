@@ -113,10 +113,6 @@ class DownloadJob:
         """Return the expected hash."""
         return self.wanted.sha256 or self.remote.digest
 
-    def digests(self, path: Path, report: DownloadReport) -> tuple[str, str]:
-        """Return the SHA-256 of a file, and its hash of the expected kind, with a progress display."""
-        return digests(path, self.remote.name, len(self.digest), report)
-
     def verified(self, path: Path, report: DownloadReport) -> str:
         """Return the SHA-256 of a file that matches; set another file aside and raise ModelError."""
         return verified(path, self.remote.name, (self.digest, self.remote.size), self.wanted.path, report)
@@ -208,7 +204,7 @@ def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
     """Use an existing file if it matches; keep an older verified revision until it is replaced, set others aside."""
     path = job.wanted.path
     if records.current(path):
-        sha256, digest = job.digests(path, report)
+        sha256, digest = digests(path, job.remote.name, len(job.digest), report)
         return job.record(sha256) if digest == job.digest else None
     return job.record(job.verified(path, report))
 
@@ -218,7 +214,7 @@ def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
     blob = hub.blob_in_cache(job.remote)
     if blob is None:
         return
-    if job.digests(blob, report)[1] != job.digest:
+    if digests(blob, job.remote.name, len(job.digest), report)[1] != job.digest:
         report.say(f"{job.remote.name}: the copy in {blob.parent} is damaged; downloading it instead")
         return
     report.say(f"{job.remote.name}: taken from {blob.parent}")

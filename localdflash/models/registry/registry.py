@@ -250,7 +250,7 @@ def _drafter_at(path: Path) -> DrafterSource:
     if path.is_dir():
         path /= drafter_among(file.name for file in path.iterdir()) or SAFETENSORS
     path = files_of(path)[0]
-    if path.suffix not in (".gguf", ".safetensors") or not _is_file(path):
+    if path.suffix not in (".gguf", ".safetensors") or not os.path.isfile(path):
         raise ModelError(f"{path}: {_no(path, '.gguf or .safetensors')}; give a drafter's path, or hf:owner/name/file")
     return _source_at(path)
 
@@ -266,7 +266,7 @@ def _source_at(path: Path) -> DrafterSource:
 def _pair_at(target: Path) -> PairEntry:
     """Return the pair of a target file (a GGUF by suffix or magic bytes) and the drafter in the same folder."""
     target = files_of(target)[0]
-    if not _is_file(target) or not (target.suffix == ".gguf" or is_gguf(target)):
+    if not os.path.isfile(target) or not (target.suffix == ".gguf" or is_gguf(target)):
         raise ModelError(f"{target}: {_no(target, '.gguf')}; give the path of a GGUF target, or an id")
     own = target.stem.partition("-00001-of-")[0]
     stem = own.replace("target", "drafter")
@@ -287,14 +287,6 @@ def _no(path: Path, wanted: str) -> str:
     if os.path.isdir(path):
         return f"a folder, not a {wanted} file"
     return f"{'not a' if os.path.exists(path) else 'no such'} {wanted} file"
-
-
-def _is_file(path: Path) -> bool:
-    """Return whether `path` is a regular file; False for an invalid or too long path."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def is_known(file: Path) -> bool:

@@ -125,8 +125,7 @@ def is_gguf(path: Path) -> bool:
 
 def _identity(path: Path) -> Identity:
     """Return device, inode, size and times of a model's files."""
-    split.check_first(path)
-    split.check_there(path)
+    split.check_parts(path)
     identity: Identity = ()
     for file in split.files_of(path):
         with open_model(file) as (stream, _):

@@ -78,8 +78,7 @@ class SafetensorsHeader:
 
 def read_header(path: Path) -> SafetensorsHeader:
     """Check and read the header of a safetensors file, or those of all parts; ModelError if one is invalid."""
-    split.check_first(path)
-    split.check_there(path)
+    split.check_parts(path)
     headers = [_read_part(file) for file in split.files_of(path)]
     tensors: dict[str, SafetensorInfo] = {}
     for index, header in enumerate(headers):

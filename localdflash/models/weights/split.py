@@ -64,8 +64,8 @@ def check_part(path: Path, metadata: Mapping[str, object], index: int, count: in
         raise ModelError(f"{path}: its header is not that of part {index + 1} of {count}; download it again")
 
 
-def check_first(path: Path) -> None:
-    """Raise ModelError for a path that is not the first part, and for too many parts."""
+def check_parts(path: Path) -> None:
+    """Raise ModelError for a path that is not the first part, for too many parts, and for missing parts."""
     number, count = number_of(path.name)
     if count > MOST_PARTS or number > max(count, 1):
         raise ModelError(
@@ -73,10 +73,6 @@ def check_first(path: Path) -> None:
         )
     if number != 1 and count > 1:
         raise ModelError(f"{path}: part {number} of {count}; give the first one, {first_of(path.name)}")
-
-
-def check_there(path: Path) -> None:
-    """Raise ModelError if parts of a model are missing."""
     files = files_of(path)
     missing = [file.name for file in files[1:] if not os.path.isfile(file)]
     if missing and os.path.isfile(path):
