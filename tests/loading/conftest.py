@@ -1,4 +1,4 @@
-"""A tiny pair that the CUDA engine can be checked with, and what its verdict is about."""
+"""Tiny pair for checks of the CUDA engine, and the subject of its verdict."""
 
 from pathlib import Path
 

@@ -19,14 +19,14 @@ QUESTION = TemplateMessage("user", "Write a function that adds two numbers.")
 
 @pytest.fixture(scope="module", params=["llama.cpp", "torch", pytest.param("cpu", marks=needs_library)])
 def pairs(request: pytest.FixtureRequest) -> Iterator[tuple[LoadedPair, LoadedPair]]:
-    """One that drafts all it can, and one that decodes plainly."""
+    """Yield a pair that drafts, and one that does not."""
     options = Options(threads=1, backend=request.param, context=256, costs=drafting_pays)
     with LoadedPair(options) as drafting, LoadedPair(replace(options, draft=False)) as plain:
         yield drafting, plain
 
 
 def ids_of(loaded: LoadedPair, params: SamplingParams) -> tuple[list[int], int]:
-    """The ids of an answer, and how many of them were drafted."""
+    """Return the ids of an answer, and the number of drafted ids."""
     prepared = render_chat(loaded, [QUESTION]).prepare(40, params)
     return answer_directly(loaded, prepared).ids, prepared.requests[0].stats.accepted
 

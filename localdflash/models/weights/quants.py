@@ -203,4 +203,3 @@ _UNPACKERS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
     GGMLType.IQ4_XS: _iq4_xs,
     GGMLType.MXFP4: _mxfp4,
 }
-SUPPORTED = frozenset(_UNPACKERS)
