@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH_WITH_STATES
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import Draft
+from tests.backends.cpu.rounded import relative
 from tests.support.converted_models import Case, ids_of
 from tests.support.llama_ways import NO_FILLERS, WIDE
 from tests.support.target_models import ARCHITECTURES, RECURRENT, WITHOUT_WAY_BACK, case_of
@@ -42,10 +43,6 @@ def target(case: Case, tmp_path: Path) -> Iterator[LlamaCppTarget]:
     found = LlamaCppTarget(case.write(tmp_path / "model.gguf"), 256, 1, TAPS, way.limit_width(MAX_WIDTH_WITH_STATES))
     yield found
     found.close()
-
-
-def relative(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
 
 
 @torch.inference_mode()
