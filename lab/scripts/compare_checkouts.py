@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from localdflash.lab import result_file
-
 PAIR, THREADS = "smollm2-135m", 2
 
 
@@ -64,6 +62,8 @@ class Checkout:
 
 def main() -> None:
     """Compare two checkouts, or be the process of one."""
+    from localdflash.lab import result_file  # not in the worker: an older checkout may lack it
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", nargs="*", type=Path, help="before, after")
     parser.add_argument("--limit", type=int, default=40, help="questions of each of the seven kinds")
