@@ -62,8 +62,6 @@ class Checkout:
 
 def main() -> None:
     """Compare two checkouts, or be the process of one."""
-    from localdflash.lab import result_file  # not in the worker: an older checkout may lack it
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", nargs="*", type=Path, help="before, after")
     parser.add_argument("--limit", type=int, default=40, help="questions of each of the seven kinds")
@@ -73,6 +71,8 @@ def main() -> None:
     if given.worker:
         answer_questions(given.worker)
         return
+    from localdflash.lab import result_file  # not in the worker: an older checkout may lack it
+
     before, after = (Checkout(folder, given.limit) for folder in given.checkouts)
     ratios, identical = [], 0
     for number in range(before.facts["count"]):
