@@ -43,7 +43,6 @@ _STYLES = {
     "Token.Name.Tag": "keyword",
     "Token.Name.Attribute": "name",
     "Token.Operator.Word": "keyword",
-    "Token.Operator": "operator",
     "Token.Error": "error",
     "Token.Generic.Inserted": "inserted",
     "Token.Generic.Deleted": "deleted",

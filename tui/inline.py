@@ -1,4 +1,4 @@
-"""Turn the text inside a block into runs: emphasis, code, links, breaks."""
+"""Turn the inline Markdown of a block into styled runs: emphasis, code, links, breaks."""
 
 import re
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ TAB = "    "
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"<(?!https?:|mailto:)[a-zA-Z/!]")
 _URL = re.compile(r"\bhttps?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}*]")
-_LINKED = re.compile(r"(?:https?://|mailto:)\S+", re.IGNORECASE)
-_SCHEME = re.compile(r"^(?:https?://|mailto:)|/$", re.IGNORECASE)
+_CLICKABLE = re.compile(r"(?:https?://|mailto:)\S+", re.IGNORECASE)
+_SCHEME_OR_SLASH = re.compile(r"^(?:https?://|mailto:)|/$", re.IGNORECASE)
 _STYLES = {"strong": "strong", "em": "emphasis", "s": "strike"}
 
 
 class Markdown(MarkdownIt):
-    """CommonMark parser without HTML, which keeps URLs as written; `followable` decides about them."""
+    """CommonMark parser without HTML, which keeps URLs as written; `link_target` decides which may be opened."""
 
     def __init__(self) -> None:
         super().__init__("commonmark", {"html": False, "maxNesting": 100})
@@ -40,14 +40,14 @@ def clean(text: str) -> str:
     return sanitize(text).replace("\t", TAB).replace("\n", " ")
 
 
-def followable(url: str) -> str:
+def link_target(url: str) -> str:
     """Return the URL if a click may open it, else ""."""
-    return url if _LINKED.fullmatch(url) and sanitize(url) == url else ""
+    return url if _CLICKABLE.fullmatch(url) and sanitize(url) == url else ""
 
 
 @lru_cache(1024)
 def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
-    """Return the runs of a block's text, each in `style` and its own; a line feed is a hard break."""
+    """Return the runs of a block's text, each in `style` plus its own; a line feed is a hard break."""
     if len(content) > MAX_MARKUP_CHARS or content.count("[") > MAX_BRACKETS:
         return (StyledRun("\n".join(clean(line.lstrip(" \t")) for line in content.split("\n")), style),)
     tokens: list[Token] = []
@@ -101,7 +101,7 @@ class _Runs:
             if number:
                 self._break("\n")
             for part, url in _with_urls(piece) if self._url is None else [(piece, "")]:
-                self._add(clean(part), "link" if url else "", followable(url))
+                self._add(clean(part), "link" if url else "", link_target(url))
 
     def _end_link(self) -> None:
         url, self._url = self._url or "", None
@@ -111,7 +111,7 @@ class _Runs:
 
     def _image(self, token: Token) -> None:
         url = str(token.attrGet("src") or "")
-        self._add(f"[image: {clean(token.content)}]", "link", followable(url))
+        self._add(f"[image: {clean(token.content)}]", "link", link_target(url))
         if url and self._url is None:
             self._add(f" ({clean(url)})", "muted")
 
@@ -122,7 +122,7 @@ class _Runs:
     def _add(self, text: str, style: str = "", link: str = "") -> None:
         self._link_text += text
         styles = " ".join(dict.fromkeys([*self._styles, style] if style else self._styles))
-        link = link or followable(self._url or "")
+        link = link or link_target(self._url or "")
         last = self._found[-1] if self._found else None
         if last and last.text != "\n" and (last.style, last.link) == (styles, link):
             self._found[-1] = StyledRun(last.text + text, styles, link)
@@ -131,7 +131,7 @@ class _Runs:
 
 
 def _with_urls(text: str) -> Iterator[tuple[str, str]]:
-    """Split text into pieces, each with the URL that it is, or ""."""
+    """Yield pieces of a text, each with its URL: the piece itself, or "" for plain text."""
     done = 0
     for found in _URL.finditer(text):
         yield text[done : found.start()], ""
@@ -141,4 +141,4 @@ def _with_urls(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _bare(url: str) -> str:
-    return _SCHEME.sub("", url)
+    return _SCHEME_OR_SLASH.sub("", url)

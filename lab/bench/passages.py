@@ -17,10 +17,10 @@ from pathlib import Path
 from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
 
-LARGEST = 1_000_000  # characters of a file
-AT_THE_END = 0.2  # share of files of which the last lines are typed, with nothing after them
-FEWEST = 3  # lines of a block that is worth typing
-_INDENTED = re.compile(r"\n?[ \t]+(?=\S)|\n")
+MAX_FILE_CHARS = 1_000_000
+END_OF_FILE_SHARE = 0.2  # share of files of which the last lines are typed, with nothing after them
+MIN_BLOCK_LINES = 3
+_NEWLINE_OR_INDENT = re.compile(r"\n?[ \t]+(?=\S)|\n")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TypingJob:
 def next_key(at_line_start: bool, rest: str) -> str:
     """Return the characters that the next key inserts."""
     if rest[0] == "\n" or at_line_start:
-        found = _INDENTED.match(rest)
+        found = _NEWLINE_OR_INDENT.match(rest)
         return found[0] if found else rest[0]
     return rest[0]
 
@@ -61,8 +61,8 @@ def count_keys(text: str, at_line_start: bool) -> int:
     return sum(1 for _ in _key_ends(text, at_line_start))
 
 
-def first_keys(text: str, count: int) -> str:
-    """Return the text that `count` keys insert, up to the end of its last line."""
+def first_lines_typed(text: str, count: int) -> str:
+    """Return the text that `count` keys insert, completed to the end of its last line."""
     cut = next(islice(_key_ends(text, at_line_start=True), count - 1, None), len(text))
     end = text.find("\n", cut)
     return text if end < 0 else text[:end]
@@ -72,17 +72,17 @@ def from_file(name: str, text: str, most: int, seed: int) -> TypingJob:
     """Take out some lines of a block, or of the file's end, that need `most` keys or fewer (one line at least)."""
     choose = random.Random(f"{seed} {name}")
     lines = text.rstrip("\n").split("\n")
-    if choose.random() < AT_THE_END:
+    if choose.random() < END_OF_FILE_SHARE:
         first = next((n for n in range(len(lines)) if _cost(lines[n:]) <= most), len(lines) - 1)
         return _without(name, lines, min(max(first, 1), len(lines) - 1), len(lines))
-    blocks = [found for found in _blocks(lines) if found[1] - found[0] >= FEWEST]
+    blocks = [found for found in _blocks(lines) if found[1] - found[0] >= MIN_BLOCK_LINES]
     first, last = choose.choice(blocks or [(0, len(lines))])
-    first = choose.randrange(first, max(last - FEWEST, first) + 1)
+    first = choose.randrange(first, max(last - MIN_BLOCK_LINES, first) + 1)
     return _without(name, lines, first, _fitting(lines, first, last, most))
 
 
 def from_line(name: str, text: str, number: int, most: int) -> TypingJob:
-    """Take out the lines from a line number on (from 1)."""
+    """Take out the lines from line `number` (from 1) on that need at most `most` keys; one line at least."""
     lines = text.rstrip("\n").split("\n")
     if not 1 <= number <= len(lines):
         raise UsageError(f"{name}: it has {len(lines)} lines, and no line {number}")
@@ -99,7 +99,7 @@ def _without(name: str, lines: Sequence[str], first: int, last: int) -> TypingJo
 
 
 def _fitting(lines: Sequence[str], first: int, last: int, most: int) -> int:
-    """The end of the lines from `first` on that need so many keys at most; one line at least."""
+    """Return the end of the longest run of lines from `first` on that needs at most `most` keys; one line at least."""
     end = first + 1
     while end < last and _cost(lines[first : end + 1]) <= most:
         end += 1
@@ -133,9 +133,9 @@ def read(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: it is no text in UTF-8") from None
-    if not text.strip() or len(text) > LARGEST:
-        raise UsageError(f"{path}: it has {len(text)} characters; typed are files of 1 to {LARGEST}")
+        raise UsageError(f"{path}: not a UTF-8 text file") from None
+    if not text.strip() or len(text) > MAX_FILE_CHARS:
+        raise UsageError(f"{path}: {len(text)} characters; expected 1 to {MAX_FILE_CHARS}, not all blank")
     return text
 
 
@@ -177,7 +177,7 @@ class Commit:
             text = self._run("cat-file", "blob", f"{tree}:{name}").decode("utf-8-sig")
         except UnicodeDecodeError:
             return None
-        return None if "\0" in text or len(text) > LARGEST else text.replace("\r\n", "\n")
+        return None if "\0" in text or len(text) > MAX_FILE_CHARS else text.replace("\r\n", "\n")
 
     def _git(self, *arguments: str) -> str:
         return self._run(*arguments).decode("utf-8", "surrogateescape")

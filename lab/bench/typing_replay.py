@@ -17,7 +17,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.lab.bench.editor import DEADLINE_MS, ENCODINGS, Editor, Style, Trace
 from localdflash.lab.bench.lsp_process import Json, LanguageServer
 from localdflash.lab.bench.pace import CountItems
-from localdflash.lab.bench.passages import TypingJob, count_keys, first_keys
+from localdflash.lab.bench.passages import TypingJob, count_keys, first_lines_typed
 from localdflash.lab.bench.typist import TypedKeys, Typist
 from localdflash.server.client import Client
 from localdflash.server.spawn import PROGRAM
@@ -155,7 +155,7 @@ async def _type_file(
     typist = Typist(editor, f"{manner.seed} {job.name}", manner.speed)
     for passage in job.passages:
         editor.select(passage.start, passage.removed)
-        text = first_keys(passage.text, left)
+        text = first_lines_typed(passage.text, left)
         left -= count_keys(text, at_line_start=True)
         await typist.type(text, typed)
         if left <= 0:

@@ -1,13 +1,14 @@
-"""Completions at random positions of code that no model here has learned from.
+"""Score completions at random positions in code that none of our models was trained on.
 
-`PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name NAME [--pair PAIR] [--by-hand] [--json FILE]`
+`PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name NAME [--pair PAIR] [--manual] [--json FILE]`
 
-FOLDER is that of `train adapter`, whose held-out packages are used. At each position the rest of a line (3 of 5), a
-line, or a part of one is missing. The suggestion is
+FOLDER is the folder given to `train adapter`; its held-out packages are used. What is missing is the rest of a line
+(60 %), a whole line (20 %) or a part of a line (20 %). `--manual` asks as a user's key does, without limits of
+confidence. The suggestion is
 
 * whole: all that was missing, or more; part: it begins with the right word;
 * wrong: anything else; silent: nothing, or too unsure to show unasked;
-* open, broken: how many leave a file that does not parse, because of their own bracket or quote, or otherwise.
+* open: the file no longer parses because the suggestion leaves a bracket or quote open; broken: for another reason.
 """
 
 import argparse
@@ -40,7 +41,7 @@ _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
 
 @dataclass(frozen=True)
 class CursorPlace:
-    """A cursor, and what was taken away behind it."""
+    """A cursor position, and the text removed after it."""
 
     name: str
     language: str
@@ -52,7 +53,7 @@ class CursorPlace:
 
 @dataclass(frozen=True)
 class ShownText:
-    """Text that was shown at a position, and the time it took in milliseconds."""
+    """Text shown at a position, and the milliseconds until the first of it arrived."""
 
     text: str
     ms: float
@@ -65,19 +66,19 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--pair", default="embedded")
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--by-hand", action="store_true")
+    parser.add_argument("--manual", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    wanted = places(given.folder, given.count)
+    asked = places(given.folder, given.count)
     client = connect(EngineSpec({"pair": given.pair}, ["pair"]), say)
-    found = [ask(client, place, by_hand=given.by_hand) for place in wanted]
-    result = tally(wanted, found)
+    shown = [ask(client, place, manual=given.manual) for place in asked]
+    result = tally(asked, shown)
     print(json.dumps({name: value for name, value in result.items() if name != "places"}, indent=1))
     result_file.write(given.json, result, given.name)
 
 
 def places(folder: Path, count: int) -> list[CursorPlace]:
-    """So many places, the same ones each time."""
+    """Choose `count` positions; every run chooses the same ones."""
     rng, texts = random.Random(18), dict[str, list[tuple[str, str]]]()
     for archive in archives(folder):
         if not archive.held_out:
@@ -87,15 +88,15 @@ def places(folder: Path, count: int) -> list[CursorPlace]:
             if language in SHARES and text.count("\n") >= 20 and parses(language, text):
                 texts.setdefault(language, []).append((f"{archive.path.name}/{name}", text))
     return [
-        place(*rng.choices(own, [len(text) for _, text in own])[0], language, rng)
+        place(*rng.choices(files, [len(text) for _, text in files])[0], language, rng)
         for language, share in SHARES.items()
-        for own in [sorted(texts[language])]
+        for files in [sorted(texts[language])]
         for _ in range(round(share * count))
     ]
 
 
 def place(name: str, text: str, language: str, rng: random.Random) -> CursorPlace:
-    """A place in a file."""
+    """Choose a position in a file."""
     lines = text.split("\n")
     number = rng.choice([at for at, line in enumerate(lines) if _CODE.match(line) and len(line.strip()) >= 8])
     line, kind = lines[number], rng.choices(list(KINDS), list(KINDS.values()))[0]
@@ -109,7 +110,7 @@ def place(name: str, text: str, language: str, rng: random.Random) -> CursorPlac
     return CursorPlace(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
 
 
-def ask(client: Client, place: CursorPlace, *, by_hand: bool) -> ShownText:
+def ask(client: Client, place: CursorPlace, *, manual: bool) -> ShownText:
     """Return the text that an editor would show."""
     before = place.before[-MAX_PREFIX_CHARS:]
     body = {
@@ -118,36 +119,36 @@ def ask(client: Client, place: CursorPlace, *, by_hand: bool) -> ShownText:
         "suffix": place.after[:MAX_SUFFIX_CHARS],
         "first_line": place.before[:-MAX_PREFIX_CHARS].count("\n"),
         "max_tokens": MAX_ANSWER_TOKENS,
-        "least_sure": 0.0 if by_hand else MIN_TOKEN_PROBABILITY,
+        "least_sure": 0.0 if manual else MIN_TOKEN_PROBABILITY,
     }
     began, text, confidence, first = time.perf_counter(), "", None, 0.0
     for event in client.stream("/complete", body):
         if event["text"] and not text:
             confidence, first = event["confidence"], time.perf_counter() - began
         text += event["text"]
-    sure = by_hand or confidence is None or confidence >= START_CONFIDENCE
+    sure = manual or confidence is None or confidence >= START_CONFIDENCE
     return ShownText(text.rstrip() if sure else "", first * 1e3)
 
 
-def tally(wanted: list[CursorPlace], found: list[ShownText]) -> dict[str, Any]:
-    """The counts, and each place with its verdict."""
-    verdicts = [verdict_of(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
-    faults = [fault_of(place, shown.text) for place, shown in zip(wanted, found, strict=True)]
-    counts, wrongs = Counter(verdicts), Counter(faults)
+def tally(places: list[CursorPlace], texts: list[ShownText]) -> dict[str, Any]:
+    """Return the counts, and each position with its verdict."""
+    verdicts = [verdict_of(place, shown.text) for place, shown in zip(places, texts, strict=True)]
+    faults = [fault_of(place, shown.text) for place, shown in zip(places, texts, strict=True)]
+    counts, fault_counts = Counter(verdicts), Counter(faults)
     return {
-        "places_asked": len(wanted),
+        "places_asked": len(places),
         **{name: counts[name] for name in ("whole", "part", "wrong", "silent")},
-        **{name: wrongs[name] for name in ("open", "broken")},
-        "first_text_ms": spread([shown.ms for shown in found if shown.text]),
-        "places": [  # without their code, which is others'
+        **{name: fault_counts[name] for name in ("open", "broken")},
+        "first_text_ms": spread([shown.ms for shown in texts if shown.text]),
+        "places": [  # without the source text, which is other people's
             {"name": place.name, "kind": place.kind, "verdict": verdict, "fault": fault}
-            for place, verdict, fault in zip(wanted, verdicts, faults, strict=True)
+            for place, verdict, fault in zip(places, verdicts, faults, strict=True)
         ],
     }
 
 
 def verdict_of(place: CursorPlace, shown: str) -> str:
-    """One of those of the module's docstring."""
+    """Return "whole", "part", "wrong" or "silent", as the module's docstring defines them."""
     if not shown.strip():
         return "silent"
     right = place.missing + place.after

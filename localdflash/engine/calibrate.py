@@ -12,11 +12,12 @@ from localdflash.engine.pair import Drafter, Target, TargetFeatures
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT_TOKENS = 16  # in the cache while measuring
-LONG_CONTEXT_TOKENS = 2048  # that a cache pretends to hold, to measure the growth of costs
-FEW = 4  # width or draft tokens, compared with one to find the cost of each further one
-MIN_NEXT_MS = 1e-3  # no token that costs a forward pass is free
+LONG_CONTEXT_TOKENS = 2048  # a cache pretends to hold these, to measure the growth of costs
+FEW = 4  # batch width or draft length, timed against 1: the difference is the cost of the extra tokens
+MIN_EXTRA_MS = 1e-3  # of the extra tokens together: none that costs a forward pass is free
 ROUNDS = 3
-REPEAT_SECONDS, SINGLE_CALL_SECONDS = 3e-3, 8e-3  # repeat a call for this long; run a longer one once
+REPEAT_SECONDS = 3e-3  # a call is repeated until this much time has passed
+SINGLE_CALL_SECONDS = 8e-3  # a longer call is timed once
 
 Key = TypeVar("Key")
 
@@ -37,8 +38,10 @@ def calibrate(
         verify_ms[width] = max(verify_ms[width], verify_ms[narrower])
     free = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
     draft_ms, next_ms = _measure_drafts(models, target.max_width, rounds)
-    reads = {drafter.name: _read(drafter, ids, features) for drafter in models if drafter.is_autoregressive}
-    read_ms = {name: max(ms - draft_ms[name], 0.0) / length for name, ms in _time_fastest(reads, rounds).items()}
+    observed = {
+        drafter.name: _observe_and_propose(drafter, ids, features) for drafter in models if drafter.is_autoregressive
+    }
+    read_ms = {name: max(ms - draft_ms[name], 0.0) / length for name, ms in _time_fastest(observed, rounds).items()}
     for drafter in models:
         drafter.rollback(0)
     growth = _measure_growth(target, verify_ms, length)
@@ -47,15 +50,15 @@ def calibrate(
 
 
 def _measure_drafts(drafters: Sequence[Drafter], limit: int, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the cost of a block or first token by drafter, and of further tokens by autoregressive drafter."""
+    """Return the cost of a block or first token per drafter, and of further tokens per autoregressive drafter."""
     one = {each.name: partial(each.propose, 1, 1 if each.is_autoregressive else limit) for each in drafters}
     few = {each.name: partial(each.propose, 1, FEW) for each in drafters if each.is_autoregressive}
     first, longer = _time_fastest(one, rounds), _time_fastest(few, rounds)
-    return first, {name: max(ms - first[name], MIN_NEXT_MS) / (FEW - 1) for name, ms in longer.items()}
+    return first, {name: max(ms - first[name], MIN_EXTRA_MS) / (FEW - 1) for name, ms in longer.items()}
 
 
 def _measure_growth(target: Target, verify_ms: Mapping[int, float], length: int) -> dict[int, float] | None:
-    """Return the cost of a token of context by width, extrapolated from two widths; None if it cannot be measured."""
+    """Return the extra cost of each width per token of context, extrapolated from two; None if not measurable."""
     long, narrow = min(LONG_CONTEXT_TOKENS, target.context - FEW), [width for width in verify_ms if width in (1, FEW)]
     if len(narrow) < 2 or long < 4 * length or not target.assume_length(long):
         return None
@@ -75,7 +78,7 @@ def _verify(target: Target, width: int) -> Callable[[], None]:
     return run
 
 
-def _read(drafter: Drafter, ids: Sequence[int], features: TargetFeatures | None) -> Callable[[], None]:
+def _observe_and_propose(drafter: Drafter, ids: Sequence[int], features: TargetFeatures | None) -> Callable[[], None]:
     def run() -> None:
         drafter.rollback(0)
         drafter.observe(ids, features)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from localdflash.backends.cuda.device import give_back, missing_tools, told
+from localdflash.backends.cuda.device import describe_error, give_back, missing_tools
 from localdflash.base import extras
 from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.models.backend_names import Runner
@@ -51,7 +51,7 @@ def call_cuda(call: Callable[[], T]) -> T:
     except LocaldflashError:
         raise
     except Exception as error:
-        reason = told(error)
+        reason = describe_error(error)
     # Outside the handler nothing holds the frames of the failure and their GPU memory.
     give_back()
     raise NoDevice(missing_tools() or f"CUDA engine: cannot start ({reason}); run `localdflash doctor`")

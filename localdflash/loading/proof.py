@@ -264,7 +264,7 @@ def main() -> None:
     try:
         report(**_check_pair(options, begin, lambda operation: report(at=operation, stage=False)))
     except Exception as error:
-        said = str(error) if isinstance(error, LocaldflashError) else f"{at}: {device.told(error)}"
+        said = str(error) if isinstance(error, LocaldflashError) else f"{at}: {device.describe_error(error)}"
         report(kind="undecided" if _is_environment(error, at) else "unsound", operation=at, said=said)
 
 

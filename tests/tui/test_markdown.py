@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.fence import Code
 from localdflash.tui.highlight import lexer_for
-from localdflash.tui.inline import MAX_MARKUP_CHARS, followable, inline
+from localdflash.tui.inline import MAX_MARKUP_CHARS, inline, link_target
 from localdflash.tui.markdown import MarkdownDocument
 from localdflash.tui.painting import LOOKS
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
@@ -110,9 +110,9 @@ def test_other_urls_are_shown_and_never_followed(url: str) -> None:
 
 
 def test_a_url_with_characters_that_nobody_sees_is_not_followed() -> None:
-    assert followable("https://x.org/a\u202eb") == ""
-    assert followable("https://x.org/a b") == ""
-    assert followable("HTTPS://x.org") == "HTTPS://x.org"
+    assert link_target("https://x.org/a\u202eb") == ""
+    assert link_target("https://x.org/a b") == ""
+    assert link_target("HTTPS://x.org") == "HTTPS://x.org"
 
 
 def test_urls_in_text_are_links_without_what_ends_the_sentence() -> None:

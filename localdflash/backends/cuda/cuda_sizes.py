@@ -178,7 +178,7 @@ def smaller(sizes: MemorySizes, planned: Fit, wanted: int, there: MemoryBudget, 
     return fit(_Within(sizes, planned.context), there, 0)
 
 
-def told(planned: Fit, tried: Fit, said: str) -> str:
+def fallback_notice(planned: Fit, tried: Fit, said: str) -> str:
     """Return a line for the user about what is loaded instead of what was planned."""
     now = [f"{planned.context} tokens of context"]
     if planned.drafter != tried.drafter:

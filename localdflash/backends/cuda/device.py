@@ -101,7 +101,7 @@ def missing_tools() -> str:
     return ""
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what broke, in one line."""
     said = getattr(error, "error_message", "") or str(error)  # Triton's begins with the source
     return f"{type(error).__name__}: {said.strip().partition(chr(10))[0]}"

@@ -1,4 +1,4 @@
-"""Load a pair on the CUDA engine: choose a GPU, plan the memory, and load a smaller plan if the GPU is fuller."""
+"""Load a pair on the CUDA engine: choose a GPU, plan its memory, use a smaller plan if less is free."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,7 +12,7 @@ from torch import Tensor
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.cuda_sizes import BITS, TRIES, CudaSizes, budget_of, smaller, told
+from localdflash.backends.cuda.cuda_sizes import BITS, TRIES, CudaSizes, budget_of, fallback_notice, smaller
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.gpus import Gpu, place
 from localdflash.backends.cuda.ops import KERNELS, Ops
@@ -30,10 +30,10 @@ from localdflash.models.shapes.fingerprint import mismatch
 
 def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
     """Load a pair that steps with `ops`; raise NoDevice, OutOfMemory, ModelError or UsageError."""
-    able = devices.find_gpus(options.device)
+    gpus = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    gpu, first = place(able, sizes, options.context, budget_of, roomy=options.roomy)
+    gpu, first = place(gpus, sizes, options.context, budget_of, roomy=options.roomy)
     pair, planned, notice = _load(files.target, drafter, sizes, gpu, first, options, ops)
     stepper, notices = pair.stepper, [notice]
     if stepper.block:
@@ -58,7 +58,7 @@ def _load(
     target: Path, drafter: Path | None, sizes: CudaSizes, gpu: Gpu, first: Fit, options: Options, ops: Ops
 ) -> tuple[CudaPair, Fit, str]:
     """Load the pair by the plan, or by a smaller one if the GPU is full; return it, the plan and a notice."""
-    device, planned, notice, said = gpu.device, first, first.notice, ""
+    device, planned, notice, failure = gpu.device, first, first.notice, ""
     for tried in range(1, TRIES + 1):
         bits = BITS.get(planned.drafter, options.drafter_bits)
         settings = replace(options, context=planned.context, drafter_bits=bits)
@@ -67,13 +67,13 @@ def _load(
             pair = load_pair(target, drafting, device, settings, ops)
             return pair, planned, notice
         except OutOfMemory as error:
-            said = f"{error}, {gigabytes(total(planned.parts))} were planned"
-        give_back()  # nothing holds what the failure had taken any more
+            failure = f"{error}, {gigabytes(total(planned.parts))} were planned"
+        give_back()  # nothing refers to the failed load's tensors now
         if options.roomy:
             break
         planned = smaller(sizes, planned, options.context, budget_of(device), tried)
-        notice = told(planned, first, said)
-    raise OutOfMemory(said)
+        notice = fallback_notice(planned, first, failure)
+    raise OutOfMemory(failure)
 
 
 def _close(pair: CudaPair) -> None:

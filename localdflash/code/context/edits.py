@@ -1,7 +1,7 @@
 """Recent changes of open documents, grouped into edits: a run of typing is one edit.
 
-A change joins the newest edit of its file if it is near (`NEAR_LINES`) and soon (`SOON_SECONDS`), or on the same lines,
-until that edit reaches `MAX_EDIT_CHARS`.
+A change joins the newest edit of its file if it is within `NEAR_LINES` of it and follows within `SOON_SECONDS`, or if
+it touches the same lines. An edit never grows beyond `MAX_EDIT_CHARS`.
 """
 
 import threading
@@ -39,7 +39,7 @@ class RecentEdit:
 
     name: str
     hunks: list[EditHunk] = field(default_factory=list)
-    last: float = 0.0
+    changed_at: float = 0.0
 
     def placed(self) -> Iterator[tuple[int, EditHunk]]:
         """Yield the hunks with their lines in the document after the edit."""
@@ -49,7 +49,7 @@ class RecentEdit:
             shift += hunk.delta
 
     def distance(self, first: int, last: int) -> int:
-        """Return the lines between the edit and the lines `first` to `last`, in the document after the edit."""
+        """Return how many lines separate the edit and the lines `first` to `last`, in the document after the edit."""
         return min(
             (max(at - last, first - at - len(hunk.new), 0) for at, hunk in self.placed()), default=NEAR_LINES + 1
         )
@@ -86,19 +86,19 @@ class EditHistory:
                 self._edits += [merged] if merged.hunks else []
                 return
         fresh = RecentEdit(name, [change], now)
-        # A change that is too large stays as an edit without hunks: it moved the lines of older edits.
+        # A change too large to keep leaves an empty edit: later changes must not join edits whose lines it moved.
         self._edits.append(fresh if fresh.size() <= MAX_EDIT_CHARS else RecentEdit(name, [], now))
 
     def edits(self) -> list[RecentEdit]:
         """Return all edits, newest last."""
         with self._lock:
-            return [RecentEdit(edit.name, list(edit.hunks), edit.last) for edit in self._edits if edit.hunks]
+            return [RecentEdit(edit.name, list(edit.hunks), edit.changed_at) for edit in self._edits if edit.hunks]
 
-    def diffs(self, limit: int, typing: tuple[str, int] | None = None) -> list[ContextPiece]:
-        """Return the newest edits, newest last, as unified diffs, without the edit at the cursor `typing`."""
+    def diffs(self, limit: int, cursor: tuple[str, int] | None = None) -> list[ContextPiece]:
+        """Return the newest edits, newest last, as unified diffs, without the edit at the cursor."""
         known = self.edits()
         newest = known[-1] if known else None
-        if typing and newest and newest.name == typing[0] and newest.distance(typing[1], typing[1] + 1) <= NEAR_LINES:
+        if cursor and newest and newest.name == cursor[0] and newest.distance(cursor[1], cursor[1] + 1) <= NEAR_LINES:
             known.pop()
         ages = range(min(limit, len(known)), 0, -1)
         return [
@@ -118,7 +118,7 @@ class EditHistory:
 
 
 def _joins(edit: RecentEdit, first: int, last: int, now: float) -> bool:
-    is_soon_and_near = now - edit.last <= SOON_SECONDS and edit.distance(first, last) <= NEAR_LINES
+    is_soon_and_near = now - edit.changed_at <= SOON_SECONDS and edit.distance(first, last) <= NEAR_LINES
     return is_soon_and_near or any(at < last and first < at + len(hunk.new) for at, hunk in edit.placed())
 
 
@@ -132,7 +132,7 @@ def _trimmed(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int
 
 
 def _merged(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
-    """Return the hunks of an edit with one more change, whose line counts in the document after the edit."""
+    """Return the hunks of an edit with one more change, whose line refers to the document after the edit."""
     start, end = change.line, change.line + len(change.old)
     before, after, touched, shift = [], [], [], 0
     for at, hunk in edit.placed():
@@ -144,7 +144,7 @@ def _merged(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
         else:
             touched.append((at, hunk))
     first, old, current, at = min([start, *(at for at, _ in touched)]), [], [], start
-    for place, hunk in touched:  # lines of the change between two hunks were not changed before
+    for place, hunk in touched:  # lines between two hunks are unchanged so far, so they are old and current
         between = change.old[at - start : place - start] if place > at else ()
         old += [*between, *hunk.old]
         current += [*between, *hunk.new]

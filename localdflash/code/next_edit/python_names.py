@@ -20,19 +20,21 @@ _TARGETS = {
 
 
 def role(node: Node) -> Role | None:
-    """Return the role of an identifier; None if it names nothing known here."""
+    """Return the role of an identifier; None if this file does not tell."""
     if node.type != "identifier" or node.parent is None:
         return None
     return _ROLES.get(node.parent.type, _plain)(node, node.parent)
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """Yield the scopes where a use is looked up, innermost first. A class is visible from its body, not its methods."""
+    """Yield the scopes where a use is looked up, innermost first. Names of a class are visible in its body, not in
+    its methods.
+    """
     below, inside = None, False
     for child, parent in outward(node):
         if parent.type == "module":
             yield Scope(parent)
-        elif _is_entered(parent, child, below):
+        elif _is_scope_for(parent, child, below):
             yield Scope(parent)
             inside = True
         elif parent.type == "class_definition" and is_field(child, "body") and not inside:
@@ -42,7 +44,7 @@ def scopes(node: Node) -> Iterator[Scope]:
 
 
 def method_class(function: Node) -> Node | None:
-    """Return the class that a function is a method of, whose first parameter is the object or the class."""
+    """Return the class if the function is a method with `self` or `cls`, so not a static method."""
     outer = function.parent
     if outer is not None and outer.type == "decorated_definition":
         if any(b"staticmethod" in (one.text or b"") for one in outer.children if one.type == "decorator"):
@@ -63,8 +65,8 @@ def parameter_name(parameter: Node) -> Node | None:
     return named if named.type == "identifier" else None
 
 
-def _is_entered(parent: Node, child: Node, below: Node | None) -> bool:
-    """Return whether a function or comprehension is a scope of this child."""
+def _is_scope_for(parent: Node, child: Node, below: Node | None) -> bool:
+    """Return whether names in this child are looked up in the function or comprehension."""
     if parent.type in _FUNCTIONS:
         return is_field(child, "body")
     return parent.type in _COMPREHENSIONS and not _is_first_iterable(parent, child, below)
@@ -80,14 +82,13 @@ def _plain(node: Node, parent: Node) -> Role:
 
 def _bound(node: Node) -> Role:
     for scope in scopes(node):
-        inside = node.parent is not None and node.parent.type == "for_in_clause"
-        if scope.node.type not in _COMPREHENSIONS or inside or _in_clause(node):
+        if scope.node.type not in _COMPREHENSIONS or _is_comprehension_target(node):
             return Role(scope, binds=True)
     return Role(is_unclear=True)
 
 
-def _in_clause(node: Node) -> bool:
-    """Return whether `node` is a target of a comprehension's `for`, within a pattern."""
+def _is_comprehension_target(node: Node) -> bool:
+    """Return whether `node` is a target of a comprehension's `for`, directly or within a pattern."""
     while node.parent is not None and node.parent.type in _PATTERNS:
         node = node.parent
     return node.parent is not None and node.parent.type == "for_in_clause"
@@ -155,7 +156,7 @@ def _member(node: Node, attribute: Node) -> Role | None:
 
 
 def _class_of_self(holder: Node) -> Node | None:
-    """Return the class whose object an identifier is: the first parameter of a method around it."""
+    """Return the class of an enclosing method whose first parameter (`self` or `cls`) the identifier is."""
     for _, function in outward(holder):
         listed = function.child_by_field_name("parameters") if function.type in _FUNCTIONS else None
         named = [parameter_name(one) for one in listed.named_children] if listed is not None else []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.cuda_sizes import is_out_of_memory
-from localdflash.backends.cuda.device import told
+from localdflash.backends.cuda.device import describe_error
 from localdflash.backends.cuda.ops import REFERENCES, Op, Ops
 from localdflash.backends.cuda.proof.calls import Arguments, bound, copied, planes_in, run_reference, tensors
 from localdflash.backends.cuda.stack import ROWS, Stack
@@ -161,7 +161,7 @@ def _run_twice(place: str, op: Op, arguments: Arguments) -> dict[str, Tensor]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise Unsound(place, told(error)) from error
+        raise Unsound(place, describe_error(error)) from error
     if odd:
         raise Unsound(place, f"two runs on the same numbers differ in {odd}")
     return got
