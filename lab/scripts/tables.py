@@ -146,6 +146,17 @@ def activations() -> Iterator[Row]:
             yield [name, *numbers, f"{one['kl_nats']:.5f}"]
 
 
+def peers() -> Iterator[Row]:
+    """The chat pair's target in llama-server."""
+    yield ["program and mode", "tok/s", "τ", "localdflash with drafting over this", "text as without drafting"]
+    for name, side in load("peer-smollm2")["answers"]["sides"].items():
+        label = {"localdflash": "localdflash, drafting", "localdflash plain": "localdflash, no drafting"}.get(
+            name, name
+        )
+        numbers = [f"{side['tok_s']:.0f}", f"{side['tau']:.2f}", f"{side['ours_over_this']:.2f}×"]
+        yield [label.replace("plain", "no drafting"), *numbers, side["same_as_own_plain"]]
+
+
 def first_token() -> Iterator[Row]:
     """Start-up and the shared daemon."""
     start, soak, server = load("startup"), load("soak"), load("server")
@@ -236,7 +247,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
         *(chat, chat_modes, chat_context, chat_facts, embedded, shapes, prompts, kv, activations),
-        *(first_token, first_minute, infill, places, typing, latency),
+        *(peers, first_token, first_minute, infill, places, typing, latency),
     )
 }
 
