@@ -1,4 +1,4 @@
-"""Bias and penalties on every backend that runs on a processor: the text is that of decoding without drafts, by the formula."""
+"""Bias and penalties on every backend that runs on a processor: the text is that without drafting, by the formula."""
 
 from collections.abc import Iterator
 from dataclasses import replace
