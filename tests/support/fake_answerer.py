@@ -19,7 +19,7 @@ class FakeAnswerer:
 
     about: ServerInfo | None = ABOUT
     stage = "ready"
-    ours = True
+    is_localdflash = True
     tokens: int | None = 42
 
     def __init__(self, *script: object) -> None:
