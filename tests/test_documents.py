@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ PAGES = (
     *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))),
 )
 USER_PAGES = [page for page in (*PAGES, "lab/scripts/peers/README.md") if not page.startswith("docs/log/")]
+BESIDE = ("kernels", "tui", "lsp", "lab")  # packages of localdflash that lie beside it in the source tree
 IMPORT = re.compile(r"^ *(?:from|import) localdflash(?:\.| import )(\w+)", re.MULTILINE)
 
 
@@ -143,13 +145,31 @@ def test_every_package_imports_only_from_packages_above_it_in_the_table() -> Non
     order = [name for cell in first_cells for name in re.findall(r"`(\w+)/`", cell) if name != "editors"]
     package = ROOT / "localdflash"
     there = {folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()}
-    assert set(order) == there | {"kernels", "tui", "lsp", "lab"}
+    assert set(order) == there | {*BESIDE}
     for at, name in enumerate(order):
         folder = package / name if name in there else ROOT / name
         for file in folder.rglob("*.py"):
             if "prompts" not in file.parts:
                 imported = set(IMPORT.findall(file.read_text(encoding="utf-8")))
                 assert imported <= {*order[: at + 1], "__version__"}, file.relative_to(ROOT)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    folders = {"localdflash": ROOT / "localdflash", **{f"localdflash.{name}": ROOT / name for name in BESIDE}}
+    files = {
+        ".".join((package, *file.relative_to(folder).with_suffix("").parts)): file
+        for package, folder in folders.items()
+        for file in folder.rglob("*.py")
+        if file.name != "__init__.py" and "prompts" not in file.parts
+    }
+    imports = dict[str, set[str]]()
+    for module, file in files.items():
+        found = set[str]()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):  # inside functions, too
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+        imports[module] = (found & files.keys()) - {module}
+    TopologicalSorter(imports).prepare()  # raises CycleError with the circle
 
 
 def test_every_name_in_the_walk_of_a_token_exists() -> None:

@@ -1,5 +1,5 @@
-// GatedMatrices delta-net layers: instead of keys and values a head has a state, a matrix [k_dim][v_dim] that every row
-// decays, corrects and reads:
+// Gated delta-net layers: instead of a KV cache a head has a state, a matrix [k_dim][v_dim] that every row decays,
+// corrects and reads:
 //
 //   state *= decay;  state += key (value - state^T key)^T * beta;  out = state^T query
 //

@@ -74,7 +74,7 @@ bool run_blocks(const Stage& s, const Pass& pass) {
   for (int b = 0; b < m.blocks; b++) {
     const Layer& layer = m.layers[b];
     if (!project_block(s, layer, pass, b)) return false;
-    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // the rest after keys and values, or after a state
+    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // what follows K and V, or a state, has no reader
     if (feeds_head_alone && !layer.delta) return true;
     if (!run_heads(s, layer, pass)) return false;
     if (feeds_head_alone) return true;

@@ -125,9 +125,9 @@ struct Kernels {
   void (*rotate)(float* x, const float* cosines, const float* sines, int32_t head_dim);
   void (*swiglu)(const float* gate, const float* up, int32_t size, float* out);
   void (*swiglu_clamped)(const float* gate, const float* up, float limit, int32_t size, float* out);
-  // Runs a pass over rows, and writes keys and values at their positions.
+  // Runs a pass over rows, and writes their KV cache entries.
   void (*forward)(const Model* model, const Pass* pass, Pool* pool);
-  // Writes a drafter's keys and values at positions start, ... from the target's features [rows][tap_count * hidden].
+  // Writes a drafter's KV cache entries at positions start, ... from the target's features [rows][tap_count * hidden].
   void (*inject)(const Model* model, const float* taps, int32_t rows, int32_t start, Pool* pool);
   // Multiplies `count` groups of 32 inputs with 16 channels in the nearest cache, to measure the integer peak.
   int32_t (*peak)(int64_t count);

@@ -125,7 +125,7 @@ void project_value(const Stage& s, const Layer& layer, int kv_head) {
   }
 }
 
-// Projects queries, keys and values of this thread's normed rows, head by head; keys and values go into the cache.
+// Projects Q, K and V of this thread's normed rows, head by head; K and V go into the cache.
 void project(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
   const Share heads = share(m.heads + 2 * m.kv_heads, chunk, s);

@@ -253,7 +253,7 @@ def attention(
     window: int = 0,
     splits: int = BUCKETS[-1],
 ) -> None:
-    """Attend over one layer's cache, which holds the block's own keys and values already.
+    """Attend over one layer's cache, which holds the block's own K and V already.
 
     q float16 [16, HQ, D], D 64 or 128; start int32 [1], the tokens before the block; out float16 [16, >= HQ * D], of
     which the first HQ * D columns are written; sums float32 [>= HQ * D / 32, 16], sums over groups of 32 of what is

@@ -4,7 +4,7 @@ One tile is one head. Row m sits at position start + m, into whose slot its key 
 and rounded once, when they are stored.
 
 The heads that a call computes need not be all of a layer: files often keep values in another quantization, so that
-they come as planes of their own. And they may be the keys and values of many layers: a DFlash drafter projects its
+they come as planes of their own. And they may be K and V of many layers: a DFlash drafter projects its
 context for all of its layers at once, into a stacked cache, with planes that stack [k heads, v heads] of each layer.
 """
 
@@ -33,12 +33,12 @@ class HeadRange:
 
     first: int
     count: int
-    q_heads: int  # of a layer; 0 for a stack of keys and values
+    q_heads: int  # of a layer; 0 for a stack of K and V
     kv_heads: int
 
     @property
     def heads(self) -> int:
-        """Heads of a layer: its queries, keys and values."""
+        """Return the number of Q, K and V heads of a layer."""
         return self.q_heads + 2 * self.kv_heads
 
     def of(self, layer: int, begin: int, end: int) -> tuple[slice, slice]:
@@ -164,7 +164,7 @@ def qkv(
     bias: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
-    """Project `a` to the heads of `part`; queries into q_out, keys and values into the cache.
+    """Project `a` to the heads of `part`; Q into q_out, K and V into the cache.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; norm None if a is normed already; q_gain float32 [D]
     and k_gain [D], or [layers, D] for a stack, are the gains of the norm per head, whose epsilon is `eps`, and None

@@ -31,7 +31,7 @@ NOUNS = {"Speed", "Seed", "Need", "Feed", "Shared", "Embed"}  # end like partici
 RIDDLES = ("What", "Whether", "Who", "How", "The same", "Those")
 PHRASES = (
     *(
-        "cache of keys and values",
+        "keys and values",
         "plain decoding",
         "decodes plainly",
         "a lone row",

@@ -198,10 +198,8 @@ class Answerer:
                             yield one
                 for one in _make_events(*reading.replay.finish()):
                     yield one
-                yield Done(
-                    reading.finish(is_localdflash=self.is_localdflash),
-                    reading.numbers(is_localdflash=self.is_localdflash),
-                )
+                kind = {"is_localdflash": self.is_localdflash}
+                yield Done(reading.finish(**kind), reading.numbers(**kind))
                 return
             except NoLoadedModel:
                 if not self._is_local or restarts == MAX_RESTARTS:

@@ -30,11 +30,7 @@ TIMEOUT_SECONDS = 60.0
 COMPILE_SECONDS = 600.0  # added where there is a GPU to compile kernels for
 BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks and first measurements
 MAX_VERDICT_BYTES = 4096
-PROGRAM = "from localdflash.loading.trial import main; main()"
-GENERATED_TOKENS = 4
-PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
-ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
-EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
+PROGRAM = "from localdflash.loading.trial_child import main; main()"
 FAULTS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 REMEDY = "download or convert it again (`touch` has it tried again)"
 
@@ -96,23 +92,3 @@ def _crash_reason(path: Path, code: int, stderr_line: str) -> str | None:
     if name == "SIGKILL":
         raise OutOfMemory(f"{path}: the system killed the process that tried to load it; free memory and try again")
     raise LocaldflashError(f"{path}: the process that tried to load it was ended by {name}; try again")
-
-
-def main() -> None:
-    """Run in the child: load the pair, exercise its tokenizer, generate a few tokens, report the result."""
-    from localdflash.engine.generate import Request, generate
-    from localdflash.loading.load_pair import LoadedPair
-
-    options, report = child.begin()
-    try:
-        with LoadedPair(options, tried=True) as loaded:
-            tokenizer = loaded.tokenizer
-            tokenizer.encode(EVERY_BYTE)
-            for token in range(tokenizer.vocab_size):
-                tokenizer.piece(token)
-            ids = tokenizer.encode(PROMPT)[: max(loaded.context // 2, 1)]
-            for _ in generate(loaded.pair, Request(ids, GENERATED_TOKENS)):
-                pass
-        report(kind="")
-    except LocaldflashError as error:
-        report(kind=type(error).__name__, said=str(error))

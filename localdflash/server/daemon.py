@@ -21,12 +21,13 @@ import uvicorn
 from localdflash.base.errors import DeviceError, LocaldflashError
 from localdflash.base.files import paths
 from localdflash.base.system import limits, process, unix_socket
+from localdflash.server.activity import Activity
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.connections import MAX_DESCRIPTORS, OutOfDescriptors, ServerConnection, waiting
 from localdflash.server.engine_spec import ROLES, PairRole
 from localdflash.server.engines import PURPOSES, Engines
 from localdflash.server.guard import Guard
-from localdflash.server.http_app import Activity, create_app
+from localdflash.server.http_app import create_app
 from localdflash.server.sockets import BACKLOG, LocalListener, lifetime, local, lock_of, prepare_folder, tcp_socket
 from localdflash.server.tcp import TcpPort
 from localdflash.server.worker import PairWorker

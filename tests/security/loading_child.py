@@ -19,7 +19,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.pair import Pair
 from localdflash.loading.backends import load_on
-from localdflash.loading.trial import EVERY_BYTE
+from localdflash.loading.trial_child import EVERY_BYTE
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.text.tokenizer import Tokenizer

@@ -207,7 +207,7 @@ class Stack:
         q: Tensor | None,
         cache: Cache,
     ) -> None:
-        """Compute queries, keys and values; `gains` are those of the norms of q and k."""
+        """Compute Q, K and V; `gains` are those of the norms of q and k."""
         given = (heads.planes, norm, heads.part, *gains, self.rope, start, q, cache, self.shared.workspace)
         self.ops.qkv(a, sums, *given, bias=heads.bias, eps=self.config.rms_norm_eps)
 

@@ -100,7 +100,7 @@ class ModuleSource:
 
 @dataclass(frozen=True)
 class Heads:
-    """Some of the query, key and value heads of a layer, or of the keys and values of many layers, as one matrix."""
+    """Some of the query, key and value heads of a layer, or K and V of many layers, as one matrix."""
 
     part: HeadRange
     planes: Planes
@@ -293,7 +293,7 @@ def _mixture(source: TensorSource, prefix: str) -> Mixture:
 
 
 def _heads(source: TensorSource, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:
-    """Heads in as few matrices as their types allow. Without q among them they are the keys and values of a stack."""
+    """Heads in as few matrices as their types allow. Without Q among them they are K and V of a stack."""
     kv, d = config.num_key_value_heads, config.head_dim
     q = config.num_attention_heads if any(stem.endswith("attn_q") for stem in stems) else 0
 

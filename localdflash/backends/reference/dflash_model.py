@@ -1,6 +1,6 @@
 """Network of a DFlash drafter (arXiv 2602.06036): a short Qwen3 stack that fills a block of masked slots in one pass.
 
-The target's features become keys and values once per committed token. Slot 0 holds the anchor. DSpark (arXiv
+The target's features become KV cache entries once per committed token. Slot 0 holds the anchor. DSpark (arXiv
 2607.05147) adds a low-rank bias by the token before, and a confidence head. DFlash 2 (inco.ai/blog/dflash2) adds
 convolutions over a block's rows around attention and MLP, and a selector that scores candidates by the token before.
 """

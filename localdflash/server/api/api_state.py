@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from localdflash.base.errors import LocaldflashError, ModelBusy
@@ -12,15 +11,13 @@ from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry
+from localdflash.server.activity import Activity
 from localdflash.server.api.http_responses import ApiError, as_api_error
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine_spec import PairRole
 from localdflash.server.engines import Engines
 from localdflash.server.tcp import TcpPort
 from localdflash.text.grammar import Grammars
-
-if TYPE_CHECKING:
-    from localdflash.server.http_app import Activity
 
 ANY_MODEL = "localdflash"  # whatever is loaded
 
@@ -31,7 +28,7 @@ class AppState:
 
     engines: Engines
     metrics: Metrics
-    activity: "Activity"
+    activity: Activity
     stop: Callable[[], None] | None = None
     listen: Callable[[TcpPort], AsyncGenerator[str]] | None = None
     began: float = field(default_factory=time.monotonic, init=False)

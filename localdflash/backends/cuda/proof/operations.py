@@ -205,7 +205,7 @@ class Rows:
 
     def __init__(self, stepper: Stepper, row: int, slot: int) -> None:
         self.found: list[tuple[str, dict[str, Tensor]]] = []
-        self._row, self._slot, self._places = row, slot, Places(stepper)  # slot: of the row's keys and values
+        self._row, self._slot, self._places = row, slot, Places(stepper)  # slot: of the row in the KV cache
 
     def watched(self, ops: Ops) -> Ops:
         """Return the set, with every call's row kept."""
