@@ -1,6 +1,6 @@
 """Oracle of the CPU engine in torch: the reference decoder with activations and cache rounded as the engine does.
 
-Weights are the file's; every product sees its input in groups of 32 as 8-bit codes times a scale, keys and values are
+Weights are the file's; every product sees its input in groups of 32 as 8-bit codes times a scale, K and V are
 float16, the rest is float32. The engine may differ where a last bit tips a code over: that is small, not zero.
 """
 
@@ -50,7 +50,7 @@ class _RoundedExperts:
 
 
 def causal_half(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention over keys and values in float16."""
+    """Causal attention over K and V in float16."""
     return F.scaled_dot_product_attention(q, k.half().float(), v.half().float(), is_causal=True, enable_gqa=True)
 
 
@@ -84,7 +84,7 @@ def exact_logits(case: Case, ids: Sequence[int]) -> Tensor:
 
 
 def halved_attention(exact: Any) -> Any:
-    """Hugging Face's eager attention over keys and values in float16."""
+    """Hugging Face's eager attention over K and V in float16."""
 
     def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **others: Any) -> Any:
         return exact(module, q, k.half().float(), v.half().float(), *rest, **others)

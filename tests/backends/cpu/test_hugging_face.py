@@ -50,7 +50,7 @@ def test_dense_models_and_mixtures(name: str, tmp_path: Path, new_team: NewPool)
 
 
 def round_as_the_engine_does(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Round inputs of products to 8 bits, keys and values to float16; routers and states stay in float32."""
+    """Round inputs of products to 8 bits, K and V to float16; routers and states stay in float32."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and not name.endswith("shared_expert_gate"):
             module.register_forward_pre_hook(lambda _module, inputs: (rounded(inputs[0]),))

@@ -100,7 +100,7 @@ def close(got: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 
 
 def check(case: Case, kernel: bool = True) -> None:
-    """All queries, keys and values of a call against the oracle; all other slots untouched."""
+    """All Q, K and V of a call against the oracle; all other slots untouched."""
     q, stack = case.run(kernel)
     keys, values = stack.read()
     live = slice(START, START + 16)
@@ -149,7 +149,7 @@ def test_split_of_k_with_an_empty_part() -> None:
     [
         Case(head_norm=False, with_bias=True, normed=False),  # Llama has no norm per head, Qwen2 a bias
         Case(part=HeadRange(0, 3, 2, 1)),
-        Case(part=HeadRange(3, 3, 0, 1), layers=3, normed=False),  # keys and values of all layers of a drafter
+        Case(part=HeadRange(3, 3, 0, 1), layers=3, normed=False),  # K and V of all layers of a drafter
     ],
     ids=["bias", "some heads", "a stack"],
 )
