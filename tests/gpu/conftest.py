@@ -4,6 +4,7 @@ LOCALDFLASH_GPU_TESTS=interpreter runs them on a CPU, on small shapes, in Triton
 themselves. Without the variable they are skipped, since the other tests set up the interpreter for the whole process.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ MODE = os.environ.get("LOCALDFLASH_GPU_TESTS", "")
 
 if not (ROOT / "localdflash" / "kernels").exists():
     localdflash.__path__.append(str(ROOT))  # a source tree that was not installed has kernels/ beside the package
+
+from localdflash.kernels.cuda import launch  # noqa: E402 (the path above comes first)
 
 
 def _reason() -> str:
@@ -37,6 +40,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_configure() -> None:
+    """Launch no kernel before its predecessor has ended, with LOCALDFLASH_GPU_PDL=off: to tell faults apart."""
+    if os.environ.get("LOCALDFLASH_GPU_PDL") == "off":
+        launch.has_pdl = lambda _device: False
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Append a line for a test that has ended to the file LOCALDFLASH_GPU_LINES: the GPU benchmark reads it."""
+    path = os.environ.get("LOCALDFLASH_GPU_LINES")
+    if not path or "PYTEST_XDIST_WORKER" in os.environ or (report.when != "call" and report.outcome == "passed"):
+        return
+    line = {"test": report.nodeid.rsplit("/", 1)[-1], "outcome": report.outcome, "seconds": round(report.duration, 2)}
+    with Path(path).open("a") as file:
+        file.write(json.dumps(line | {"why": report.longreprtext[-1500:]}) + "\n")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """End a worker of xdist whose GPU answers no call any more; xdist starts another one in its place."""
+    if MODE != "1" or "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        os._exit(1)
 
 
 @pytest.fixture(scope="session")

@@ -213,7 +213,7 @@ CASES: list[Case] = [
     *(_gemm(name, N, K) for name in LAYOUTS),
     *(_residual(name, WIDE, K, tapped) for name, tapped in (("q4_k", False), ("q6_k", True))),
     _residual("q8_0", 160, K, False, biased=True),
-    *(_residual(name, WIDE, K, False) for name in ("q4_1", "mxfp4", "int4 by 128, minimum")),
+    *(_residual(name, WIDE, K, False) for name in ("q4_1", "mxfp4", "int4 by 128")),
     _swiglu("q4_k", N + 536 if REAL else 128, WIDE),
     _swiglu("q8_0", 200, WIDE),
     *(_qkv("q4_k", *HEADS, WIDE, dtype) for dtype in (F16, I8, F8)),

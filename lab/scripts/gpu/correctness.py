@@ -1,66 +1,75 @@
-"""Phase `correctness`: the GPU tests, each file in a process of its own, since a CUDA error lasts as long as that."""
+"""Phase `correctness`: the GPU tests, each file in a process of its own, since a CUDA error lasts as long as that.
 
+tests/gpu/conftest.py writes a line for every test as it ends, so that a phase that is ended has results too.
+"""
+
+import json
 import os
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 ROOT = Path(__file__).parents[3]
-WORKERS = 6
-SECONDS_A_TEST = 240  # kernels compile in the first that uses them
+MANY_TESTS = "test_kernels.py"  # those of the other files share a loaded pair
+WORKERS = max(2, (os.cpu_count() or 4) - 4)  # most of the time goes into compiling kernels
+SECONDS_A_TEST = 120  # kernels compile in the first that uses them
 # A machine with a GPU may have other versions of what the tests stand on: nothing is strict there.
 OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default",
            "-o", f"timeout={SECONDS_A_TEST}")  # fmt: skip
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Run tests/gpu; return counts, and what failed."""
-    total: dict[str, Any] = {"tests": 0, "passed": 0, "failed": {}, "skipped": {}, "exit_codes": {}}
-    for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
-        code, output, results = _run_file(setup, path)
-        total["exit_codes"][path.name] = code
-        found = outcome(results) if results.is_file() else {"failed": {path.name: output[-2000:]}}
-        for name, value in found.items():
-            total[name] = total[name] | value if isinstance(value, dict) else total[name] + value
-        report.put(**total)
-    if total["failed"]:
-        raise RuntimeError(f"{len(total['failed'])} GPU tests failed: see `failed`")
-
-
-def _run_file(setup: Setup, path: Path) -> tuple[int, str, Path]:
-    """Exit code, output and JUnit file of one file's tests."""
+    """Run the files of tests/gpu beside each other; report counts, and what failed, every few seconds."""
     setup.folder.mkdir(parents=True, exist_ok=True)
-    results = setup.folder / f"{path.stem}.xml"
-    results.unlink(missing_ok=True)
-    command = [sys.executable, "-P", "-m", "pytest", str(path), *OPTIONS, f"--junitxml={results}"]
+    paths = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
+    running = {path.name: _start(setup, path) for path in paths}
+    while True:
+        codes = {name: process.poll() for name, process in running.items()}
+        found = outcome([setup.folder / f"{name}.jsonl" for name in running])
+        report.put(exit_codes=codes, **found)
+        if None not in codes.values():
+            break
+        time.sleep(2)
+    if found["failed"] or not set(codes.values()) <= {0, 5}:  # 5: `tiny` leaves some files without a test
+        raise RuntimeError(f"{len(found['failed'])} GPU tests failed: see `failed`")
+
+
+def _start(setup: Setup, path: Path) -> "subprocess.Popen[bytes]":
+    """Start one file's tests; their lines and their output go into the folder."""
+    lines, output = (setup.folder / f"{path.name}.{kind}" for kind in ("jsonl", "log"))
+    lines.unlink(missing_ok=True)
+    command = [sys.executable, "-P", "-m", "pytest", str(path), *OPTIONS]
     if setup.tiny:
         command += ["-k", "accept"]
-    gpu = setup.device.type == "cuda"
-    if gpu and find_spec("xdist"):
-        command += ["-n", str(WORKERS)]  # most of the time goes into compiling kernels
-    environment = os.environ | {"LOCALDFLASH_GPU_TESTS": "1" if gpu else "interpreter", "PYTHONPATH": str(ROOT)}
-    environment["OMP_NUM_THREADS"] = "2"
-    if gpu:
+    on_gpu = setup.device.type == "cuda"
+    if on_gpu and path.name == MANY_TESTS and find_spec("xdist"):
+        command += ["-n", str(WORKERS)]
+    environment = os.environ | {
+        "LOCALDFLASH_GPU_TESTS": "1" if on_gpu else "interpreter",
+        "LOCALDFLASH_GPU_LINES": str(lines),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "2",
+    }
+    if on_gpu:
         environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr, results
+    with output.open("wb") as file:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
 
 
-def outcome(results: Path) -> dict[str, Any]:
-    """Counts of a JUnit file, and the message of every test that failed."""
-    cases = list(ElementTree.parse(results).getroot().iter("testcase"))
-    failed, skipped = {}, {}
-    for case in cases:
-        name = f"{case.get('classname', '').rsplit('.', 1)[-1]}::{case.get('name')}"
-        for kind in ("failure", "error"):
-            if (found := case.find(kind)) is not None:
-                failed[name] = f"{found.get('message', '')[:400]} … {(found.text or '')[-600:]}"
-        if (found := case.find("skipped")) is not None:
-            skipped[name] = found.get("message", "")
-    passed = len(cases) - len(failed) - len(skipped)
-    return {"tests": len(cases), "passed": passed, "failed": failed, "skipped": skipped}
+def outcome(files: list[Path]) -> dict[str, Any]:
+    """Count the tests in files of lines; return the end of the report of each that failed, and the slowest."""
+    lines = [json.loads(line) for path in files if path.is_file() for line in path.read_text().splitlines()]
+    by = {kind: [line for line in lines if line["outcome"] == kind] for kind in ("passed", "failed", "skipped")}
+    slowest = sorted(lines, key=lambda line: -line["seconds"])[:10]
+    return {
+        "tests": len(lines),
+        "passed": len(by["passed"]),
+        "skipped": len(by["skipped"]),
+        "failed": {line["test"]: line["why"] for line in by["failed"]},
+        "slowest": {line["test"]: line["seconds"] for line in slowest},
+    }

@@ -6,12 +6,14 @@ wait for. `prepare` compiles and captures all sequences. A CUDA error that break
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from triton import AsyncCompileMode
 
 from localdflash.backends.cuda.device import on
 from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back, new_stage
@@ -23,19 +25,21 @@ from localdflash.kernels.cuda.launch import KernelLaunch, withheld
 from localdflash.kernels.cuda.split_k import MOST_TILES
 from localdflash.models.load_options import Compiling
 
+COMPILERS = 8  # threads; each kernel takes 1 to 10 s of one core
 FOLDER = "TRITON_CACHE_DIR"  # the variable by which Triton is told
 
 
 def compile_all(launches: Iterable[KernelLaunch], compiling: Compiling | None = None) -> None:
-    """Compile each variant among the launches once; `compiling` is told before the first and after each."""
+    """Compile each variant among the launches once, several at a time; `compiling` is told how many are done."""
     keep_compiled()
     distinct = {launch.variant: launch for launch in launches}
-    for done, launch in enumerate(distinct.values()):
-        if compiling:
-            compiling(done, len(distinct))
-        launch.compile()
-    if compiling:
-        compiling(len(distinct), len(distinct))
+    report = compiling or (lambda _done, _total: None)
+    report(0, len(distinct))
+    with ThreadPoolExecutor(COMPILERS) as pool, AsyncCompileMode(pool) as compiler:  # LLVM and ptxas release the GIL
+        for launch in distinct.values():
+            launch.compile()
+        for done, _ in enumerate(as_completed(compiler.raw_futures), 1):
+            report(done, len(distinct))
 
 
 def keep_compiled() -> None:

@@ -14,6 +14,7 @@ from triton.compiler import CompiledKernel
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+from localdflash.kernels.cuda import matmul
 from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
 from tests.kernels.cuda.aot.sass import count
 
@@ -55,9 +56,11 @@ def compiled_for(capability: int) -> Iterator[list[CompiledKernel]]:
         kernels.append(run(self, *args, grid=grid, warmup=True, **options))
 
     driver.set_active(_AbsentChip(capability))
+    matmul.plan.cache_clear()
     with (
         patch.object(JITFunction, "run", record),
         patch("localdflash.kernels.cuda.launch.has_pdl", lambda device: capability >= 90),
+        patch.object(matmul, "_multiprocessors", lambda device: (MULTIPROCESSORS[capability], capability == 90)),
         patch.object(torch.cuda, "get_device_capability", lambda device=None: divmod(capability, 10)),
         patch.object(torch.cuda, "get_device_properties", lambda device=None: _Properties(capability)),
     ):
