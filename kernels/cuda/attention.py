@@ -9,8 +9,9 @@ With a window W a row of a chain sees positions above start + t - W only, one of
 
 The context is cut into chunks at absolute positions, one program per chunk and key/value head, which serves all rows
 and query heads that share the head. A row therefore sums in one order, however many rows are live and programs are
-launched: a verified row has the bits of autoregressive decoding. The cache holds finite values only (see
-`cache`), so that a slot with weight zero adds nothing; slots past the block are never read.
+launched: a verified row has the bits of autoregressive decoding. Chunks grow with the position, since the partial
+results of many small ones would take longer than the cache: half the time at 16k tokens on an H100. The cache holds
+finite values only (see `cache`), so that a slot with weight zero adds nothing; slots past the block are never read.
 """
 
 from typing import Literal
@@ -20,14 +21,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localdflash.kernels.cuda import launch
 from localdflash.kernels.cuda.kv_cache import Cache, decode
 from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, wait
 
 Mask = Literal["chain", "block"]
 ROWS = 16
-CHUNK = 256  # slots of a program: it sets the order of summation, so it is the same for every launch
+CHUNK = 256  # slots of a program, of the first ones: it sets the order of summation
+DOUBLED, QUADRUPLED = 16, 24  # the chunks from which on they have 512 and 1024 slots: from 4,096 and 8,192 tokens on
+FIRST_DOUBLED, FIRST_QUADRUPLED = tl.constexpr(DOUBLED), tl.constexpr(QUADRUPLED)
 TILE = 64  # slots of a step; divides CHUNK
-BUCKETS = (8, 32, 128, 512)  # numbers of chunks that a launch may cover
+BUCKETS = (8, 24, 48, 144)  # numbers of chunks that a launch may cover: 2,048, 8,192, 32,768 and 131,072 slots
 FUSED = 8  # up to so many chunks the last one to finish merges; for more, a second launch does it with more programs
 LOG2_E = 1.4426950408889634
 
@@ -50,6 +54,18 @@ HALVES_OF_E4M3 = tl.constexpr("""{
 }""")
 
 
+def slots_of(chunks: int) -> int:
+    """Return how many slots the first `chunks` chunks cover."""
+    return CHUNK * (chunks + max(chunks - DOUBLED, 0) + 2 * max(chunks - QUADRUPLED, 0))
+
+
+def chunks_of(slots: int) -> int:
+    """Return how many chunks cover `slots` slots."""
+    units, quadrupled = triton.cdiv(slots, CHUNK), 2 * QUADRUPLED - DOUBLED
+    doubled = max(min(units, quadrupled) - DOUBLED, 0)
+    return min(units, DOUBLED) + triton.cdiv(doubled, 2) + triton.cdiv(max(units - quadrupled, 0), 4)
+
+
 class Scratch:
     """Partial results of chunks for the merge: allocated once for the largest shape and context, shared by all layers.
 
@@ -61,6 +77,21 @@ class Scratch:
         self.partial = torch.empty(chunks * ROWS * heads * head_dim, device=device)
         self.stats = torch.empty(chunks * ROWS * heads * 2, device=device)
         self.counter = torch.zeros(heads, dtype=torch.int32, device=device)
+
+
+@triton.jit
+def _first_slot(chunk, CHUNK: tl.constexpr):
+    """Return where a chunk begins, as `slots_of`."""
+    return CHUNK * (chunk + tl.maximum(chunk - FIRST_DOUBLED, 0) + 2 * tl.maximum(chunk - FIRST_QUADRUPLED, 0))
+
+
+@triton.jit
+def _chunk_at(slot, CHUNK: tl.constexpr):
+    """Return the chunk that a slot lies in: the inverse of `_first_slot`."""
+    unit = slot // CHUNK
+    FROM: tl.constexpr = 2 * FIRST_QUADRUPLED - FIRST_DOUBLED  # the unit at which chunk FIRST_QUADRUPLED begins
+    wide = tl.maximum(tl.minimum(unit, FROM) - FIRST_DOUBLED, 0) // 2
+    return tl.minimum(unit, FIRST_DOUBLED) + wide + tl.maximum(unit - FROM, 0) // 4
 
 
 @triton.jit
@@ -170,11 +201,13 @@ def attention_kernel(
     start = tl.load(start_ptr)
     end = start + 16
     oldest = tl.maximum(start - (WINDOW - 1), 0) if WINDOW else 0  # the first slot that any row sees
-    chunk = oldest // CHUNK + tl.program_id(1)
-    if chunk * CHUNK >= end:
+    oldest_chunk = _chunk_at(oldest, CHUNK)
+    chunk = oldest_chunk + tl.program_id(1)
+    begin = _first_slot(chunk, CHUNK)
+    if begin >= end:
         return
-    first = tl.maximum(chunk * CHUNK, oldest // TILE * TILE)
-    last = tl.minimum((chunk + 1) * CHUNK, end)
+    first = tl.maximum(begin, oldest // TILE * TILE)
+    last = tl.minimum(_first_slot(chunk + 1, CHUNK), end)
 
     q = tl.load(q_ptr + (t * HQ + head * G + r % G)[:, None] * D + d[None, :], mask=t[:, None] < 16, other=0.0)
     top = tl.full((M,), -1e30, tl.float32)  # finite, so that a row which has seen nothing yet makes no NaN
@@ -214,11 +247,11 @@ def attention_kernel(
     tl.store(stats_ptr + tile * 2 + r, top, mask=mine)
     tl.store(stats_ptr + tile * 2 + 16 * G + r, total, mask=mine)
     if FUSED:
-        live = tl.cdiv(end, CHUNK) - oldest // CHUNK
+        live = _chunk_at(end - 1, CHUNK) + 1 - oldest_chunk
         tl.debug_barrier()  # all threads have stored before one of them takes the ticket
         if tl.atomic_add(counter_ptr + head, 1, sem="acq_rel", scope="gpu") == live - 1:
             _merge(r, head, chunks, live, partial_ptr, stats_ptr, out_ptr, sums_ptr, scale,
-                   HQ, G, D, WIDTH, M, CHUNKS, 1, ASM)  # fmt: skip
+                   HQ, G, D, WIDTH, M, CHUNKS, 2, ASM)  # fmt: skip
             tl.store(counter_ptr + head, 0)
 
 
@@ -236,7 +269,8 @@ def merge_kernel(
     release(PDL)
     start = tl.load(start_ptr)
     oldest = tl.maximum(start - (WINDOW - 1), 0) if WINDOW else 0
-    live = tl.cdiv(start + 16, CHUNK) - oldest // CHUNK
+    newest_chunk = _chunk_at(start + 15, CHUNK)
+    live = newest_chunk + 1 - _chunk_at(oldest, CHUNK)
     _merge(r, tl.program_id(0), chunks, live, partial_ptr, stats_ptr, out_ptr, sums_ptr, scale,
            HQ, G, D, WIDTH, 4, CHUNKS, 8, ASM)  # fmt: skip
 
@@ -258,7 +292,7 @@ def attention(
     q float16 [16, HQ, D], D 64 or 128; start int32 [1], the tokens before the block; out float16 [16, >= HQ * D], of
     which the first HQ * D columns are written; sums float32 [>= HQ * D / 32, 16], sums over groups of 32 of what is
     stored. `block`: rows of a "block"; those after it are dead. `window`: how many positions a row sees, its own
-    included, or 0. `splits`: chunks of 256 slots that are launched, enough for start + 16 and no more than the scratch
+    included, or 0. `splits`: chunks that are launched, enough for start + 16 and no more than the scratch
     has; the result does not depend on it.
     """
     (_, heads, head_dim), kv_heads = q.shape, cache.k.shape[1]
@@ -267,10 +301,11 @@ def attention(
     assert splits * ROWS * heads * head_dim <= scratch.partial.numel(), "the scratch is too small"
     options = {"HQ": heads, "HKV": kv_heads, "D": head_dim, "WIDTH": out.shape[1], "CHUNK": CHUNK, "WINDOW": window,
                "CHUNKS": triton.next_power_of_2(splits), "ASM": ASM} | every_launch(q.device)  # fmt: skip
+    stages = 3 if launch.multiprocessors(q.device)[1] else 2
     rows, scale = triton.next_power_of_2(ROWS * heads // kv_heads), head_dim**-0.5 * LOG2_E
     attention_kernel[(kv_heads, splits)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, start, scratch.partial, scratch.stats,
-        scratch.counter, out, sums, scale, M=rows, TILE=TILE, STAGES=2, MASK=mask, BLOCK=block,
+        scratch.counter, out, sums, scale, M=rows, TILE=TILE, STAGES=stages, MASK=mask, BLOCK=block,
         SCALED=cache.k_scale is not None, FUSED=splits <= FUSED, num_warps=rows // 16, **options,
     )  # fmt: skip
     if splits > FUSED:

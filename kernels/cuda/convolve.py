@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.norm import TILE, Norm, norm_factor, norm_factor_reference
+from localdflash.kernels.cuda.norm import TILE, Norm, norm_factor, norm_factor_reference, rstds
 from localdflash.kernels.cuda.residual import GROUP, hand_on, hand_on_reference, store_sums
 
 
@@ -89,9 +89,12 @@ def _convolve_out(y, bias, base, change, x, gain, before, a_out, sums, squares, 
     """Grid (tiles,)."""
     tile = tl.program_id(0)
     m = tl.arange(0, 16)[:, None]
-    n = tile * BN + tl.arange(0, BN)[None, :]
+    column = tile * BN + tl.arange(0, BN)
+    n = column[None, :]
+    gains = tl.load(gain + column, mask=column < H, other=0.0)
     wait(PDL)
     release(PDL)
+    factor = rstds(before, P, size, eps, 1)[0]
     total = tl.load(x + m * H + n, mask=n < H, other=0.0)
     for back in tl.static_range(KERNEL):
         here = (m >= back) & (n < H)
@@ -100,7 +103,7 @@ def _convolve_out(y, bias, base, change, x, gain, before, a_out, sums, squares, 
             value += tl.load(bias + n, mask=here, other=0.0)
         total += value * _coefficients(base, change, m, n, H, groups, back, 1, KERNEL, GROUP)
     tl.store(x + m * H + n, total, mask=n < H)
-    hand_on(total, tile, gain, before, a_out, sums, squares, H, size, eps, width, P, BN)
+    hand_on(total, tile, gains, factor, a_out, sums, squares, H, width, BN)
 
 
 def convolve_out(

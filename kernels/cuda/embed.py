@@ -34,7 +34,7 @@ def _half(word, i):
 
 
 @triton.jit
-def _decode(base, high, scales, supers, minimums, N, column, block, field, r, live, R: tl.constexpr,
+def decode(base, high, scales, supers, minimums, N, column, block, field, r, live, R: tl.constexpr,
             HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr,
             CODE: tl.constexpr, SUPER: tl.constexpr):  # fmt: skip
     """Weights number block * 4R + field * R + r of a column, float32 of the indices' broadcast shape.
@@ -86,15 +86,19 @@ def _embed(ids, base, high, scales, supers, minimums, gain, x, a, sums, squares,
     release(PDL)
     # A row that is not live may hold any id: it must not read outside the table.
     column = tl.minimum(tl.maximum(tl.load(ids + m), 0), V - 1)
-    weight = _decode(base, high, scales, supers, minimums, N, column, block, field, r, block * (4 * R) < H,
+    weight = decode(base, high, scales, supers, minimums, N, column, block, field, r, block * (4 * R) < H,
                      R, HIGH_BITS, SCALING, HAS_MIN, ZERO, CODE, SUPER)  # fmt: skip
     row = tl.where(k < H, weight * scale, 0.0)
     tl.store(x + m * H + k, row, mask=k < H)
     total = tl.sum(tl.reshape(row * row, [BLOCKS * 4 * R]), 0)
     normed = (row * g * tl.rsqrt(total / H + eps)).to(a.dtype.element_ty)
     tl.store(a + m * stride + k, normed, mask=k < H)
-    group = tl.arange(0, BLOCKS * 4 * R // 32)
-    group_sums = tl.sum(tl.reshape(normed.to(tl.float32), [BLOCKS * 4 * R // 32, 32]), 1)
+    group_sums = tl.sum(normed.to(tl.float32), 2)  # [BLOCKS, 4] of R each
+    if R == 16:  # split, since a sum over this axis crosses warps, which Triton 3.6 gets wrong
+        low, high = tl.split(tl.reshape(group_sums, [BLOCKS, 2, 2]))
+        group_sums = low + high
+    PER_BLOCK: tl.constexpr = R // 8
+    group = tl.arange(0, BLOCKS)[:, None] * PER_BLOCK + tl.arange(0, PER_BLOCK)[None, :]
     tl.store(sums + group * 16 + m, group_sums, mask=group * 32 < H)
     tile = tl.arange(0, TILES)
     tl.store(squares + tile * 16 + m, tl.where(tile == 0, total, 0.0), mask=tile < tiles)

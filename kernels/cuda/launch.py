@@ -22,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+MULTIPROCESSORS = 128  # assumed where there is no GPU to ask
 ASM = not INTERPRETED  # constexpr switch: inline assembly or plain Triton
 
 _withheld: ContextVar["list[KernelLaunch] | None"] = ContextVar("withheld", default=None)
@@ -110,6 +111,15 @@ def withheld() -> Iterator[list[KernelLaunch]]:
 def has_pdl(device: torch.device) -> bool:
     """Return whether the chip launches dependent kernels early: compute capability 9.0 and up."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> tuple[int, bool]:
+    """Return their number, and whether each has well over 100 KB of shared memory (data centre chips)."""
+    if device.type != "cuda":
+        return MULTIPROCESSORS, False
+    chip = torch.cuda.get_device_properties(device)
+    return chip.multi_processor_count, chip.shared_memory_per_multiprocessor > 150_000
 
 
 def every_launch(device: torch.device) -> dict[str, Any]:

@@ -12,13 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localdflash.kernels.cuda import launch
 from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.cuda.planes import SUPER, Planes
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, gather
 from localdflash.kernels.cuda.unpack import TINY, byte, float16, half, unit, unpack, unpack_minimums, unpack_scaled
-
-MULTIPROCESSORS = 128  # assumed where there is no GPU to ask
 
 SUPER_WEIGHTS = tl.constexpr(SUPER)
 
@@ -37,9 +36,7 @@ def accumulate(
     are added are fused by name (`tl.fma`), here and in epilogues: a compiler would fuse others in another kernel.
 
     a float16 [TILES, 16, K], sums float32 [TILES, K / 32, 16] (read only with minimums), the planes' tensors as
-    `pointers` gives them, `expert` the matrix of a stack (else 0); K and N are padded. With more than four STAGES, for
-    chips with much shared memory, the steps of "byte4" are twice as long, which takes fewer instructions. A "product"
-    is only loaded.
+    `pointers` gives them, `expert` the matrix of a stack (else 0); K and N are padded. A "product" is only loaded.
     """
     if SCALING == "product":
         here = base_ptr + tl.arange(0, 16)[:, None] * N + column + tl.arange(0, BN)[None, :]
@@ -61,10 +58,9 @@ def _multiply(
     TILES: tl.constexpr,
 ):  # fmt: skip
     """`accumulate` for weights."""
-    LONG: tl.constexpr = SCALING == "byte4" and STAGES > 4
-    BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else (64 if LONG else 32) // R
+    BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else 32 // R
     # High planes and second tiles take memory too: two programs are to fit into 100 KB.
-    DEPTH: tl.constexpr = STAGES // 2 if LONG else STAGES - (HIGH_BITS != 0) - (TILES == 2 and HIGH_BITS != 2)
+    DEPTH: tl.constexpr = STAGES - (HIGH_BITS != 0) - (TILES == 2 and HIGH_BITS != 2)
     LEAST: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # a super is never split
     SCALE_WORDS: tl.constexpr = 2 if SCALING == "half4" else 1
     blocks = K // (4 * R)
@@ -80,6 +76,8 @@ def _multiply(
     m = tl.arange(0, 16)
     n = tl.arange(0, BN)
     r = tl.arange(0, R)
+    if HAS_MIN:  # first, so that its loads do not follow the last product: 3 % of a step on an H100
+        less, less_other = minimums(sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING, BN, ASM, TILES)
     acc = tl.zeros((16, BN), tl.float32)
     other = tl.zeros((16, BN), tl.float32)  # of the second tile
     for step in tl.range(first // BLOCKS, last // BLOCKS, num_stages=DEPTH):
@@ -110,7 +108,6 @@ def _multiply(
         acc *= TINY
         other *= TINY
     if HAS_MIN:
-        less, less_other = minimums(sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING, BN, ASM, TILES)
         acc -= less
         other -= less_other
     return acc * unit(CODE), other * unit(CODE)
@@ -265,12 +262,13 @@ def _matmul(
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
     wait(PDL)
+    factor = norm_factor(squares_ptr, before_ptr, P, size, eps)[:, None]
     accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
                       0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM)  # fmt: skip
     release(PDL)
     if arrive(accs, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K):
         acc = gather(accs[0], partials_ptr, counters_ptr, tile, BN, SPLIT_K)
-        acc *= norm_factor(squares_ptr, before_ptr, P, size, eps)[:, None]
+        acc *= factor
         n = tile * BN + tl.arange(0, BN)
         out = out_ptr + tl.arange(0, 16)[:, None] * columns + n[None, :]
         tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=n[None, :] < columns)
@@ -283,7 +281,7 @@ def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
     It depends on the weights and the device alone: with another cut for other numbers of rows, a row's sums would run
     in another order, and verified tokens would differ from decoded ones.
     """
-    processors, roomy = _multiprocessors(device)
+    processors, roomy = launch.multiprocessors(device)
     tiles, blocks = triton.cdiv(n, BN), triton.cdiv(k, 128)
 
     def time(split: int) -> int:
@@ -291,15 +289,7 @@ def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
         rounds = triton.cdiv(tiles * split, (3 if roomy else 2) * processors)
         return rounds * (triton.cdiv(blocks, split) + 4 + (2 if split > 1 else 0))
 
-    return SplitPlan(tiles, BN, min(range(1, max(1, min(16, blocks // 4)) + 1), key=time), STAGES=6 if roomy else 4)
-
-
-def _multiprocessors(device: torch.device) -> tuple[int, bool]:
-    """Their number, and whether each has well over 100 KB of shared memory (data centre chips)."""
-    if device.type != "cuda":
-        return MULTIPROCESSORS, False
-    chip = torch.cuda.get_device_properties(device)
-    return chip.multi_processor_count, chip.shared_memory_per_multiprocessor > 150_000
+    return SplitPlan(tiles, BN, min(range(1, max(1, min(16, blocks // 4)) + 1), key=time))
 
 
 def matmul(

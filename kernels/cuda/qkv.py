@@ -19,7 +19,7 @@ from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.kv_cache import CODES, SMALLEST, Cache, check_type, limit
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
-from localdflash.kernels.cuda.norm import Norm, norm_factor, norm_factor_reference, square
+from localdflash.kernels.cuda.norm import Norm, norm_factor_reference, norm_factors, square
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.rope import Rope, rotate
 from localdflash.kernels.cuda.split_k import SplitWorkspace, arrive, gather
@@ -104,6 +104,8 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
     """Grid (heads, SPLIT_K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     wait(PDL)
+    factors = norm_factors(squares_ptr, before_ptr, P, size, eps, TILES)
+    start = tl.load(start_ptr)
     accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * D, split,
                       0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, D, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
@@ -114,14 +116,13 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
         d = tl.arange(0, HALF)
         for t in tl.static_range(TILES):
             acc = gather(accs[t], partials_ptr, counters_ptr, tile, D, SPLIT_K, t, TILES)
-            factor = norm_factor(squares_ptr + t * (P * 16), before_ptr + t * (P * 16), P, size, eps)[:, None]
+            factor = factors[t][:, None]
             if BIAS:
                 acc = tl.fma(acc, factor, tl.load(bias_ptr + tile * D + tl.arange(0, D))[None, :])
             else:
                 acc *= factor
             x, y = tl.split(tl.permute(tl.reshape(acc, (16, 2, HALF)), (0, 2, 1)))  # first and second half of the head
             m = 16 * t + tl.arange(0, 16)
-            start = tl.load(start_ptr)
             row = layer.to(tl.int64) * slots + start + m  # of the cache
             if head < Q_HEADS + KV_HEADS:
                 if HEAD_NORM:
@@ -221,8 +222,24 @@ def qkv_reference(
     product = product_reference(a, planes) * norm_factor_reference(norm)
     if bias is not None:
         product = product + bias
-    heads = product.view(-1, part.count, cache.k.shape[-1])  # [16 T, count, D]
-    positions = (start + torch.arange(len(heads), device=start.device)).long()  # and slots
+    product = product.view(-1, product.shape[-1])  # [16 T, count * D]
+    positions = (start + torch.arange(len(product), device=start.device)).long()
+    place_heads(product, part, q_gain, k_gain, rope, positions, q_out, cache, eps)
+
+
+def place_heads(
+    product: Tensor,
+    part: HeadRange,
+    q_gain: Tensor | None,
+    k_gain: Tensor | None,
+    rope: Rope,
+    positions: Tensor,
+    q_out: Tensor | None,
+    cache: Cache,
+    eps: float,
+) -> None:
+    """Store the heads of `product`, float32 [T, count * D], at `positions`, int64 [T], as `qkv` does: in torch."""
+    heads = product.view(len(product), part.count, cache.k.shape[-1])
     stacked = cache.k.ndim == 4
     for layer in range(cache.k.shape[0] if stacked else 1):
         one = cache.layer(layer) if stacked else cache

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
-from localdflash.kernels.cuda.norm import TILE, Norm, rstd, rstd_reference, square
+from localdflash.kernels.cuda.norm import TILE, Norm, rstd_reference, rstds, square
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.split_k import SplitWorkspace, arrive, gather
 
@@ -44,18 +44,17 @@ def store_sums(a, sums_ptr, group, groups, BN: tl.constexpr):
 
 
 @triton.jit
-def hand_on(x, tile, gain_ptr, before_ptr, out_ptr, sums_ptr, squares_ptr, H, size, eps, width, P: tl.constexpr,
-            BN: tl.constexpr):  # fmt: skip
-    """Leave what the next norm needs of a tile of the residual stream, float32 [16, BN]; see `residual`."""
+def hand_on(x, tile, gain, factor, out_ptr, sums_ptr, squares_ptr, H, width, BN: tl.constexpr):
+    """Leave what the next norm needs of a tile of the residual stream, float32 [16, BN]; see `residual`.
+
+    gain float32 [BN] of its columns, factor float32 [16] of its rows.
+    """
     m = tl.arange(0, 16)
     n = tile * BN + tl.arange(0, BN)
     inside = n[None, :] < H
     x = tl.where(inside, x, 0.0)
     tl.store(squares_ptr + tile * 16 + m, tl.sum(square(x), 1))
-    scaled = x * tl.load(gain_ptr + n, mask=n < H, other=0.0)[None, :]
-    if P > 0:
-        scaled *= rstd(before_ptr, P, size, eps)[:, None]
-    rounded = scaled.to(out_ptr.dtype.element_ty)
+    rounded = (x * gain[None, :] * factor[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + m[:, None] * width + n[None, :], rounded, mask=inside)
     store_sums(rounded.to(tl.float32), sums_ptr, tile * (BN // 32), width // 32, BN)
 
@@ -71,29 +70,32 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
               PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles, SPLIT_K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
+    m = tl.arange(0, 16)
+    n = tile * BN + tl.arange(0, BN)
+    inside = n[None, :] < H
+    gain = tl.load(gain_ptr + n, mask=n < H, other=0.0)
+    here = x_ptr + m[:, None] * H + n[None, :]
     wait(PDL)
+    factors = rstds(before_ptr, P, size, eps, TILES)
+    if ADD:
+        kept = tl.load(here, mask=inside, other=0.0), tl.load(here + (TILES - 1) * 16 * H, mask=inside, other=0.0)
     accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
                       0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
     if arrive(accs, partials_ptr, counters_ptr, tile, split, BN, SPLIT_K, TILES):
-        m = tl.arange(0, 16)
-        n = tile * BN + tl.arange(0, BN)
-        inside = n[None, :] < H
         for t in tl.static_range(TILES):
             x = gather(accs[t], partials_ptr, counters_ptr, tile, BN, SPLIT_K, t, TILES)
-            here = x_ptr + (16 * t + m)[:, None] * H + n[None, :]
             if BIAS:
                 x += tl.load(bias_ptr + n, mask=n < H, other=0.0)[None, :]
             if ADD:
-                x += tl.load(here, mask=inside, other=0.0)
-            tl.store(here, x, mask=inside)
+                x += kept[t]
+            tl.store(here + t * 16 * H, x, mask=inside)
             if TAP:
                 row = (tl.load(start_ptr) + 16 * t + m) % ring_rows
                 tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
                 tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
-            hand_on(x, tile, gain_ptr, before_ptr + t * (P * 16), out_ptr + t * (16 * width),
-                    sums_out_ptr + t * (width // 2), squares_ptr + t * (tl.num_programs(0) * 16), H, size, eps, width,
-                    P, BN)  # fmt: skip
+            hand_on(x, tile, gain, factors[t], out_ptr + t * (16 * width), sums_out_ptr + t * (width // 2),
+                    squares_ptr + t * (tl.num_programs(0) * 16), H, width, BN)  # fmt: skip
 
 
 def residual(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
-from localdflash.kernels.cuda.norm import Norm, norm_factor, norm_factor_reference
+from localdflash.kernels.cuda.norm import Norm, norm_factor_reference, norm_factors
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.residual import group_sums_reference, store_sums
 from localdflash.kernels.cuda.split_k import SplitWorkspace, arrive, gather
@@ -37,6 +37,7 @@ def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_
     """Grid (tiles, SPLIT_K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     wait(PDL)
+    factors = norm_factors(squares_ptr, before_ptr, P, size, eps, TILES)
     accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
                       0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
@@ -46,7 +47,7 @@ def _swiglu(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_
         inside = n[None, :] < columns
         for t in tl.static_range(TILES):
             acc = gather(accs[t], partials_ptr, counters_ptr, tile, BN, SPLIT_K, t, TILES)
-            acc *= norm_factor(squares_ptr + t * (P * 16), before_ptr + t * (P * 16), P, size, eps)[:, None]
+            acc *= factors[t][:, None]
             gate, up = tl.split(tl.reshape(acc, (16, OUT, 2)))
             rounded = tl.where(inside, silu(gate) * up * SCALE, 0.0).to(out_ptr.dtype.element_ty)
             tl.store(out_ptr + (16 * t + tl.arange(0, 16))[:, None] * width + n[None, :], rounded, mask=inside)

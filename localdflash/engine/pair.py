@@ -65,6 +65,7 @@ class SavedSequence:
     target: bytes | bytearray
     drafters: tuple[bytes | bytearray, ...]
     is_recurrent: bool = False  # then decoding can continue only from the end
+    in_blocks: int = 0  # leading ids that were read in blocks, which has other bits than one step after another
     wait: Callable[[], None] = field(default=already_complete, compare=False)  # for all bytes; may raise StateLost
 
     def count_shared(self, ids: Sequence[int]) -> int:

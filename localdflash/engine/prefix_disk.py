@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from localdflash.engine.pair import SavedSequence, already_complete
 
-RECURRENT = "whole"  # key of the metadata
+RECURRENT, IN_BLOCKS = "whole", "in_blocks"  # keys of the metadata
 
 
 class DiskCache:
@@ -99,6 +99,7 @@ def _serialize(state: SavedSequence) -> bytes:
     parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
     metadata = {"digest": _digest(*(part.tobytes() for part in parts.values()))}
+    metadata[IN_BLOCKS] = str(state.in_blocks)
     return bytes(save(parts, metadata | ({RECURRENT: "yes"} if state.is_recurrent else {})))
 
 
@@ -135,7 +136,9 @@ def _read_sequence(path: Path) -> SavedSequence | None:
     ids, target, *drafters = (part.tobytes() for part in parts)
     if metadata.get("digest") != _digest(ids, target, *drafters):
         return None
-    return SavedSequence(tuple(np.frombuffer(ids, np.int32).tolist()), target, tuple(drafters), RECURRENT in metadata)
+    all_ids = tuple(np.frombuffer(ids, np.int32).tolist())
+    in_blocks = int(metadata.get(IN_BLOCKS, "0"))
+    return SavedSequence(all_ids, target, tuple(drafters), RECURRENT in metadata, in_blocks)
 
 
 def _digest(*parts: bytes) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from localdflash.backends.cuda.proof.calls import Arguments
-from localdflash.kernels.cuda import convolve, embed, head, markov, matmul, moe, qkv, residual, swiglu
+from localdflash.kernels.cuda import convolve, dense, embed, head, markov, matmul, moe, qkv, residual, swiglu
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.qkv import HeadRange
@@ -93,6 +93,14 @@ def _embed(name: str, n: int, k: int) -> Case:
         }  # fmt: skip
 
     return Case(f"embed {name}", embed.embed, embed.embed_reference, built(make), ("x", "a", "sums", "squares"))
+
+
+def _dense(name: str, n: int, k: int) -> Case:
+    def make() -> Arguments:
+        planes = random_planes(name, n, k)
+        return {"planes": planes, "out": torch.zeros(planes.padded_k, planes.padded_n).half()}
+
+    return Case(f"dense {name}", dense.dense, dense.dense_reference, built(make), ("out",))
 
 
 def _head(name: str, n: int, k: int, **options: float) -> Case:
@@ -219,6 +227,7 @@ CASES: list[Case] = [
     *(_qkv("q4_k", *HEADS, WIDE, dtype) for dtype in (F16, I8, F8)),
     _qkv("q8_0", 4, 2, 64, 256, F16),
     *(_embed(name, N, WIDE) for name in ("q4_k", "q6_k", "q8_0", "nvfp4")),
+    *(_dense(name, N, WIDE) for name in LAYOUTS),
     _head("q6_k", 20_000 if REAL else 600, 1024 if REAL else 256),
     _head("q4_k", 5_000 if REAL else 300, 512 if REAL else 256, scale=0.2, softcap=20.0),
     *(_markov(name, 20_000 if REAL else 300, 256) for name in ("q8_0", "q4_k")),

@@ -16,7 +16,7 @@ from localdflash.lab.scripts import synthetic
 from localdflash.models.load_options import Options
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded"
-STAGES = ("operations", "short prompt", "rows", "prompts", "texts", "sampled texts", "graphs")
+STAGES = ("operations", "short prompt", "rows", "prompts", "blocks", "texts", "sampled texts", "graphs")
 CONTEXT = 1024
 
 

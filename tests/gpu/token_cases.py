@@ -16,7 +16,7 @@ def _attention(
     start: int, mask: str, dtype: torch.dtype, window: int = 0, heads: tuple[int, int, int] = (4, 2, 64)
 ) -> Case:
     q_heads, kv_heads, head_dim = (32, 8, 128) if REAL and heads == (4, 2, 64) else heads
-    chunks = next(bucket for bucket in attention.BUCKETS if start + 16 <= bucket * attention.CHUNK)
+    chunks = next(bucket for bucket in attention.BUCKETS if start + 16 <= attention.slots_of(bucket))
 
     def make() -> Arguments:
         slots, width = start + 48, q_heads * head_dim

@@ -16,6 +16,7 @@ STAGES = (
     "short prompt",
     "rows",
     "prompts",
+    "blocks",
     "texts",
     "sampled texts",
     "graphs",

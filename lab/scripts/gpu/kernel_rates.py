@@ -16,7 +16,7 @@ from torch import Tensor
 
 from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
 from localdflash.kernels.cuda import matmul as gemm
-from localdflash.kernels.cuda.attention import BUCKETS, CHUNK, Scratch, attention
+from localdflash.kernels.cuda.attention import BUCKETS, Scratch, attention, slots_of
 from localdflash.kernels.cuda.head import HeadScratch, head
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.norm import Norm
@@ -171,7 +171,7 @@ def _attention(
     for scale in (stack.k_scale, stack.v_scale):
         if scale is not None:
             scale.fill_(0.1)
-    splits = next(bucket for bucket in BUCKETS if slots <= bucket * CHUNK)
+    splits = next(bucket for bucket in BUCKETS if slots <= slots_of(bucket))
     q = torch.randn(ROWS, heads, d, device=device).half() / 8
     out, sums = torch.zeros(ROWS, heads * d, device=device).half(), torch.zeros(heads * d // 32, ROWS, device=device)
     start, scratch = torch.tensor([context], dtype=torch.int32, device=device), Scratch(device, heads, d, splits)

@@ -98,6 +98,8 @@ class CudaPair:
         self.ids: list[int] = []
         self._seen = 0  # tokens in the drafter's cache
         self._computed = 0  # tokens in the target's cache, as far as the host knows
+        self._block = stepper.reader.block if stepper.reader else stepper.context  # tokens; no prompt has the latter
+        self._read = 0  # the first of them, which were read in blocks and not in tiles
         self._steps = 0  # started since the device's counter was last set to zero
         self._flying: deque[_Flying] = deque()
         self._waiting: Way | None = None  # chosen, but not started yet
@@ -145,25 +147,42 @@ class CudaPair:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.stepper.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.stepper.context}")
-        kept = count_common_prefix(self.cached, ids[:-1])
+        in_blocks = (len(ids) - 1) // self._block * self._block
+        kept = self._reusable(count_common_prefix(self.cached, ids[:-1]), in_blocks)
         self._set_back(kept)
         self.stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         try:
             while self._computed < len(ids) - 1 and not cancelled():
-                self._extend(min(MOST_TILES * ROWS, len(ids) - 1 - self._computed))
+                if self._computed < in_blocks:
+                    self._read_block()
+                else:
+                    self._extend(min(MOST_TILES * ROWS, len(ids) - 1 - self._computed))
                 if (self._computed - kept) % PATIENCE == 0:
                     self.runner.synchronize()  # else a cancellation would be read long before its time
         finally:  # what is computed is theirs
             self.ids = list(ids[: self._computed + 1])
         return self._computed - kept
 
+    def _reusable(self, common: int, in_blocks: int) -> int:
+        """Return how many of the `common` first tokens have the bits of a prompt with `in_blocks` tokens in blocks."""
+        alike = common if self._read == in_blocks else min(common, self._read, in_blocks)
+        return alike if alike >= in_blocks else alike // self._block * self._block
+
+    def _read_block(self) -> None:
+        """Compute the next block of the prompt; the drafter sees it at once."""
+        self.runner.read(self._computed)
+        self._advance(self._block)
+        self._read = self._computed
+
     def _extend(self, count: int) -> None:
-        """Compute `count` more tokens of the prompt; the drafter sees them at once."""
-        tiles = -(-count // ROWS)
-        self.runner.extend(tiles, self._computed)
+        """Compute `count` more tokens of the prompt in tiles; the drafter sees them at once."""
+        self.runner.extend(-(-count // ROWS), self._computed)
+        self._advance(count)
+
+    def _advance(self, count: int) -> None:
         self._computed += count
         self.stepper.state[CONTEXT] = self._computed
-        for _ in range(tiles if self.stepper.block else 0):
+        for _ in range(-(-count // ROWS) if self.stepper.block else 0):
             self._catch_up()
 
     def _catch_up(self) -> None:
@@ -266,7 +285,7 @@ class CudaPair:
         self._ahead = True  # until all of this is done
         self._flying.clear()
         self.runner.synchronize()
-        self._computed, self._seen = length, min(self._seen, length)
+        self._computed, self._seen, self._read = length, min(self._seen, length), min(self._read, length)
         self._steps = 0
         fields = {CONTEXT: length, DRAFTER: self._seen, STEP: 0}
         with device_errors():
@@ -298,7 +317,9 @@ class CudaPair:
             self._catch_up()
         leaving = self.runner.put_aside(self._layers(), self._computed)
         target, *drafters = leaving.saved
-        return SavedSequence(tuple(self.cached), target, tuple(drafters), wait=partial(_arrived, leaving))
+        return SavedSequence(
+            tuple(self.cached), target, tuple(drafters), in_blocks=self._read, wait=partial(_arrived, leaving)
+        )
 
     def load(self, state: SavedSequence) -> None:
         """See `Pair`; the next call must be `prefill` with ids that go on from the state's."""
@@ -310,7 +331,7 @@ class CudaPair:
         self.runner.bring_back(groups, (state.target, *state.drafters), length)
         if self.stepper.block:
             self._seen = length
-        self.ids = list(state.ids)
+        self.ids, self._read = list(state.ids), state.in_blocks
         self._set_back(length)
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 
 from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_kinds
+from localdflash.backends.cuda.prompt_reader import BLOCK
 from localdflash.backends.cuda.repack.ggml_blocks import padded
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.base.errors import OutOfMemory
-from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
+from localdflash.kernels.cuda.attention import BUCKETS, chunks_of, slots_of
 from localdflash.kernels.cuda.planes import COLUMNS
 from localdflash.kernels.cuda.split_k import MOST_TILES
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, Fit, MemoryBudget, MemorySizes, fit
@@ -24,8 +25,9 @@ from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
-RESERVE = 700 << 20  # bytes of a GPU for what torch rounds up (by 1 MB a tensor), compiled kernels and graphs
-LONGEST = BUCKETS[-1] * CHUNK - SLACK
+# Bytes of a GPU for what torch rounds up (by 1 MB a tensor), compiled kernels, graphs, activations of a prompt's block.
+RESERVE = 700 << 20
+LONGEST = slots_of(BUCKETS[-1]) - SLACK
 INT8, INT4 = (8.25, 32), (4.25, 32)  # as in `PLANES`
 GATHERED = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
 BITS = {"8 bits": 8, "4 bits": 4}
@@ -113,8 +115,9 @@ class CudaSizes:
         parts = {TARGET: self._target, TARGET_KV: kv_bytes(c, self._kv) * slots}
         scratch = MOST_TILES * _activation_bytes(c) + DOCUMENTS * 4
         scratch += ROWS * c.vocab_size * 4 * 35 // 32  # logits of all rows, and a draw's scratch for every 32
-        sums = ROWS * c.num_attention_heads * (c.head_dim + 2) * 4 // CHUNK  # attention's, for every chunk
-        scratch += slots * (c.head_dim * 4 + 4 + sums)
+        scratch += chunks_of(slots) * ROWS * c.num_attention_heads * (c.head_dim + 2) * 4  # attention's sums
+        scratch += slots * (c.head_dim * 4 + 4)
+        scratch += self._reader_bytes(slots)
         if drafter != NO_DRAFTER and (drafting := self._drafter):
             d, width = drafting.decoder, len(drafting.taps) * c.hidden_size
             cache = kv_bytes(d, torch.float16) * slots
@@ -123,6 +126,17 @@ class CudaSizes:
             scratch += ROWS * c.hidden_size * 6 + (ROWS * d.hidden_size * 6 if drafting.conv_kernel else 0)
             scratch += ROWS * drafting.proposed * 4 if drafting.kind != "dflash" else 0  # logits
         return parts | {SCRATCH: scratch}
+
+    def _reader_bytes(self, slots: int) -> int:
+        """Return the bytes that `PromptReader` holds: a matrix, and a layer of an 8-bit KV cache in float16."""
+        c = self._config
+        if c.num_experts or slots <= BLOCK:
+            return 0
+        heads = c.num_attention_heads * c.head_dim
+        widest = max(2 * c.intermediate_size, heads + 2 * c.num_key_value_heads * c.head_dim)
+        matrix = padded(c.hidden_size, COLUMNS) * padded(widest, COLUMNS) * 2
+        layer = 0 if self._kv == torch.float16 else slots * c.num_key_value_heads * c.head_dim * 4
+        return matrix + layer
 
     def _drafter_bytes(self, config: DFlashConfig, drafter: str) -> int:
         assert self._path is not None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from localdflash.kernels.cuda import (
     attention,
     convolve,
+    dense,
     embed,
     head,
     lookup_kernel,
@@ -29,6 +30,7 @@ class Ops:
     """One set; the contracts are the kernels' own docstrings."""
 
     set_back: Op
+    dense: Op
     embed: Op
     qkv: Op
     attention: Op
@@ -64,7 +66,7 @@ MODULES = {
     **dict.fromkeys(("top_k", "select"), selector),
     **dict.fromkeys(("residual", "gather_taps"), residual),
     **{"embed": embed, "qkv": qkv, "attention": attention, "swiglu": swiglu, "matmul": matmul, "head": head},
-    **{"sample": sample, "lookup": lookup_kernel, "set_back": split_k},
+    **{"dense": dense, "sample": sample, "lookup": lookup_kernel, "set_back": split_k},
 }
 KERNELS = Ops(**{name: getattr(module, name) for name, module in MODULES.items()})
 REFERENCES = Ops(**{name: getattr(module, f"{name}_reference") for name, module in MODULES.items()})

@@ -20,7 +20,7 @@ from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back, new_s
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import Stepper, Way
 from localdflash.base.errors import DeviceError, LocaldflashError
-from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
+from localdflash.kernels.cuda.attention import BUCKETS, chunks_of, slots_of
 from localdflash.kernels.cuda.launch import KernelLaunch, withheld
 from localdflash.kernels.cuda.split_k import MOST_TILES
 from localdflash.models.load_options import Compiling
@@ -78,16 +78,20 @@ class Runner:
             compile_all(self.launches(ways), compiling)
             for key, sequence in self._sequences(ways):
                 self._graphs[key] = self._capture(sequence)
+        if self.stepper.reader:  # the longest, so that torch has the memory
+            self.read(self._slots - self.stepper.reader.block)
 
     def launches(self, ways: Sequence[Way]) -> list[KernelLaunch]:
         """Everything that these ways may launch, at any length."""
         with withheld() as launches:
             for _, sequence in self._sequences(ways):
                 sequence()
+            if self.stepper.reader:
+                self.stepper.reader.unpack_all()
         return launches
 
     def _sequences(self, ways: Sequence[Way]) -> Iterator[tuple[Key, Callable[[], None]]]:
-        most = -(-self._slots // CHUNK)
+        most = chunks_of(self._slots)
         for splits in sorted({min(bucket, most) for bucket in BUCKETS}):
             for tiles in range(1, MOST_TILES + 1):
                 yield self._extending(tiles, splits)
@@ -142,6 +146,14 @@ class Runner:
 
     def _extending(self, tiles: int, splits: int) -> tuple[Key, Callable[[], None]]:
         return (f"extend {tiles}", splits), lambda: self.stepper.extend(tiles, splits)
+
+    def read(self, length: int) -> None:
+        """Read a block of the prompt's tokens after a context of `length`; see `PromptReader`."""
+        reader = self.stepper.reader
+        assert reader
+        self.make_room(length + reader.block)
+        with self._on_gpu():
+            reader.read(self.stepper.tokens[length : length + reader.block], length)
 
     def catch_up(self, length: int) -> None:
         """Give the drafter 16 more tokens of a context of `length`."""
@@ -215,7 +227,7 @@ class Runner:
 
 def chunks(length: int, slots: int) -> int:
     """Return how many attention chunks a step from `length` tokens is captured with, in a cache of `slots`."""
-    return min(next(splits for splits in BUCKETS if length + ROWS <= splits * CHUNK), -(-slots // CHUNK))
+    return min(next(splits for splits in BUCKETS if length + ROWS <= slots_of(splits)), chunks_of(slots))
 
 
 @contextmanager

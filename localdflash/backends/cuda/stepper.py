@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.ops import Ops
+from localdflash.backends.cuda.prompt_reader import new_reader
 from localdflash.backends.cuda.stack import ROWS, Mask, SharedBuffers, Stack, TapRing, activations
 from localdflash.backends.cuda.weights import TAP_SCALE, DrafterWeights, Markov, Selector, TargetWeights
 from localdflash.kernels.cuda.kv_cache import Cache
@@ -170,6 +171,8 @@ class Stepper:
         self.records = self._int32(RECORDS, RECORD_FIELDS)
         self.sampling = SamplingBuffers(c.vocab_size, self.device)
         self.block = DrafterBlock(self, drafter, slots, dtype) if drafter else None
+        taps = self.block.ring if self.block else None
+        self.reader = new_reader(self.stack, target, self.cache, taps, dtype)
 
     def _int32(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self.device)

@@ -83,7 +83,7 @@ def tiny_world(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the tensors are small
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.runner.CHUNK", CHUNK)
+        patch.setattr("localdflash.kernels.cuda.attention.CHUNK", CHUNK)
         patch.setattr("localdflash.backends.cuda.runner.BUCKETS", (1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 16))
         patch.setattr("localdflash.backends.cuda.stepper.TAP_SLOTS", TAPS)
         patch.setattr("localdflash.backends.cuda.cuda_pair.TAP_SLOTS", TAPS)

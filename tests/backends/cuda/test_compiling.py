@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton.runtime._async_compile import active_mode
 
 from localdflash.backends.cuda import runner
 from localdflash.backends.cuda.cuda_pair import CudaPair
@@ -78,7 +79,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     launched = set[Hashable]()
     ops = Ops(**{field.name: noting(field.name, launched) for field in fields(Ops)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.runner.CHUNK", CHUNK)
+        patch.setattr("localdflash.kernels.cuda.attention.CHUNK", CHUNK)
         pair = load_on_cpu(target, drafter, ops, context=CONTEXT)
         ways: tuple[Way, ...] = ("plain", "lookup", "block") if drafts else ("plain", "lookup")
         compiled = {launch.variant for launch in at_load(pair, ways)}
@@ -143,7 +144,12 @@ def test_no_answer_waits_for_a_graph_and_capturing_changes_no_state(
 
 def test_each_variant_is_compiled_once_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made, told = list[Hashable](), list[tuple[int, int]]()
-    monkeypatch.setattr(KernelLaunch, "compile", lambda launch: made.append(launch.variant))
+
+    def compiled(launch: KernelLaunch) -> None:
+        made.append(launch.variant)
+        active_mode.get().submit(launch.variant, lambda: None, lambda _kernel: None)
+
+    monkeypatch.setattr(KernelLaunch, "compile", compiled)
     monkeypatch.setenv(runner.FOLDER, "elsewhere")
     launches = at_load(world.pair, ("plain", "lookup"))
     runner.compile_all(launches, lambda done, total: told.append((done, total)))

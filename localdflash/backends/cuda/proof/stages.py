@@ -16,13 +16,13 @@ from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DRAFTING, Stepper, Way
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.cuda.attention import BUCKETS, CHUNK
+from localdflash.kernels.cuda.attention import BUCKETS, slots_of
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, LIVE
 
 TOKENS = 64  # of a text
 SAMPLED = 16
 REPLAYS = 6  # steps of a graph
-FAR = BUCKETS[0] * CHUNK  # tokens of context from which on there is another graph, and another merge
+FAR = slots_of(BUCKETS[0])  # tokens of context from which on there is another graph, and another merge
 CONTEXT_NEEDED = FAR + 4 * ROWS  # tokens of context that all checks want
 PLACES = (1, 6, 15)  # rows of a verify that are compared with plain decoding
 REGRET = 0.2  # nats between the kernels' likeliest token and the reference's
@@ -40,6 +40,8 @@ def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[s
     yield "short prompt", proof.short_prompt
     yield "rows", proof.rows
     yield "prompts", proof.prompts
+    if pair.stepper.reader:
+        yield "blocks", proof.blocks
     yield "texts", proof.texts
     yield "sampled texts", proof.sampled_texts
     yield "graphs", proof.graphs
@@ -81,20 +83,31 @@ class _Proof:
     def short_prompt(self) -> None:
         """The likeliest tokens after each of 16 tokens, by the kernels and by the references throughout."""
         with self._begun():
-            ours = self._logits()
+            ours = self._logits(0)
             with using(self.stepper, around(REFERENCES, _lean)):
-                theirs = self._logits()
-        likely = theirs.log_softmax(-1)
-        regret = (likely.amax(-1) - likely.gather(1, ours.argmax(-1, keepdim=True))[:, 0]).nan_to_num(float("inf"))
-        if float(regret.max()) > REGRET:
-            row, nats = int(regret.argmax()), float(regret.max())
-            raise Unsound("the short prompt", f"after token {row} the likeliest is {nats:.2f} nats off the reference's")
+                theirs = self._logits(0)
+        _same_choice("the short prompt", ours, theirs)
 
-    def _logits(self) -> Tensor:
-        """Float32 [16, V] after each of the prompt's first 16 tokens."""
+    def blocks(self) -> None:
+        """The likeliest tokens after a block of the prompt: read at once, and in tiles."""
+        stepper, reader = self.stepper, self.stepper.reader
+        assert reader
+        ids = (self.ids * (reader.block // len(self.ids) + 2))[: reader.block + ROWS]
+        self.pair.forget()
+        stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
+        reader.read(stepper.tokens[: reader.block], 0)
+        at_once = self._logits(reader.block)
+        for length in range(0, reader.block, 2 * ROWS):
+            stepper.state[CONTEXT] = length
+            stepper.extend(2, chunks(reader.block, stepper.cache.k.shape[1]))
+        _same_choice("a prompt's block", at_once, self._logits(reader.block))
+        self.pair.forget()
+
+    def _logits(self, context: int) -> Tensor:
+        """Float32 [16, V] after each of the 16 tokens that follow a context."""
         stepper, vocabulary = self.stepper, self.stepper.target.config.vocab_size
-        stepper.state[CONTEXT] = 0
-        stepper.extend(1, 1)
+        stepper.state[CONTEXT] = context
+        stepper.extend(1, chunks(context, stepper.cache.k.shape[1]))
         logits = torch.zeros(ROWS, vocabulary, device=stepper.device)
         stepper.stack.head(stepper.target.head, stepper.choice, logits)
         return logits
@@ -254,3 +267,12 @@ def _lean(name: str, reference: Op) -> Op:
             before[part].copy_(tensor)
 
     return run
+
+
+def _same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:
+    """Unsound if a row's likeliest token, of logits [16, V], is not one of the likeliest of the other."""
+    likely = theirs.log_softmax(-1)
+    regret = (likely.amax(-1) - likely.gather(1, ours.argmax(-1, keepdim=True))[:, 0]).nan_to_num(float("inf"))
+    if float(regret.max()) > REGRET:
+        row, nats = int(regret.argmax()), float(regret.max())
+        raise Unsound(operation, f"after token {row} the likeliest is {nats:.2f} nats off the reference's")

@@ -30,7 +30,9 @@ Spoil = Callable[[dict[str, Any]], None]
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
     folder = tmp_path_factory.mktemp("tiny")
-    return load_on_cpu(write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE), context=384)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK", 64)
+        return load_on_cpu(write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE), context=384)
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +82,7 @@ def add(part: str, value: float) -> Spoil:
 def test_a_sound_pair_passes_every_check_and_is_empty_afterwards(pair: CudaPair) -> None:
     heard: list[str] = []
     assert run(pair, heard=heard) == [
-        *("operations", "short prompt", "rows", "prompts", "texts", "sampled texts", "graphs", "long context")
+        *("operations", "short prompt", "rows", "prompts", "blocks", "texts", "sampled texts", "graphs", "long context")
     ]
     assert pair.ids == []
     assert int(pair.stepper.state.abs().sum()) == 0
@@ -116,6 +118,11 @@ def negate(arguments: dict[str, Any]) -> None:
     arguments["a_out"] *= -1
 
 
+def scramble(arguments: dict[str, Any]) -> None:
+    """Unpack other weights."""
+    arguments["out"] *= -1
+
+
 def break_down(_arguments: dict[str, Any]) -> None:
     raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
 
@@ -137,6 +144,7 @@ FAULTS: dict[str, tuple[Spoil, str, str]] = {
     "head, by place": (place_logits, "rows", "head of output: a row's bits in logits depend on its place"),
     "residual, two tiles": (second_keys, "prompts", "a prompt in two tiles: the keys of layer 1 "),
     "residual, all": (negate, "short prompt", r"the short prompt: after token \d+ the"),
+    "dense": (scramble, "blocks", r"a prompt's block: after token \d+ the"),
     "attention, far": (add_far, "long context", "attention of .*layer 0: "),
 }
 

@@ -57,14 +57,16 @@ def compiled_for(capability: int) -> Iterator[list[CompiledKernel]]:
 
     driver.set_active(_AbsentChip(capability))
     matmul.plan.cache_clear()
+    chip = MULTIPROCESSORS[capability], capability == 90  # well over 100 KB of shared memory
     with (
         patch.object(JITFunction, "run", record),
         patch("localdflash.kernels.cuda.launch.has_pdl", lambda device: capability >= 90),
-        patch.object(matmul, "_multiprocessors", lambda device: (MULTIPROCESSORS[capability], capability == 90)),
+        patch("localdflash.kernels.cuda.launch.multiprocessors", lambda device: chip),
         patch.object(torch.cuda, "get_device_capability", lambda device=None: divmod(capability, 10)),
         patch.object(torch.cuda, "get_device_properties", lambda device=None: _Properties(capability)),
     ):
         yield kernels
+    matmul.plan.cache_clear()
 
 
 def facts(kernel: Any) -> dict[str, Any]:

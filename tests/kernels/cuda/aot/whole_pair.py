@@ -8,8 +8,7 @@ sequences that are captured as graphs: {capability: {pair: {"kernels": [facts], 
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +22,6 @@ from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS, INT8, PlaneLayout, empty
 from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
 from localdflash.backends.cuda.weights import load_drafter, load_target
-from localdflash.kernels.cuda import matmul
 from localdflash.kernels.cuda.attention import BUCKETS
 from localdflash.kernels.cuda.launch import withheld
 from localdflash.kernels.cuda.planes import Planes
@@ -31,7 +29,7 @@ from localdflash.lab.scripts.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType
-from tests.kernels.cuda.aot.compiling import MULTIPROCESSORS, compile_all, compiled_for, facts
+from tests.kernels.cuda.aot.compiling import compile_all, compiled_for, facts
 
 META = torch.device("meta")
 CONTEXT = 40_960
@@ -154,20 +152,10 @@ class Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def chip(capability: int) -> Iterator[list[Any]]:
-    """As `compiled_for`, with GEMMs cut for that chip."""
-    found = (MULTIPROCESSORS[capability], capability == 90)
-    matmul.plan.cache_clear()
-    with compiled_for(capability) as kernels, patch.object(matmul, "_multiprocessors", lambda _device: found):
-        yield kernels
-    matmul.plan.cache_clear()
-
-
 def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
     """Return the launches on a chip: each kernel once, and the operations of torch."""
     made = build()
-    with chip(capability) as kernels, Watch() as watch:
+    with compiled_for(capability) as kernels, Watch() as watch:
         run(made, (BUCKETS[0], BUCKETS[2]))
         with withheld() as launches:
             run(made, (BUCKETS[0], BUCKETS[2]))
