@@ -134,4 +134,4 @@ gpu-dry-run: $(READY)
 	$(BIN)/python -P lab/scripts/gpu/dry_run.py
 
 gpu-bench:
-	$(GPU_PYTHON) lab/scripts/gpu/gpu_run.py --json bench/results/h200.json $(if $(LLAMA_SOURCE),--llama-source $(LLAMA_SOURCE))
+	$(GPU_PYTHON) lab/scripts/gpu/gpu_run.py --json bench/results/gpu.json $(if $(LLAMA_SOURCE),--llama-source $(LLAMA_SOURCE))

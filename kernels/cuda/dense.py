@@ -29,7 +29,7 @@ def _dense(base, high, scales, supers, minimums, out, N, BN: tl.constexpr, R: tl
 
 
 def dense(planes: Planes, out: Tensor) -> None:
-    """Write the transposed weights, padding included, into out, float16 [padded_k, padded_n]."""
+    """Write the transposed weights into the first k rows and n columns of out, float16 [padded_k, padded_n]."""
     constants = switches(planes)
     del constants["ASM"]
     _dense[(planes.padded_k // (4 * planes.rows), planes.padded_n // COLUMNS)](
@@ -40,5 +40,4 @@ def dense(planes: Planes, out: Tensor) -> None:
 
 def dense_reference(planes: Planes, out: Tensor) -> None:
     """Do what `dense` does, in torch; out may be float32."""
-    out.zero_()
     out[: planes.k, : planes.n] = planes.dense.T

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/benchmarks.md", "docs/install.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/install.md", "docs/cuda-engine.md")
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CHAT_PROMPTS = {
     "function": "write a function",
@@ -230,6 +230,18 @@ def _spread(name: str, ms: Any) -> Row:
     return [name, f"{ms['p50']:.1f} ms", f"{ms['p95']:.1f} ms"]
 
 
+def gpu() -> Iterator[Row]:
+    """Steps and prompts of the CUDA engine."""
+    steps = load("h100")["after"]["phases"]["steps"]["Q4_K"]
+    yield ["tokens of context", "a step without drafts", "draft and verify"]
+    for context in ("1024", "16384"):
+        ms = steps[f"step_ms_{context}"]
+        yield [f"{int(context):,}", f"{ms['plain']:.2f} ms", f"{ms['block']:.2f} ms"]
+    for name, one in steps["acceptance"].items():
+        label = "without drafts" if name == "plain" else f"{one['tau']:.1f} tokens a step"
+        yield [f"{label}, at 1,025", f"{one['tok_s']:.0f} tok/s", f"prompt {one['prefill_tok_s']:,.0f} tok/s"]
+
+
 def first_minute() -> Iterator[Row]:
     """A fresh clone until a suggestion in Neovim."""
     whole = load("first-minute")
@@ -247,7 +259,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
         *(chat, chat_modes, chat_context, chat_facts, embedded, shapes, prompts, kv, activations),
-        *(peers, first_token, first_minute, infill, places, typing, latency),
+        *(peers, first_token, first_minute, infill, places, typing, latency, gpu),
     )
 }
 

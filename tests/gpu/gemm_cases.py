@@ -227,7 +227,7 @@ CASES: list[Case] = [
     *(_qkv("q4_k", *HEADS, WIDE, dtype) for dtype in (F16, I8, F8)),
     _qkv("q8_0", 4, 2, 64, 256, F16),
     *(_embed(name, N, WIDE) for name in ("q4_k", "q6_k", "q8_0", "nvfp4")),
-    *(_dense(name, N, WIDE) for name in LAYOUTS),
+    *(_dense(name, 256, WIDE) for name in LAYOUTS),
     _head("q6_k", 20_000 if REAL else 600, 1024 if REAL else 256),
     _head("q4_k", 5_000 if REAL else 300, 512 if REAL else 256, scale=0.2, softcap=20.0),
     *(_markov(name, 20_000 if REAL else 300, 256) for name in ("q8_0", "q4_k")),

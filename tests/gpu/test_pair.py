@@ -105,13 +105,13 @@ def test_no_answer_waits_for_a_compiler(
 def test_a_closed_pair_gives_its_memory_back(device: torch.device) -> None:
     if device.type != "cuda":
         pytest.skip("memory of a GPU")
-    free = list[int]()
+    held = list[int]()
     for _ in range(3):
         pair = load(EMBEDDED, device, context=2048)
         pair.close()
         give_back()
-        free.append(torch.cuda.mem_get_info(device)[0])
-    assert abs(free[2] - free[1]) < 4 << 20  # the first one leaves its kernels
+        held.append(torch.cuda.memory_reserved(device))  # the GPU's own count has other processes in it
+    assert held[2] == held[1]
 
 
 def test_what_is_put_aside_while_another_prompt_runs_comes_back(
@@ -144,7 +144,7 @@ def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
     return pair.stepper.sampling.logits[0].float().cpu()
 
 
-@pytest.mark.parametrize("size", [1, 16, 17, 75, 200, 530, 1100])
+@pytest.mark.parametrize("size", [1, 16, 17, 75, 200, 530, 1000])
 def test_logits_are_those_of_float32(
     pair: CudaPair, exact: CudaPair, prompts: list[list[int]], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

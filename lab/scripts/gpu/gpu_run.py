@@ -1,4 +1,4 @@
-"""The GPU day in one command: `python lab/scripts/gpu/gpu_run.py --json bench/results/h200.json`, or `make gpu-bench`.
+"""The GPU day in one command: `python lab/scripts/gpu/gpu_run.py --json bench/results/gpu.json`, or `make gpu-bench`.
 
 Every phase runs in a process of its own, so that one that fails, hangs or loses the GPU leaves the others alone; it
 has a time budget and saves what it has after every measurement. `--only` runs some phases and keeps what the file has
@@ -87,7 +87,10 @@ def _run_apart(phase: str, arguments: argparse.Namespace) -> None:
         status, error = "out of time", "what was measured until then is here"
     finally:
         _end(process)
-    whole = _read(arguments.json)
+    from localdflash.lab import result_file
+
+    conditions = result_file.conditions()
+    whole = conditions | {"commit": arguments.commit or conditions["commit"]} | _read(arguments.json)
     found = whole.setdefault("phases", {}).setdefault(phase, {})
     if status == "failed" and not found.get("error"):
         error = f"the process ended with {process.returncode}"

@@ -19,6 +19,7 @@ RUNS = {
     ("cases", "empty_part and residual"): ("_residual",),
     ("qkv", "empty_part"): ("_qkv",),
     ("cases", "empty_part and swiglu"): ("_swiglu",),
+    ("dense", "q6_k or q4_k or nvfp4"): ("_dense",),
     ("head", "ties_inside"): ("_head",),
     ("markov", "short_vocabulary and kernels"): ("_markov_anchor", "_markov_slot"),
     ("selector", "second_launch"): ("_top_k",),
