@@ -1,7 +1,6 @@
 """Which backend `auto` means where there are GPUs, by what is asked of the backends' loads."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +8,10 @@ from typing import Any
 import pytest
 
 from localdflash.backends.cuda import device
-from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory, UsageError
+from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.base.machine import gpu_watch
 from localdflash.loading import automatic
 from localdflash.loading.engine_choice import HostChoice
-from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
@@ -99,7 +97,6 @@ def test_a_gpu_that_keeps_ending_the_engine_is_used_only_on_request(
         (Options(gpu_layers=0), ("cpu", "cpu")),
         (Options(gpu_layers=4), ("llama.cpp", "gpu")),
         (Options(device="Vulkan0"), ("llama.cpp", "Vulkan0")),
-        (Options(device="Vulkan0", gpu_layers=4), ("llama.cpp", "Vulkan0")),
     ],
 )
 def test_options_choose_the_backend_and_the_device(
@@ -115,9 +112,3 @@ def test_a_requested_gpu_has_no_fallback(load: Load) -> None:
     broken = {"cuda gpu": ModelError("a type"), "llama.cpp gpu": NoDevice("none seen")}
     with pytest.raises(NoDevice, match=r"a type; none seen$"):
         load(Options(device="gpu"), nvidia=True, broken=broken)
-
-
-@pytest.mark.parametrize(("backend", "device"), [("cpu", "Vulkan0"), ("torch", "gpu"), ("cuda", "cpu")])
-def test_a_device_that_a_backend_does_not_have(backend: Runner, device: str) -> None:
-    with pytest.raises(UsageError, match=f"--device {device}: .*--backend {backend}"):
-        LoadedPair(replace(Options(), backend=backend, device=device))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.registry.registry import MODELS_FOLDER
-from tests.security.gguf_mutations import build, parse
 from tests.support.daemons import until
 
 pytestmark = pytest.mark.tries_files
@@ -75,16 +73,6 @@ def test_known_files_and_broken_headers_take_no_child(children: Commands, option
     with pytest.raises(ModelError, match="broken GGUF file"):
         trial.try_first(LocalPair("x", Path(options.pair), None, None, None, None), options)
     assert not started
-
-
-def test_llama_cpp_crashes_the_child_alone(options: Options) -> None:
-    """A vocabulary that claims to be SentencePiece's lacks tokens of single bytes: llama.cpp throws an exception."""
-    path = Path(options.pair)
-    parsed = parse(path.read_bytes())
-    pairs = [replace(one, items=(b"llama",)) if one.key == "tokenizer.ggml.model" else one for one in parsed.pairs]
-    path.write_bytes(build(replace(parsed, pairs=tuple(pairs))))
-    with pytest.raises(ModelError, match=r"\(SIGABRT: "):
-        LoadedPair(options)
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 from localdflash.text.answer_format import (
     AnswerStart,
     FirstPart,
-    HarmonyText,
-    MarkedText,
     start_answer,
     template_switches,
 )
 from localdflash.text.chat_template import TemplateMessage, encode_answer, render
-from localdflash.text.stream import Detokenizer, TextDecoder
+from localdflash.text.stream import TextDecoder
 from localdflash.text.thoughts import joined, split
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
 from tests.support.chat_formats import TEMPLATES, vocabularies
 from tests.support.scripted_pair import spelled
-from tests.text.conftest import CHATML, CONTROL, MakeVocabulary
 
 __all__ = ["vocabularies"]
 
@@ -57,19 +54,6 @@ def text_of(prompt: Iterable[PromptStretch]) -> str:
 def read(spelling: TextDecoder, ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
     pieces = [ids[a:b] for a, b in pairwise([0, *sorted(cuts), len(ids)])]
     return "".join(map(spelling.push, pieces)) + spelling.finish()
-
-
-def test_format_and_end_tokens_come_from_the_vocabulary(
-    models: Mapping[str, Tokenizer], make_vocabulary: MakeVocabulary
-) -> None:
-    decoders = {family: type(start_of(tokenizer).spelling(tokenizer)) for family, tokenizer in models.items()}
-    assert decoders.pop("harmony") is HarmonyText
-    assert {*decoders.values()} == {MarkedText}
-    plain = Tokenizer.load(make_vocabulary(dict.fromkeys((*CHATML, "<|channel|>"), CONTROL)))
-    assert isinstance(start_answer(plain, [], "", first_part="").spelling(plain), Detokenizer)
-    ends = {family: {model.piece(end, special=True) for end in model.ends} for family, model in models.items()}
-    assert ends["harmony"] == {b"<|return|>", b"<|call|>"}  # not <|end|>, which ends its thoughts
-    assert {b"<turn|>", b"<|tool_response>"} <= ends["gemma"]
 
 
 # What a model writes after the prompt, and the text that it makes.

@@ -37,7 +37,6 @@ TEMPLATES = {
         "{% for m in messages %}{% set c = visible(m.content) %}{{ c | trim | length }}{{ c.split('\\n')[0] }};"
         "{% endfor %}"
     ),
-    "cases": "{% for m in messages %}{{ m.content | upper }}{{ m.content.title() }}{% endfor %}",
     "replaced": "{{ messages[0].content | lower | replace('a', '<') }}{{ messages[-1].content.replace('a', '') }}",
     "joins": "{{ messages | map(attribute='content') | join('|') }}{{ ', '.join(['a', messages[0].content]) }}",
     "filters": "{{ messages | rejectattr('role', 'eq', 'tool') | map(attribute='content') | first | default('-') }}",
@@ -47,8 +46,6 @@ TEMPLATES = {
     "format": "{{ '<{}|{}>'.format(messages[0].content, 'x') }}{{ messages[0].content * 2 }}",
     "letters": "{% for letter in messages[0].content %}{{ letter if letter == 'a' else letter ~ '_' }}{% endfor %}",
     "compared": "{% set c = messages[0].content %}{{ c == 'a' }}{{ c != 'a' }}{{ c in ['a', 'b'] }}{{ {'a': 1}[c] }}",
-    "parts": "{% set c = messages[0].content %}{% set p = c.partition('a') %}{{ p[0] }}({{ p[2] }}){{ c | reverse }}",
-    "sorted": "{% for c in messages | map(attribute='content') | unique | sort %}{{ c }};{% endfor %}",
     "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
 }
 CONVERSATIONS: dict[str, list[tuple[Role, str]]] = {
@@ -86,13 +83,6 @@ def test_templates_render_as_on_ordinary_strings(jinja: ImmutableSandboxedEnviro
         conversation = [{"role": role, "content": content} for role, content in turns]
         expected = plain.render(messages=conversation, add_generation_prompt=True, tools=None)
         assert text_of(template, turns) == expected
-
-
-def test_variables_and_the_date_reach_the_template() -> None:
-    template = "{% if not enable_thinking %}{{ bos_token }}{% endif %}{{ strftime_now('%Y') }}"
-    variables: dict[str, str | bool] = {"enable_thinking": False, "bos_token": "<s>"}
-    pieces = render(template, [TemplateMessage("user", "")], variables=variables)
-    assert pieces == [(f"<s>{time.strftime('%Y')}", False)]
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
@@ -136,14 +126,6 @@ fragments = st.lists(
 def test_messages_never_become_markers(tokenizer: Tokenizer, template: str, contents: list[str]) -> None:
     ids = encode_chat(tokenizer, template, [TemplateMessage("user", content) for content in contents])
     assert markers_in(tokenizer, ids) == []
-
-
-@given(st.lists(fragments.map("".join), min_size=1, max_size=3))
-def test_only_the_template_places_markers(tokenizer: Tokenizer, contents: list[str]) -> None:
-    ids = encode_chat(tokenizer, CHATML, [TemplateMessage("user", content) for content in contents])
-    assert markers_in(tokenizer, ids) == ["<|im_start|>", "<|im_end|>"] * len(contents) + ["<|im_start|>"]
-    text = tokenizer.spell(ids).decode()
-    assert text == "".join(f"user\n{content}\n" for content in contents) + "assistant\n"
 
 
 def test_a_template_cannot_make_a_marker_of_stand_ins(tokenizer: Tokenizer) -> None:
@@ -203,13 +185,6 @@ FLOODS = {
         "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         TOO_MUCH,
     ),
-    "copies": ("{% set s = 'x' * 100000 %}" + "{% set s = s[1:] %}" * 60, TOO_MUCH),
-    "nested lists": ("{% set s = ['x'] %}" + "{% set s = [s, s] %}" * 60, TOO_MUCH),
-    "set blocks": ("{% set s = 'x' %}" + "{% set s %}{{ s }}{{ s }}{% endset %}" * 60, TOO_MUCH),
-    "text in a set block": (
-        "{% set s %}{% for i in range(99999) %}" + "x" * 2000 + "{% endfor %}{% endset %}",
-        TOO_MUCH,
-    ),
     "replace": ("{% set s = 'x' * 10000 %}{{ s.replace('x', s) }}", TOO_MUCH),
     "join": ("{% set s = 'x' * 10000 %}{{ s.join(range(9999) | map('string')) }}", TOO_MUCH),
     "format": ("{% set s = 'x' * 90000 %}{{ '" + "{0}" * 19999 + "'.format(s) }}", TOO_MUCH),
@@ -217,18 +192,14 @@ FLOODS = {
     "percent format": ("{{ '%9999999999d' % 1 }}", "operator"),
     "zfill": ("{{ 'x'.zfill(9999999999) }}", "unsafe"),
     "indent": ("{{ 'a\\nb' | indent(9999999999) }}", "indent"),
-    "indented lines": ("{{ ('\\n' * 99999) | indent(16) }}", TOO_MUCH),
     "json indent": ("{{ [1] | tojson(indent=9999999999) }}", "tojson"),
     "macro": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", TOO_DEEP),
     "branching macro": (
         "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
         TOO_LONG,
     ),
-    "recursive loop": ("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", TOO_DEEP),
     "brackets": ("{{ " + "[" * 5000 + "]" * 5000 + " }}", TOO_DEEP),
-    "sum": ("{{ 1" + " + 1" * 9000 + " }}", TOO_DEEP),
     "blocks in blocks": ("{% if 1 %}" * 900 + "{% endif %}" * 900, TOO_DEEP),
-    "loops in loops": ("{% for i in [1] %}" * 60 + "{% endfor %}" * 60, "nested blocks"),
     "dates": ("{{ strftime_now('%A' * 99999999) }}", TOO_MUCH),
     "megabyte": ("x" * 1_000_000, "at most 64000 characters, got 1000000"),
 }
@@ -236,7 +207,6 @@ BROKEN = {
     "syntax": ("{% if %}", "Expected an expression"),
     "missing role": ("{{ messages[7].role.upper() }}", "has no"),
     "refusal": ("{{ raise_exception('Roles must\\nalternate \\x1b[2J') }}", "Roles must alternate ␛[2J"),
-    "refusal with a message": ("{{ raise_exception('I refuse ' ~ messages[0].content) }}", "I refuse hello"),
     "object": ("{{ namespace(a=1) }}", "is not text"),
 }
 TURN = [TemplateMessage("user", "hello")]
@@ -264,13 +234,6 @@ def test_no_way_out_of_the_sandbox(template: str) -> None:
 def test_floods_hangs_and_broken_templates_are_refused_with_a_reason(template: str, reason: str) -> None:
     limits = Limits(seconds=0.1) if reason == TOO_LONG else Limits(characters=640_000, seconds=60.0)
     assert reason in refusal(template, limits)
-
-
-def test_bad_conversations_are_refused() -> None:
-    with pytest.raises(UsageError, match="no messages"):
-        render(CHATML, [])
-    with pytest.raises(UsageError, match="unknown role 'root'"):
-        render(CHATML, [TemplateMessage("root\n", "x")])  # type: ignore[arg-type]  # what a client may send
 
 
 def test_more_characters_than_stand_ins() -> None:

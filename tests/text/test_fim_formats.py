@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
-from localdflash.text.fim_formats import FORMATS, build, detect, format_of, split, stop_ids
+from localdflash.text.fim_formats import FORMATS, build, detect, split, stop_ids
 from localdflash.text.tokenizer import Tokenizer
 
 MakeVocabulary = Callable[..., Path]
@@ -75,16 +75,6 @@ def test_bos_spaces_and_stops(make_vocabulary: MakeVocabulary, sentencepiece: To
     assert spelled(with_bos, build(detect(with_bos), with_bos, "", "")) == f"<s>{''.join(PIPES)}"
     names = [*PIPES, "<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]
     assert stop_ids(FORMATS["qwen"], tokenizer) == set(map(tokenizer.special, names))
-
-
-def test_without_markers_the_model_continues_only_at_the_end_of_a_file(tokenizer: Tokenizer) -> None:
-    form = format_of("prefix")
-    assert build(form, tokenizer, "def add(", "\n \n") == tokenizer.encode("def add(")
-    assert stop_ids(form, tokenizer) == tokenizer.ends
-    with pytest.raises(ModelError, match="end of a file only"):
-        build(form, tokenizer, "def add(", "\n    return first\n")
-    with pytest.raises(ModelError, match="did you mean 'qwen'"):
-        format_of("qwenn")
 
 
 @given(

@@ -31,8 +31,6 @@ def admits(grammar: str) -> Callable[[str], bool]:
 CASES = [
     ('root ::= "a" | "bc"', ["a", "bc"], ["b", "abc", ""]),
     ('root ::= ("a" | "b")+ "!"?', ["a", "ab!", "bba"], ["!", "a!!"]),
-    ('root ::= ([0-9]+)? "x"', ["x", "12x"], ["1", "xx"]),
-    ('root ::= "a"{1,} "b"{ 0 , 2 }', ["a", "aab", "abb"], ["b", "abbb"]),
     ('root ::= "a" ("" | "b") | ', ["a", "ab", ""], ["b"]),
     ('root ::= my-rule "-" My_Rule\nmy-rule ::= "p"\nMy_Rule ::= "q"', ["p-q"], ["q-p"]),
     ('# comment "\nroot ::= # more [\n  "a" # and ::=\n  "b"\n', ["ab"], ["a"]),
@@ -56,7 +54,6 @@ def test_the_grammar_means_what_llama_cpp_says(grammar: str, right: list[str], w
     [
         ("", "no rule 'root'"),
         ("root ::= missing", "rule 'root' uses 'missing'"),
-        ('"a"', "expected a rule"),
         ('root ::= "a"\nb ::= "x', "line 2: cannot read '\"x'"),
         ("root ::= []", "a class without characters: []"),
         (r'root ::= "\q"', r"unknown escape \q"),

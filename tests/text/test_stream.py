@@ -19,17 +19,6 @@ def test_any_ids_give_what_python_decodes(tokenizer: Tokenizer, data: st.DataObj
     assert text + detokenizer.finish() == tokenizer.spell(ids).decode("utf-8", "replace")
 
 
-@given(st.text(alphabet="aé错😋\u0301", max_size=12))
-def test_no_character_is_ever_split(tokenizer: Tokenizer, text: str) -> None:
-    detokenizer = Detokenizer(tokenizer)
-    shown = ""
-    for token in tokenizer.encode(text):
-        shown += detokenizer.push([token])
-        assert text.startswith(shown)
-    assert shown == text
-    assert detokenizer.finish() == ""
-
-
 def first_stop(text: str, stops: list[str]) -> str | None:
     """The text before the stop string that is complete first, the longest of those that end there."""
     for end in range(len(text) + 1):
@@ -55,21 +44,6 @@ def test_any_chunking_stops_at_the_same_place(chunks: list[str], stops: list[str
         assert expected.startswith(shown)
     assert stopped == (found is not None)
     assert shown + stream.finish() == expected
-
-
-@given(few_letters.flatmap(cut), stop_lists)
-def test_only_text_that_may_become_a_stop_is_withheld(chunks: list[str], stops: list[str]) -> None:
-    stream = StopStrings(stops)
-    seen = shown = ""
-    for chunk in chunks:
-        more, stopped = stream.push(chunk)
-        if stopped:
-            return
-        seen, shown = seen + chunk, shown + more
-        withheld = seen[len(shown) :]
-        # Some continuation makes the answer end exactly where the withheld text begins.
-        endings = [stop[len(withheld) :] for stop in stops if stop.startswith(withheld) and stop != withheld]
-        assert withheld == "" or any(first_stop(seen + ending, stops) == shown for ending in endings)
 
 
 def test_nothing_comes_after_a_stop() -> None:
@@ -125,9 +99,3 @@ def test_what_is_no_repetition(text: str) -> None:
 def test_the_pieces_decide_nothing(before: str, piece: str, sizes: list[int]) -> None:
     text = before + piece * (1200 // len(piece)) + before
     assert kept_of(text, sizes) == kept_of(text)
-
-
-def test_nothing_comes_after_the_end() -> None:
-    ending = Repetition()
-    ending.push("a" * 1000)
-    assert (ending.push("b"), ending.finish(), ending.ended) == ("", "", True)

@@ -53,12 +53,3 @@ def test_a_text_that_is_written_only_grows(parts: list[tuple[bool, str]], data: 
         for piece in data.draw(cut(text))
     )
     assert written + writer.close() == joined(thoughts.strip("\n"), said.lstrip("\n") if thoughts.strip("\n") else said)
-
-
-def test_thoughts_come_again_and_are_closed_where_they_end() -> None:
-    writer = ThoughtWriter()
-    written = writer.add_answer("First.") + writer.add_thought("hm") + writer.add_answer("Then.")
-    assert written == "First.\n\n<think>\nhm\n</think>\n\nThen."
-    writer = ThoughtWriter("<think>\nI was")
-    assert writer.add_thought("\nhere") + writer.add_answer("So") == "\nhere\n</think>\n\nSo"
-    assert ThoughtWriter("<think>\na\n</think>\n\nSo").add_answer("\nit is") == "\nit is"

@@ -6,7 +6,6 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.base.errors import ModelError
 from localdflash.text.tokenizer import STRETCH, Tokenizer, _is_marker, _stretches
 from localdflash.text.vocabulary import SpecialToken
 
@@ -52,11 +51,6 @@ def test_long_text_has_the_ids_of_one_piece(tokenizer: Tokenizer, oracle: tokeni
     assert tokenizer.encode(text) == oracle.encode(text).ids
 
 
-def test_long_sentencepiece_text_gets_one_space(sentencepiece: Tokenizer) -> None:
-    text = "def x" * STRETCH
-    assert sentencepiece.spell(sentencepiece.encode(text)).decode() == " " + text
-
-
 @pytest.mark.parametrize("run", ["a", " ", "错"])
 def test_a_long_run_is_tokenised_whole(tokenizer: Tokenizer, run: str) -> None:
     text = run * 50_000
@@ -77,14 +71,6 @@ def test_an_end_token_typed_as_text_still_ends(make_vocabulary: Callable[..., Pa
     assert tokenizer.ends == {tokenizer.vocab_size - 1}
 
 
-def test_an_id_outside_of_the_vocabulary(tokenizer: Tokenizer) -> None:
-    last = tokenizer.vocab_size - 1
-    assert isinstance(tokenizer.piece(0) + tokenizer.piece(last), bytes)
-    for token in (-1, last + 1):
-        with pytest.raises(ModelError, match=f"token id {token} is outside of 0 to {last}$"):
-            tokenizer.piece(token)
-
-
 def test_the_first_id_may_be_the_token_of_the_beginning(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer._vocabulary, "bos_id", 0, raising=False)
     assert tokenizer.template_tokens()["bos_token"] == tokenizer.piece(0, special=True).decode()
@@ -102,9 +88,3 @@ def test_the_first_id_may_be_the_token_of_the_beginning(tokenizer: Tokenizer, mo
 )
 def test_markers_are_control_tokens_and_bracketed_tokens_of_the_model(token: SpecialToken, expected: bool) -> None:
     assert _is_marker(token, "") == expected
-
-
-def test_bos(tokenizer: Tokenizer, sentencepiece: Tokenizer) -> None:
-    assert tokenizer.bos() is None
-    assert sentencepiece.bos() == sentencepiece.special("<s>")
-    assert sentencepiece.template_tokens() == {"bos_token": "<s>", "eos_token": "</s>"}

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from localdflash.text.chat_template import CalledTool, TemplateMessage
 from localdflash.text.gemma_values import read_object
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import CallReader, call_reader, syntax_of
+from localdflash.text.tool_calls import CallReader, call_reader
 from localdflash.text.tools_in_words import describe_in_words
 from tests.support.chat_formats import tool_vocabularies
-from tests.text.conftest import MakeVocabulary
 from tests.text.test_thoughts import cut
 
 __all__ = ["tool_vocabularies"]
@@ -125,11 +124,9 @@ def test_several_calls(models: Mapping[str, Tokenizer], family: str) -> None:
     ("family", "text"),
     [
         ("hermes", "<tool_call>\nnothing\n</tool_call>"),
-        ("hermes", "<tool_call>"),
         ("gemma", "<|tool_call>call:f{city:<tool_call|>"),
         ("harmony", "<|start|>assistant is a token"),
         ("llama", '{"name": "unknown", "parameters": {}}'),
-        ("llama", '{"name": "f"'),
         ("llama", 'Call {"name": "f", "parameters": {}}'),
     ],
 )
@@ -163,12 +160,6 @@ def test_gemmas_values(value: dict[str, Any]) -> None:
 def test_what_is_no_object_of_gemmas() -> None:
     for text in ("", "{", "{a}", "{a:}", "{a:1", "{a:[1}", '{a:<|"|>x}', "{a:1}}", "{:1}", "{a:" * 99 + "1" + "}" * 99):
         assert read_object(text) is None, text
-
-
-def test_a_model_without_a_known_tool_syntax_gets_tools_in_words(make_vocabulary: MakeVocabulary) -> None:
-    for template in ("{{ messages }}", "[AVAILABLE_TOOLS]{{ tools }}[/AVAILABLE_TOOLS]"):
-        path = make_vocabulary({"<|endoftext|>": 3, "<|tool_call>": 3}, {"tokenizer.chat_template": template})
-        assert (syntax_of(Tokenizer.load(path)) == "words") == ("tools" not in template)
 
 
 USER, SAID = TemplateMessage("user", "Will it rain?"), TemplateMessage("assistant", "It will.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import UsageError
 from localdflash.base.files import paths
 
 FOLDERS = {
@@ -52,12 +52,3 @@ def test_private_creation(tmp_path: Path) -> None:
     for folder in (made, made.parent, made.parent.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert paths.create_private(made) == made
-
-
-@pytest.mark.parametrize("below", ["", "deeper"])
-def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(LocaldflashError, match="cannot create") as caught:
-        paths.create_private(tmp_path / "file" / below)
-    assert str(tmp_path / "file") in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -1,6 +1,4 @@
-from pathlib import Path
-
-from localdflash.base.files.strict_toml import key_lines, read_toml
+from localdflash.base.files.strict_toml import key_lines
 
 TEXT = """\
 # [no] table = {
@@ -26,11 +24,3 @@ def test_lines_of_keys() -> None:
     assert (found["a",], found["x = 1",]) == (2, 3)
     assert [found["pair", 0, key] for key in ("id", "files", "in.ner")] == [8, 9, 12]
     assert [found[where] for where in (("pair", 0, "in.ner", "key"), ("pair", 1), ("pair", 1, "id"))] == [13, 14, 15]
-
-
-def test_a_byte_order_mark_and_carriage_returns_change_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_bytes(b"\xef\xbb\xbf[model]\r\nthreads = 2\r\n")
-    model = read_toml(file).table("model")
-    assert model
-    assert (model.line("threads"), model.optional("threads", lambda value: value)) == (2, 2)

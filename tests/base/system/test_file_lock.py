@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,12 +34,6 @@ def test_one_excludes_another_descriptor_of_this_process(two: tuple[int, int]) -
     assert not file_lock.take(two[1])
     assert not file_lock.take(two[1], shared=True)
     assert os.read(two[1], 100) == b"content"  # which may read
-
-
-def test_many_share_it_and_keep_others_from_having_it_alone(two: tuple[int, int]) -> None:
-    assert file_lock.take(two[0], shared=True)
-    assert file_lock.take(two[1], shared=True)
-    assert not file_lock.take(two[0])
 
 
 HOLD = "import sys, time; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"
@@ -97,22 +89,6 @@ def test_the_same_process_has_it_once(tmp_path: Path) -> None:
         assert process.returncode
     with process_lock(path):
         pass
-
-
-def test_who_waits_gets_it(tmp_path: Path) -> None:
-    path, got = tmp_path / "lock", threading.Event()
-
-    def wait() -> None:
-        with process_lock(path, patience=10):
-            got.set()
-
-    thread = threading.Thread(target=wait)
-    with process_lock(path):
-        thread.start()
-        time.sleep(0.1)
-        assert not got.is_set()
-    thread.join(10)
-    assert got.is_set()
 
 
 def test_the_file_is_for_this_user_alone(tmp_path: Path) -> None:

@@ -1,15 +1,12 @@
 """Processes: ended with their children, looked up, and stopped by signals."""
 
-import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import psutil
-import pytest
 
 from localdflash.base.system import process
 
@@ -48,16 +45,3 @@ def test_who_is_there() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert not process.is_there(ended.pid)
-
-
-@pytest.mark.parametrize("number", process.ENDING)
-async def test_being_asked_to_leave_comes_on_the_loop(number: signal.Signals) -> None:
-    loop = asyncio.get_running_loop()
-    came: asyncio.Future[int] = loop.create_future()
-    process.on_ending(loop, came.set_result)
-    os.kill(os.getpid(), number)
-    try:
-        assert await asyncio.wait_for(came, 5) == number
-    finally:
-        for one in process.ENDING:
-            loop.remove_signal_handler(one)

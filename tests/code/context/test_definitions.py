@@ -134,19 +134,3 @@ def test_deep_nesting_and_other_input_is_bounded() -> None:
     assert all(
         len(one.text) <= module.MAX_TEXT_CHARS for one in find_definitions("p", "python", f"def f({long}): pass")
     )
-
-
-@pytest.mark.parametrize(
-    ("language", "text", "found"),
-    [
-        (
-            "python",
-            "class Box:\n  x = 1\n\n  @property\n  def add(self):\n    return 2\n\n@cache\ndef f():\n  pass\n",
-            [("Box", (0, 5)), ("Box.add", (3, 5)), ("f", (7, 9))],
-        ),
-        ("rust", "struct P { x: i32 }\nimpl P {\n  fn new() -> P {\n  }\n}\n", [("P", (0, 0)), ("P.new", (2, 3))]),
-        ("python", "class A:\n  class B:\n    def c(self): ...\n", [("A", (0, 2)), ("A.B", (1, 2)), ("B.c", (2, 2))]),
-    ],
-)
-def test_owners_and_lines(language: str, text: str, found: list[tuple[str, tuple[int, int]]]) -> None:
-    assert [(one.qualified, one.lines) for one in find_definitions("x", language, text)] == found

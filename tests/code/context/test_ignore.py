@@ -86,15 +86,6 @@ def test_our_own_rules_have_the_last_word(root: Path) -> None:
     assert [name for name in FILES if found.ignored(name)] == ["x/y/c.log"]
 
 
-def test_rules_above_the_root_count_up_to_the_repositorys_top(root: Path) -> None:
-    tree(root)
-    (root / ".git").mkdir()
-    (root.parent / ".gitignore").write_text("*.txt")  # of no repository
-    (root / ".gitignore").write_text("/x/y/")
-    found = IgnoreRules(root / "x")
-    assert [name for name in ("y/a.py", "a.py", "b.txt") if found.ignored(name)] == ["y/a.py"]
-
-
 def test_files_of_rules_that_cannot_be_read(root: Path) -> None:
     tree(root)
     (root / "x" / ".gitignore").write_bytes(b"# " + b"x" * 1_000_001)  # too large: ignores its folder

@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -56,16 +55,6 @@ def test_ignore_files_are_read_again(opened: Opened) -> None:
     assert opened.comes("h", "pkg/deep/c.py")
     opened.write("pkg/.gitignore", "b.py")
     assert opened.comes("g")
-
-
-def test_ignored_folders_are_not_watched(open_workspace: Opens, root: Path) -> None:
-    (root / ".gitignore").write_text("ignored/")
-    opened = open_workspace({f"{name}/x/a.py": "def f(): pass" for name in ("ignored", "node_modules", ".ssh", "kept")})
-    assert opened.paths("f") == ["kept/x/a.py"]
-    assert opened.workspace._observer
-    (emitter,) = opened.workspace._observer.emitters
-    watched = {os.fsdecode(path) for path in emitter._inotify._active_callbacks_by_path}  # type: ignore[attr-defined]
-    assert watched == {f"{root}{name}" for name in ("", "/kept", "/kept/x")}
 
 
 def test_lost_events_are_made_up_for(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,12 +36,6 @@ def test_lines_are_encoded_as_the_text_is(encoder: Encoder, tokenizer: Tokenizer
     assert encoder.text(text) == tokenizer.encode(text)
 
 
-def test_without_markers_the_text_before_the_cursor_is_one_text(encoder: Encoder, tokenizer: Tokenizer) -> None:
-    made = prompt(encoder, FORMATS["prefix"], Gap("a.py", "python", "def add(a, b):\n    ", "return ", "\n"))
-    assert made.ids == tokenizer.encode("def add(a, b):\n    return ")
-    assert (tokens(made, "middle"), tokens(made, "suffix")) == (0, 0)
-
-
 @pytest.mark.parametrize("name", ["localdflash", "granite4", "qwen"])
 def test_the_budget_holds(encoder: Encoder, name: str) -> None:
     others = tuple(ContextPiece("open", f"o{i}.py", CODE[i * 2000 : i * 2000 + 1500]) for i in range(5))

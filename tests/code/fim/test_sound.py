@@ -19,25 +19,20 @@ CLASS = "class A:\n    def f(self):\n        "
 
 SOUND = {
     "what closes the line's bracket": ("a, b)", "x = f(", "\n"),
-    "an element of a list over lines": ("2,", "x = [\n    1,\n    ", "\n]\n"),
     "a block and its body": ("if a:\n            b()", CLASS, "\n"),
     "a header that ends a statement of lines": ("t]:", "def f(\n    a,\n) -> list[in", "\n    pass\n"),
-    "a decorator of what follows": ("y", "class A:\n    @propert", "\n    def f(self):\n        pass\n"),
     "in a block whose header was cut off": ("c:", "    if a:\n        b()\n    if ", "\n        e\n"),
     "an opener that is closed below": ("[", "x = ", "\n    1,\n]\n"),
     "beside an error far away": ("y = 1", "x = (\n" + "\n" * 40 + "def f():\n    pass\n\n\n", "\n"),
 }
 UNSOUND = {
-    "half of a call": ("peek(key, default=", "x = ", "\n"),
     "a docstring that nothing closes": ('"""Return the', "def f():\n    ", "\n\n\nx = 1\n"),
     "the line's own bracket left open after another closed": ("str", "def f(\n    a,\n) -> list[", "\n    pass\n"),
     "the line's own bracket, before a long text": ("str", "def f(a) -> list[", "\n    pass\n" + "x = 1\n" * 1000),
     "a second star among parameters": ("*args,", "def f(\n    a,\n    *,\n    ", "\n    b=1,\n):\n    pass\n"),
     "an opener without a body": ("if a:", CLASS, "\n        b()\n"),
     "a dedent to nowhere": ("a = 1\n      b = 2", CLASS, "\n"),
-    "a line before a deeper one": ("a = 1", "def f():\n    ", "\n        b = 2\n"),
     "a header that takes its body away": ("x() -> None: ...", "def ", "\n    pass\n"),
-    "an opener of another kind than is closed below": ("(", "x = ", "\n    1,\n]\n"),
 }
 
 
@@ -112,13 +107,11 @@ def _parses(text: str) -> bool:
     ("text", "before", "closed", "expected"),
     [
         ("a, b)", "x = f(", ")", True),  # closes it again
-        ("a, b", "x = f(", ")", True),  # leaves it
         ("a, b).c", "x = f(", ")", True),
         ("a, b))", "x = f(", ")", False),
         ("a, g(b", "x = f(", ")", False),
         ("a'", "x = f('", "')", False),  # one of the two
         ("a", "x = f('", "')", True),
-        ("a')", "x = f('", "')", True),
     ],
 )
 def test_what_an_editor_closed_is_closed_again_or_left(text: str, before: str, closed: str, expected: bool) -> None:
@@ -133,9 +126,7 @@ def test_what_an_editor_closed_is_closed_again_or_left(text: str, before: str, c
         ("if a:\n    b()\n", "\n    c()\n", 4),
         ("x = [\n", "\n]\n", 0),
         ("def f():\n    return", "\n", 0),
-        ("def f():\n\t", "\n", 0),
         ("if a:\n\tb()\n", "\n\tc()\n", 0),
-        ("", "\n    a\n", 0),
     ],
 )
 def test_blanks(before: str, after: str, expected: int) -> None:

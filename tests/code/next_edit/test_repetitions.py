@@ -15,7 +15,6 @@ from tests.code.next_edit.marks import check
             "python",
             "def a(x)«| -> None»:\n    pass\n\ndef b(x)«| -> None»:\n    pass\n\ndef c(x)‹| -> None›:\n    pass\n",
         ),
-        ("python", "x = a«|.b»\ny = a«|.b»\nz = a‹|.b›\n"),
         ("javascript", "«const|let» a = 1;\n«const|let» b = 2;\n‹const|let› c = 3;\n"),
         ("typescript", "interface A {\n  «|readonly »a: X;\n  «|readonly »b: Y;\n  ‹|readonly ›c: Z;\n}\n"),
         ("python", "x = «a|int(a)»\ny = «b|int(b)»\nprint(1)\n"),  # another statement follows
@@ -30,7 +29,6 @@ def test_anything_twice(language: str, text: str) -> None:
     [
         "x = «1|2»\ny = 1\nz = 1\n",  # a value, once
         "a.«append|add»(1)\nprint(b)\nc.append(3)\n",  # not in the very next statement
-        "a.«go|run»(1)\nb.stop(2)\n",
         "x = «a|int(a)»\nprint()\ny = 1\nw = 2\ny = «b|int(b)»\nz = c\n",  # far apart
         "# «one|two»\n# one\n# one\n",
         "x = «a|int(a)»\ny = «b|str(b)»\nz = c\n",  # not the same

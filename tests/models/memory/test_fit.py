@@ -78,12 +78,6 @@ def test_a_context_that_was_asked_for_is_never_cut() -> None:
     )
 
 
-def test_where_nothing_fits_a_smaller_pair_is_the_remedy() -> None:
-    with pytest.raises(OutOfMemory, match=r"^a context of 512 tokens needs 1\.10 GB .* take a smaller pair") as error:
-        fit(Simple(), budget(900), 0)
-    assert error.value.exit_code == 4
-
-
 @given(st.integers(0, 3_000), st.integers(1, 100_000))
 def test_the_largest_context_fits_and_one_step_more_does_not(free: int, most: int) -> None:
     sizes, limits = Simple(), budget(free)

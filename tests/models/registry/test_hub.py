@@ -30,10 +30,8 @@ def nothing(_done: int, _total: int) -> None:
 
 REFUSED = [
     ((404, "EntryNotFound"), "o/n has no file 'x.gguf' at main; see "),
-    ((404, "RevisionNotFound"), "o/n has no revision "),
     ((404, "RepoNotFound"), "no repository o/n at http://127.0.0.1"),
     ((401, "RepoNotFound"), "or a private one: check the name, or log in with `hf auth login`"),
-    ((401, ""), "answered 401: log in with `hf auth login`, or check HF_TOKEN"),
     ((403, "GatedRepo"), "asks for an account that accepted its terms: accept them at http"),
 ]
 

@@ -37,7 +37,6 @@ def choose(spec: str, files: list[str]) -> str:
     ("spec", "file"),
     [
         ("hf:o/n", "Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf"),
-        ("hf:o/n:q4_k_m", "Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf"),
         ("hf:o/n:Q4_K_XL", "UD-Q4_K_XL/Qwen3-235B-A22B-UD-Q4_K_XL-00001-of-00003.gguf"),
         ("hf:o/n:bf16", "BF16/Qwen3-235B-A22B-BF16-00001-of-00002.gguf"),
     ],
@@ -60,7 +59,6 @@ def test_a_quantization_is_chosen(spec: str, file: str) -> None:
             ["a-Q8_0.gguf", "b-Q8_0.gguf"],
             "several files match; choose one of hf:o/n/a-Q8_0.gguf, hf:o/n/b-",
         ),
-        ("hf:o/n", ["a.gguf", "b-Q8_0.gguf"], "choose one of hf:o/n/a.gguf, hf:o/n/b-Q8_0.gguf"),
         ("hf:o/n", ["model.safetensors"], "o/n has no model as GGUF"),
         ("hf:o/n", ["../x.gguf", "a\x1b.gguf", "con.gguf"], "o/n has no model as GGUF"),
     ],
@@ -88,13 +86,6 @@ def test_an_answer_that_is_no_list(answer: bytes, server: FakeHub) -> None:
     with pytest.raises(hub.Unreachable, match=r"^o/n: .*check HF_ENDPOINT") as caught:
         hub.listing("o/n", None)
     assert "\n" not in str(caught.value)
-
-
-def test_a_short_name_becomes_the_file_s(server: FakeHub) -> None:
-    pair = load_registry().resolve("hf:o/n:Q4_K_M", ask=True)
-    assert pair.id == "hf:o/n/Q4_K_M/Qwen3-235B-A22B-Q4_K_M-00001-of-00003.gguf"
-    assert [part.file[-20:] for part in pair.target.parts] == [f"-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
-    assert pair.sources == pair.target.parts
 
 
 def test_nobody_is_asked_unless_that_is_wanted(server: FakeHub) -> None:

@@ -88,15 +88,6 @@ def test_an_installed_package_is_taken_and_not_imported(
     assert "made_up" not in sys.modules
 
 
-def test_another_file_of_an_installed_package_is_not_taken(
-    want: WantedMember, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = install(wheel, tmp_path, monkeypatch)
-    there.write_bytes(OTHER)
-    fetch(plan(want), RecordedReport())
-    assert (want.path.read_bytes(), there.read_bytes()) == (DATA, OTHER)
-
-
 # What is here already
 
 

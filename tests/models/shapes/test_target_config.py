@@ -44,16 +44,12 @@ def test_windows_of_gpt_oss(tmp_path: Path) -> None:
     ("numbers", "said"),
     [
         ({"rope__scaling__type": "linear"}, "RoPE scaling 'linear'"),
-        ({"rope__scaling__attn_factor": 0.5}, r"rope\.scaling\.attn_factor 0\.5"),
-        ({"rope__scaling__yarn_beta_fast": "many"}, "expected a number"),
         ({"rope__scaling__yarn_beta_slow": 0.0}, "invalid YaRN scaling .factor .* beta_slow 0"),
         ({"rope__scaling__factor": 3e38}, r"invalid YaRN scaling .factor .*e\+38"),
         ({"rope__freq_base_swa": 500.0}, "a separate RoPE of sliding layers"),
         ({"rope__dimension_count": 16}, "parts of heads"),
         ({"expert_weights_scale": 2.5}, r"expert_weights_scale 2\.5"),
         ({"attention__head_count_kv": 3}, "cannot share"),
-        ({"expert_used_count": 7}, "is 7, but expert_count is 6"),
-        ({"attention__sliding_window": None}, "is missing"),
     ],
 )
 def test_what_gpt_oss_may_not_say(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
@@ -101,7 +97,6 @@ def test_blocks_that_predict_further_ahead_are_left_out(tmp_path: Path) -> None:
         ({"rope__dimension_count": 7}, "rotary dimension .7"),
         ({"rope__dimension_count": 64}, "expected 1 to 32"),
         ({"nextn_predict_layers": 4}, "layer count .0"),
-        ({"ssm__state_size": None}, r"ssm\.state_size is missing"),
     ],
 )
 def test_what_qwen35_may_not_say(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
@@ -139,8 +134,3 @@ def test_what_the_file_says() -> None:
         "repetition_penalty": 1.05,
     }
     assert recommended({}) == {}
-
-
-@pytest.mark.parametrize("value", [-1.0, 11.0, math.nan, "hot", True])
-def test_what_makes_no_sense_is_left_out(value: object) -> None:
-    assert recommended({**WRITTEN, Keys.General.SAMPLING_TEMP: value}).get("temperature") is None

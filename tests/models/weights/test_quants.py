@@ -8,7 +8,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.quants import CHUNK_WEIGHTS, dequantize
 
@@ -39,29 +38,3 @@ def test_every_exponent_of_mxfp4() -> None:
     with np.errstate(over="ignore"):
         expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4)
     assert same_bits(dequantize(torch.from_numpy(blocks), GGMLType.MXFP4, expected.shape), expected)
-
-
-@pytest.mark.parametrize("name", ["F16", "BF16"])
-def test_every_finite_half(name: str) -> None:
-    codes = np.arange(2**16, dtype=np.uint16)
-    exponent = {"F16": 0x7C00, "BF16": 0x7F80}[name]
-    codes = codes[(codes & exponent) != exponent]
-    expected = gguf.quants.dequantize(codes.view(np.uint8), gguf.GGMLQuantizationType[name])
-    assert same_bits(dequantize(torch.from_numpy(codes.view(np.uint8)), GGMLType[name], expected.shape), expected)
-
-
-def test_result_does_not_share_memory_with_the_blocks() -> None:
-    raw = torch.zeros(16, dtype=torch.uint8)
-    weights = dequantize(raw, GGMLType.F32, (4,))
-    weights.fill_(1)
-    assert raw.sum() == 0
-
-
-def test_unsupported_type() -> None:
-    with pytest.raises(ModelError, match="IQ2_XS"):
-        dequantize(torch.zeros(74, dtype=torch.uint8), GGMLType.IQ2_XS, (256,))
-
-
-def test_bytes_that_are_not_the_shape() -> None:
-    with pytest.raises(ValueError, match="not a tensor of shape"):
-        dequantize(torch.zeros(34, dtype=torch.uint8), GGMLType.Q8_0, (2, 32))

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from localdflash.base.errors import ModelError
-from localdflash.models.weights import split
 from localdflash.models.weights.gguf import load_blocks, read_header
-from tests.support import gguf_bytes
 from tests.support.converted_models import case_of
 from tests.support.split_files import split_file
 
@@ -18,11 +16,6 @@ from tests.support.split_files import split_file
 def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model in one file."""
     return case_of("llama").write(tmp_path_factory.mktemp("whole") / "whole.gguf")
-
-
-@pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00001.gguf", "m-00001-of-00003.bin", "m-00001-of-99999.gguf"])
-def test_other_names_are_of_one_file(name: str) -> None:
-    assert split.names_of(name) == (name,)
 
 
 @pytest.mark.parametrize("empty_first", [False, True])
@@ -101,9 +94,3 @@ def test_headers_of_parts_are_bounded_together(
     first = split_file(whole_file, tmp_path, "m", 2)
     monkeypatch.setattr("localdflash.models.weights.gguf.MAX_HEADER_BYTES", read_header(first).data_offset)
     assert "headers of its parts are larger than" in refused(first)
-
-
-def test_a_count_of_another_kind(tmp_path: Path) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes.file(gguf_bytes.pair("split.count", gguf_bytes.STRING, gguf_bytes.text("2"))))
-    assert "part of a model in 2 files" in refused(path)
