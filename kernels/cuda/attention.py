@@ -301,14 +301,16 @@ def attention(
     assert splits * ROWS * heads * head_dim <= scratch.partial.numel(), "the scratch is too small"
     options = {"HQ": heads, "HKV": kv_heads, "D": head_dim, "WIDTH": out.shape[1], "CHUNK": CHUNK, "WINDOW": window,
                "CHUNKS": triton.next_power_of_2(splits), "ASM": ASM} | every_launch(q.device)  # fmt: skip
-    stages = 3 if launch.multiprocessors(q.device)[1] else 2
+    simple = launch.is_simplest()
+    stages = 1 if simple else 3 if launch.multiprocessors(q.device)[1] else 2
+    fused = splits <= FUSED and not simple
     rows, scale = triton.next_power_of_2(ROWS * heads // kv_heads), head_dim**-0.5 * LOG2_E
     attention_kernel[(kv_heads, splits)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, start, scratch.partial, scratch.stats,
         scratch.counter, out, sums, scale, M=rows, TILE=TILE, STAGES=stages, MASK=mask, BLOCK=block,
-        SCALED=cache.k_scale is not None, FUSED=splits <= FUSED, num_warps=rows // 16, **options,
+        SCALED=cache.k_scale is not None, FUSED=fused, num_warps=rows // 16, **options,
     )  # fmt: skip
-    if splits > FUSED:
+    if not fused:
         merge_kernel[(kv_heads, ROWS * heads // kv_heads // 4)](
             start, scratch.partial, scratch.stats, out, sums, scale, splits, num_warps=4, **options
         )

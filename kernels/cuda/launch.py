@@ -25,6 +25,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MULTIPROCESSORS = 128  # assumed where there is no GPU to ask
 ASM = not INTERPRETED  # constexpr switch: inline assembly or plain Triton
 
+_simplest: ContextVar[bool] = ContextVar("simplest", default=False)
 _withheld: ContextVar["list[KernelLaunch] | None"] = ContextVar("withheld", default=None)
 
 
@@ -107,6 +108,21 @@ def withheld() -> Iterator[list[KernelLaunch]]:
         _withheld.reset(token)
 
 
+@contextmanager
+def simplest() -> Iterator[None]:
+    """Inside, this thread launches kernels without dependent launch, splits over programs, or pipelines."""
+    token = _simplest.set(True)
+    try:
+        yield
+    finally:
+        _simplest.reset(token)
+
+
+def is_simplest() -> bool:
+    """Return whether launches are to be as simple as they can be: see `simplest`."""
+    return _simplest.get()
+
+
 @functools.cache
 def has_pdl(device: torch.device) -> bool:
     """Return whether the chip launches dependent kernels early: compute capability 9.0 and up."""
@@ -124,7 +140,7 @@ def multiprocessors(device: torch.device) -> tuple[int, bool]:
 
 def every_launch(device: torch.device) -> dict[str, Any]:
     """Keyword arguments of every launch on a device."""
-    return launch_options(has_pdl(device))
+    return launch_options(has_pdl(device) and not is_simplest())
 
 
 def launch_options(dependent: bool) -> dict[str, Any]:

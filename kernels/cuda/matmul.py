@@ -60,7 +60,7 @@ def _multiply(
     """`accumulate` for weights."""
     BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else 32 // R
     # High planes and second tiles take memory too: two programs are to fit into 100 KB.
-    DEPTH: tl.constexpr = STAGES - (HIGH_BITS != 0) - (TILES == 2 and HIGH_BITS != 2)
+    DEPTH: tl.constexpr = STAGES - (HIGH_BITS != 0) - (TILES == 2 and HIGH_BITS != 2) if STAGES > 1 else 1
     LEAST: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # a super is never split
     SCALE_WORDS: tl.constexpr = 2 if SCALING == "half4" else 1
     blocks = K // (4 * R)
@@ -274,13 +274,20 @@ def _matmul(
         tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=n[None, :] < columns)
 
 
-@functools.cache
 def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
     """Return how to cut a GEMM of weights [n, k], k padded, into programs that fill the device evenly.
 
     It depends on the weights and the device alone: with another cut for other numbers of rows, a row's sums would run
     in another order, and verified tokens would differ from decoded ones.
     """
+    if launch.is_simplest():
+        return SplitPlan(triton.cdiv(n, BN), BN, SPLIT_K=1, STAGES=1)
+    return _best_plan(n, k, device, BN)
+
+
+@functools.cache
+def _best_plan(n: int, k: int, device: torch.device, BN: int) -> SplitPlan:
+    """Return the division that takes the fewest blocks one after another."""
     processors, roomy = launch.multiprocessors(device)
     tiles, blocks = triton.cdiv(n, BN), triton.cdiv(k, 128)
 

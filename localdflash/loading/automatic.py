@@ -52,12 +52,16 @@ def _raise_for_room(error: Exception, options: Options) -> None:
 
 def _on_cuda(files: LocalPair, options: Options) -> Running:
     """Load a pair on the CUDA engine if its check passed; if the GPU is lost, record that so it is not tried again."""
-    subject = proof.require_trusted(files, options)
+    subject, verdict = proof.require_trusted(files, options)
     try:
-        return load_on("cuda", files, options)
+        running = load_on("cuda", files, replace(options, cuda_ops=verdict.choices))
     except DeviceError as error:
         proof.record_lost_gpu(subject, error)
         raise
+    if not verdict.choices:
+        return running
+    notice = f"CUDA engine with {verdict.choices}: {'; '.join(verdict.degraded)}"
+    return replace(running, notices=[*running.notices, notice])
 
 
 def gpu_is_there() -> bool:

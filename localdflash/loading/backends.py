@@ -1,8 +1,11 @@
 """Load pairs on a named backend. A backend is imported when the first pair is loaded on it."""
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
+from localdflash.backends.cuda.choices import VARIABLE
 from localdflash.backends.cuda.device import describe_error, give_back, missing_tools
 from localdflash.base import extras
 from localdflash.base.errors import LocaldflashError, NoDevice
@@ -36,10 +39,9 @@ def _load_on_cuda(files: LocalPair, options: Options) -> Running:
 
     def load() -> Running:
         from localdflash.backends.cuda.load_cuda import load
-        from localdflash.backends.cuda.runner import device_errors
 
-        with device_errors():
-            return load(files, options)
+        forced = os.environ.get(VARIABLE, "")
+        return load(files, replace(options, cuda_ops=forced or options.cuda_ops))
 
     return call_cuda(load)
 

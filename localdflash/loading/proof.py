@@ -6,9 +6,10 @@ check begins: the state "begun" in a file whose lock no process holds means that
 """
 
 import hashlib
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
 from subprocess import SubprocessError
@@ -17,6 +18,7 @@ from typing import Any, Literal, Self, get_args
 from filelock import Timeout
 
 from localdflash.backends.cuda import device
+from localdflash.backends.cuda.choices import VARIABLE, Choices
 from localdflash.base.errors import DeviceError, LocaldflashError, NoDevice, OutOfMemory
 from localdflash.base.files.json_file import read_json, write_json
 from localdflash.base.files.paths import cache_folder, create_private
@@ -33,7 +35,7 @@ from localdflash.models.weights.split import size_of
 Watch = Callable[[str], None]
 State = Literal["begun", "sound", "unsound", "undecided"]  # undecided: the check was prevented
 
-METHOD_VERSION = 1  # of the check; verdicts of other versions do not count
+METHOD_VERSION = 2  # of the check; verdicts of other versions do not count
 KERNEL_OPTIONS = ("drafter", "draft", "kv", "drafter_bits", "native_fp4")
 MAX_FILE_BYTES = 1 << 14
 TIMEOUT_SECONDS = 300.0  # without a report: one kernel to compile, or one reference on the CPU
@@ -49,7 +51,10 @@ EXTERNAL_SIGNALS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})  # sent by people 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a check. `operation` failed, or was begun last; `said` is the reason in one line."""
+    """Result of a check. `operation` failed, or was begun last; `said` is the reason in one line.
+
+    `choices` is the text of what runs otherwise than at first, `degraded` says why and at what cost, each in one line.
+    """
 
     state: State
     pair: str
@@ -58,6 +63,8 @@ class Verdict:
     options: dict[str, Any]  # the fields `KERNEL_OPTIONS` of `Options`
     operation: str = ""
     said: str = ""
+    choices: str = ""
+    degraded: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -174,12 +181,13 @@ def check_first(files: LocalPair, options: Options) -> None:
             check(subject, files, options)
 
 
-def require_trusted(files: LocalPair, options: Options) -> Subject:
-    """Return the subject of a check that passed; NoDevice if there is none."""
+def require_trusted(files: LocalPair, options: Options) -> tuple[Subject, Verdict]:
+    """Return the subject of a check that passed, and its verdict; NoDevice if there is none."""
     subject = Subject.of(files, options)
-    if doubt := subject.why_not():
+    doubt, verdict = subject.why_not(), recall(subject.place)
+    if doubt or verdict is None:
         raise NoDevice(doubt)
-    return subject
+    return subject, verdict
 
 
 def engine_status(files: LocalPair, options: Options) -> str:
@@ -212,6 +220,20 @@ def check(subject: Subject, files: LocalPair, options: Options) -> Verdict | Non
 
 
 def _checked(subject: Subject, files: LocalPair, options: Options) -> Verdict:
+    """Check the pair, and again with what failed in a simpler form, until it is sound or nothing is left to try."""
+    choices, reasons = Choices.parse(os.environ.get(VARIABLE, "")), list[str]()
+    while True:
+        verdict = _checked_once(subject, files, replace(options, cuda_ops=str(choices)))
+        if verdict.state == "sound":
+            return replace(verdict, choices=str(choices), degraded=[*reasons, *verdict.degraded])
+        lower = choices.lowered(verdict.operation) if verdict.state == "unsound" else None
+        if lower is None:
+            return verdict
+        choices = lower
+        reasons.append(verdict.said)
+
+
+def _checked_once(subject: Subject, files: LocalPair, options: Options) -> Verdict:
     """Run the child; the verdict's file holds the current stage, in case this process is killed."""
     at = "loading"
 
@@ -240,7 +262,7 @@ def _verdict(subject: Subject, ended: child.ChildExit, at: str, limit: float) ->
     if ended.report is not None:
         kind, operation, reason = (str(ended.report.get(name, "")) for name in ("kind", "operation", "said"))
         if kind == "sound":
-            return subject.verdict("sound")
+            return replace(subject.verdict("sound"), degraded=[str(line) for line in ended.report.get("costs", ())])
         state: State = "unsound" if kind == "unsound" else "undecided"
         return subject.verdict(state, operation or at, reason[:MAX_REASON_CHARS])
     if ended.is_timeout:
@@ -277,9 +299,10 @@ def _is_environment(error: Exception, at: str) -> bool:
     return is_full or has_no_driver or isinstance(error, ENVIRONMENT_ERRORS)
 
 
-def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
+def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
     """Load and check the pair; return the child's last report."""
     from localdflash.backends.cuda.cuda_pair import CudaPair
+    from localdflash.backends.cuda.proof.costs import costs
     from localdflash.backends.cuda.proof.operations import Unsound
     from localdflash.backends.cuda.proof.stages import stages
 
@@ -293,13 +316,15 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, str]:
     with closing(_loaded(files, options, launched)) as running:
         loading = False
         assert isinstance(running.pair, CudaPair)
-        try:
-            for stage, run in stages(running.pair, _prompt(files, running.context), watch):
-                begin(stage)
-                run()
-        except Unsound as error:
-            return {"kind": "unsound", "operation": error.operation, "said": str(error)}
-    return {"kind": "sound"}
+        choices = Choices.parse(options.cuda_ops)
+        with device.on(running.pair.stepper.device):
+            try:
+                for stage, run in stages(running.pair, _prompt(files, running.context), watch):
+                    begin(stage)
+                    run()
+            except Unsound as error:
+                return {"kind": "unsound", "operation": error.operation, "said": str(error)}
+            return {"kind": "sound", "costs": list(costs(running.pair, choices))}
 
 
 def _loaded(files: LocalPair, options: Options, launched: Watch) -> Running:

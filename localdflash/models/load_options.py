@@ -31,6 +31,7 @@ class Options:
     rows: RowsMode = "auto"  # batch widths of llama.cpp: "exact" certifies identity at any cost, "fast" never
     drafter: str = ""  # replaces the pair's: a path, or an hf: name
     kv: str = "f16"  # type of our own engines' KV cache: f16 or int8, on CUDA also fp8
+    cuda_ops: str = ""  # operations of the CUDA engine that do not run as their kernels: see `backends.cuda.choices`
     roomy: bool = field(default=False, compare=False)  # OutOfMemory instead of a reduced drafter or a short context
     progress: Progress | None = None
     compiling: Compiling | None = None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from localdflash.backends.cuda.proof.calls import Arguments
 from localdflash.backends.cuda.proof.operations import difference, same_bits
+from localdflash.kernels.cuda import launch
 from localdflash.kernels.cuda.norm import Norm
 from tests.gpu import gemm_cases, token_cases
 from tests.gpu.case import CPU, ROW_AXES, Case
@@ -48,6 +49,16 @@ def test_against_the_reference(case: Case, device: torch.device) -> None:
     want = case.expected()
     for name, got in case.run(device).items():
         assert got.shape == want[name].shape
+        assert not difference(name, got, want[name]), name
+
+
+@named(CASES)
+def test_the_simplest_launch_against_the_reference(case: Case, device: torch.device) -> None:
+    """Not split over programs, one stage, not dependent: what is tried where the usual launch fails its check."""
+    want = case.expected()
+    with launch.simplest():
+        found = case.run(device)
+    for name, got in found.items():
         assert not difference(name, got, want[name]), name
 
 

@@ -102,7 +102,7 @@ def test_a_failed_check_is_kept_and_another_backend_runs_the_pair(
         backend, notice = load(options)
         assert backend == "cpu"
         assert all(part in notice for part in (f"({line})", f"doctor --check-gpu {options.pair}"))
-    assert len(started) == 1
+    assert len(started) == 3  # without graphs, and with everything in its simplest form
     found = recall(subject.place)
     assert found
     assert (found.state, found.operation) == ("unsound", stage)
@@ -122,7 +122,42 @@ def test_a_child_that_crashes_or_hangs_fails_the_check(
     assert ("hung" if death == "hang" else death) in notice
     assert notice.isprintable()
     assert load(options) == (backend, notice)
-    assert len(started) == 1
+    assert len(started) == 3
+
+
+FAULTS = {
+    "exception": 'print(json.dumps({"kind": "unsound", "operation": at, "said": f"{at}: RuntimeError: no"}))',
+    "hang": DEATHS["hang"],
+    "sticky error": DEATHS["SIGABRT"],
+}
+
+
+@pytest.mark.parametrize(("fault", "form"), [*zip(FAULTS, ("simple", "reference", "simple"), strict=True)])
+def test_an_operation_that_fails_runs_in_a_simpler_form(
+    fault: str, form: str, load: Any, say: Say, options: Options, subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pair stays on the GPU, and the status says what was lost."""
+    monkeypatch.setattr(proof, "TIMEOUT_SECONDS", 2)
+    at, cost = "attention of layer 3", "attention: 0.2 ms of a step of 2.0 ms"
+    program = f"""
+import json, sys
+at = {at!r}
+if "attention:{form}" in json.loads(sys.argv[1])["cuda_ops"]:
+    print(json.dumps({{"kind": "sound", "costs": [{cost!r}]}}))
+else:
+    print(json.dumps({{"at": at, "stage": False}}), flush=True)
+    {FAULTS[fault]}
+"""
+    started = say({"at": "operations", "stage": True}, then=program)
+    backend, notice = load(options)
+    assert backend == "cuda"
+    assert f"CUDA engine with attention:{form}: {at}: " in notice
+    assert cost in notice
+    assert len(started) == (3 if form == "reference" else 2)
+    assert load(options) == (backend, notice), "the choice is kept"
+    found = recall(subject.place)
+    assert found
+    assert (found.state, found.choices) == ("sound", f"attention:{form}")
 
 
 @pytest.mark.parametrize("then", [f"os.kill(os.getpid(), {int(signal.SIGTERM)}); input()", "print('{')"])

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import torch
 
+from localdflash.backends.cuda.choices import Choices
 from localdflash.backends.cuda.cuda_checks import check_drafter, check_heads, check_kinds, check_target
 from localdflash.backends.cuda.cuda_pair import CudaPair, Ways
 from localdflash.backends.cuda.cuda_sizes import KV_TYPES, LONGEST, is_out_of_memory
 from localdflash.backends.cuda.device import has_native_fp4, on
 from localdflash.backends.cuda.native_fp4 import NativeFp4
-from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
-from localdflash.backends.cuda.runner import Runner, chunks
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops, chosen
+from localdflash.backends.cuda.runner import Runner, chunks, device_errors
 from localdflash.backends.cuda.stack import ROWS, SharedBuffers, padded
 from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
 from localdflash.backends.cuda.weights import (
@@ -52,13 +53,14 @@ def load_pair(
 ) -> CudaPair:
     """Load a pair from a GGUF target; context 0 is all that the model was trained for.
 
-    Raise ModelError, UsageError or OutOfMemory. With `REFERENCES` on a CPU everything is float32.
+    `options.cuda_ops` chooses other forms of `ops`. Raise ModelError, UsageError or OutOfMemory. With `REFERENCES` on a
+    CPU everything is float32.
     """
     on_gpu = device.type == "cuda"
     if options.native_fp4 and on_gpu and not has_native_fp4(torch.cuda.get_device_capability(device)):
         raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
     check_type(KV_TYPES[options.kv], device)
-    with on(device):
+    with on(device), device_errors():
         header = gguf.read_header(target)
         config = decoder_config(header)
         check_kinds(header)
@@ -91,18 +93,22 @@ def _build_pair(
     exact = device.type == "cpu" and ops is REFERENCES
     dtype = torch.float32 if exact else torch.float16
     source = GGUFSource(header, device, options.progress)
+    choices = Choices.parse(options.cuda_ops)
     weights = load_target(source, config, context + SLACK, header.architecture == "llama")
     drafter = load_drafter(*drafting, weights, context + SLACK, dtype) if drafting else None
     plans: list[SplitPlan] = []
     if options.native_fp4:
         native = NativeFp4()
         weights, ops, plans = native.convert(weights), native.ops(), native.plans()
+    ops = chosen(ops, choices)
     shared = _shared(weights, drafter, context, device, plans)
     stepper = Stepper(ops, weights, drafter, context, shared, dtype, dtype if exact else KV_TYPES[options.kv])
     ways: tuple[Way, ...] = ("plain",)
     if options.draft:
         ways = ("lookup", "block") if drafter else ("lookup",)
-    runner = Runner(stepper)
+    if not choices.has("blocks"):
+        stepper.reader = None
+    runner = Runner(stepper, choices.has("graph"))
     runner.prepare(tuple(dict.fromkeys(("plain", *ways))), options.compiling)
     return CudaPair(stepper, runner, Ways(measure(stepper, runner, ways)))
 

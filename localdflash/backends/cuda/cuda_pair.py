@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from localdflash.backends.cuda.leaving import Leaving
-from localdflash.backends.cuda.runner import Runner, device_errors
+from localdflash.backends.cuda.runner import Runner
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DOCUMENTS, DRAFTING, SLACK, TAP_SLOTS, Stepper, Way
 from localdflash.base.errors import ContextOverflow, DeviceError, LocaldflashError, UsageError
@@ -276,7 +276,7 @@ class CudaPair:
             self.forget()
             raise
         first = len(self.ids)
-        with device_errors():
+        with self.runner.on_gpu():
             self.stepper.tokens[first : first + len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         return tokens
 
@@ -288,7 +288,7 @@ class CudaPair:
         self._computed, self._seen, self._read = length, min(self._seen, length), min(self._read, length)
         self._steps = 0
         fields = {CONTEXT: length, DRAFTER: self._seen, STEP: 0}
-        with device_errors():
+        with self.runner.on_gpu():
             self.stepper.state.copy_(torch.tensor([fields.get(i, 0) for i in range(len(self.stepper.state))]))
         self._ahead = False
 
@@ -318,7 +318,11 @@ class CudaPair:
         leaving = self.runner.put_aside(self._layers(), self._computed)
         target, *drafters = leaving.saved
         return SavedSequence(
-            tuple(self.cached), target, tuple(drafters), in_blocks=self._read, wait=partial(_arrived, leaving)
+            tuple(self.cached),
+            target,
+            tuple(drafters),
+            in_blocks=self._read,
+            wait=partial(_arrived, leaving, self.runner),
         )
 
     def load(self, state: SavedSequence) -> None:
@@ -335,10 +339,10 @@ class CudaPair:
         self._set_back(length)
 
 
-def _arrived(leaving: Leaving) -> None:
+def _arrived(leaving: Leaving, runner: Runner) -> None:
     """Wait until a sequence has left; StateLost if it has not, and DeviceError if the GPU is lost with it."""
     try:
-        with device_errors():
+        with runner.on_gpu():
             leaving.arrived()
     except DeviceError:
         raise

@@ -16,7 +16,6 @@ from localdflash.backends.cuda.cuda_sizes import BITS, TRIES, CudaSizes, budget_
 from localdflash.backends.cuda.device import give_back
 from localdflash.backends.cuda.gpus import Gpu, place
 from localdflash.backends.cuda.ops import KERNELS, Ops
-from localdflash.backends.cuda.runner import device_errors
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.base.errors import DeviceError, OutOfMemory
 from localdflash.engine.lookup import LookupDrafter
@@ -29,7 +28,10 @@ from localdflash.models.shapes.fingerprint import mismatch
 
 
 def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
-    """Load a pair that steps with `ops`; raise NoDevice, OutOfMemory, ModelError or UsageError."""
+    """Load a pair that steps with `ops`, in the forms of `options.cuda_ops`.
+
+    Raise NoDevice, OutOfMemory, ModelError or UsageError, and DeviceError if the GPU is lost.
+    """
     gpus = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
@@ -46,7 +48,15 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
         context=stepper.context,
         device="cuda",
         vocab_size=stepper.target.config.vocab_size,
-        identity=(stepper.context, planned.drafter, options.kv, bits, options.native_fp4, version("torch")),
+        identity=(
+            stepper.context,
+            planned.drafter,
+            options.kv,
+            bits,
+            options.native_fp4,
+            options.cuda_ops,
+            version("torch"),
+        ),
         predicted=planned.parts,
         measured=lambda: measured(pair.stepper),
         notices=notices,
@@ -77,7 +87,7 @@ def _load(
 
 
 def _close(pair: CudaPair) -> None:
-    with suppress(DeviceError), device_errors():
+    with suppress(DeviceError):
         pair.close()
         give_back()
 

@@ -1,14 +1,18 @@
 """Operations of a step, in two sets: Triton kernels, and the torch references that define them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from localdflash.backends.cuda.choices import Choices, Form
+from localdflash.backends.cuda.proof.calls import bound, run_reference, tensors
 from localdflash.kernels.cuda import (
     attention,
     convolve,
     dense,
     embed,
     head,
+    launch,
     lookup_kernel,
     markov,
     matmul,
@@ -70,3 +74,32 @@ MODULES = {
 }
 KERNELS = Ops(**{name: getattr(module, name) for name, module in MODULES.items()})
 REFERENCES = Ops(**{name: getattr(module, f"{name}_reference") for name, module in MODULES.items()})
+
+
+def chosen(ops: Ops, choices: Choices) -> Ops:
+    """Return the operations in the forms that were chosen."""
+    return replace(ops, **{name: _formed(name, getattr(ops, name), form) for name, form in choices.forms.items()})
+
+
+def _formed(name: str, op: Op, form: Form) -> Op:
+    return lean(getattr(REFERENCES, name)) if form == "reference" else _simple(op)
+
+
+def _simple(op: Op) -> Op:
+    def run(*given: Any, **named: Any) -> None:
+        with launch.simplest():
+            op(*given, **named)
+
+    return run
+
+
+def lean(reference: Op) -> Op:
+    """Return a reference that leaves no matrix in float32 behind."""
+
+    def run(*given: Any, **named: Any) -> None:
+        arguments = bound(reference, given, named)
+        written = tensors(arguments)
+        for part, tensor in tensors(run_reference(reference, arguments)).items():
+            written[part].copy_(tensor)
+
+    return run

@@ -58,13 +58,14 @@ Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it 
 class Runner:
     """One stream, one memory pool, one graph for every sequence and size that was asked for."""
 
-    def __init__(self, stepper: Stepper) -> None:
+    def __init__(self, stepper: Stepper, graphs: bool = True) -> None:
         self.stepper = stepper
         self._slots = stepper.cache.k.shape[1]
-        self._graphed = stepper.device.type == "cuda"
+        self._on_device = stepper.device.type == "cuda"
+        self._captures = self._on_device and graphs  # else every launch is Python's
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self._graphed else None
-        self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._graphed)
+        self._pool = torch.cuda.graph_pool_handle() if self._on_device else None
+        self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._on_device)
         self._logits: Tensor | None = None  # pinned, from the first request that reads them
         self._arriving: Tensor | None = None  # pinned, from the first sequence that comes back
         self._outbox = Outbox(stepper.device)
@@ -72,11 +73,11 @@ class Runner:
 
     def prepare(self, ways: Sequence[Way], compiling: Compiling | None = None) -> None:
         """Compile every kernel that these ways may launch, at any length, and capture every sequence."""
-        if not self._graphed:
+        if not self._on_device:
             return
-        with self._on_gpu():
+        with self.on_gpu():
             compile_all(self.launches(ways), compiling)
-            for key, sequence in self._sequences(ways):
+            for key, sequence in self._sequences(ways) if self._captures else ():
                 self._graphs[key] = self._capture(sequence)
         if self.stepper.reader:  # the longest, so that torch has the memory
             self.read(self._slots - self.stepper.reader.block)
@@ -104,9 +105,9 @@ class Runner:
     def step(self, way: Way, greedy: bool, length: int) -> torch.cuda.Event | None:
         """Start a step at a context of at most `length` tokens; return its event, None on a CPU, where it is over."""
         self.make_room(length + ROWS)
-        with self._on_gpu():
+        with self.on_gpu():
             self._run(*self._stepping(way, greedy, chunks(length, self._slots)))
-            if not self._graphed:
+            if not self._on_device:
                 return None
             event = torch.cuda.Event()
             event.record()
@@ -121,7 +122,7 @@ class Runner:
 
     def record(self, arrival: torch.cuda.Event | None, number: int) -> list[int]:
         """Wait for a step, the `number`-th of the stepper; return its record."""
-        with device_errors():
+        with self.on_gpu():
             if arrival:
                 arrival.synchronize()
         fields: list[int] = self._records[number % len(self._records)].tolist()
@@ -130,9 +131,9 @@ class Runner:
     def draft_and_logits(self, drafted: int) -> tuple[list[int], NDArray[np.float32]]:
         """Return the drafted tokens and logits [drafted + 1, V] of the newest step, which must be over."""
         there, rows = self.stepper.sampling.logits, drafted + 1
-        with device_errors():
+        with self.on_gpu():
             if self._logits is None:
-                self._logits = torch.empty(there.shape, pin_memory=self._graphed)
+                self._logits = torch.empty(there.shape, pin_memory=self._on_device)
             here = self._logits[:rows]
             here.copy_(there[:rows])
             return self.stepper.draft[1:rows].tolist(), here.numpy()
@@ -141,7 +142,7 @@ class Runner:
         """Compute one or two tiles of 16 tokens after a context of `length`."""
         last = length + ROWS * (tiles - 1)  # where the last tile starts
         self.make_room(last + ROWS)
-        with self._on_gpu():
+        with self.on_gpu():
             self._run(*self._extending(tiles, chunks(last, self._slots)))
 
     def _extending(self, tiles: int, splits: int) -> tuple[Key, Callable[[], None]]:
@@ -152,13 +153,13 @@ class Runner:
         reader = self.stepper.reader
         assert reader
         self.make_room(length + reader.block)
-        with self._on_gpu():
+        with self.on_gpu():
             reader.read(self.stepper.tokens[length : length + reader.block], length)
 
     def catch_up(self, length: int) -> None:
         """Give the drafter 16 more tokens of a context of `length`."""
         self.make_room(length + ROWS)
-        with self._on_gpu():
+        with self.on_gpu():
             self._run(*self._catching_up())
 
     def _catching_up(self) -> tuple[Key, Callable[[], None]]:
@@ -174,26 +175,27 @@ class Runner:
     def bring_back(self, groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int) -> None:
         """Fill the first `slots` rows of each group's tensors with what `put_aside` saved of them."""
         self.make_room(slots)
-        with self._on_gpu():
+        with self.on_gpu():
             if self._arriving is None:
-                self._arriving = new_stage(self._graphed)
+                self._arriving = new_stage(self._on_device)
             bring_back(groups, saved, slots, self._arriving)
 
     def make_room(self, slots: int) -> None:
         """Wait until nothing that is leaving the device is in the first `slots` slots of the caches."""
         if self._leaving:
-            with device_errors():
+            with self.on_gpu():
                 self._leaving.wait_for(slots)
 
     def synchronize(self) -> None:
         """Wait for everything that was started."""
-        if self._graphed:
-            with device_errors():
+        if self._on_device:
+            with self.on_gpu():
                 torch.cuda.synchronize(self.stepper.device)
 
     @contextmanager
-    def _on_gpu(self) -> Iterator[None]:
-        with device_errors(), on(self.stepper.device):
+    def on_gpu(self) -> Iterator[None]:
+        """Make the pair's GPU the thread's own; errors that stick to the process become DeviceError."""
+        with on(self.stepper.device), device_errors():
             yield
 
     def close(self) -> None:
@@ -202,7 +204,7 @@ class Runner:
         self._outbox.close()
 
     def _run(self, key: Key, sequence: Callable[[], None]) -> None:
-        if not self._graphed:
+        if not self._captures:
             sequence()
             return
         if key not in self._graphs:
@@ -232,7 +234,7 @@ def chunks(length: int, slots: int) -> int:
 
 @contextmanager
 def device_errors() -> Iterator[None]:
-    """CUDA errors that stick to the process, so that every later call has them too, as `DeviceError`."""
+    """CUDA errors of this thread's GPU that stick to the process, so that every later call has them, as DeviceError."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -245,7 +247,7 @@ def device_errors() -> Iterator[None]:
 
 
 def _is_lost() -> bool:
-    """Return whether the GPU answers no call of this process any more."""
+    """Return whether this thread's GPU answers no call of this process any more."""
     try:
         torch.cuda.synchronize()
     except (RuntimeError, AssertionError):

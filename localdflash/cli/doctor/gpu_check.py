@@ -36,11 +36,16 @@ def found(name: str) -> Finding:
 
 def _describe(verdict: "Verdict") -> str:
     text = {
-        "sound": f"is sound ({verdict.day})",
+        "sound": f"is sound {_in_form(verdict)}({verdict.day})",
         "begun": f"is being checked, or its check died ({verdict.operation}, {verdict.day})",
         "undecided": f"could not be checked ({verdict.said}, {verdict.day})",
     }.get(verdict.state, f"failed ({verdict.said}, {verdict.day})")
     return f"{verdict.pair} {text}"
+
+
+def _in_form(verdict: "Verdict") -> str:
+    """Return what runs otherwise than as its kernel, why, and what it costs."""
+    return f"with {verdict.choices}: {'; '.join(verdict.degraded)} " if verdict.choices else ""
 
 
 def again(spec: str) -> Iterator[Finding]:

@@ -115,7 +115,8 @@ def graphed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], 
         return SimpleNamespace(replay=sequence)
 
     runner = world.pair.runner
-    monkeypatch.setattr(runner, "_graphed", True)
+    monkeypatch.setattr(runner, "_on_device", True)
+    monkeypatch.setattr(runner, "_captures", True)
     monkeypatch.setattr(runner, "_graphs", {})
     monkeypatch.setattr(runner, "_capture", capture)
     monkeypatch.setattr(runner, "launches", lambda _ways: [])

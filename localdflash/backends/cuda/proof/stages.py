@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.ops import REFERENCES, Op
-from localdflash.backends.cuda.proof.calls import bound, run_reference, tensors
+from localdflash.backends.cuda.ops import REFERENCES, lean
 from localdflash.backends.cuda.proof.operations import Rows, Unsound, Watch, around, beside_references, same_bits, using
 from localdflash.backends.cuda.runner import chunks
 from localdflash.backends.cuda.stack import ROWS
@@ -84,7 +83,7 @@ class _Proof:
         """The likeliest tokens after each of 16 tokens, by the kernels and by the references throughout."""
         with self._begun():
             ours = self._logits(0)
-            with using(self.stepper, around(REFERENCES, _lean)):
+            with using(self.stepper, around(REFERENCES, lambda _name, reference: lean(reference))):
                 theirs = self._logits(0)
         _same_choice("the short prompt", ours, theirs)
 
@@ -255,18 +254,6 @@ def _same(operation: str, what: str, got: list[int], want: list[int]) -> None:
     if got != want:
         first = next((i for i, (one, other) in enumerate(zip(got, want, strict=False)) if one != other), len(want))
         raise Unsound(operation, f"{what} from token {first + 1} on")
-
-
-def _lean(name: str, reference: Op) -> Op:
-    """Return a reference that leaves no matrix in float32 behind."""
-
-    def run(*given: object, **named: object) -> None:
-        arguments = bound(reference, given, named)
-        before = tensors(arguments)
-        for part, tensor in tensors(run_reference(reference, arguments)).items():
-            before[part].copy_(tensor)
-
-    return run
 
 
 def _same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:

@@ -1,0 +1,77 @@
+"""How each operation of the CUDA engine runs on a machine, and what is tried next where one fails its check.
+
+An operation runs as its kernel, as the simplest launch of it, or as the torch reference. Steps are replayed as graphs,
+and prompts are read in blocks, unless those are off. Imports no torch, so that verdicts can be read without it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self, get_args
+
+from localdflash.base.errors import UsageError
+
+VARIABLE = "LOCALDFLASH_CUDA_OPS"
+Form = Literal["kernel", "simple", "reference"]  # simple: no split over programs, no dependent launch, one stage
+FORMS: tuple[Form, ...] = get_args(Form)
+SWITCHES = ("graph", "blocks")
+OPERATIONS = (
+    *("set_back", "dense", "embed", "qkv", "attention", "residual", "swiglu", "route", "experts_gate_up"),
+    *("experts_down", "combine", "matmul", "convolve_in", "convolve_out", "head", "markov_anchor", "markov_slot"),
+    *("top_k", "select", "sample", "gather_taps", "begin", "next_tokens", "propose", "caught_up", "lookup", "accept"),
+)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Operations that do not run as kernels, and switches that are off."""
+
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    off: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "attention:simple,graph:off"; UsageError names what is not known."""
+        forms, off = dict[str, Form](), set[str]()
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            name, _, form = entry.partition(":")
+            if name in SWITCHES and form in ("on", "off"):
+                off |= {name} if form == "off" else set()
+            elif name in OPERATIONS and form in FORMS:
+                forms |= {name: next(one for one in FORMS if one == form)}
+            else:
+                operations = f"{', '.join(OPERATIONS)} with :{', :'.join(FORMS)}"
+                known = f"{operations}; {', '.join(SWITCHES)} with :off"
+                raise UsageError(f"{VARIABLE}: {entry!r} is not known (expected, with commas between: {known})")
+        return cls({name: form for name, form in forms.items() if form != "kernel"}, frozenset(off))
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads."""
+        return ",".join([*(f"{name}:{form}" for name, form in sorted(self.forms.items())),
+                         *(f"{name}:off" for name in sorted(self.off))])  # fmt: skip
+
+    def has(self, switch: str) -> bool:
+        """Return whether a switch is on. A reference asks the device for numbers, which no graph can hold."""
+        return switch not in self.off and not (switch == "graph" and "reference" in self.forms.values())
+
+    def lowered(self, failed: str) -> "Choices | None":
+        """Return what to try after a check failed at `failed` ("attention of layer 3"); None if nothing is left."""
+        name = failed.removeprefix("loading, ").partition(" ")[0]
+        if name in OPERATIONS:
+            return self._lower(name)
+        if "block" in failed:
+            return self._without("blocks") or self._lower("dense")
+        return self._without("graph") or self._simplest()
+
+    def _lower(self, name: str) -> "Choices | None":
+        form = self.forms.get(name, "kernel")
+        if form == FORMS[-1]:
+            return None
+        return Choices({**self.forms, name: FORMS[FORMS.index(form) + 1]}, self.off)
+
+    def _without(self, switch: str) -> "Choices | None":
+        return Choices(self.forms, self.off | {switch}) if self.has(switch) else None
+
+    def _simplest(self) -> "Choices | None":
+        """Return every operation in a simple form, for a fault that no operation could be blamed for."""
+        lowest = {name: self.forms.get(name, "simple") for name in OPERATIONS}
+        return None if lowest == self.forms else Choices(lowest, self.off)
