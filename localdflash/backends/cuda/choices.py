@@ -1,4 +1,4 @@
-"""How each operation of the CUDA engine runs on a machine, and what is tried next where one fails its check.
+"""Forms in which the operations of the CUDA engine run, and what is tried next where one fails its check.
 
 An operation runs as its kernel, as the simplest launch of it, or as the torch reference. Steps are replayed as graphs,
 and prompts are read in blocks, unless those are off. Imports no torch, so that verdicts can be read without it.

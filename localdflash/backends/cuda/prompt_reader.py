@@ -58,7 +58,7 @@ class PromptReader:
         return x
 
     def _project(self, a: Tensor, index: int, layer: LayerWeights, positions: Tensor) -> Tensor:
-        """Return the queries [512, HQ, D] of a layer; its keys and values go into the cache."""
+        """Return the queries [512, HQ, D] of a layer; K and V go into the cache."""
         c, cache = self._weights.config, self._cache.layer(index)
         q = torch.empty(len(a), c.num_attention_heads, c.head_dim, dtype=self._dense.dtype, device=a.device)
         gains, rope = (layer.q_gain, layer.k_gain), self._weights.rope

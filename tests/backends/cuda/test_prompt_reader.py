@@ -26,7 +26,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaPair]:
 
 
 def caches(pair: CudaPair, length: int) -> list[Tensor]:
-    """The first slots of every layer's keys and values, of target and drafter."""
+    """The first slots of every layer's K and V, of target and drafter."""
     return [tensor[:length].clone() for group in pair._layers() for tensor in group]
 
 

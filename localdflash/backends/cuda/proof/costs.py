@@ -1,4 +1,4 @@
-"""What operations cost that do not run as their kernels: a step of each, timed launch by launch."""
+"""Costs of operations that do not run as their kernels: their part of a step, timed launch by launch."""
 
 import time
 from collections.abc import Iterator
