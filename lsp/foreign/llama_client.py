@@ -5,6 +5,7 @@ Code is sent as text and markers as ids, so a file that spells a marker cannot c
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import PurePosixPath, PureWindowsPath
@@ -14,7 +15,7 @@ import msgspec
 
 from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.code.fim.healing import unfinished_word
-from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Reply, Sampling, StreamChunk, decoder
+from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Sampling, StreamChunk, decoder
 from localdflash.lsp.foreign.remote_prompt import Marker, PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
@@ -48,22 +49,29 @@ class _LlamaConnection(InfillServer):
         self._ends, self._address = ends, address
         self._known = time.monotonic()  # when the model was still the same
 
-    def _reply(self, target: str, body: Mapping[str, object], task: InfillTask, sampling: Sampling, word: str) -> Reply:
-        asked = {
+    def word(self, task: InfillTask) -> str:
+        """See `InfillServer`."""
+        return unfinished_word(task.line)
+
+    @abstractmethod
+    def request(self, task: InfillTask, word: str) -> tuple[str, dict[str, object]]:
+        """Return path and prompt of a request for a text that begins with `word`."""
+
+    async def stream(self, task: InfillTask, sampling: Sampling, word: str) -> AsyncGenerator[Piece]:
+        """See `InfillServer`."""
+        target, prompt = self.request(task, word)
+        body = {
             "n_predict": task.max_tokens,
             **NEUTRAL,
             **with_penalty(sampling),
             "n_probs": TOP_LOGPROBS if word else 1,
             "cache_prompt": True,
             "stream": True,
-            **body,
+            **prompt,
             **({"grammar": begins_with(word)} if word else {}),
         }
-        return Reply(self._pieces(target, asked, word), word)
-
-    async def _pieces(self, target: str, asked: Mapping[str, object], word: str) -> AsyncGenerator[Piece]:
         await self._check()
-        async with aclosing(self._connection.events(target, asked)) as events:
+        async with aclosing(self._connection.events(target, body)) as events:
             async for said in events:
                 yield self._piece(said, word)
                 word = word[len(said.content) :]
@@ -99,11 +107,9 @@ class RawLlama(_LlamaConnection):
         super().__init__(address, model, frozenset(ids[one] for one in (*form.markers, *form.stops) if one in ids))
         self._prompts, self._ids = prompts, ids
 
-    def fill(self, task: InfillTask, sampling: Sampling) -> Reply:
-        """See `InfillServer`."""
-        word = unfinished_word(task.line)
-        body = {"prompt": self._prompt(task, word), "stop": list(self._prompts.form.stop_strings)}
-        return self._reply("/completion", body, task, sampling, word)
+    def request(self, task: InfillTask, word: str) -> tuple[str, dict[str, object]]:
+        """See `_LlamaConnection`."""
+        return "/completion", {"prompt": self._prompt(task, word), "stop": list(self._prompts.form.stop_strings)}
 
     def _prompt(self, task: InfillTask, word: str) -> list[str | int]:
         """Return strings and ids. The first is always a string, because the server puts BOS before a string."""
@@ -121,12 +127,10 @@ class InfillLlama(_LlamaConnection):
         super().__init__(address, model)
         self._sides = PrefixSuffixBuilder(context)
 
-    def fill(self, task: InfillTask, sampling: Sampling) -> Reply:
-        """See `InfillServer`."""
-        word = unfinished_word(task.line)
+    def request(self, task: InfillTask, word: str) -> tuple[str, dict[str, object]]:
+        """See `_LlamaConnection`."""
         before, after = self._sides.split(task, word)
-        body = {"input_prefix": before, "input_suffix": after, "input_extra": []}
-        return self._reply("/infill", body, task, sampling, word)
+        return "/infill", {"input_prefix": before, "input_suffix": after, "input_extra": []}
 
 
 def model_of(props: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from localdflash.lsp.foreign.pieces import (
     InfillTask,
     JsonLines,
     Piece,
-    Reply,
     Sampling,
     StreamChunk,
     decoder,
@@ -39,11 +38,8 @@ class OllamaClient(InfillServer):
         super().__init__(model, ClientConnection(address, decoder(_OllamaChunk), JsonLines))
         self._prompt_builder = prompt_builder
 
-    def fill(self, task: InfillTask, sampling: Sampling) -> Reply:
+    async def stream(self, task: InfillTask, sampling: Sampling, word: str) -> AsyncGenerator[Piece]:
         """See `InfillServer`."""
-        return Reply(self._pieces(task, sampling))
-
-    async def _pieces(self, task: InfillTask, sampling: Sampling) -> AsyncGenerator[Piece]:
         if not task.max_tokens:
             return
         async with aclosing(self._connection.events("/api/generate", self._body(task, sampling))) as lines:

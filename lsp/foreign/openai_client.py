@@ -9,7 +9,7 @@ from itertools import chain
 
 import msgspec
 
-from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Reply, Sampling, StreamChunk, decoder
+from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Sampling, StreamChunk, decoder
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
@@ -41,11 +41,8 @@ class OpenAiClient(InfillServer):
         super().__init__(model, ClientConnection(address, decoder(_OpenAiChunk)))
         self._prompt_builder, self._logprobs = prompt_builder, logprobs
 
-    def fill(self, task: InfillTask, sampling: Sampling) -> Reply:
+    async def stream(self, task: InfillTask, sampling: Sampling, word: str) -> AsyncGenerator[Piece]:
         """See `InfillServer`."""
-        return Reply(self._pieces(task, sampling))
-
-    async def _pieces(self, task: InfillTask, sampling: Sampling) -> AsyncGenerator[Piece]:
         if not task.max_tokens:
             return
         async with aclosing(self._connection.events("/v1/completions", self._body(task, sampling))) as events:

@@ -114,29 +114,26 @@ class Piece(NamedTuple):
     end: str = ""  # why the server ended it: "stop" or "length"
 
 
-@dataclass(frozen=True)
-class Reply:
-    """A streamed text. It begins with `word`, which is before the cursor already."""
-
-    pieces: AsyncGenerator[Piece]
-    word: str = ""
-
-
 class InfillServer(ABC):
     """A `CompletionSource` on a connection to a server that can infill. `model` is its model."""
 
     def __init__(self, model: str, connection: ClientConnection[Any]) -> None:
         self.model, self._connection = model, connection
 
+    def word(self, task: InfillTask) -> str:
+        """Return the unfinished word before the cursor, if the server can sample it again; else ""."""
+        return ""
+
     @abstractmethod
-    def fill(self, task: InfillTask, sampling: Sampling) -> Reply:
-        """Begin a text. Closing its pieces stops the server."""
+    def stream(self, task: InfillTask, sampling: Sampling, word: str) -> AsyncGenerator[Piece]:
+        """Yield the pieces of a text, which begins with `word`. Closing the generator stops the server."""
 
     async def complete(self, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
         """Yield the events of all requested texts, one text after the other."""
         task = InfillTask.of(body)
+        word = self.word(task)
         for index, sampling in enumerate(task.draws()):
-            async with aclosing(_events(self.fill(task, sampling), task, index)) as events:
+            async with aclosing(_events(self.stream(task, sampling, word), task, word, index)) as events:
                 async for event in events:
                     yield event
 
@@ -145,11 +142,11 @@ class InfillServer(ABC):
         self._connection.close()
 
 
-async def _events(reply: Reply, task: InfillTask, index: int) -> AsyncGenerator[Event]:
-    ending = task.ending(reply.word)
+async def _events(stream: AsyncGenerator[Piece], task: InfillTask, word: str, index: int) -> AsyncGenerator[Event]:
+    ending = task.ending(word)
     logprobs: list[float] = []
     tokens, finish, began = 0, "stop", time.monotonic()
-    async with aclosing(reply.pieces) as pieces:
+    async with aclosing(stream) as pieces:
         async for piece in pieces:
             tokens, finish = tokens + piece.tokens, piece.end or finish
             logprobs += piece.logprobs

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.lsp.engine_completer import Event
-from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Reply, Sampling
+from localdflash.lsp.foreign.pieces import InfillServer, InfillTask, Piece, Sampling
 from tests.lsp.foreign.made_up import BODY
 
 TEXT = "rn first + second\n\n\ndef other(third):\n    return third\n"
@@ -19,15 +19,15 @@ class Scripted(InfillServer):
     model = "scripted"
 
     def __init__(self, pieces: Sequence[Piece], word: str = "") -> None:
-        self.pieces, self.word = pieces, word
+        self.pieces, self.again = pieces, word
         self.said = 0
         self.draws: list[Sampling] = []
 
-    def fill(self, place: InfillTask, draw: Sampling) -> Reply:
-        self.draws.append(draw)
-        return Reply(self._pieces(), self.word)
+    def word(self, task: InfillTask) -> str:
+        return self.again
 
-    async def _pieces(self) -> AsyncGenerator[Piece]:
+    async def stream(self, task: InfillTask, sampling: Sampling, word: str) -> AsyncGenerator[Piece]:
+        self.draws.append(sampling)
         for piece in self.pieces:
             self.said += 1
             yield piece
