@@ -1,7 +1,4 @@
-"""Closing brackets and quotes that an editor inserted between the cursor and the end of its line.
-
-`foo(|)` is treated as `foo(|`. An item that closes the brackets again replaces them; otherwise they stay.
-"""
+"""Brackets and quotes that an editor closed behind the cursor: `foo(|)` is treated as `foo(|`."""
 
 import re
 

@@ -1,7 +1,4 @@
-"""An open document by LSP's definition: only LF, CRLF and CR end a line, and columns count in the client's units.
-
-Positions are clamped as in LSP 3.18, "Text Documents". A position within a character is before it.
-"""
+"""An open document as in LSP 3.18: only LF, CRLF and CR end a line, and columns count in the client's units."""
 
 import re
 from bisect import bisect_right

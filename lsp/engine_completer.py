@@ -1,7 +1,4 @@
-"""The engine for the language server, found at the first request; a missing daemon is started.
-
-A failure is reported once, not for every key, and the next try waits `RETRY_SECONDS`.
-"""
+"""The engine for the language server, found at the first request; a failure is reported once."""
 
 import asyncio
 import time

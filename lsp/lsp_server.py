@@ -1,8 +1,4 @@
-"""The language server: suggestions in open documents, from the shared engine.
-
-Answers replace the line up to the cursor, so that clients can trim typed text. Clients with `push` get the first line
-as soon as possible, and notifications when it grows; others get the complete answer, or the text after `deadlineMs`.
-"""
+"""The language server. Answers replace the line up to the cursor, so that clients can trim typed text."""
 
 import asyncio
 import os

@@ -1,7 +1,4 @@
-"""The context of a request: the file's path, related code of other files, recent edits.
-
-Code of other files stays until the next pause: changing it means reading the whole prompt again.
-"""
+"""The context of a request. Code of other files changes in pauses only: then the whole prompt is read again."""
 
 import asyncio
 import time

@@ -1,7 +1,4 @@
-"""Suggestions: generated texts, found again by the text typed since at an *anchor*.
-
-While the typed text agrees with a suggestion, it is the answer, also if it is being generated or was generated ahead.
-"""
+"""Suggestions: texts for an *anchor*, shown or still growing, as long as the text typed there agrees."""
 
 import asyncio
 import time

@@ -1,7 +1,4 @@
-"""The pace of typing: when a request is worth its cost, and which confidence an answer needs to be shown.
-
-The required confidence is learned, so that about `ACCEPTANCE_SHARE` of the shown suggestions are accepted.
-"""
+"""The pace of typing: when a request is worth its cost, and which confidence an answer needs to be shown."""
 
 MAX_GAP_SECONDS = 1.0  # a longer one is a pause, not typing
 MAX_DELAY_SECONDS = 0.15

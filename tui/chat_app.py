@@ -290,13 +290,6 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
     def _show_notice(self, event: Prompt.Notice) -> None:
         (self.show_error if event.is_error else self.say)(event.line)
 
-    @on(StatusBar.PartClicked)
-    def _part_clicked(self, event: StatusBar.PartClicked) -> None:
-        if event.part == "model":
-            self.action_model()
-        elif event.part in ("rate", "tau", "accepted", "first", "draft"):
-            self.action_speed()
-
     def choices_of(self, command: str) -> Sequence[str]:
         """Return the possible arguments of a command, for suggestions."""
         match command:

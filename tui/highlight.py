@@ -1,7 +1,4 @@
-"""Highlight code line by line: the lexer continues from the state in which the line before left it.
-
-Loading a lexer takes some ten milliseconds: in an event loop code stays plain until a thread has loaded it.
-"""
+"""Highlight code line by line, from the lexer state before each line. In an event loop, a thread loads lexers."""
 
 import re
 from asyncio import _get_running_loop as running_loop

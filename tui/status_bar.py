@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rich.cells import cell_len
-from textual import events
 from textual.content import Content
-from textual.message import Message
 from textual.timer import Timer
 from textual.widget import Widget
 
@@ -147,12 +145,6 @@ class StatusBar(Widget):
     DEFAULT_CSS = "StatusBar { height: 1; padding: 0 1; background: $panel; color: $text-muted; }"
     ALLOW_SELECT: ClassVar[bool] = False
 
-    @dataclass
-    class PartClicked(Message):
-        """Posted when a part is clicked: model, context, rate, tau, accepted, first, draft, stage."""
-
-        part: str
-
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.status = Status()
@@ -190,15 +182,6 @@ class StatusBar(Widget):
             shown += [(SEPARATOR, "$text-muted")] if number else []
             shown.append((part.text, part.style))
         return Content.assemble(*shown)
-
-    def on_click(self, event: events.Click) -> None:
-        """Post the clicked part."""
-        offset = event.get_content_offset(self)
-        left = 2  # glyph and blank
-        for part in self._parts():
-            if offset is not None and left <= offset.x < left + cell_len(part.text):
-                self.post_message(self.PartClicked(part.name))
-            left += cell_len(part.text) + len(SEPARATOR)
 
     def _parts(self) -> list[StatusPart]:
         width = self.content_size.width - 2

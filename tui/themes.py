@@ -1,8 +1,4 @@
-"""Themes of the chat, with a colour for each drafter, and their versions for terminals of 256 colours.
-
-The variables `dflash`, `lookup`, `grammar` and `own` are text colours with the contrast of WCAG AA, as is the theme's
-text on the same names with `-tint`. The ANSI themes use the terminal's 16 colours and have no tints.
-"""
+"""Themes of the chat, with a colour for each drafter (WCAG AA), and their versions for terminals of 256 colours."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""Acceptance view: an answer's raw text, each token in the style of the drafter that proposed it.
-
-A character belongs to the token with its first UTF-8 byte. Steps may arrive before or after their text.
-"""
+"""Acceptance view: raw text, each character in the style of the drafter of the token with its first byte."""
 
 from array import array
 from bisect import bisect_left, bisect_right

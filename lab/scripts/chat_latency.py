@@ -155,7 +155,7 @@ def _long_chat(messages: int) -> tuple[int, str]:
     from localdflash.chat.store import ChatStore
     from localdflash.cli.chat_command import chats_file
 
-    store = ChatStore.open(chats_file(), print)
+    store = ChatStore(chats_file(), print)
     session, parent = store.create(folder=str(Path.cwd())), None
     for number in range(messages):
         answer = number % 2

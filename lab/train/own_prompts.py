@@ -80,7 +80,7 @@ def of_chats(path: Path) -> Iterator[Question]:
     """Yield the questions of stored chats with their earlier turns, newest chats first."""
     if not path.is_file():
         raise TrainingError(f"{path}: no chats are kept on this machine")
-    store = ChatStore.open(path, lambda _line: None)
+    store = ChatStore(path, lambda _line: None)
     try:
         for chat in store.sessions(limit=MOST_CHATS):
             yield from _of_chat(store.path(chat.id), _held_out(str(chat.id)))

@@ -1,8 +1,4 @@
-"""Client of a chat for the daemon or a remote server; nothing here blocks the event loop.
-
-If the daemon goes away in the middle of an answer, it is started again, the request is repeated with the same seed, and
-the text continues where it stopped. Failures are raised as LocaldflashError.
-"""
+"""Client of a chat for the daemon or a remote server; nothing here blocks the event loop."""
 
 import asyncio
 import time
@@ -175,10 +171,7 @@ class Answerer:
     async def answer(
         self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
     ) -> AsyncGenerator[AnswerPiece | AnswerRestart | Done, None]:
-        """Yield the answer to these messages, piece by piece; with `goes_on`, the continuation of the last message.
-
-        Closing the generator stops the engine within a step. If the server goes away for good, the end is "gone".
-        """
+        """Yield the answer, or with `goes_on` the rest of the last message. Closing this stops the engine."""
         asked = time.perf_counter()
         body: dict[str, object] = {}
         reading: AnswerReader | None = None

@@ -1,7 +1,4 @@
-"""Files of one folder that may be attached to a message: fuzzy search and reading, which block.
-
-Secrets, ignored files, files of version control, and files outside the folder are refused by a UsageError of one line.
-"""
+"""Files of one folder that may be attached to a message: fuzzy search and reading, which block."""
 
 import os
 import threading

@@ -1,8 +1,4 @@
-"""Unified diffs as models write them, with wrong counts and line numbers: parsed, and placed without guessing.
-
-A hunk belongs where it says, if its old lines are there; else to the only place where they are, first exactly, then
-ignoring blanks at the ends of lines.
-"""
+"""Unified diffs as models write them, with wrong counts and line numbers: parsed, and placed without guessing."""
 
 import ast
 import re

@@ -1,7 +1,4 @@
-"""Instructions of a project: AGENTS.md in the folder of a chat, or above it.
-
-Anybody may have written such a file, so it is sent only if the user has allowed it, once for each file.
-"""
+"""Instructions of a project, AGENTS.md: anybody may have written it, so it is sent only if the user allowed it."""
 
 import os
 from dataclasses import dataclass

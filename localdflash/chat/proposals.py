@@ -1,8 +1,4 @@
-"""Changes of an answer to the files of a workspace. Nothing is written here, and nothing is guessed.
-
-A block that cannot be applied becomes a proposal with a problem; other blocks of the same file count without it. A
-fence without a file's name counts for the one attached file, if there is one and the fence is in its language.
-"""
+"""Changes of an answer to the files of a workspace. Nothing is written here, and nothing is guessed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -56,10 +56,10 @@ class Saver:
                 loop.call_soon_threadsafe(self._tell, line)
 
             try:
-                self._store = ChatStore.open(self._path, tell)
+                self._store = ChatStore(self._path, tell)
             except StoreError as error:
                 tell(f"chats are not kept: {error}")
-                self._store = ChatStore.open(None, tell)
+                self._store = ChatStore(None, tell)
         return self._store
 
     async def close(self) -> None:

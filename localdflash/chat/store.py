@@ -1,7 +1,4 @@
-"""The user's chats in one SQLite file, which any number of processes and threads may use at once.
-
-When a call returns, its changes are on the disk. StoreError: a full disk, a read-only folder, damage.
-"""
+"""Chats in one SQLite file, which any number of processes and threads may use at once."""
 
 import json
 import time
@@ -9,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -39,13 +36,9 @@ _steps_of = msgspec.json.Decoder(tuple[StepRecord, ...]).decode  # in a third of
 class ChatStore:
     """Chats (sessions), each a tree of messages with a head."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @classmethod
-    def open(cls, path: Path | None, say: Callable[[str], None]) -> Self:
+    def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
         """Open or create the file and its folder; None: in memory. `say` receives a line on a damaged file."""
-        return cls(Database(path, say))
+        self._database = Database(path, say)
 
     def close(self) -> None:
         """Close the file."""

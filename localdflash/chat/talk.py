@@ -76,11 +76,6 @@ class Talk:
         return "\n\n".join(filter(None, (self.project, self.system, summary)))
 
     @property
-    def unsaved(self) -> bool:
-        """Return whether messages could not be stored, of this chat or an earlier one."""
-        return bool(self._saver.unsaved)
-
-    @property
     def answering(self) -> bool:
         """Return whether an answer is in progress or being stored."""
         return self._answering.locked()

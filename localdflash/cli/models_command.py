@@ -9,10 +9,8 @@ import click
 from localdflash.base.errors import ModelError
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.cli.plan import plan, rate
-from localdflash.cli.ps import ps
-from localdflash.cli.pull import pull
-from localdflash.cli.remove import remove
+from localdflash.cli.plan import plan, ps, rate
+from localdflash.cli.pull import pull, remove
 from localdflash.loading.plan.describe_pair import run_types
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry import records
@@ -97,11 +95,7 @@ def _verdict(one: "PairAssessment") -> str:
 
 
 def _document(pair: PairEntry) -> dict[str, Any]:
-    """Return an entry as JSON values; sizes are bytes.
-
-    `missing`: how to get each missing file; `to_fetch`: bytes that a pull downloads, None if unknown; `why_not`: why
-    the pair cannot run on this machine.
-    """
+    """Return an entry as JSON values, sizes in bytes; `to_fetch` is None if the size of a download is unknown."""
     from localdflash.loading.plan.here import why_not
 
     return asdict(pair) | {

@@ -1,17 +1,18 @@
-"""`localdflash models plan`: whether a pair fits on this machine, part by part, before it is loaded or downloaded."""
+"""`localdflash models plan` and `ps`: the memory of pairs part by part, planned before the download, and measured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.base.errors import OutOfMemory
+from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table, say
 from localdflash.models.backend_names import PLANNED
 from localdflash.models.config import KV_FORMATS
-from localdflash.models.memory.parts import gigabytes
+from localdflash.models.memory.parts import gigabytes, total
 
 if TYPE_CHECKING:
     from localdflash.loading.plan.planner import Plan, RegistryOnly, Speed
@@ -109,3 +110,50 @@ def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:
 def rate(tokens_per_second: float) -> str:
     """Format a speed: one decimal below 10."""
     return f"{tokens_per_second:.0f}" if tokens_per_second >= 10 else f"{tokens_per_second:.1f}"
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
+def ps(as_json: bool) -> None:
+    """Show the loaded pairs with roles and memory, planned and measured, by part. Exit code 1 without a daemon."""
+    from localdflash.server.client import find
+
+    client = find()
+    if client is None:
+        raise LocaldflashError("no daemon is running; `localdflash serve` starts one")
+    state: Mapping[str, Any] = client.get("/ps")
+    if as_json:
+        print_json(state)
+        return
+    for pair in state["pairs"]:
+        print_fields(_pair_fields(pair))
+        print()
+        if pair.get("memory"):
+            print_table(("PART", "PLANNED", "MEASURED"), _part_sizes(pair))
+            print()
+    if "idle_seconds" in state:
+        print_fields([("idle", f"{state['idle_seconds']:.0f} s")])
+
+
+def _pair_fields(pair: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "pair", str(pair["pair"])
+    yield "for", " and ".join(pair["roles"]) or "chats that name it"
+    for name in ("backend", "device", "context", "rows", "requests"):
+        if pair.get(name, "") != "":
+            yield name, str(pair[name])
+    if pair.get("gpu_check"):
+        yield "gpu check", pair["gpu_check"]
+    if pair.get("drafters"):
+        yield "drafts by", ", ".join(pair["drafters"])
+    if pair.get("doing"):
+        yield "loading", str(pair["doing"])
+    if pair.get("since"):
+        yield "loaded", f"{datetime.fromtimestamp(pair['since']):%Y-%m-%d %H:%M:%S}"
+
+
+def _part_sizes(state: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    planned, measured = state.get("predicted") or {}, state["memory"]
+    for name in dict.fromkeys((*planned, *measured)):
+        sizes = (gigabytes(parts[name]) if name in parts else "-" for parts in (planned, measured))
+        yield name, *sizes
+    yield "total", gigabytes(total(planned)), gigabytes(total(measured))

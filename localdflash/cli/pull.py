@@ -1,4 +1,4 @@
-"""`localdflash models pull`: download and verify the files of a pair."""
+"""`localdflash models pull` and `rm`: download and verify the files of a pair, and delete them."""
 
 import sys
 import time
@@ -81,6 +81,39 @@ def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
     except ValueError as error:
         raise UsageError(f"--revision: {error}") from error
     return replace(pair, target=target)
+
+
+@click.command("rm")
+@click.argument("spec", shell_complete=shell_completion.pairs)
+@click.option("--yes", is_flag=True, help="Delete without confirmation.")
+@click.option("--dry-run", is_flag=True, help="Print the files that would be deleted; delete nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete the downloaded files of a pair, except files that another installed pair uses.
+
+    SPEC is an id of `models list`, hf:owner/name:Q4_K_M, or hf:owner/name/file.gguf.
+    """
+    from localdflash.models.registry import fetching
+    from localdflash.models.registry.registry import load_registry
+
+    registry = load_registry()
+    found = fetching.removal(registry.resolve(spec), registry)
+    files, count = found.files, found.bytes
+    if files and not (yes or dry_run):
+        if not sys.stdin.isatty():
+            raise UsageError("rm: needs confirmation, and stdin is not a terminal; add --yes or --dry-run")
+        click.confirm(f"Delete {len(files)} files, {gigabytes(count)}?", abort=True, err=True)
+    if not dry_run:
+        fetching.remove(found, LineReport())
+    if as_json:
+        kept = [str(path) for path in found.kept]
+        print_json({"deleted": not dry_run, "files": [str(file) for file in files], "bytes": count, "kept": kept})
+        return
+    for path in found.kept:
+        print(printable(f"kept, another pair here uses it: {path}"))
+    for file in files:
+        print(printable(f"{'would delete' if dry_run else 'deleted'} {file}"))
+    print(f"{gigabytes(count)} ({count} bytes) {'would be' if dry_run else 'are'} free" if files else "nothing is here")
 
 
 @contextmanager

@@ -1,8 +1,4 @@
-"""HTTP clients of the daemon and of OpenAI-compatible servers: `Client`, and the asynchronous `ClientConnection`.
-
-They speak HTTP/1.1 with h11, because the large HTTP clients take milliseconds per request. A refusal raises the error
-that the server reports (see `refusals`). A connection that breaks, or cannot be opened, raises EngineDisconnect.
-"""
+"""HTTP/1.1 clients of the daemon and of other servers, with h11: large HTTP clients take milliseconds per request."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""Limits on waiting connections: a timeout for request heads and body chunks, and a maximum number per listener.
-
-Any program can open connections and send nothing. Without a free descriptor the daemon cannot accept the user's editor.
-"""
+"""Limits on waiting connections, so that descriptors stay free: timeouts, and a maximum number per listener."""
 
 import asyncio
 import time

@@ -1,8 +1,4 @@
-"""The daemon: serves the engines to this user's programs, and optionally over TCP. It never logs prompts or answers.
-
-It exits on a signal or /stop (running answers get `GRACE_SECONDS`; a second signal exits at once), after the idle
-timeout, if no pair can be loaded (the load error is raised), or if a device is lost (DeviceError).
-"""
+"""The daemon: serves the engines to this user, and optionally over TCP. It never logs prompts or answers."""
 
 import asyncio
 import os

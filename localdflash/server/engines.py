@@ -24,9 +24,7 @@ from localdflash.server.worker import PairWorker
 
 PURPOSES: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
 COMMANDS: Mapping[PairRole, str] = {"chat": "chat", "completion": "complete"}
-# A pair without a role is unloaded after so many seconds without an answer. A chat pair may evict the completion pair
-# after so many seconds without a completion.
-UNUSED_SECONDS = 600.0
+UNUSED_SECONDS = 600.0  # after which a pair without a role is unloaded, and a chat pair may evict the completion pair
 T = TypeVar("T")
 
 
@@ -102,10 +100,7 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """Return the loaded pair called `name`, or the pair of `role`; load the pair if necessary.
-
-        Raise the load error if the pair cannot be loaded. A chat request never evicts a pair that is answering.
-        """
+        """Return the pair called `name`, or of `role`; load it if necessary. A chat evicts no busy pair."""
         while True:
             role = self._role_named(name, role)
             if worker := self._worker_named(name, role):
@@ -236,10 +231,7 @@ class Engines:
         return await _whole(self._swap(roles, same or self._first.beside(options), replaced))
 
     def _replaced(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
-        """Return the workers that a new pair replaces: those that serve no other role than `roles`.
-
-        A chat pair is replaced only by the same pair with other options, or if its load failed.
-        """
+        """Return the workers that serve no other role than `roles`; of chat pairs, failed ones or the same pair."""
         own = {worker: self.roles(worker) for worker in self.workers if set(self.roles(worker)) <= set(roles)}
         completes = "completion" in roles
         return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and completes)]

@@ -73,10 +73,7 @@ class Guard:
 
 
 def _keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return the keys in the OpenAI and Anthropic headers; a repeated header counts as missing.
-
-    A client that sends both headers may hold the key of another server in one of them.
-    """
+    """Return the keys in both headers, one of which may be for another server; a repeated header counts as missing."""
     bearers = [value for name, value in headers if name == b"authorization"]
     keys = [value for name, value in headers if name == b"x-api-key"]
     if len(bearers) == 1:

@@ -51,10 +51,7 @@ class LocalListener:
 
 @contextmanager
 def lifetime(path: Path) -> Iterator[None]:
-    """Hold the lock that makes this process the only daemon of `path`; raise AlreadyRunning if another daemon runs.
-
-    The lock covers both transports. If its holder no longer listens, it is about to exit: wait for it.
-    """
+    """Hold the lock of the only daemon of `path`, by either transport; wait for a holder that no longer listens."""
     from filelock import Timeout
 
     with ExitStack() as held:

@@ -1,7 +1,4 @@
-"""Connect to the running daemon, or start one. Processes that find none start it one at a time, under a lock.
-
-If the daemon fails to start, the client raises the last line of its log as the error for its exit code.
-"""
+"""Connect to the running daemon, or start one. Processes that find none start it one at a time, under a lock."""
 
 import os
 import subprocess

@@ -1,7 +1,4 @@
-"""A loaded pair on a dedicated thread, with answers as asynchronous streams of one event loop.
-
-Closing a stream, or cancelling its task, stops its request within one decoding step.
-"""
+"""A loaded pair on a dedicated thread. Closing an answer stops its request within one decoding step."""
 
 import asyncio
 import sys
@@ -46,10 +43,7 @@ class TextDelta:
 
 @dataclass
 class Answering:
-    """Request in progress; belongs to one event loop.
-
-    `request` holds the statistics afterwards. An answer that continues past an end token is a new job of the scheduler.
-    """
+    """Request in progress; belongs to one event loop. An answer that continues past an end token is a new job."""
 
     request: Request
     text: AnswerText

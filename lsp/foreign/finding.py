@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 from localdflash.base.errors import EngineDisconnect, LocaldflashError, ModelError, UsageError
 from localdflash.lsp.engine_completer import RETRY_SECONDS, CompletionClient, CompletionSource, DaemonSource
+from localdflash.lsp.foreign.completion_clients import OllamaClient, OpenAiClient
 from localdflash.lsp.foreign.llama_client import InfillLlama, RawLlama, model_of
-from localdflash.lsp.foreign.ollama_client import OllamaClient
-from localdflash.lsp.foreign.openai_client import OpenAiClient
 from localdflash.lsp.foreign.pieces import InfillServer
 from localdflash.lsp.foreign.remote_prompt import PieceVocabulary, PrefixSuffixBuilder, PromptBuilder
 from localdflash.lsp.lsp_settings import RemoteServer

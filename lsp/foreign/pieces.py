@@ -1,7 +1,4 @@
-"""A completion request for a remote server, and its stream as events, cut where our own engine would end the text.
-
-At a syntactic end the connection is closed, which stops the server.
-"""
+"""A completion request for a remote server, and its stream as events, cut where our own engine would end the text."""
 
 import math
 import time

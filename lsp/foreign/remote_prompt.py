@@ -1,7 +1,4 @@
-"""The prompt for a server whose vocabulary is unknown: assembled as for our own engine, in estimated tokens.
-
-A vocabulary of short pieces of text replaces the server's in `code.fim.prompt`.
-"""
+"""The prompt for a server whose vocabulary is unknown: short pieces of text count as tokens."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -28,7 +28,7 @@ OPENED: list[ChatStore] = []  # closed after each test
 
 
 def opened(path: Path | None, say: Callable[[str], None] = silent) -> ChatStore:
-    store = ChatStore.open(path, say)
+    store = ChatStore(path, say)
     OPENED.append(store)
     return store
 

@@ -115,7 +115,7 @@ async def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypat
         await exchange(talk, "second")
         disk.full = False
         await talk.save()
-        assert not talk.unsaved
+        assert not talk._saver.unsaved
         assert await every_text(talk) == [["first", "It is."], ["second", "It is."]]
         systems = {info.title: info.system for info in await talk.run_in_store(ChatStore.sessions)}
         assert systems == {"first": "Be brief.", "second": "Be long."}
@@ -166,7 +166,7 @@ async def test_a_file_that_is_removed_while_it_is_used(what: str, tmp_path: Path
     async with talking(*ANSWER, chats=path) as (talk, _answerer, told):
         await exchange(talk, "first")
         if what == "another file":
-            with_another_chat = ChatStore.open(path.with_name("other.db"), ignore)
+            with_another_chat = ChatStore(path.with_name("other.db"), ignore)
             number = with_another_chat.create(folder="/home/x")
             with_another_chat.add(number, None, Message("user", "not ours"))
             with_another_chat.close()
@@ -179,7 +179,7 @@ async def test_a_file_that_is_removed_while_it_is_used(what: str, tmp_path: Path
         await exchange(talk, "second")
     (line,) = told
     assert line == f"{path}: was removed or replaced; this chat is stored again"
-    store = ChatStore.open(path, ignore)
+    store = ChatStore(path, ignore)
     found = [[one.text for one in store.path(info.id)] for info in store.sessions()]
     store.close()
     assert found[0] == ["first", "It is.", "second", "It is."]

@@ -14,14 +14,13 @@ import pytest
 
 from localdflash.base.errors import LocaldflashError, StoreError, StoreLost
 from localdflash.chat import database
-from localdflash.chat.database import Database
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
 from tests.chat.stored import chat, lines, opened, program, texts
 
 # Writes without end, and says what is stored: session, message, text.
 WRITES = """
-store = ChatStore.open(Path(sys.argv[1]), print)
+store = ChatStore(Path(sys.argv[1]), print)
 session, parent, i = store.create(folder="/"), None, 0
 while True:
     text = f"message {i} " + "word " * (i % 500)
@@ -304,8 +303,8 @@ def test_one_damaged_message_does_not_take_the_other_chats_with_it(db: Path) -> 
 
 
 def test_a_full_disk_loses_nothing_that_was_stored(db: Path) -> None:
-    database = Database(db, print)
-    store = ChatStore(database)
+    store = ChatStore(db, print)
+    database = store._database
     session = chat(store, "a", "b")
     last = store.path(session)[-1].id
     with database.reading() as connection:
@@ -324,7 +323,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(db: Path) -> None:
 # No file may grow beyond a limit, which is then lifted: as if somebody had made room.
 FULL = """
 import resource
-store = ChatStore.open(Path(sys.argv[1]), print)
+store = ChatStore(Path(sys.argv[1]), print)
 session, parent = store.create(folder="/"), None
 resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, -1))
 try:

@@ -144,7 +144,7 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def searched() -> Iterator[ChatStore]:
-    searched = ChatStore.open(None, print)
+    searched = ChatStore(None, print)
     for name, text in TEXTS.items():
         searched.rename(chat(searched, text, "An answer."), f"title of {name}")
     yield searched

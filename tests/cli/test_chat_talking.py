@@ -129,7 +129,7 @@ def test_a_chat_can_be_continued(run: Callable[..., Any]) -> None:
         assert "no earlier chat in this folder" in run("chat", "-c", "-p", "one").err
         assert run("chat", "-p", "one").out == "first\n"
         assert "no earlier chat in this folder" in run("chat", "-c", "-p", "two").err  # chats of -p are not kept
-        with closing(ChatStore.open(chats_file(), print)) as store:
+        with closing(ChatStore(chats_file(), print)) as store:
             session = store.create(folder=os.getcwd(), system="Be brief.")
             question = store.add(session, None, StoredMessage("user", "one"))
             store.add(session, question.id, StoredMessage("assistant", "first", finish="stop"))
@@ -138,7 +138,7 @@ def test_a_chat_can_be_continued(run: Callable[..., Any]) -> None:
         assert run("chat", "--resume", session, "-p", "lost").code == 1
         assert run("chat", "--resume", session, "-p", "three", "--system", "Be long.").out == "third\n"
         assert contents(it.asked[-1]) == ["Be long.", "one", "first", "two", "second", "three"]
-    with closing(ChatStore.open(chats_file(), print)) as store:
+    with closing(ChatStore(chats_file(), print)) as store:
         kept = store.path(session)
     assert [message.text for message in kept] == ["one", "first", "two", "second", "three", "third"]
     assert kept[-1].numbers["tokens"] > 0

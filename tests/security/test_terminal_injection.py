@@ -241,7 +241,7 @@ def file_names(chats: Scene) -> Terminal:
 
 
 def earlier_chats(chats: Scene) -> Terminal:
-    store = ChatStore.open(chats_file(), print)
+    store = ChatStore(chats_file(), print)
     for marked in MARKED:
         number = store.create(folder=marked, model=marked, title=marked)
         question = store.add(number, None, Message("user", marked))

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from localdflash.chat.applying import ApplyResult
 from localdflash.chat.file_text import make_hunks
 from localdflash.chat.proposals import FileProposal
-from localdflash.tui.screens.diff_screen import MAX_LINE_CHARS, DiffScreen, FileList
+from localdflash.tui.screens.diff_screen import MAX_LINE_CHARS, DiffScreen
 from localdflash.tui.screens.diff_screen import shown as shown_line
 from tests.tui.stage import Stage, dialog, shown, wait_until
 
@@ -108,18 +108,6 @@ async def test_a_failure_in_the_middle_is_told_and_the_rest_can_be_tried_again(a
         await wait_until(pilot, lambda: bool(app.results))
     assert app.results == ([[BOX, FRESH]] if again else [[BOX]])
     assert writer.given == ([[BOX, FRESH], [FRESH]] if again else [[BOX, FRESH]])
-
-
-async def test_clicks_on_a_mark_choose_and_elsewhere_only_show() -> None:
-    async with reviewing() as (pilot, app):
-        files = app.screen.query_one(FileList)
-        await pilot.click(files, offset=(6, 1))
-        await pilot.pause()
-        assert "1 + x = 1" in shown(app)
-        assert "✓ src/new.py" in shown(app)
-        await pilot.click(files, offset=(0, 1))
-        await pilot.pause()
-        assert "○ src/new.py" in shown(app)
 
 
 async def test_nothing_of_a_file_or_a_path_is_obeyed() -> None:

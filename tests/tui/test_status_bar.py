@@ -75,16 +75,9 @@ def test_controls_and_markup_are_harmless() -> None:
     assert all(char.isprintable() for char in shown)
 
 
-class Bar(StatusBar):
-    picked = ""
-
-    def on_status_bar_part_clicked(self, event: StatusBar.PartClicked) -> None:
-        self.picked = event.part
-
-
 async def test_loading_counts_from_when_it_began_and_a_rate_stays_until_there_is_another() -> None:
     now = [100.0]
-    bar = Bar(clock=lambda: now[0])
+    bar = StatusBar(clock=lambda: now[0])
     async with playing(Stage(bar), (100, 5)) as pilot:
         bar.update(Status("embedded", "starting"))
         now[0] += 50
@@ -98,17 +91,6 @@ async def test_loading_counts_from_when_it_began_and_a_rate_stays_until_there_is
         bar.update(replace(FULL, rate=None, model="qwen3-4b"))
         assert "tok/s" not in bar.line
         await pilot.pause()
-
-
-@pytest.mark.parametrize(("column", "part"), [(3, "model"), (16, "context"), (28, "rate"), (0, ""), (95, "")])
-async def test_a_click_says_which_part(column: int, part: str) -> None:
-    bar = Bar()
-    async with playing(Stage(bar), (100, 5)) as pilot:
-        bar.update(FULL)
-        await pilot.pause()
-        await pilot.click(StatusBar, offset=(column, 0))
-        await pilot.pause()
-        assert bar.picked == part
 
 
 VIEW: Any = SimpleNamespace(

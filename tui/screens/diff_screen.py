@@ -9,9 +9,8 @@ from rich.segment import Segment
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.events import Click, Resize
+from textual.events import Resize
 from textual.geometry import Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
@@ -138,19 +137,11 @@ def _rows(hunk: "ShownHunk") -> Iterator[_Row]:
 
 
 class FileList(ChoiceList, inherit_bindings=False):
-    """List of changed files; a click on the mark toggles a file, a click elsewhere shows it."""
+    """List of changed files, without the key Enter, which writes them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         binding for binding in Binding.make_bindings(OptionList.BINDINGS) if binding.key != "enter"
     ]
-
-    class Marked(Message):
-        """Posted when the mark of a file is clicked."""
-
-    def on_click(self, event: Click) -> None:
-        """Post a click on a mark."""
-        if event.x < 2 and event.style.meta.get("option") is not None:
-            self.post_message(self.Marked())
 
 
 class DiffScreen(Dialog[list["FileProposal"]]):
@@ -233,7 +224,6 @@ class DiffScreen(Dialog[list["FileProposal"]]):
         """Highlight another file, wherever the focus is."""
         self._files.move(files)
 
-    @on(FileList.Marked)
     def action_choose(self) -> None:
         """Toggle whether the file is chosen."""
         at = self._current

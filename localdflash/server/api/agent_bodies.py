@@ -1,8 +1,4 @@
-"""The bodies of Anthropic's /v1/messages and OpenAI's /v1/responses.
-
-Unknown fields are ignored, and so are hints that change no text here: `metadata`, `user`, `cache_control`,
-`service_tier`, a budget for thinking, `include` of encrypted thoughts, keys of caches.
-"""
+"""The bodies of /v1/messages and /v1/responses; hints that change no text here, such as `metadata`, are left out."""
 
 from typing import Annotated, Any, Literal
 

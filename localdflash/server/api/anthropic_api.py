@@ -1,7 +1,4 @@
-"""Anthropic's POST /v1/messages and /v1/messages/count_tokens: translated to a chat request, and its answer back.
-
-Blank lines separate the text blocks of a user's or system message. Without `thinking` the template's switch is off.
-"""
+"""Anthropic's /v1/messages and /v1/messages/count_tokens: translated to a chat request, and its answer back."""
 
 import asyncio
 import uuid

@@ -95,11 +95,7 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] = (),
     first_part: FirstPart = "",
 ) -> AnswerPrompt:
-    """Return the prompt of the answer to these messages; ModelError if the model has no chat template.
-
-    `variables` are switches of the template. With `goes_on` the last message is an answer to be continued. With
-    `first_part` the answer has no thoughts, which a grammar would not allow.
-    """
+    """Return the prompt of an answer. With `goes_on` the last message is continued; `first_part` allows no thoughts."""
     tokenizer = loaded.tokenizer
     if not (template := tokenizer.chat_template()):
         raise ModelError(f"{loaded.files.target}: the model has no chat template: it can complete, but not chat")

@@ -1,7 +1,4 @@
-"""Completion requests: a prompt to continue, or a gap to fill up to the model's own end token.
-
-Clients such as Zed write a prompt with FIM markers: it is rebuilt in the format of the loaded model.
-"""
+"""Completion requests: a prompt to continue, or a gap, also where the client wrote the FIM markers, as Zed does."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,4 @@
-"""Errors, JSON and event streams over HTTP. A connection that closes cancels its response.
-
-An error has Anthropic's or OpenAI's shape, and one line of message: never a prompt, never our internals.
-"""
+"""Errors, JSON and event streams over HTTP. A connection that closes cancels its response."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping

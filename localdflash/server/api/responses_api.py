@@ -1,7 +1,4 @@
-"""OpenAI's POST /v1/responses: translated to a chat request, and its answer back.
-
-Items of one answer (thoughts, text, calls) become one message. Requests that refer to a stored response are refused.
-"""
+"""OpenAI's /v1/responses: translated to a chat request, whose messages join items, and its answer back."""
 
 import time
 import uuid

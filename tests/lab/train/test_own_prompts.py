@@ -51,7 +51,7 @@ def test_a_repository_is_asked_about_with_whole_files_held_out(tmp_path: Path) -
 
 
 def stored(path: Path, *chats: list[Message]) -> None:
-    store = ChatStore.open(path, print)
+    store = ChatStore(path, print)
     for chat in chats:
         session, parent = store.create(folder="/", title="a"), None
         for message in chat:

@@ -9,9 +9,9 @@ from localdflash.base.errors import EngineDisconnect, LocaldflashError, UsageErr
 from localdflash.lsp.engine_completer import DaemonSource
 from localdflash.lsp.foreign import finding as module
 from localdflash.lsp.foreign import llama_client as llama_module
+from localdflash.lsp.foreign.completion_clients import OllamaClient
 from localdflash.lsp.foreign.finding import RemoteCompleter, find_server
 from localdflash.lsp.foreign.llama_client import InfillLlama, RawLlama
-from localdflash.lsp.foreign.ollama_client import OllamaClient
 from localdflash.lsp.foreign.remote_prompt import PrefixSuffixBuilder, PromptBuilder
 from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.server.address import Address
