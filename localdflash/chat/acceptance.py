@@ -86,11 +86,8 @@ class Acceptance:
     @property
     def step_ms(self) -> tuple[float, float] | None:
         """Return the p50 and p95 of the step time in milliseconds."""
-        return (self.percentile(50), self.percentile(95)) if self._ms else None
-
-    def percentile(self, share: int) -> float:
-        """Return a percentile of the step time in milliseconds; 0 without steps."""
-        return self._ms[max(-(-len(self._ms) * share // 100), 1) - 1] if self._ms else 0.0
+        p50, p95 = (-(-len(self._ms) * share // 100) - 1 for share in (50, 95))
+        return (self._ms[p50], self._ms[p95]) if self._ms else None
 
     def numbers(self) -> Mapping[str, object]:
         """Return the statistics of a stopped answer, under the names of `Message.numbers`."""

@@ -33,11 +33,6 @@ class ChatSettings:
         open_ = {name: usual[name] for name in (*_SAMPLING, "max_tokens") if getattr(self, name) is None}
         return replace(self, **open_)
 
-    @property
-    def params(self) -> SamplingParams:
-        """Return the sampling parameters of resolved settings."""
-        return SamplingParams(**{name: getattr(self, name) for name in (*_SAMPLING, "seed")})
-
     def changed(self, name: str, value: str) -> Self:
         """Return the settings with one value parsed from user input; UsageError says what is allowed."""
         if name not in _PARSERS:

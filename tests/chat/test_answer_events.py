@@ -91,13 +91,3 @@ def test_a_reader_has_what_was_told_last(tellings: list[list[str]]) -> None:
     reader.take(reader.replay.finish())
     assert reader.text == reader.replay.text == "".join(tellings[-1])
     assert reader.sizes == len(reader.text.encode())
-
-
-def test_a_step_that_was_half_told_tells_of_its_rest() -> None:
-    replay = Replay()
-    replay.push("abc", None)
-    replay.begin_again()
-    assert replay.push("abcdef", StepRecord("lookup", 5, 4, (1, 1, 1, 2, 1), 2.0)) == (
-        False,
-        [("def", StepRecord("lookup", 2, 1, (2, 1), 2.0))],
-    )

@@ -1,7 +1,6 @@
 """Answers of a running server, of remote servers, and of scripted servers that die at any point or send nonsense."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,12 +10,8 @@ from typing import Any
 import pytest
 
 from localdflash.base.errors import (
-    ContextOverflow,
-    EngineDisconnect,
     LocaldflashError,
     ModelError,
-    OutOfMemory,
-    QueueFull,
     UsageError,
 )
 from localdflash.chat.answer_sources import NamedServer
@@ -145,20 +140,6 @@ async def test_an_answer_goes_on_where_the_engine_died(path: Path) -> None:
     assert first == second == third
 
 
-async def test_an_engine_that_dies_again_and_again_is_given_up(path: Path) -> None:
-    cut = HEAD + text("a") + text("b")[:-9]
-    stages: list[str] = []
-    async with scripted(Script(*[cut] * 3), path) as source, asking(source) as answerer:
-        answerer.on_stage = stages.append
-        found = await ask(answerer)
-        assert answerer.stage == "gone"
-    assert (found.text, found.done.finish) == ("a", "gone")
-    assert isinstance(found.done.error, EngineDisconnect)
-    assert found.done.numbers["model"] == "scripted"
-    assert source.opened == 3
-    assert stages == ["starting", "ready", "gone"] * 3
-
-
 @pytest.mark.parametrize(("code", "begun"), [("model_not_found", False), ("model_changed", True)])
 async def test_a_model_that_is_no_longer_there_is_loaded_again(path: Path, code: str, begun: bool) -> None:
     error = {"error": {"message": "it is not loaded", "code": code}}
@@ -170,25 +151,6 @@ async def test_a_model_that_is_no_longer_there_is_loaded_again(path: Path, code:
         assert (await ask(answerer)).text == "ab"
         assert script.others[-1] == ("/load", {"pair": "scripted", "role": "chat", "others": "refuse"})
         assert [asked["model"] for asked in script.asked] == ["scripted", "scripted", "other"]
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "kind", "begun"),
-    [
-        (400, "context_length_exceeded", ContextOverflow, False),
-        (503, "queue_full", QueueFull, False),
-        (503, "out_of_memory", OutOfMemory, True),
-    ],
-)
-async def test_errors_have_their_kind(path: Path, status: int, code: str, kind: type[Exception], begun: bool) -> None:
-    error = {"message": "what, where", "type": "x", "param": None, "code": code}
-    said = HEAD + text("a") + event(error=error) + END if begun else plain(status, {"error": error})
-    async with scripted(Script(said, answer("fine")), path) as source, asking(source) as answerer:
-        with pytest.raises(kind, match="what, where") as caught:
-            await ask(answerer)
-        assert type(caught.value) is kind
-        assert (await ask(answerer)).text == "fine"
-        assert source.opened == 1
 
 
 @pytest.mark.parametrize(
@@ -210,21 +172,6 @@ async def test_nonsense_is_one_line(path: Path, nonsense: bytes) -> None:
             await ask(answerer)
         assert str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-async def test_a_cancelled_request_closes_its_connection_at_once(path: Path) -> None:
-    said = HEAD + text("a")
-    script = Script([said, asyncio.Event()])
-    async with scripted(script, path) as source, asking(source) as answerer:
-        running = asyncio.create_task(ask(answerer))
-        while not script.asked:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.01)
-        began = time.perf_counter()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await asyncio.wait_for(script.left.wait(), 5)
-        assert time.perf_counter() - began < 2
 
 
 MODELS = {"object": "list", "data": [{"id": "first", "owned_by": "somebody"}, {"id": "second"}]}

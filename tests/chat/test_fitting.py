@@ -56,13 +56,3 @@ def test_the_fewest_messages_go(turns: list[tuple[Any, str]], context: int, rese
     dropped = (fitting or starts[-1:])[0]
     found = fit(answerer, messages, reserve, system)
     assert found == FittedChat(dropped, answerer.tokens(messages[dropped:], system), context)
-
-
-@pytest.mark.parametrize(("length", "fits"), [(94, True), (95, False)])
-def test_an_answer_needs_room_for_a_token(length: int, fits: bool) -> None:
-    question = [Message("user", "x" * length)]
-    if fits:
-        assert fit(Counting(100), question, 50) == FittedChat(0, length + 5, 100)
-        return
-    with pytest.raises(ContextOverflow, match=f"{length - 94} more"):
-        fit(Counting(100), question)

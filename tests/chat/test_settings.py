@@ -1,8 +1,7 @@
 import pytest
 
 from localdflash.base.errors import UsageError
-from localdflash.chat.sampling_settings import ANSWER_SHARE, SETTINGS, ChatSettings
-from localdflash.engine.sampling_params import SamplingParams
+from localdflash.chat.sampling_settings import SETTINGS, ChatSettings
 
 
 @pytest.mark.parametrize(
@@ -19,14 +18,6 @@ def test_what_a_user_types(name: str, value: str, found: object) -> None:
     changed = ChatSettings().changed(name, value)
     assert getattr(changed, name) == found
     assert [one for one in SETTINGS if getattr(changed, one) != getattr(ChatSettings(), one)] in ([name], [])
-
-
-def test_what_nobody_set_is_the_models() -> None:
-    card = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
-    found = ChatSettings(top_p=0.5).resolved(card, 8192)
-    assert (found.temperature, found.top_k, found.top_p, found.min_p) == (0.6, 20, 0.5, 0.0)
-    assert (found.repetition_penalty, found.seed, found.max_tokens) == (1.0, None, 8192 // ANSWER_SHARE)
-    assert found.params == SamplingParams(0.6, 20, 0.5)
 
 
 @pytest.mark.parametrize(

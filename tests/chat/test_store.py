@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from localdflash.base.errors import StoreError, UsageError
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import ChatStore
-from tests.chat.stored import ANSWER, QUESTION, chat, opened, texts
+from tests.chat.stored import chat, opened
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # lone surrogates and NUL too
 NUMBERS = st.recursive(
@@ -56,34 +56,6 @@ def test_every_character_comes_back(first: Message, second: Message, folder: str
     assert (info.folder, info.model, info.system) == (folder, model, system)
     store.sessions(second.text)
     store.delete(session)
-
-
-def test_other_answers_are_versions_and_the_head_chooses(store: ChatStore) -> None:
-    session = chat(store, "Why?", "one", "and?", "so")
-    question, one, *_, so = store.path(session)
-    two = store.add(session, question.id, Message("assistant", "two"))
-    assert texts(store, session) == ["Why?", "two"]
-    assert store.versions(two.id) == store.versions(one.id) == [one.id, two.id]
-    assert store.versions(question.id) == [question.id]
-    store.set_head(session, store.leaf(one.id))
-    assert store.path(session)[-1] == so
-    assert store.info(session).messages == 4
-
-
-def test_a_fork_has_a_copy_of_the_branch_and_leaves_the_chat_alone(store: ChatStore) -> None:
-    session = store.create(folder="/here", model="tiny", system="Be brief.")
-    question = store.add(session, None, QUESTION)
-    answer = store.add(session, question.id, ANSWER)
-    store.add(session, answer.id, Message("user", "And?"))
-    fork = store.fork(session, answer.id)
-    copies = store.path(fork)
-    assert [replace(m, id=0) for m in copies] == [QUESTION, ANSWER]
-    store.update(replace(copies[1], text="Otherwise."))
-    assert texts(store, session) == [QUESTION.text, ANSWER.text, "And?"]
-    info = store.info(fork)
-    assert (info.title, info.folder, info.model, info.system) == ("Why?", "/here", "tiny", "Be brief.")
-    assert info.messages == 2
-    assert texts(store, store.fork(session, None))[-1] == "And?"
 
 
 @pytest.mark.parametrize(

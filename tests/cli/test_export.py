@@ -3,12 +3,9 @@
 import json
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.support.registry_entries import UNREAD, register
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llama-server"])
@@ -26,20 +23,3 @@ def test_stdout_is_the_command_that_json_has(engine: str, run: Callable[..., Any
         ["sh", "-c", done.out.replace(program, 'printf "%s\\n"', 1)], capture_output=True, text=True, check=True
     )
     assert shown.stdout.splitlines() == arguments
-
-
-@pytest.mark.parametrize(
-    ("code", "arguments", "said"),
-    [
-        (2, ["ollama", "qwen3-4b"], "'ollama'"),
-        (3, ["vllm", "embedded"], "llama-server"),
-        (2, ["vllm", "qwen3-4b", "--target", "nowhere"], "--target 'nowhere'"),
-        (2, ["vllm", "qwen3-4b", "--draft-tokens", "0"], "--draft-tokens"),
-        (3, ["llama-server", "/nowhere.gguf"], "/nowhere.gguf"),
-    ],
-)
-def test_pairs_that_cannot_be_exported(
-    code: int, arguments: list[str], said: str, home: Path, fails: Callable[..., str]
-) -> None:
-    register(home, UNREAD)
-    assert said in fails(code, "export", *arguments)

@@ -171,16 +171,6 @@ def test_an_invalid_change_drops_the_document_until_it_is_opened_again(editor: L
     assert editor.text(A) == "xwhole"
 
 
-def test_an_invalid_change_without_a_uri_drops_all_documents(editor: Local) -> None:
-    for method in ("textDocument/didSave", "textDocument/didClose", "$/setTrace", "nothing/here"):
-        editor.send(notification(method, {"textDocument": {"uri": 5}, "value": 5}))
-    assert editor.text(A) == "one\ntwo\nthree\n"
-    for params in (None, {}, {"textDocument": {"uri": None}}):
-        editor.open(B, "b")
-        editor.send(notification("textDocument/didChange", params))
-        assert (editor.text(A), editor.text(B)) == (None, None)
-
-
 def test_documents_beyond_the_limit_are_not_kept(editor: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_DOCUMENT_CHARS", 100)
     heard = Heard(editor)

@@ -65,19 +65,6 @@ async def test_closing_brackets_of_the_editor_are_replaced(editor: Any, rest: st
         assert answer.items[0].range.end.character == end
 
 
-@pytest.mark.parametrize(("encoding", "units"), [("utf-8", 23), ("utf-16", 21), ("utf-32", 20)])
-async def test_columns_are_in_the_agreed_encoding(editor: Any, encoding: str, units: int) -> None:
-    line = "    x = '😋'; return "
-    text = TEXT + f"\ndef smile():\n{line}x + x\n"
-    async with editor(encodings=(encoding,), oracle=text) as e:
-        assert e.capabilities.position_encoding == encoding
-        e.open(text.replace(line + "x + x", "    "))
-        e.edit(12, 4, line.strip() + " ")
-        answer = await e.ask(12, units)
-        assert inserted(answer) == line + "x + x"
-        assert answer.items[0].range.end.character == units
-
-
 async def test_an_answer_grows_for_clients_with_push(editor: Any) -> None:
     async with editor(oracle=TEXT, delay=50, options={"push": True}) as e:
         e.open(HOLE)

@@ -56,23 +56,6 @@ async def test_a_running_generation_that_agrees_continues(desk: Desk) -> None:
     assert desk.engine.requests[0] is asked
 
 
-async def test_a_key_that_disagrees_stops_the_generation_before_a_new_request(desk: Desk) -> None:
-    waiting = desk.ask()
-    asked = await desk.asked(1)
-    asked.say("def add")
-    await settled()
-    desk.type("c")
-    await settled()
-    assert asked.closed
-    assert await waiting == []
-    again = desk.ask()
-    other = await desk.asked(2)
-    assert other.body["middle"] == "c"
-    other.say("lass A:", end="line")
-    assert texts(await again) == ["lass A:"]
-    assert desk.engine.most == 1
-
-
 async def test_a_refused_text_becomes_a_draft_and_is_not_shown_again(desk: Desk) -> None:
     offer = await desk.shown()
     ahead = await desk.asked(2)

@@ -1,6 +1,5 @@
 """Asking, stopping, asking again: the whole app, by its keys and commands."""
 
-import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -243,23 +242,3 @@ async def test_what_is_typed_is_read_after_what_was_said() -> None:
         count = len(answerer.read)
         await pilot.pause(0.2)
         assert len(answerer.read) == count  # once
-
-
-@pytest.mark.parametrize(("sent", "stopped"), [("Why not?", []), ("Where?", ["Why"])])
-async def test_what_is_not_sent_is_not_read_on(sent: str, stopped: list[str]) -> None:
-    ended = list[str]()
-    async with chat() as (pilot, app, answerer):
-
-        async def never_done(messages: Any, *_: Any, **__: Any) -> None:
-            answerer.read.append(messages)
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                ended.append(messages[-1].text)
-                raise
-
-        answerer.read_ahead = never_done
-        app.prompt.text = "Why"
-        await wait_until(pilot, lambda: bool(answerer.read))
-        await answered(pilot, sent)
-        assert ended == stopped

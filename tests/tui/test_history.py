@@ -55,15 +55,6 @@ def test_there_and_back() -> None:
     assert history.older("two") == "one"  # it stands there already
 
 
-def test_only_the_newest_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_MESSAGES", 5)
-    monkeypatch.setattr(module, "_MAX_LINES", 10)
-    sent(path, *(str(number) for number in range(23)))
-    assert len(path.read_bytes().splitlines()) <= 10
-    assert all_of(History(path)) == ["22", "21", "20", "19", "18"]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
 @pytest.mark.parametrize("broken", [b"\xff\xfe", b"[" * 100_000, b'"\\ud800'])
 def test_broken_lines_count_as_none(path: Path, broken: bytes) -> None:
     path.parent.mkdir(parents=True)

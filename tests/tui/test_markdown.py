@@ -10,7 +10,6 @@ from rich.cells import cell_len
 
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.fence import Code
-from localdflash.tui.highlight import lexer_for
 from localdflash.tui.inline import MAX_MARKUP_CHARS, inline, link_target
 from localdflash.tui.markdown import MarkdownDocument
 from localdflash.tui.painting import LOOKS
@@ -64,12 +63,6 @@ def test_lines_are_safe_and_name_known_styles(text: str, plain: bool) -> None:
         for run in line.runs:
             assert run.text
             assert set(run.style.split()) <= set(LOOKS)
-
-
-def test_paragraphs_are_wrapped_between_words_and_joined_again() -> None:
-    lines = document("one two three\nfour five six seven\n\nnext  \nbreak").lines(12)
-    assert [line.text for line in lines] == ["one two", "three four", "five six", "seven", "", "next", "break"]
-    assert copied(lines) == "one two three four five six seven\n\nnext\nbreak\n"
 
 
 def test_lists_hang_and_keep_the_numbers_as_written() -> None:
@@ -293,11 +286,6 @@ def test_comments_go_on_over_lines(language: str) -> None:
     assert styles(lines, "return two") == ["fence syntax.comment"]
     assert styles(lines, "three */") == ["fence syntax.comment"]
     assert "comment" not in " ".join(styles(lines, "return z") + styles(lines, "y;"))
-
-
-@pytest.mark.parametrize("language", ["nonsense", "python:src/x.py", "{.python}", "../x"])
-def test_names_of_languages(language: str) -> None:
-    assert (lexer_for(language) is not None) == ("python" in language.lower())
 
 
 def test_a_fence_read_again_goes_on_from_the_line_that_changed() -> None:

@@ -40,24 +40,6 @@ def test_any_chunking_ends_in_the_same_lines(text: str, sizes: list[int], width:
     assert growing.source == whole.source == text
 
 
-@settings(max_examples=50, deadline=None)
-@given(texts, sizes, st.integers(0, 400))
-@example("<think>thought</think>", [1], 0)
-@example("<think>thought</think>", [1], 3)
-def test_a_stop_anywhere_keeps_what_came_and_the_text_may_go_on(text: str, sizes: list[int], stop: int) -> None:
-    growing = MarkdownDocument()
-    for piece in chunks(text[:stop], sizes):
-        growing.append(piece)
-        growing.lines(60)
-    growing.finish()
-    assert list(growing.lines(60)) == list(document(text[:stop]).lines(60))
-    for piece in chunks(text[stop:], sizes):
-        growing.append(piece)
-        growing.lines(60)
-    growing.finish()
-    assert list(growing.lines(60)) == list(document(text).lines(60))
-
-
 TEXTS = {
     "5 000 pipes": "|" * 5000 + "\n" + "|-" * 5000 + "|\n" + "|" * 5000,
     "500 quotes, one more in each line": "".join("> " * depth + "deep\n" for depth in range(500)),

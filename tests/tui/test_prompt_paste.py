@@ -100,11 +100,6 @@ def told(found: Iterable[Message]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "a\x1b]52;c;x\x07b", START, "\x1b[201"])
-def test_a_paste_is_one_event(text: str) -> None:
-    assert told(fed(f"a{START}{text}{END}b\r")) == ["a", text, "b", "enter"]
-
-
 @given(
     st.lists(
         st.text(alphabet="ab\x1b[20~1\x11\r\x9b", max_size=12).filter(lambda one: END not in one + END[:-1]), max_size=3

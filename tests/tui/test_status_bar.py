@@ -1,18 +1,13 @@
 """Numbers of the speed: the status line and the panel."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from rich.cells import cell_len
 
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import StepRecord
 from localdflash.tui.speed_panel import LEGEND, panel_text
-from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, StatusPart, fitting, status_parts
+from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, fitting, status_parts
 from localdflash.tui.themes import VARIABLE_DEFAULTS
 from tests.tui.stage import Stage, playing
 
@@ -52,23 +47,6 @@ def test_the_least_important_goes_first(width: int, expected: str) -> None:
     assert SEPARATOR.join(part.text for part in fitting(status_parts(FULL), width)) == expected
 
 
-@given(
-    st.lists(
-        st.builds(
-            StatusPart,
-            st.just("x"),
-            st.text(st.characters(exclude_categories=["C", "M"]), min_size=1),
-            st.integers(0, 9),
-        )
-    ),
-    st.integers(0, 60),
-)
-def test_never_wider_than_the_room(parts: list[StatusPart], width: int) -> None:
-    shown = fitting(parts, width)
-    assert cell_len(SEPARATOR.join(part.text for part in shown)) <= width or not width
-    assert len(shown) <= len(parts)
-
-
 def test_controls_and_markup_are_harmless() -> None:
     shown = line(Status("a\x1b]0;x\x07[red]\u202e", "ready"))
     assert "[red]" in shown
@@ -91,39 +69,6 @@ async def test_loading_counts_from_when_it_began_and_a_rate_stays_until_there_is
         bar.update(replace(FULL, rate=None, model="qwen3-4b"))
         assert "tok/s" not in bar.line
         await pilot.pause()
-
-
-VIEW: Any = SimpleNamespace(
-    acceptance=(0.92, 0.7, 0.35, 0.0),
-    offered=(1310, 300, 200, 10),
-    step_ms=(12.34, 30.06),
-    by_drafter={"lookup": 30, "dflash": 60, "": 10},
-    rates=(10.0, 40.0, 60.0, 58.0),
-    tau=3.917,
-    accepted=210,
-    drafted=412,
-)
-
-
-def test_every_number_stands_in_words() -> None:
-    text = panel_text(VIEW, 38).plain
-    for expected in (
-        "3.92 tokens a step",
-        "210 of 412 drafted accepted, 51 %",
-        "p50 12.3 ms, p95 30.1 ms",
-        "10 to 60, now 58",
-        "92 % of 1 310",
-        "35 % of 200",
-        "0 % of 10",
-        "60 % 60",
-        "30 % 30",
-        "10 % 10",
-        "nobody",
-    ):
-        assert expected in text
-    rows = text.split("\n")
-    order = [next(i for i, row in enumerate(rows) if row.startswith(name)) for name in ("dflash ", "lookup ", "nobody")]
-    assert order == sorted(order)
 
 
 def test_without_numbers_it_says_so_and_the_legend_names_every_colour() -> None:

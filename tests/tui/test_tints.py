@@ -51,14 +51,6 @@ def _shown(tinted: TintedText, width: int) -> list[tuple[str, str]]:
     return found[:-1]
 
 
-@given(_TEXT, _STEPS, st.integers(1, 30))
-def test_each_character_has_the_tint_of_the_token_with_its_first_byte(
-    text: str, described: list[tuple[str, list[int]]], width: int
-) -> None:
-    steps = _steps(described)
-    assert _shown(TintedText(text, steps), width) == _oracle(text, steps)
-
-
 @settings(max_examples=40)
 @given(st.lists(st.one_of(_TEXT, _STEPS), max_size=8), st.integers(2, 30))
 def test_growing_gives_what_making_it_at_once_gives(
@@ -77,6 +69,7 @@ def test_growing_gives_what_making_it_at_once_gives(
                 steps.append(step)
         rows = list(growing.lines(width))
         assert rows == list(TintedText(text, steps).lines(width))
+        assert _shown(growing, width) == _oracle(text, steps)
         assert rows[: growing.first_changed] == before[: growing.first_changed]
         before = rows
 

@@ -5,9 +5,9 @@ import threading
 import pytest
 from textual.pilot import Pilot
 
-from localdflash.chat.messages import Attachment, Finish, Message
+from localdflash.chat.messages import Attachment, Message
 from localdflash.tui import highlight
-from localdflash.tui.captions import attachment_line, footer, header, note_run
+from localdflash.tui.captions import attachment_line, header, note_run
 from tests.tui.transcript_stage import TranscriptStage, shown_messages, talk, until
 
 _NUMBERS = {"tokens": 412, "tokens_per_second": 58.4, "tau": 3.93, "ttft_ms": 184.0, "model": "small-pair"}
@@ -27,20 +27,6 @@ async def test_a_message_has_who_says_it_its_number_and_how_it_ended() -> None:
             "  Because.",
             "  412 tokens · 58 tok/s · τ 3.9 · first token 0.18 s",
         ]
-
-
-@pytest.mark.parametrize(
-    ("finish", "says"),
-    [
-        ("stop", ""),
-        ("cancelled", "stopped"),
-        ("length", "cut: max_tokens is reached"),
-    ],
-)
-def test_an_answer_that_did_not_end_by_itself_says_why(finish: Finish, says: str) -> None:
-    told = footer(Message("assistant", "x", finish=finish, numbers={"tokens": 1}))
-    assert told is not None
-    assert told.text == (f"{says} · 1 token" if says else "1 token")
 
 
 def test_names_are_sanitised_and_stay_on_one_line() -> None:
