@@ -152,6 +152,10 @@ class ChatAppBase(App[int]):
         finally:
             self.cancellable_task = None
 
+    async def show_dialog(self, dialog: ModalScreen[T | None]) -> T | None:
+        """Show a dialog and return its result, or None if it was closed. mypy needs the type before an `or`."""
+        return await self.push_screen_wait(dialog)
+
     @property
     def is_covered(self) -> bool:
         """Return whether a dialog covers the chat."""

@@ -70,7 +70,7 @@ class ChatActions(ChatAppBase):
 
         if not name:
             info = await self.talk.run_in_store(ChatStore.info, session)
-            name = await self.push_screen_wait(AskText("Name of this chat", info.title)) or ""
+            name = await self.show_dialog(AskText("Name of this chat", info.title)) or ""
         if name := name.strip():
             await self.talk.run_in_store(ChatStore.rename, session, name)
         return bool(name)
@@ -103,7 +103,7 @@ class ChatActions(ChatAppBase):
         info = await self.talk.run_in_store(ChatStore.info, session)
         if not path:
             proposed = str(self.start.folder / f"chat-{session}.md")
-            path = await self.push_screen_wait(AskText("Write this chat to (.md or .json)", proposed)) or ""
+            path = await self.show_dialog(AskText("Write this chat to (.md or .json)", proposed)) or ""
         if not path.strip():
             return
         file = self.start.folder / Path(path.strip()).expanduser()

@@ -29,7 +29,7 @@ class ModelActions(ChatAppBase):
         picker = ModelPicker(
             model_list.list_models, model_list.explain_fit, model_list.describe_model, model_list.pull_model, current
         )
-        chosen = name or await self.push_screen_wait(picker)
+        chosen = name or await self.show_dialog(picker)
         if not chosen:
             return
         await self.talk.settled()
@@ -64,7 +64,7 @@ class ModelActions(ChatAppBase):
         from localdflash.tui.screens.questions import RolePicker
 
         if not name:
-            name = await self.push_screen_wait(RolePicker(list_roles())) or ""
+            name = await self.show_dialog(RolePicker(list_roles())) or ""
         if name:
             await self.set_system(load_role(name), f"role {name}")
 
@@ -109,6 +109,10 @@ class ModelActions(ChatAppBase):
     def action_think(self, value: str = "") -> None:
         """Turn thinking before an answer on or off."""
         self._change("thinking", value or ("off" if self.talk.settings.thinking else "on"))
+
+    def action_draft(self, value: str = "") -> None:
+        """Turn drafting on or off."""
+        self._change("draft", value or ("off" if self.talk.settings.draft else "on"))
 
     def _change(self, name: str, value: str) -> None:
         try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from textual import events, on, work
 from textual.content import Content
 
-from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.tui import saved_state
 from localdflash.tui.actions.answer_actions import AnswerActions
@@ -112,18 +112,6 @@ class ViewActions(AnswerActions):
         """Show or hide the speed panel."""
         panel = self.query_one(SpeedPanel)
         panel.display = not panel.display
-        self.refresh_status()
-
-    def action_draft(self, value: str = "") -> None:
-        """Turn drafting on or off."""
-        settings = self.talk.settings
-        try:
-            self.talk.settings = settings.changed("draft", value or ("off" if settings.draft else "on"))
-        except UsageError as error:
-            self.show_error(str(error))
-            return
-        off = "drafting is off: decoding without drafting, one token per step"
-        self.say("drafting is on" if self.talk.settings.draft else off)
         self.refresh_status()
 
     @in_background
