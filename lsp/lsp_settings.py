@@ -14,13 +14,10 @@ MIN_DEADLINE_MS, MAX_DEADLINE_MS = 50, 10_000  # ms
 
 @dataclass(frozen=True)
 class LspSettings:
-    """Settings of a client, showing growth (`push`), our `didChangeStatus` (`status`), proposals (`next_edit`).
+    """Options of a client. `deadline_ms`: the time after which the part of an answer that has arrived is returned."""
 
-    `deadline_ms`: the time after which the part of an answer that has arrived is returned.
-    """
-
-    push: bool = False
-    status: bool = False
+    push: bool = False  # answers grow, see `lsp_methods`
+    status: bool = False  # `didChangeStatus` is sent
     deadline_ms: int = 350
     next_edit: bool = False
 

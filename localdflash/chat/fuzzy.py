@@ -3,7 +3,7 @@
 import heapq
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 _MAX_SPREAD = 6  # n scattered letters must be within 6 n characters
 _MAX_SCATTERED = 400  # names whose letters are looked for one by one
@@ -55,10 +55,8 @@ class Haystack:
         spans = [(at[-1] - at[0], index) for index in near if (at := match_positions(query, folded[index]))]
         return [index for span, index in sorted(spans) if span < _MAX_SPREAD * len(query)]
 
-    @property
-    def _order(self) -> Callable[[int], tuple[int, str]]:
-        folded = self._folded
-        return lambda index: (len(folded[index]), folded[index])
+    def _order(self, index: int) -> tuple[int, str]:
+        return len(self._folded[index]), self._folded[index]
 
 
 def match_positions(query: str, name: str) -> tuple[int, ...]:

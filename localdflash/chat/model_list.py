@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,24 +83,22 @@ async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
 
 async def explain_fit(pair: str) -> list[str]:
     """Return lines on whether a pair fits on this machine, and its estimated speed; LocaldflashError if unknown."""
-    return list(_fit_lines(await _run_json(FIT_SECONDS, "models", "plan", "--json", "--", pair)))
+    plan = await _run_json(FIT_SECONDS, "models", "plan", "--json", "--", pair)
+    needs = f"{gigabytes(plan['total'])} with a margin, {gigabytes(plan['free'])} of {plan['what']} are free"
+    speed = plan["speed"]
+    drafted = f", {speed['drafted']:.0f} with drafts" if speed["drafted"] else ""
+    return [
+        f"{'Fits' if plan['fits'] else 'Does not fit'} on {plan['backend']}: {needs}",
+        *([plan["verdict"]] if plan["verdict"] else []),
+        f"Context: {plan['context']} of {plan['trained']} tokens",
+        f"At most {speed['plain']:.0f} tokens a second without drafts{drafted} (estimated)",
+    ]
 
 
 def _make_row(pair: Mapping[str, Any]) -> ModelRow:
     memory = f"{pair['memory_gb']:g} GB" if pair["memory_gb"] else ""
     download = gigabytes(pair["to_fetch"]) if pair["to_fetch"] else ""
     return ModelRow(pair["id"], pair["description"], memory, not pair["missing"], pair["why_not"], download)
-
-
-def _fit_lines(plan: Mapping[str, Any]) -> Iterator[str]:
-    needs = f"{gigabytes(plan['total'])} with a margin, {gigabytes(plan['free'])} of {plan['what']} are free"
-    yield f"{'Fits' if plan['fits'] else 'Does not fit'} on {plan['backend']}: {needs}"
-    if plan["verdict"]:
-        yield plan["verdict"]
-    yield f"Context: {plan['context']} of {plan['trained']} tokens"
-    speed = plan["speed"]
-    drafted = f", {speed['drafted']:.0f} with drafts" if speed["drafted"] else ""
-    yield f"At most {speed['plain']:.0f} tokens a second without drafts{drafted} (estimated)"
 
 
 async def _run_json(seconds: float, *arguments: str) -> Any:

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import on, work
 from textual.widget import Widget
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Rows = Callable[[], Awaitable[Sequence["ModelRow"]]]
 Fit = Callable[[str], Awaitable[Sequence[str]]]
 Describe = Callable[[str], Awaitable["ModelRow"]]
-Pull = Callable[[str, Callable[["PullProgress"], None]], Awaitable[str]]
+Pull = Callable[[str, Callable[["PullProgress"], None]], Coroutine[Any, Any, str]]
 FIT_DELAY_SECONDS = 0.2  # on a row before its fit is computed
 LOOKUP_DELAY_SECONDS = 0.4  # without a key before a typed name is looked up
 MIN_RATED_SHARE = 0.01  # of a download, after which its speed is shown
@@ -30,11 +30,7 @@ DOWNLOAD_KEYS = "Esc stops; the next download resumes from there"
 
 
 class ModelPicker(ListDialog[str]):
-    """List of models under a field that narrows it, or takes a path or an hf: name; the result is an id or a path.
-
-    The callables may be slow: `rows` lists the models, `fit` says whether one fits, `describe` what a typed path or
-    name is, `pull` downloads.
-    """
+    """List of models under a field that narrows it, or takes a path or an hf: name; the result is an id or a path."""
 
     DEFAULT_CSS = """
     ModelPicker {
@@ -188,7 +184,7 @@ class ModelPicker(ListDialog[str]):
         self.workers.cancel_group(self, "fit")
         self._say(f"Asking for {name} …")
         self._change_keys(DOWNLOAD_KEYS, typing=False)
-        self._pulling = asyncio.create_task(self._pull_to_here(name))
+        self._pulling = asyncio.create_task(self._pull(name, DownloadProgress(self._say).move))
         try:
             pulled = await self._pulling
         except LocaldflashError as error:
@@ -204,9 +200,6 @@ class ModelPicker(ListDialog[str]):
             self._pulling = None
         if self.is_attached:
             self._change_keys(KEYS, typing=True)
-
-    async def _pull_to_here(self, name: str) -> str:
-        return await self._pull(name, DownloadProgress(self._say).move)
 
     def _change_keys(self, keys: str, *, typing: bool) -> None:
         self.query_one("#keys", Static).update(keys)

@@ -90,10 +90,7 @@ def with_choices(
     *,
     param: str = "prompt",
 ) -> GenerationRequest:
-    """Return the generation with `count` choices, choice i with seed + i; ApiError if the prompt does not fit.
-
-    A stop string that spells a special token ends an answer at that token, which has no text.
-    """
+    """Return the generation with `count` choices, choice i with seed + i; ApiError if the prompt does not fit."""
     request, tokenizer, context = generation.requests[0], generation.loaded.tokenizer, generation.loaded.context
     if body.stop == "":
         raise bad("stop", "an empty stop string would end every answer")
@@ -109,6 +106,7 @@ def with_choices(
         replace(
             request,
             max_tokens=min(request.max_tokens, room),
+            # A special token has no text in which its stop string could be found.
             ends=request.ends.union(tokenizer.special(stop) for stop in stops if tokenizer.has_special(stop)),
             params=replace(request.params, seed=None if seed is None else (seed + i) % 2**63),
             constraint=constraint() if constraint else request.constraint,
