@@ -69,9 +69,9 @@ def test_growing_gives_what_making_it_at_once_gives(
                 steps.append(step)
         rows = list(growing.lines(width))
         assert rows == list(TintedText(text, steps).lines(width))
-        assert _shown(growing, width) == _oracle(text, steps)
         assert rows[: growing.first_changed] == before[: growing.first_changed]
         before = rows
+        assert _shown(growing, width) == _oracle(text, steps)
 
 
 def test_names_of_drafters_are_sanitised() -> None:
