@@ -10,24 +10,6 @@ from localdflash.tui import highlight
 from localdflash.tui.captions import attachment_line, header, note_run
 from tests.tui.transcript_stage import TranscriptStage, shown_messages, talk, until
 
-_NUMBERS = {"tokens": 412, "tokens_per_second": 58.4, "tau": 3.93, "ttft_ms": 184.0, "model": "small-pair"}
-
-
-async def test_a_message_has_who_says_it_its_number_and_how_it_ended() -> None:
-    question = Message("user", "Why?", (Attachment("file", "src/box.py", "a\nb"),))
-    async with shown_messages([question, Message("assistant", "Because.", finish="stop", numbers=_NUMBERS)]) as (
-        stage,
-        _pilot,
-    ):
-        assert [row for row in stage.rows if row] == [
-            "  you #1",
-            "  ▸ src/box.py, 2 lines",
-            "  Why?",
-            "  small-pair #2",
-            "  Because.",
-            "  412 tokens · 58 tok/s · τ 3.9 · first token 0.18 s",
-        ]
-
 
 def test_names_are_sanitised_and_stay_on_one_line() -> None:
     evil = "a\x1b]0;t\x07\n\u202eb"

@@ -1,7 +1,6 @@
 """A long conversation and an answer that grows: nothing is lost, and the reader keeps the place."""
 
 import random
-import time
 
 import pytest
 
@@ -102,18 +101,6 @@ def _uneven(turns: int) -> list[Message]:
         words = " ".join("word" * random_.randint(1, 6) for _ in range(random_.randint(1, 120)))
         messages[n] = Message("assistant", f"{words}\n\n{words}", finish="stop")
     return messages
-
-
-async def test_1000_messages_are_there_at_once_and_few_of_them_are_laid_out() -> None:
-    async with shown_messages([], (120, 40)) as (stage, _pilot):
-        begun = time.perf_counter()
-        stage.transcript.show(talk(500, 30))
-        stage.rows  # noqa: B018
-        assert time.perf_counter() - begun < 3
-        assert "Done 499." in stage.screen_text
-        laid = [entry for entry in stage.transcript._column.entries if entry.is_laid_out(stage.transcript._column.view)]
-        assert len(laid) < 20
-        assert len(stage.query("*")) < 10
 
 
 async def test_page_by_page_to_the_top_shows_every_row_once() -> None:
