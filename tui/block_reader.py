@@ -15,7 +15,7 @@ from markdown_it.rules_block import StateBlock, blockquote, code, fence, heading
 from markdown_it.rules_block import table as table_rule
 from markdown_it.token import Token
 
-from localdflash.text.thoughts import CLOSING, OPENING
+from localdflash.text.thoughts import CLOSING, OPENING, overlap_at_end
 from localdflash.tui.block_layout import Block, HorizontalRule, Item, Paragraph, Quote, Thoughts, Verbatim
 from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.inline import Markdown
@@ -249,7 +249,7 @@ class MarkdownReader:
         self.thoughts.ended = self._finished or end >= 0
         if end < 0:
             text = self._source[self._at :]
-            self.thoughts.become(text if self._finished else text[: len(text) - _partial_tag_length(text, CLOSING)])
+            self.thoughts.become(text if self._finished else text[: len(text) - overlap_at_end(text, CLOSING)])
             return
         self.thoughts.become(self._source[self._at : end])
         self._begun, self._at = True, end + len(CLOSING)
@@ -325,8 +325,3 @@ def _needs_no_gap(before: Block | None, block: Block) -> bool:
 
 def _is_blank(line: str) -> bool:
     return not line.strip(" \t\r")
-
-
-def _partial_tag_length(text: str, tag: str) -> int:
-    """Return how many characters at the end of the text may be the beginning of the tag."""
-    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,10 +177,11 @@ def _running() -> LocaldflashError:
 
 def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
     """Return the TCP address to listen on; UsageError for one that others can reach, unless `i_know`."""
+    from localdflash.models.config import is_loopback
     from localdflash.server.guard import LOOPBACK
     from localdflash.server.tcp import TcpPort, own_key
 
-    public = not _is_loopback(host)
+    public = not is_loopback(host)
     if public and not i_know:
         raise UsageError(
             f"--host {host}: other machines could reach the engine over an unencrypted connection;"
@@ -189,13 +189,6 @@ def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
         )
     path = paths.key_file()
     return TcpPort(host, port, own_key(path), _own_names(host) if public else LOOPBACK, path)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _own_names(host: str) -> Collection[str]:
