@@ -26,6 +26,30 @@ def tokens_of(client: Any, *messages: dict[str, Any], **more: Any) -> int:
     return int(client.post("/apply-template", {"messages": [*messages], "count": True, **more}).json()["tokens"])
 
 
+def test_usage_and_timings_add_up(client: Any) -> None:
+    new = [{"role": "user", "content": "# nobody asked this before\n" * 8}]
+    tokens = tokens_of(client, *new)
+    first = client.post(PATH, asked(messages=new, max_tokens=2, n=2)).json()["usage"]
+    assert first["prompt_tokens_details"]["cached_tokens"] < tokens / 2, "what the second choice reuses was not cached"
+    told = client.post(PATH, asked(messages=new, max_tokens=60)).json()
+    usage, timings = told["usage"], told["timings"]
+    assert usage["prompt_tokens"] == tokens
+    assert usage["completion_tokens"] == timings["predicted_n"] == 60
+    assert usage["total_tokens"] == tokens + 60
+    assert usage["prompt_tokens_details"]["cached_tokens"] == timings["cache_n"] == tokens - 1
+    assert timings["prompt_n"] == 1
+    assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
+    details = usage["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] == timings["draft_n_accepted"]
+    assert sum(details.values()) == timings["draft_n"]
+    assert timings["tau"] == pytest.approx(timings["predicted_n"] / timings["steps"], abs=1e-3)
+    assert sum(timings["steps_by_drafter"].values()) == timings["steps"]
+    assert all(0 <= share <= 1 for share in timings["accept_by_slot"])
+    rate = 1e3 * timings["predicted_n"] / timings["predicted_ms"]
+    assert timings["predicted_per_second"] == pytest.approx(rate, rel=1e-3)
+    assert client.post(PATH, asked(max_tokens=0)).json()["choices"][0]["message"]["content"] == ""
+
+
 def test_log_probabilities(client: Any) -> None:
     bare = client.post(PATH, asked()).json()["choices"][0]
     choice = client.post(PATH, asked(logprobs=True, top_logprobs=3)).json()["choices"][0]

@@ -159,6 +159,22 @@ async def test_a_request_whose_pair_leaves(made: Callable[..., PairWorker], path
             assert (told.status_code, told.json()["error"]["code"]) == (503, ends)
 
 
+def test_a_model_that_cannot_be_loaded(made: Callable[..., PairWorker], client_of: Any) -> None:
+    worker = made("no-such-pair")
+    client = client_of(create_app(Engines(worker)))
+    told = client.get("/health")
+    assert told.status_code == 503
+    assert told.json()["error"] == {"message": "Loading model", "type": "unavailable_error", "param": None, "code": 503}
+    worker.start()
+    with pytest.raises(Exception, match="no-such-pair"):
+        asyncio.run(worker.ready())
+    told = client.post(CHAT, HELLO)
+    assert (told.status_code, told.json()["error"]["code"]) == (503, "model_not_loaded")
+    assert "no-such-pair" in told.json()["error"]["message"]
+    assert client.get("/health").status_code == 503
+    assert client.get("/ps").json()["pair"] == "no-such-pair"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_thread_that_dies_is_a_failed_engine(
     made: Callable[..., PairWorker], monkeypatch: pytest.MonkeyPatch
