@@ -20,8 +20,6 @@ MODE = os.environ.get("LOCALDFLASH_GPU_TESTS", "")
 if not (ROOT / "localdflash" / "kernels").exists():
     localdflash.__path__.append(str(ROOT))  # a source tree that was not installed has kernels/ beside the package
 
-from localdflash.kernels.cuda import launch  # noqa: E402 (the path above comes first)
-
 
 def _reason() -> str:
     """Why these tests cannot run, empty if they can."""
@@ -40,12 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def pytest_configure() -> None:
-    """Launch no kernel before its predecessor has ended, with LOCALDFLASH_GPU_PDL=off: to tell faults apart."""
-    if os.environ.get("LOCALDFLASH_GPU_PDL") == "off":
-        launch.has_pdl = lambda _device: False
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -241,7 +241,7 @@ def _timed(cut: SplitPlan, copies: list[Planes], inputs: Inputs) -> dict[str, An
 def planned(cut: SplitPlan) -> Iterator[None]:
     """Let `matmul` cut its work in this way."""
     original = gemm.plan
-    gemm.plan = lambda *_args, **_options: cut  # type: ignore[assignment]
+    gemm.plan = lambda *_args, **_options: cut
     try:
         yield
     finally:
