@@ -1,4 +1,4 @@
-"""An open document as in LSP 3.18: only LF, CRLF and CR end a line, and columns count in the client's units."""
+"""Open document as in LSP 3.18: only LF, CRLF and CR end a line, and columns count in the client's units."""
 
 import re
 from bisect import bisect_right
@@ -22,7 +22,7 @@ class LineColumn(NamedTuple):
 
 
 class Document:
-    """A text kept as its lines, so that an edit costs what it touches. `version` and `language` are the client's."""
+    """Text as a list of lines, so that an edit is cheap. The client sets `version` and `language`."""
 
     def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16", language: str = "") -> None:
         self.uri, self.version, self.encoding, self.language = uri, version, encoding, language

@@ -1,4 +1,4 @@
-"""The engine for the language server, found at the first request; a failure is reported once."""
+"""Engine of the language server, found at the first request; a failure is reported once."""
 
 import asyncio
 import time
@@ -21,13 +21,13 @@ RETRY_SECONDS = 5.0
 
 
 class Timings(TypedDict):
-    """The statistics of an answer that are shown."""
+    """Statistics of an answer that are shown."""
 
     predicted_per_second: NotRequired[float]
 
 
 class Event(TypedDict):
-    """A part of an answer; the last one of its index has a `finish`."""
+    """Part of an answer; the last one of its index has a `finish`."""
 
     index: Annotated[int, msgspec.Meta(ge=0)]
     text: str
@@ -47,7 +47,7 @@ def decode(data: bytes) -> Event:
 
 
 class CompletionSource(Protocol):
-    """A connected engine. `model` is its model."""
+    """Connected engine. `model` is its model."""
 
     model: str
 
@@ -59,7 +59,7 @@ class CompletionSource(Protocol):
 
 
 class CompletionClient(ABC):
-    """Finds an engine on the first request. `tell` gets each failure, and "" once the engine works again."""
+    """Client that finds an engine on the first request. `tell` gets each failure, and "" once the engine works."""
 
     gone = "the engine ended before its answer did"
     refused_patience = 0.0  # seconds until the next try after an answer that was an error
@@ -140,7 +140,7 @@ class CompletionClient(ABC):
 
 
 class DaemonCompleter(CompletionClient):
-    """Uses the daemon on this machine, which is started with the options of `wanted`."""
+    """Client of the daemon on this machine, which is started with the options of `wanted`."""
 
     def __init__(self, wanted: EngineSpec, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         super().__init__(say, tell)
@@ -172,7 +172,7 @@ class DaemonCompleter(CompletionClient):
 
 
 class DaemonSource:
-    """A daemon of localdflash, local or remote: a `CompletionSource` that makes prompts and stops itself."""
+    """Daemon of localdflash, local or remote, which makes the prompts and ends the texts itself."""
 
     def __init__(self, address: Address, model: str = "") -> None:
         self.model = model

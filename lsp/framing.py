@@ -17,11 +17,11 @@ _BLANK_LINE = re.compile(rb"^\r?\n", re.MULTILINE)
 
 
 class FramingError(Exception):
-    """The client does not speak LSP, a body had another length than announced, or a body is too large."""
+    """Error: the client does not speak LSP, or a body is too large or differs from its announced length."""
 
 
 class MessageReader:
-    """Push parser: takes bytes in pieces of any size and returns messages once they are complete."""
+    """Push parser: takes bytes in pieces of any size and yields messages once they are complete."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -102,7 +102,7 @@ def _name(params: Any) -> str | None:
 
 
 def _get(value: Any, name: str) -> Any:
-    """Return a member of what pygls makes of a message that it has no type for."""
+    """Return a member of a message for which pygls has no type."""
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 

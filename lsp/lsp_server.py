@@ -57,7 +57,7 @@ class ItemTarget:
 
 
 class SuggestionServer(LanguageServer):
-    """A server for one client, which is one editor window."""
+    """Server for one client, which is one editor window."""
 
     protocol: DocumentProtocol
 
@@ -271,7 +271,7 @@ class SuggestionServer(LanguageServer):
             self._pause(uri, 0)
 
     async def _rest(self, uri: str) -> None:
-        """In a pause, look up context and have the engine read what is new."""
+        """Look up context in a pause, and have the engine read the new part."""
         if self.completable(uri) is None:
             return
         session = self.sessions.get(uri)
@@ -313,7 +313,7 @@ class SuggestionServer(LanguageServer):
         self.window_log_message(types.LogMessageParams(types.MessageType.Info, f"localdflash: {line}"))
 
     def _later(self, call: Callable[..., None], *arguments: str) -> None:
-        """Call a method on the event loop, from any thread."""
+        """Schedule a method on the event loop, from any thread."""
         assert self._loop
         self._loop.call_soon_threadsafe(call, *arguments)
 

@@ -1,4 +1,4 @@
-"""The settings that a client sends in `initializationOptions`, and the remote server of the user's settings."""
+"""Settings that a client sends in `initializationOptions`, and the remote server of the user's settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class LspSettings:
 
 @dataclass(frozen=True)
 class RemoteServer:
-    """A server by its address. `key_file` holds the bearer key; `model` "" is the first that can infill."""
+    """Remote server. `key_file` holds the bearer key; `model` "": its first model that can infill."""
 
     url: str
     key_file: Path | None = None

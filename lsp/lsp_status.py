@@ -1,4 +1,4 @@
-"""The contents of the editor's status line: counts of suggestions, and why a document gets none. Nothing is stored."""
+"""Contents of the editor's status line: counts of suggestions, and why a document gets none. Nothing is stored."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,7 +12,7 @@ StatusKind = Literal["Normal", "Error", "Inactive"]
 
 @dataclass
 class Tally:
-    """The counts. A suggestion counts once, however often it is shown or in however many parts it is accepted."""
+    """Counts of suggestions. Each counts once, however often it is shown or in however many parts it is accepted."""
 
     model: str = ""
     trouble: str = ""  # why there is nothing to suggest

@@ -1,4 +1,4 @@
-"""When the next edit is proposed, and its messages; `localdflash.code.next_edit` decides what it is.
+"""Timing and messages of next-edit proposals; `localdflash.code.next_edit` decides the edit.
 
 Clients with `nextEdit` in their initializationOptions get the notification `localdflash/didUpdateNextEdit`
 {textDocument, edit: {range, newText}}: an edit for that version only, `PAUSE_SECONDS` after a change and at once after
@@ -26,7 +26,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class _TrackedDocument:
-    """A document whose edits are recorded."""
+    """Document whose edits are recorded."""
 
     def __init__(self, language: str, text: str) -> None:
         self.trail, self.proposer = EditTrail(text), Proposer(language)
@@ -40,7 +40,7 @@ class _TrackedDocument:
 
 
 class NextEdits:
-    """The next edits of a client's documents. `allowed`: whether a document may be read."""
+    """Next edits of a client's documents. `allowed`: whether a document may be read."""
 
     def __init__(self, send: Send, spawn: Spawn, allowed: Callable[[str], bool]) -> None:
         self._send, self._spawn, self._allowed = send, spawn, allowed

@@ -26,7 +26,7 @@ OnChange = Callable[[Document, int, Sequence[str], Sequence[str]], None]
 
 
 class DocumentProtocol(LanguageServerProtocol):
-    """One connection: its open documents, and listeners that are called once `documents` is up to date.
+    """Connection with its open documents, and listeners that are called once `documents` is up to date.
 
     `on_change` gets each change: its first line, the lines removed and added. `on_changed` is called after all changes.
     `initialized`: the first request was accepted; `exit_code` is set once the client sent `exit`.

@@ -1,4 +1,4 @@
-"""The context of a request. Code of other files changes in pauses only: then the whole prompt is read again."""
+"""Context of a request. Code of other files changes only in pauses, because the whole prompt is then read again."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ MAX_NEIGHBOURS = 8  # open files that are looked through
 
 
 class EditorContext:
-    """The context for all documents of a client. `documents` are the open ones."""
+    """Context for all documents of a client. `documents` are the open ones."""
 
     def __init__(self, roots: Sequence[Path], documents: Mapping[str, Document], warn: Callable[[str], None]) -> None:
         self._roots, self._documents, self._warn = list(roots), documents, warn

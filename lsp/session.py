@@ -1,4 +1,4 @@
-"""The suggestions of one document, from those shown or generated before if possible.
+"""Suggestions of one document, from those shown or generated before if possible.
 
 The prompt of a request is cut at an *anchor*, the start of the line where a run of typing began. Typing and accepting
 only append text behind the anchor, so the engine computes only the newest token.
@@ -37,7 +37,7 @@ Describe = Callable[[str], dict[str, Any]]  # uri -> path, language, context, co
 
 @dataclass(frozen=True)
 class Cursor:
-    """A request for suggestions, `manual`: by hand. `closed`: closers of the editor between `before` and `after`."""
+    """Request for suggestions, `manual`: by hand. `closed`: closers of the editor between `before` and `after`."""
 
     before: str
     after: str
@@ -50,7 +50,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class SuggestionOffer:
-    """A shown suggestion: its text from the cursor on. `turn` identifies the request that it answers."""
+    """Shown suggestion: its text from the cursor on. `turn` identifies the request that it answers."""
 
     suggestion: Suggestion
     text: str
@@ -58,7 +58,7 @@ class SuggestionOffer:
 
 
 class Pulse:
-    """Wakes all waiting tasks."""
+    """Signal that wakes all waiting tasks."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -77,7 +77,7 @@ class Pulse:
 
 
 class Session:
-    """The suggestions of one document. `describe` returns the fields of a request besides the text."""
+    """Suggestions of one document. `describe` returns the fields of a request besides the text."""
 
     def __init__(self, uri: str, generator: Generator, pulse: Pulse, pace: TypingPace, describe: Describe) -> None:
         self.uri = uri
@@ -178,7 +178,7 @@ class Session:
             self._stop()
 
     def rest(self, new_context: bool) -> None:
-        """In a pause, move the anchor nearer to the cursor and have the engine read what is new."""
+        """Move the anchor nearer to the cursor in a pause, and have the engine read the new part."""
         showing = self.shown and self.shown.rest(self._typed)
         if self._spot is None or showing or self._generator.busy:
             return

@@ -19,7 +19,7 @@ _names = count(1)
 
 
 class Anchor(NamedTuple):
-    """A position in a document."""
+    """Position in a document."""
 
     uri: str
     before: str  # up to the anchor
@@ -28,7 +28,7 @@ class Anchor(NamedTuple):
 
 @dataclass(eq=False)
 class Suggestion:
-    """A text for an anchor. `ended` is why it is complete; "" while more may come."""
+    """Text for an anchor. `ended` is why it is complete; "" while more may come."""
 
     spot: Anchor
     typed: str  # between anchor and cursor when it was asked for
@@ -59,7 +59,7 @@ class Suggestion:
 
 
 class NewestSuggestions:
-    """The newest suggestions of the newest anchors."""
+    """Newest suggestions of the newest anchors."""
 
     def __init__(self) -> None:
         self._spots: OrderedDict[Anchor, list[Suggestion]] = OrderedDict()
@@ -107,7 +107,7 @@ CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebo
 
 
 class Generator:
-    """Runs generations; starting another one stops the running one.
+    """Runner of generations; starting another one stops the running one.
 
     `beat` is called at every start, growth and end, `begun` with the time to first token, `ended` with the last event.
     """

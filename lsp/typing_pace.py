@@ -1,4 +1,4 @@
-"""The pace of typing: when a request is worth its cost, and which confidence an answer needs to be shown."""
+"""Pace of typing: when a request is worth its cost, and which confidence an answer needs to be shown."""
 
 MAX_GAP_SECONDS = 1.0  # a longer one is a pause, not typing
 MAX_DELAY_SECONDS = 0.15
@@ -19,7 +19,7 @@ REMOTE_DELAY_SHARE = 0.5  # of the time of an answer that no key must have come
 
 
 class TypingPace:
-    """Learns from keys and answers. Times are seconds of a monotonic clock."""
+    """Estimate from keys and answers. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._gap, self._answer = 0.2, 0.05
@@ -70,7 +70,7 @@ class TypingPace:
 
 
 class RemotePace(TypingPace):
-    """The pace for a remote server, which has read a prompt for each request that the next key cancels."""
+    """Pace for a remote server, which reads a prompt in vain for each request that the next key cancels."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -175,7 +175,7 @@ class Client:
         tolerant: bool = False,
         timeout: float | None = None,
     ) -> Iterator[Iterator[bytes]]:
-        """Send a request and give the pieces of the answer's body, each of which may take `timeout` seconds."""
+        """Send a request and yield the pieces of the answer's body, each within `timeout` seconds."""
         with broken(self.address.place):
             address = located(self.address)
             http = Exchange(address, tolerant=tolerant)
@@ -247,7 +247,7 @@ class ClientConnection(Generic[Event]):
     async def _exchange(
         self, method: str, target: str, body: Mapping[str, object] | None, *, streams: bool = False
     ) -> AsyncGenerator[tuple[Exchange, bytes]]:
-        """Send a request; give its exchange and the first bytes of the body. Close unless the answer is read out."""
+        """Send a request; yield its exchange and the first bytes of the body. Close unless the answer is read out."""
         try:
             with broken(self._address.place):
                 yield await self._answered(lambda http: http.request(method, target, body, streams=streams))

@@ -1,4 +1,4 @@
-"""The daemon: serves the engines to this user, and optionally over TCP. It never logs prompts or answers."""
+"""Daemon: serves the engines to this user, and optionally over TCP. It never logs prompts or answers."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The loaded pairs by role: one pair for chat and one for completion, or one pair for both.
+"""Loaded pairs by role: one pair for chat and one for completion, or one pair for both.
 
 A chat can load a further pair without a role. Only requests that name such a pair use it.
 

@@ -44,7 +44,7 @@ _FORMATS_BY_NAME = {
 
 
 class RemoteCompleter(CompletionClient):
-    """Uses a remote server. Text leaves this machine only for the address in the user's own settings."""
+    """Client of a remote server. Text leaves this machine only for the address in the user's own settings."""
 
     refused_patience = RETRY_SECONDS  # finding out again what it can do takes it some requests
 
@@ -68,7 +68,7 @@ class RemoteCompleter(CompletionClient):
 
 
 class ServerProbe:
-    """One connection for detection. `denied`: a response required a key."""
+    """Connection for detection. `denied`: a response required a key."""
 
     def __init__(self, address: Address) -> None:
         self.address, self.denied = address, False

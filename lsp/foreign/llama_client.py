@@ -26,7 +26,7 @@ NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # the server's own defaults 
 
 
 class Probability(msgspec.Struct):
-    """The probability of a token, with those of the likeliest tokens."""
+    """Probability of a token, with those of the likeliest tokens."""
 
     logprob: float | None = None
     token: str = ""
@@ -42,7 +42,7 @@ class _LlamaChunk(StreamChunk):
 
 
 class _LlamaConnection(InfillServer):
-    """A connection to llama-server's native endpoints. `ends` are additional end-of-text ids."""
+    """Connection to llama-server's native endpoints. `ends` are additional end-of-text ids."""
 
     def __init__(self, address: Address, model: str, ends: frozenset[int] = frozenset()) -> None:
         super().__init__(model, ClientConnection(address, decoder(_LlamaChunk)))

@@ -1,4 +1,4 @@
-"""A completion request for a remote server, and its stream as events, cut where our own engine would end the text."""
+"""Completion request for a remote server, and its stream as events, cut where our own engine would end the text."""
 
 import math
 import time
@@ -40,7 +40,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class InfillTask:
-    """A gap, other code, and limits of the text. `max_tokens` 0: the server may read the prompt ahead of a request."""
+    """Gap, other code, and limits of the text. `max_tokens` 0: the server may read the prompt ahead of a request."""
 
     gap: Gap
     others: tuple[ContextPiece, ...]
@@ -103,7 +103,7 @@ ChunkT = TypeVar("ChunkT", bound="StreamChunk")
 
 
 class Piece(NamedTuple):
-    """A part of a text. `logprobs` are those of its tokens, if reported."""
+    """Part of a text. `logprobs` are those of its tokens, if reported."""
 
     text: str
     logprobs: tuple[float, ...] = ()
@@ -112,7 +112,7 @@ class Piece(NamedTuple):
 
 
 class InfillServer(ABC):
-    """A `CompletionSource` on a connection to a server that can infill. `model` is its model."""
+    """`CompletionSource` on a connection to a server that can infill. `model` is its model."""
 
     def __init__(self, model: str, connection: ClientConnection[Any]) -> None:
         self.model, self._connection = model, connection
@@ -166,13 +166,13 @@ def _confidence(logprobs: list[float]) -> float | None:
 
 
 class StreamChunk(msgspec.Struct):
-    """A part of an answer, or an error."""
+    """Part of an answer, or an error."""
 
     error: Any = None
 
 
 class JsonLines(Events):
-    """Splits a streamed body into lines of JSON."""
+    """Splitter of a streamed body into lines of JSON."""
 
     kind = b"application/x-ndjson"
 

@@ -1,4 +1,4 @@
-"""The prompt for a server whose vocabulary is unknown: short pieces of text count as tokens."""
+"""Prompt for a server whose vocabulary is unknown: short pieces of text count as tokens."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ CONTEXT_SHARE = 0.75  # of the context that is counted on: the estimate may be w
 
 
 class Marker(str):
-    """A marker of the model's format."""
+    """Marker of the model's format."""
 
 
 Part = str | Marker
@@ -25,7 +25,7 @@ PLAIN = FimFormat("plain", "<before>", "<after>", "<typed>")  # for servers that
 
 
 class PieceVocabulary:
-    """A `Vocabulary` whose ids are pieces of text, and whose special tokens are these markers."""
+    """`Vocabulary` whose ids are pieces of text, and whose special tokens are these markers."""
 
     ends: frozenset[int] = frozenset()
 
@@ -69,7 +69,7 @@ class PieceVocabulary:
 
 
 class PromptBuilder:
-    """Makes prompts in one format. `markers` are those that the model has, and `context` its tokens."""
+    """Builder of prompts in one format. `markers` are those of the model, and `context` its size in tokens."""
 
     def __init__(self, form: FimFormat, markers: Iterable[str] = (), context: int = 0) -> None:
         known = {*form.markers, *markers}
@@ -99,7 +99,7 @@ class PromptBuilder:
 
 
 class PrefixSuffixBuilder:
-    """Makes the texts before and after a cursor, for servers that build the prompt themselves."""
+    """Builder of the texts before and after a cursor, for servers that build the prompt themselves."""
 
     def __init__(self, context: int = 0) -> None:
         self._prompts = PromptBuilder(PLAIN, context=context)

@@ -1,4 +1,4 @@
-"""The bodies of /v1/messages and /v1/responses; hints that change no text here, such as `metadata`, are left out."""
+"""Bodies of /v1/messages and /v1/responses, without hints that change no text here, such as `metadata`."""
 
 from typing import Annotated, Any, Literal
 
@@ -14,11 +14,11 @@ class TextBlock(Struct, tag="text"):
 
 
 class ImageBlock(Struct, tag="image"):
-    """A picture, which nothing here can look at."""
+    """Picture, which no model here can read."""
 
 
 class DocumentBlock(Struct, tag="document"):
-    """A document, which nothing here can read."""
+    """Document, which no model here can read."""
 
 
 class ThinkingBlock(Struct, tag="thinking"):
@@ -28,11 +28,11 @@ class ThinkingBlock(Struct, tag="thinking"):
 
 
 class RedactedBlock(Struct, tag="redacted_thinking"):
-    """Thoughts that only their author can read."""
+    """Encrypted thoughts, which only their author can read."""
 
 
 class ToolUseBlock(Struct, tag="tool_use"):
-    """A call that an answer has made."""
+    """Tool call of an earlier answer."""
 
     id: str
     name: str
@@ -51,14 +51,14 @@ MessageBlock = TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | Redacted
 
 
 class MessageParam(Struct):
-    """A message."""
+    """Message."""
 
     role: Literal["user", "assistant"]
     content: str | list[MessageBlock]
 
 
 class ToolDefinition(Struct):
-    """A tool; `input_schema` is the schema of its arguments."""
+    """Tool; `input_schema` is the schema of its arguments."""
 
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
     type: str | None = None
@@ -106,14 +106,14 @@ class MessagesRequest(CountRequest, kw_only=True):
 
 
 class MessageItem(Struct, tag="message"):
-    """A message."""
+    """Message."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[TextPart]
 
 
 class CallItem(Struct, tag="function_call"):
-    """A call that an answer has made."""
+    """Tool call of an earlier answer."""
 
     call_id: str
     name: str
@@ -139,7 +139,7 @@ ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 
 class FunctionTool(Struct):
-    """A tool; `parameters` is the schema of its arguments."""
+    """Tool; `parameters` is the schema of its arguments."""
 
     type: str
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")] | None = None
@@ -149,7 +149,7 @@ class FunctionTool(Struct):
 
 
 class NamedChoice(Struct):
-    """The tool that is to be called."""
+    """Choice of the tool to call."""
 
     type: Literal["function"]
     name: str

@@ -42,7 +42,7 @@ async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequ
 
 
 async def count_tokens(http: HttpRequest, state: AppState, body: bodies.CountRequest) -> Response:
-    """Tell how many tokens the prompt of a conversation has, whether or not it fits."""
+    """Return the number of prompt tokens of a conversation, even if it does not fit."""
     loaded, request = await state.ready("chat", body.model), chat_request(body)
     return json_response({"input_tokens": await asyncio.to_thread(lambda: len(prompt_of(loaded, request).encode()))})
 
@@ -217,7 +217,7 @@ def _content(block: AnswerBlock, text: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Arguments as an object: what a model has cut or misspelled is passed on as it is."""
+    """Return arguments as an object; text that is not JSON stays as it is."""
     try:
         return dict(msgspec.json.decode(text or "{}", type=dict[str, Any]))
     except (msgspec.DecodeError, RecursionError):
@@ -233,7 +233,7 @@ def _end(answer: AnswerBlocks, stops: Sequence[str]) -> dict[str, Any]:
 
 
 def _usage(generation: GenerationRequest) -> dict[str, Any]:
-    """Tokens; those of the prompt that a cache held are counted apart."""
+    """Return the token counts; cached prompt tokens are counted separately."""
     (request,) = generation.requests
     cached = cached_tokens(request)
     return {

@@ -1,4 +1,4 @@
-"""State shared by the handlers: the engine, the metrics, and the grammars of the loaded pair."""
+"""State shared by the handlers: engines, metrics, and the grammars of the loaded pairs."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ ANY_MODEL = "localdflash"  # whatever is loaded
 
 @dataclass
 class AppState:
-    """The state of one app."""
+    """State of one app."""
 
     engines: Engines
     metrics: Metrics
@@ -37,7 +37,7 @@ class AppState:
     _fillers: WeakKeyDictionary[LoadedPair, InfillPlanner] = field(default_factory=WeakKeyDictionary, init=False)
 
     async def ready(self, role: PairRole, model: str | None = None) -> LoadedPair:
-        """The pair of a role, or the one that is called `model`, after waiting for it; ApiError if it cannot be had."""
+        """Wait for the pair of a role, or the one called `model`, and return it; ApiError if it cannot be loaded."""
         model = None if model in ("", ANY_MODEL) else model
         try:
             loaded = await self.engines.ready(role, model or "")
@@ -55,13 +55,13 @@ class AppState:
         return loaded
 
     def grammars(self, loaded: LoadedPair) -> Grammars:
-        """Makes constraints for this pair; its vocabulary is prepared once."""
+        """Return the maker of constraints for this pair; the vocabulary is prepared once."""
         if loaded not in self._grammars:
             self._grammars[loaded] = Grammars(loaded.tokenizer, loaded.vocab_size)
         return self._grammars[loaded]
 
     def filler(self, loaded: LoadedPair) -> InfillPlanner:
-        """Makes completions for this pair, with the lines it has encoded; ModelError if the pair cannot fill in."""
+        """Return the planner of this pair's completions, which caches encoded lines; ModelError if it cannot infill."""
         if loaded not in self._fillers:
             self._fillers[loaded] = InfillPlanner(loaded)
         return self._fillers[loaded]

@@ -1,4 +1,4 @@
-"""POST /complete: what editors show at the cursor. The prompt and the end of the text are `code/fim`'s."""
+"""POST /complete: completions at an editor's cursor. `code/fim` decides the prompt and the end of the text."""
 
 import asyncio
 import math
@@ -73,7 +73,7 @@ class _AnswerProgress:
     parts: list[Event] = field(default_factory=list)  # that are not sent yet
 
     def add(self, chosen: Sequence[SampledToken]) -> None:
-        """Count the first tokens that became a part of the text."""
+        """Record the probabilities of the first tokens of the text."""
         first = chosen[: CONFIDENCE_TOKENS - self.tokens]
         self.logprob += sum(one.logprob for one in first)
         self.tokens += len(first)

@@ -1,4 +1,4 @@
-"""The parts of an answer: thoughts, text and tool calls, as they grow or as a sequence of blocks."""
+"""Parts of an answer: thoughts, text and tool calls, as they grow or as a sequence of blocks."""
 
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence

@@ -58,14 +58,14 @@ def _unhealthy(message: str, **more: str) -> Response:
 
 
 async def models(http: HttpRequest, state: AppState) -> Response:
-    """List the models that are loaded; clients take the first one."""
+    """List the loaded models; clients use the first one."""
     await state.ready(state.engines.main)
     there = [_model(worker.loaded, worker.loaded_at) for worker in state.engines.workers if worker.loaded]
     return json_response({"object": "list", "data": there})
 
 
 async def model(http: HttpRequest, state: AppState) -> Response:
-    """Describe a model that is loaded, by name."""
+    """Describe a loaded model by name."""
     loaded = await state.ready(state.engines.main, http.path_params["model"])
     worker = state.engines.worker_of(loaded)
     return json_response(_model(loaded, worker.loaded_at if worker else 0.0))
@@ -170,7 +170,7 @@ def _pair_status(loaded: LoadedPair) -> dict[str, Any]:
 
 
 async def load(http: HttpRequest, state: AppState, body: LoadRequest) -> Response:
-    """Load another pair for one role or for all; change nothing if the client leaves while it has to wait."""
+    """Load another pair for one role or all; if the client leaves while waiting, change nothing."""
     try:  # before the loaded pair is given up
         await asyncio.to_thread(lambda: load_registry().resolve(body.pair))
     except LocaldflashError as error:
@@ -193,7 +193,7 @@ async def stop(http: HttpRequest, state: AppState) -> Response:
 
 
 async def listen(http: HttpRequest, state: AppState, body: ListenRequest) -> Response:
-    """Open a port; the one event tells its address. UsageError if it is taken."""
+    """Open a port and report its address in the only event. UsageError if the port is taken."""
     if state.listen is None:
         raise ApiError(404, "this server opens no ports", code="not_found")
     path = paths.key_file()

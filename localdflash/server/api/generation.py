@@ -1,4 +1,4 @@
-"""From a request to an answer: a dialect makes a `GenerationRequest` and formats the `pieces` of its choices."""
+"""Generation of an answer: a dialect makes a `GenerationRequest` and formats the `pieces` of its choices."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -26,7 +26,7 @@ NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """The engine requests of one HTTP request, one for each choice, and how their tokens become text."""
+    """Engine requests of one HTTP request, one for each choice, and how their tokens become text."""
 
     loaded: LoadedPair
     requests: Sequence[Request]
@@ -217,7 +217,7 @@ def _stop_string(choice: Choice, generation: GenerationRequest) -> str:
 
 
 class _TokenTexts:
-    """Assigns tokens to the text sent so far: those whose bytes begin in it."""
+    """Assignment of tokens to the text sent so far: those whose bytes begin in it."""
 
     def __init__(self, spelling: TextDecoder, ends: frozenset[int]) -> None:
         self._spelling, self._ends = spelling, ends
@@ -240,14 +240,14 @@ class _TokenTexts:
 
 
 class _IndentLimit:
-    """Ends text before the first line, after the first one, that is indented less than `least`; 0 is no limit."""
+    """Filter that ends text before a line, except the first, indented less than `least`; 0 means no limit."""
 
     def __init__(self, least: int) -> None:
         self.ended = False
         self._least, self._held = least, ""
 
     def push(self, text: str) -> str:
-        """Return the text that is certain by now; blanks at the start of a line are held back."""
+        """Return the text that stays; blanks at the start of a line are held back."""
         if not self._least or self.ended:
             return text
         lines = (self._held + text).split("\n")

@@ -29,7 +29,7 @@ _ANTHROPIC = {
 
 
 class ApiError(LocaldflashError):
-    """An error with a status and a code of its own."""
+    """Error with its own status and code."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, **headers: str

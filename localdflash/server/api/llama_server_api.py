@@ -46,7 +46,7 @@ async def infill(http: HttpRequest, state: AppState, body: InfillRequest) -> Res
 
 
 async def completion(http: HttpRequest, state: AppState, body: RawRequest) -> Response:
-    """Answer with what follows a prompt."""
+    """Answer with the continuation of a prompt."""
     loaded = await state.ready(state.engines.continuing, body.model)
     generation = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
@@ -153,7 +153,7 @@ def _settings(request: Request) -> dict[str, Any]:
 
 
 def _selected(whole: dict[str, Any], body: NativeRequest) -> dict[str, Any]:
-    """Only the fields that the request names, if it does; "timings/prompt_n" is a field inside of another."""
+    """Return only the fields that the request names, if any; "timings/prompt_n" is a nested field."""
     if not body.response_fields:
         return whole
     selected = {}
@@ -200,7 +200,7 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 
 
 async def props(http: HttpRequest, state: AppState) -> Response:
-    """Report what llama-server tells of itself."""
+    """Report the properties of the main role's pair, as llama-server does."""
     loaded = await state.ready(state.engines.main)
     return json_response(
         {

@@ -1,4 +1,4 @@
-"""The metrics for Prometheus, summed over all loaded pairs; a pair's counters start at 0 when it is loaded."""
+"""Metrics for Prometheus, summed over all loaded pairs; a pair's counters start at 0 when it is loaded."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 3
 
 
 class Metrics:
-    """Create it before the engine, whose `observe` it is, and give it to both engine and app."""
+    """Metrics of a daemon, created before the engine, which calls `observe`; shared by engine and app."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -43,7 +43,7 @@ class Metrics:
             self._draft.observe(step.draft_ms / 1e3)
 
     def first_token(self, seconds: float) -> None:
-        """Count how long a client waited for the first token."""
+        """Record a client's time to first token."""
         self._first_token.observe(seconds)
 
     def answered(self, endpoint: str, status: int) -> None:
@@ -51,7 +51,7 @@ class Metrics:
         self._requests.labels(endpoint, str(status)).inc()
 
     def render(self) -> bytes:
-        """Return the text that Prometheus reads."""
+        """Return the metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

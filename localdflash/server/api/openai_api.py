@@ -60,7 +60,7 @@ class MessageParts:
         return self._delta(self._parts.push(text))
 
     def finish(self) -> dict[str, Any]:
-        """Return the delta of what was held back, at the end."""
+        """Return the delta of the text held back, at the end."""
         return self._delta(self._parts.finish())
 
     def message(self, text: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class MessageParts:
 
 @dataclass(frozen=True)
 class ChatShape:
-    """The shapes of /v1/chat/completions. `parts` makes what takes the text of a choice apart."""
+    """Response shapes of /v1/chat/completions. `parts` makes the splitter of a choice's text."""
 
     tokenizer: Tokenizer
     logprobs: bool
@@ -113,7 +113,7 @@ class ChatShape:
         return {**told, "logprobs": self._logprobs(piece.chosen)}
 
     def last(self, choice: Choice) -> list[dict[str, Any]]:
-        """Return the end of a choice in a stream, after the parts that were held back."""
+        """Return the end of a choice in a stream, after the text held back."""
         parts = self._parts[choice.index]
         rest = [self._delta(choice.index, delta) for delta in (parts.finish(),) if delta]
         return [*rest, {**self._delta(choice.index, {}), "finish_reason": _reason(choice, parts)}]
@@ -150,7 +150,7 @@ class ChatShape:
 
 @dataclass(frozen=True)
 class CompletionShape:
-    """The shapes of /v1/completions. Choice i of prompt p is number p * n + i."""
+    """Response shapes of /v1/completions. Choice i of prompt p has the index p * n + i."""
 
     tokenizer: Tokenizer
     logprobs: bool
@@ -211,7 +211,7 @@ async def chat(http: HttpRequest, state: AppState, body: ChatRequest) -> Respons
 
 
 async def completions(http: HttpRequest, state: AppState, body: CompletionRequest) -> Response:
-    """Answer with what follows a prompt."""
+    """Answer with the continuation of a prompt."""
     role = state.engines.continuing if body.suffix is None else "completion"
     loaded = await state.ready(role, body.model)
     generation = await asyncio.to_thread(_prepare_completions, loaded, body, state.grammars(loaded))
@@ -242,7 +242,7 @@ async def apply_template(http: HttpRequest, state: AppState, body: TemplateReque
 
 
 async def embeddings(http: HttpRequest, state: AppState) -> Response:
-    """Raise the ApiError that says why."""
+    """Raise an ApiError: there are no embeddings."""
     raise ApiError(404, NO_EMBEDDINGS, code="not_offered")
 
 
@@ -270,7 +270,7 @@ async def _whole(
 
 
 def _reason(choice: Choice, parts: MessageParts) -> str:
-    """Why a chat's answer ended: "repeat" only where the request has asked for that end."""
+    """Return why a chat's answer ended; "repeat" only if the request allows that end."""
     if choice.finish == "stop" and choice.ending and choice.ending.ended:
         return choice.ending.reason
     return "tool_calls" if parts.calls and choice.finish == "stop" else choice.finish

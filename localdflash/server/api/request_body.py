@@ -56,7 +56,7 @@ async def read(request: Request, kind: type[T]) -> T:
 
 
 def converted(value: object, kind: type[U], place: str) -> U:
-    """Return a part of a body, which was read as it is, as a struct; ApiError names what is wrong at this place."""
+    """Convert a part of a body to a struct; ApiError names the invalid field and its place."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -72,7 +72,7 @@ def _invalid(error: msgspec.ValidationError, before: str = "") -> ApiError:
 
 
 async def _read_all(request: Request) -> bytes:
-    """Return the bytes of the body, not one more than allowed."""
+    """Return the bytes of the body; ApiError if it is too large."""
     if (length := request.headers.get("content-length", "")).isdigit() and int(length) > MAX_BODY_BYTES:
         raise _too_large()
     data = bytearray()

@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 @dataclass
 class ResponseWriter:
-    """The events of one response."""
+    """Events of one response."""
 
     generation: GenerationRequest
     body: bodies.ResponsesRequest
@@ -91,7 +91,7 @@ class ResponseWriter:
         )
 
     def _status(self, block: AnswerBlock) -> str:
-        """Return whether an item is whole: the one that was cut is the last."""
+        """Return an item's status: only the last item can be incomplete."""
         cut = self.answer.choice.finish == "length" and block is self.answer.blocks[-1]
         return "incomplete" if cut else "completed"
 
@@ -184,7 +184,7 @@ def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
 
 
 def _with_system(instructions: str, messages: list[schemas.ChatMessage]) -> list[schemas.ChatMessage]:
-    """The messages behind one of the system, which what stands first in that role belongs to: templates take one."""
+    """Join instructions and leading system messages to one, because templates accept only one."""
     first = next((at for at, one in enumerate(messages) if one.role not in ("system", "developer")), len(messages))
     parts = [instructions, *(str(one.content) for one in messages[:first])]
     system = "\n\n".join(part for part in parts if part)
@@ -261,7 +261,7 @@ def _part(block: AnswerBlock, text: str) -> dict[str, Any]:
 
 
 def _usage(generation: GenerationRequest, blocks: Sequence[AnswerBlock]) -> dict[str, Any]:
-    """Tokens; those of thoughts are counted from their text."""
+    """Return the token counts; those of thoughts are counted from their text."""
     (request,) = generation.requests
     thoughts = sum(len(generation.loaded.tokenizer.encode(block.text)) for block in blocks if block.kind == "thoughts")
     prompt, said = len(request.ids), request.stats.tokens

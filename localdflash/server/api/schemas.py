@@ -1,4 +1,4 @@
-"""The bodies of requests. `null` means that a field is left out. Unknown fields: see `request_body`."""
+"""Bodies of requests. `null` means that a field is left out. Unknown fields: see `request_body`."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ Stop = str | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length
 
 
 class GenerationFields(Struct, kw_only=True):
-    """The fields that the requests of all dialects share."""
+    """Fields that the requests of all dialects share."""
 
     model: str | None = None
     stream: bool | None = None
@@ -38,7 +38,7 @@ class GenerationFields(Struct, kw_only=True):
 
 
 class SamplingFields(GenerationFields, kw_only=True):
-    """The fields that the requests of OpenAI's and llama-server's dialects share."""
+    """Fields that the requests of OpenAI's and llama-server's dialects share."""
 
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
@@ -54,7 +54,7 @@ class SamplingFields(GenerationFields, kw_only=True):
 
 
 class OpenAI(SamplingFields, kw_only=True):
-    """The fields that OpenAI's two generating requests share."""
+    """Fields that OpenAI's two generating requests share."""
 
     max_tokens: Limit | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
@@ -63,7 +63,7 @@ class OpenAI(SamplingFields, kw_only=True):
 
 
 class TextPart(Struct):
-    """A part of a message's content."""
+    """Part of a message's content."""
 
     type: str
     text: str | None = None
@@ -77,14 +77,14 @@ class CalledFunction(Struct):
 
 
 class ToolCall(Struct):
-    """A call that an answer has made."""
+    """Tool call of an earlier answer."""
 
     function: CalledFunction
     id: str = ""
 
 
 class ToolFunction(Struct, omit_defaults=True):
-    """A tool; `parameters` is the schema of its arguments."""
+    """Tool; `parameters` is the schema of its arguments."""
 
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
     description: str | None = None
@@ -92,21 +92,21 @@ class ToolFunction(Struct, omit_defaults=True):
 
 
 class Tool(Struct):
-    """A tool of the only type that there is here."""
+    """Tool of the only supported type."""
 
     type: Literal["function"]
     function: ToolFunction
 
 
 class NamedTool(Struct):
-    """The tool that is to be called."""
+    """Choice of the tool to call."""
 
     type: Literal["function"]
     function: CalledFunction
 
 
 class ChatMessage(Struct):
-    """A message."""
+    """Message."""
 
     role: str
     content: str | list[TextPart] | UnsetType | None = UNSET
@@ -116,13 +116,13 @@ class ChatMessage(Struct):
 
 
 class JsonSchema(Struct):
-    """A named schema."""
+    """Named schema."""
 
     schema: dict[str, Any] | None = None
 
 
 class ResponseFormat(Struct, omit_defaults=True):
-    """The form that an answer must have."""
+    """Required form of an answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -166,14 +166,14 @@ class CompletionRequest(OpenAI, kw_only=True):
 
 
 class Extra(Struct):
-    """Another file, or a part of one."""
+    """Another file or a part of it."""
 
     text: str
     filename: str = ""
 
 
 class NativeRequest(SamplingFields, kw_only=True):
-    """The fields that llama-server's own requests share."""
+    """Fields that llama-server's own requests share."""
 
     response_fields: list[str] | None = None
     t_max_predict_ms: Annotated[float, Meta(ge=-1.0, le=1e9)] | None = None
@@ -246,7 +246,7 @@ class TemplateRequest(ChatRequest, kw_only=True):
 
 
 class LoadRequest(Struct, forbid_unknown_fields=True):
-    """POST /load: fields of `Options`, the pair's role, and what becomes of answers by a pair that must be unloaded."""
+    """POST /load: fields of `Options`, the pair's role, and how to treat answers of a pair that must be unloaded."""
 
     pair: Annotated[str, Meta(min_length=1, max_length=4096)]
     drafter: Annotated[str, Meta(max_length=4096)] | UnsetType = UNSET
