@@ -21,8 +21,6 @@ from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, LIVE
 TOKENS = 64  # of a text
 SAMPLED = 16
 REPLAYS = 6  # steps of a graph
-FAR = slots_of(BUCKETS[0])  # tokens of context from which on there is another graph, and another merge
-CONTEXT_NEEDED = FAR + 4 * ROWS  # tokens of context that all checks want
 PLACES = (1, 6, 15)  # rows of a verify that are compared with plain decoding
 REGRET = 0.2  # nats between the kernels' likeliest token and the reference's
 DRAWING = (0.8, 0.95, 0.05, 1.1), (40, 12345, -678, 64)  # in the order of the stepper's buffers
@@ -44,7 +42,7 @@ def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[s
     yield "texts", proof.texts
     yield "sampled texts", proof.sampled_texts
     yield "graphs", proof.graphs
-    if pair.stepper.context >= CONTEXT_NEEDED:
+    if proof.borders:
         yield "long context", proof.long_context
 
 
@@ -205,16 +203,23 @@ class _Proof:
             left = {"state": stepper.state, "draft": stepper.draft, "choice": stepper.choice}
             yield {name: tensor.clone() for name, tensor in (left | {"hidden": stepper.stack.buffers.hidden}).items()}
 
+    @property
+    def borders(self) -> list[int]:
+        """Return the contexts from which on there are other graphs, and other kernels of attention."""
+        room = self.stepper.context - 4 * ROWS
+        return [slots_of(bucket) for bucket in BUCKETS[:-1] if slots_of(bucket) <= room]
+
     def long_context(self) -> None:
-        """Over 2 048 tokens, where attention has a merge of its own: operations, then graphs from before to after."""
+        """Check operations beyond each border, then graphs from before it to after it."""
         with self._begun():
-            self._stretch(FAR + ROWS)
-            splits = chunks(FAR + 2 * ROWS, self.stepper.cache.k.shape[1])
-            with using(self.stepper, beside_references(self.stepper, self.watch)):
-                self.stepper.step(self._ways[-1], True, splits)
-            for way in self._ways:
-                self._stretch(FAR - 2 * ROWS)
-                self._replay(way, FAR - 2 * ROWS)
+            for border in self.borders:
+                self._stretch(border + ROWS)
+                splits = chunks(border + 2 * ROWS, self.stepper.cache.k.shape[1])
+                with using(self.stepper, beside_references(self.stepper, self.watch)):
+                    self.stepper.step(self._ways[-1], True, splits)
+                for way in self._ways:
+                    self._stretch(border - 2 * ROWS)
+                    self._replay(way, border - 2 * ROWS)
 
     def _stretch(self, length: int) -> None:
         """Make the prompt's keys, values and tokens a context of so many tokens, over and over."""

@@ -39,7 +39,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
 @pytest.fixture(scope="module", autouse=True)
 def _small() -> Iterator[None]:
-    sizes = {"TOKENS": 2, "SAMPLED": 1, "REPLAYS": 1, "FAR": 256, "CONTEXT_NEEDED": 320, "PLACES": (6,)}
+    sizes = {"TOKENS": 2, "SAMPLED": 1, "REPLAYS": 1, "BUCKETS": (1, 24), "PLACES": (6,)}
     with pytest.MonkeyPatch.context() as patch, ordered_dot():
         for name, value in sizes.items():
             patch.setattr(stages, name, value)

@@ -37,7 +37,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"TOKENS": 8, "SAMPLED": 4, "REPLAYS": 2, "FAR": 256, "CONTEXT_NEEDED": 320}  # in a context of 384
+    sizes = {"TOKENS": 8, "SAMPLED": 4, "REPLAYS": 2, "BUCKETS": (1, 24)}  # in a context of 384
     for name, value in sizes.items():
         monkeypatch.setattr(stages, name, value)
 
