@@ -17,7 +17,7 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.lab.train.dataset import SPECIALS, special_ids
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import OURS, SHORT_HEAD, SHORT_KEY
-from localdflash.models.shapes.dflash_tensors import TOP_TENSORS as DRAFTER_TENSORS
+from localdflash.models.shapes.dflash_file import TOP_TENSORS as DRAFTER_TENSORS
 from localdflash.models.shapes.fingerprint import TrainedFor, trained_for
 from localdflash.models.shapes.gguf_config import LAYER_TENSORS
 from localdflash.models.shapes.gguf_config import TOP_TENSORS as TARGET_TENSORS

@@ -20,8 +20,7 @@ FALLBACK_ERRORS = (NoDevice, ModelError, OutOfMemory)  # another backend is trie
 def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
     """Load a pair on the first backend that runs it; a notice names the backends that failed before.
 
-    A named GPU belongs to the CUDA engine if that knows the name, else to llama.cpp. A number of GPU layers selects
-    llama.cpp. With `options.roomy` a full GPU raises OutOfMemory, since the daemon can unload another pair there.
+    With `options.roomy` a full GPU raises OutOfMemory, since the daemon can unload another pair there.
     """
     why = list[str]()
     if proof.is_tried_on(options):

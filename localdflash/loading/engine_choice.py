@@ -1,7 +1,4 @@
-"""Choose the engine that runs a pair on the CPU, the CPU engine or llama.cpp: the faster one by timing, else by rule.
-
-Both engines are timed when a pair is first loaded, unless the files are too large or the machine is busy.
-"""
+"""Choose the engine that runs a pair on the CPU: the faster one by a timing at the first load, else by rule."""
 
 import time
 from collections.abc import Sequence

@@ -1,12 +1,8 @@
-"""Load a pair by its name: find the files, choose and load a backend, load the tokenizer.
-
-If memory is short, the drafter is reduced or left out before the context is cut; `LoadedPair.notice` says so.
-"""
+"""Load a pair by its name: find the files, choose and load a backend, load the tokenizer."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
-from types import TracebackType
 from typing import Self
 
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
@@ -32,9 +28,8 @@ DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": (
 class LoadedPair:
     """Loaded pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
-    `notice` is a line for the user, or empty. `sampling` holds the fields of `SamplingParams` that the model's file or
-    card recommends for chats. The other fields are `Running`'s. Unless `tried`, new files are first loaded by another
-    process (see `trial`).
+    `sampling` holds the fields of `SamplingParams` that the model's file or card recommends for chats. Unless `tried`,
+    new files are first loaded by another process (see `trial`).
     """
 
     def __init__(self, options: Options, tried: bool = False) -> None:
@@ -103,9 +98,7 @@ class LoadedPair:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

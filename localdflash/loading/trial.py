@@ -1,9 +1,6 @@
 """Trial load of a new file in a child process, so that a crash in C code ends the child and not the daemon.
 
-A model with a valid header may still trip an assertion of llama.cpp or hang it. So a child first loads a pair with a
-new or changed file and generates a few tokens within a time limit. Its measurements are stored, so the load that
-follows measures nothing again. The verdict is stored by files, backend and version. Files with known hashes are not
-tried. Errors that the child reports are raised here.
+The child loads the pair and generates a few tokens within a time limit. Its measurements and the verdict are stored.
 """
 
 import hashlib

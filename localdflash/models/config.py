@@ -6,12 +6,10 @@ The current folder is never read: a repository must not choose models or servers
 import json
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -26,7 +24,6 @@ from localdflash.models.backend_names import BACKENDS, ROWS_MODES, Backend, Rows
 KV_FORMATS = ("f16", "int8", "fp8")
 DRAFTER_BITS = (8, 4)
 DEFAULT = "default"
-REMOVED = {"model": ("proposals",)}  # settings of earlier versions: accepted and ignored
 
 Convert = Callable[[object], Any]
 Found = dict[str, tuple[Any, str]]  # name of a setting -> its value and origin
@@ -171,9 +168,7 @@ def _from_file() -> Found:
     found: Found = {}
     for name, keys in _SETTINGS.items():
         if table := root.table(name):
-            table.only(*keys, *REMOVED.get(name, ()))
-            for key in filter(table.__contains__, REMOVED.get(name, ())):
-                _say_once(f"{file}:{table.line(key)}: {name}.{key}: no longer used; remove it")
+            table.only(*keys)
             for key in filter(table.__contains__, keys):
                 found[f"{name}.{key}"] = (table.optional(key, keys[key]), f"{file}:{table.line(key)}")
     return found
@@ -181,22 +176,14 @@ def _from_file() -> Found:
 
 def _from_environment() -> Found:
     known = {variable(name): name for name in setting_names()}
-    removed = {variable(f"{table}.{key}") for table, keys in REMOVED.items() for key in keys}
     found: Found = {}
     for name, value in os.environ.items():
-        if name in removed:
-            _say_once(f"{name}: no longer used; unset it")
-        elif name in known:
+        if name in known:
             found[known[name]] = (_convert_text(known[name], value, name), name)
         elif name.startswith(tuple(variable(f"{table}.") for table in _SETTINGS)):
             near = get_close_matches(name, known, 1)
             raise UsageError(f"{name}: no such setting; " + (f"did you mean {near[0]}?" if near else "unset it"))
     return found
-
-
-@cache
-def _say_once(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
 
 
 def _convert_text(name: str, value: str, where: str) -> Any:

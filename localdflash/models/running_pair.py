@@ -16,7 +16,7 @@ class Running:
     """Pair on its backend. `close` frees it, once.
 
     `identity` decides the bytes of a saved sequence, together with the files and the options. `vocab_size` is the width
-    of the logits. `measured` returns the current bytes of each part; `predicted` is empty if nothing was planned.
+    of the logits.
     """
 
     pair: Pair

@@ -1,16 +1,12 @@
 """Answer formats of model families: the tokens around thoughts, the answer and tool calls.
 
-The format follows from the model's vocabulary, never from its name. Every format decodes to one text in the form of
-`thoughts`. Markers are recognised by token id, so a message that spells a marker stays text.
+The format follows from the model's vocabulary, never from its name. Markers are recognised by token id, so a message
+that spells a marker stays text. Every format decodes to one text in the form of `thoughts`.
 
 `MarkedText`: thoughts stand between two marker tokens (Qwen's `<think>`, Gemma's `<|channel>thought`).
-
-`HarmonyText`: gpt-oss's format, messages one after another, each with a header that names its channel:
+`HarmonyText`: gpt-oss's messages one after another, those of the channel `analysis` are thoughts:
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
-
-Messages in the channel `analysis` are thoughts; all others, and text without a header, belong to the answer. A message
-with a recipient (`to=functions.x`) is a tool call; it stays unmodified, with its header.
 """
 
 import re

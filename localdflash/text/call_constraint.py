@@ -1,7 +1,6 @@
 """Constraint on the tool calls in an answer; other text stays free.
 
-Tool calls contain marker tokens, which a text grammar cannot express. So a call is a sequence of parts: text that
-follows a grammar, and the marker after it. Tokens that a grammar forces are drafted.
+Tool calls contain marker tokens, so a call is a sequence of parts: text that follows a grammar, and its marker.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +17,10 @@ from localdflash.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class CallPart:
-    """Part of a tool call: text that follows a grammar, up to a marker.
+    """Part of a tool call: text that follows a grammar (made from the call's text so far), up to a marker.
 
-    Without a grammar the part is its marker alone, or with `is_free` any text up to the marker. Without a marker the
-    part ends where its grammar admits nothing more. `grammar` makes the constraint from the call's text so far.
+    Without a grammar the part is its marker alone, or with `is_free` any text up to the marker. Without a marker it
+    ends where its grammar admits nothing more.
     """
 
     grammar: Callable[[str], GrammarConstraint] | None = None

@@ -1,13 +1,8 @@
 """Render a conversation with the model's chat template in a sandbox, and encode the prompt.
 
-Messages come from users, files and tools. Guarantees for every template and message:
-
 - A character of a message, and text that the template derives from it, is encoded as plain text, never as a marker.
-  This holds too where the template adds the other half of a marker.
 - A template sees the unmodified text and may inspect and cut it (`"</think>" in content`, `split`, `trim`, slices).
 - Ordinary messages give the same ids as tokenising the whole rendered prompt at once.
-
-A template with a field for thoughts gets an earlier answer's thoughts there.
 """
 
 import re
@@ -28,6 +23,8 @@ from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import Disguise, PromptStretch
 
 Role = Literal["system", "user", "assistant", "tool"]
+MAX_TEMPLATE_CHARS = 64_000
+MAX_CHARS, MAX_SECONDS = 64_000_000, 5.0  # that a template produces, and that it runs
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _HAS_FIELD = re.compile(rf"""[.'"]({"|".join(_THOUGHT_FIELDS)})\b""")
 
@@ -52,25 +49,9 @@ class CalledTool:
     arguments: object
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a template: characters of its source, characters that it produces, seconds that it runs."""
-
-    source: int = 64_000
-    characters: int = 64_000_000
-    seconds: float = 5.0
-
-
-def encode_chat(
-    tokenizer: Tokenizer,
-    template: str,
-    messages: Sequence[TemplateMessage],
-    *,
-    variables: Mapping[str, str | bool] | None = None,
-) -> list[int]:
-    """Return the ids of a conversation, with BOS if the model needs it; `variables` are the template's switches."""
-    known = {**tokenizer.template_tokens(), **(variables or {})}
-    return encode_prompt(tokenizer, render(template, messages, variables=known))
+def encode_chat(tokenizer: Tokenizer, template: str, messages: Sequence[TemplateMessage]) -> list[int]:
+    """Return the ids of a conversation, with BOS if the model needs it."""
+    return encode_prompt(tokenizer, render(template, messages, variables=tokenizer.template_tokens()))
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch]) -> list[int]:
@@ -86,8 +67,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch]) -> list
 def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch]) -> list[int]:
     """Return the ids of a partial answer, which follow those of the prompt.
 
-    The model's own text counts as user text. Markers with a text, such as `<think>`, are restored in it. Control
-    tokens, which would end the turn, have no text and are never produced.
+    The model's own text counts as user text, in which markers with a text, such as `<think>`, are restored.
     """
     parts: list[str | int] = []
     for piece in begun:
@@ -122,30 +102,26 @@ def render(
     template: str,
     messages: Sequence[TemplateMessage],
     *,
-    add_generation_prompt: bool = True,
     variables: Mapping[str, str | bool] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
-    limits: Limits | None = None,
 ) -> list[PromptStretch]:
     """Render the prompt in pieces of template text and user text; descriptions of `tools` are user text, too.
 
-    UsageError for an empty conversation or an unknown role. ModelError for a template that is broken, refuses the
-    conversation, reaches outside the sandbox or exceeds the limits.
+    ModelError for a template that is broken, refuses the conversation, leaves the sandbox or exceeds the limits.
     """
-    limits = limits or Limits()
     _check(messages)
     disguise = Disguise()
     try:
         conversation = [_fields(message, template, disguise) for message in messages]
-        code = _compile(template, limits)
-        sandbox = Sandbox(RenderBudget(limits.characters, limits.seconds), disguise)
+        code = _compile(template)
+        sandbox = Sandbox(RenderBudget(MAX_CHARS, MAX_SECONDS), disguise)
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         return disguise.pieces(
             sandbox.load(code).render(
                 {"tools": disguise.hide_all([*tools]) if tools else None, "documents": None},
                 **(variables or {}),
                 messages=conversation,
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=True,
             )
         )
     except LocaldflashError:
@@ -156,11 +132,11 @@ def render(
 
 
 @lru_cache(maxsize=8)
-def _compile(template: str, limits: Limits) -> CodeType:
-    if len(template) > limits.source:
-        size = f"expected at most {limits.source} characters, got {len(template)}"
+def _compile(template: str) -> CodeType:
+    if len(template) > MAX_TEMPLATE_CHARS:
+        size = f"expected at most {MAX_TEMPLATE_CHARS} characters, got {len(template)}"
         raise ModelError(f"chat template: too long ({size}); use another model")
-    return Sandbox(RenderBudget(limits.characters, limits.seconds), Disguise()).compile_template(template)
+    return Sandbox(RenderBudget(MAX_CHARS, MAX_SECONDS), Disguise()).compile_template(template)
 
 
 def _fields(message: TemplateMessage, template: str, disguise: Disguise) -> dict[str, object]:

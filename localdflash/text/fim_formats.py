@@ -1,10 +1,7 @@
 """Fill-in-the-middle (FIM) prompts: one table of the formats that code models were trained with.
 
 Code is encoded as plain text and markers as ids, so a file that spells a marker cannot change the prompt. With the
-suffix first ("spm"), typing only appends to the prompt; models trained for both orders use "spm".
-
-Sources: the models' own READMEs, technical reports and reference tokenizers (Qwen3-Coder, DeepSeek-Coder, CodeGemma,
-mistral-common `encode_fim`, Seed-Coder report, Mellum arXiv 2510.05788).
+suffix first ("spm"), typing only appends to the prompt. Sources: the models' READMEs, reports and tokenizers.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """Translation of llama.cpp's grammar language (GBNF) into Lark's, which llguidance reads.
 
-The languages differ in their escapes, in the characters of names, and in `.`, which in GBNF matches line feeds too. A
-rule that is not recursive becomes a terminal, which is fast and greedy; `root` and recursive rules stay rules.
+A rule that is not recursive becomes a terminal, which is fast and greedy; `root` and recursive rules stay rules.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Vocabularies that are read from a GGUF file's metadata and encoded by the `tokenizers` library.
 
-The ids equal llama.cpp's. Its rules for special tokens apply (src/llama-vocab.cpp in llama-cpp-python 0.3.36): names
-that mark the end of an answer, names of fill-in-the-middle tokens, exceptions for gpt-oss and Phi-3.
+The ids and special tokens equal llama.cpp's (src/llama-vocab.cpp in llama-cpp-python 0.3.36).
 """
 
 from collections import Counter

@@ -1,10 +1,7 @@
 """Grammar constraints: the tokens that may come next, so that an answer is JSON of a schema or fits another grammar.
 
-llguidance parses; this module gives it the model's vocabulary and translates its errors. The model may split admitted
-text into any tokens; markers are not admitted, except the end tokens where the text is complete. Terminals are greedy:
-`word "x"` with `word: /[a-z]+/` has no end, since the word takes the x.
-
-Grammars come with requests, so text, compilation and masks are limited. Beyond a limit the request gets a UsageError.
+Markers are not admitted, except the end tokens where the text is complete. Terminals are greedy. Grammars come with
+requests, so text, compilation and masks are limited; beyond a limit the request gets a UsageError.
 """
 
 import json

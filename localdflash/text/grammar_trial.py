@@ -1,7 +1,6 @@
-"""Trial compilation of a grammar in a child process, which runs out of time or memory in place of the daemon.
+"""Trial compilation of a grammar in a child process, since llguidance does not limit all of its work.
 
-llguidance does not limit all of its work: `{"type": "integer", "multipleOf": 9999991}` takes gigabytes before any limit
-applies. Run as a program, this file reads a grammar and prints its error, or nothing.
+Run as a program, this file reads a grammar and prints its error, or nothing.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """Make text safe to show on a terminal. All text from models, files, paths and the clipboard passes through here.
 
-Line feed and tab stay; carriage return is dropped. Other C0 controls and DEL become their pictures (ESC is U+241B).
-C1 controls, bidirectional controls, invisible characters (also inside an emoji) and lone surrogates become `⟦U+202E⟧`.
+Line feed and tab stay, carriage return is dropped, and other unsafe characters are spelled out (`⟦U+202E⟧`).
 Each character is handled alone, so text may come in any pieces.
 """
 

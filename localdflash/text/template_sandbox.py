@@ -1,8 +1,7 @@
 """Jinja environment for templates from model files: no escape, no hang, no exhausted memory.
 
-It is jinja2's immutable sandbox with only the filters, globals and string methods that chat templates use, and with a
-`RenderBudget` of characters and seconds. Every made or printed value and every iteration is charged; operations that
-can multiply text (`"a" * n`, `replace`, `join`) are charged in advance. No part of a template runs at compile time.
+It is jinja2's immutable sandbox with only what chat templates use, and with a `RenderBudget` of characters and seconds.
+Operations that can multiply text (`"a" * n`, `replace`, `join`) are charged in advance.
 """
 
 import re

@@ -1,8 +1,4 @@
-r"""Thoughts and answer as one text: the form in which both are shown and stored.
-
-The form is that of Qwen's models, `<think>\n...\n</think>\n\n...`, for every model family (see `answer_format`).
-Thoughts come first; a marker further down is part of the answer.
-"""
+r"""Thoughts and answer as one text, `<think>\n...\n</think>\n\n...`: the form in which both are shown and stored."""
 
 OPENING, CLOSING = "<think>", "</think>"
 

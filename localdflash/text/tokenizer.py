@@ -1,12 +1,8 @@
 """Turn text into token ids and back, with the vocabulary of a GGUF file.
 
 `encode` takes user text: whatever it spells, the result holds no marker. `split_markers` takes trusted text (a chat
-template), where spellings such as `<|im_start|>` become marker ids.
-
-A *marker* is a control token, or a user-defined token spelled in brackets (`<tool_call>`, `[PAD7]`), except HTML tags
-that the chat template does not use: Gemma has those as ordinary words. llama.cpp parses user-defined tokens even in
-plain text, and SentencePiece merges may arrive at a control token; `encode` breaks such a spelling after its first
-character.
+template), where spellings such as `<|im_start|>` become marker ids. A *marker* is a control token, or a user-defined
+token spelled in brackets (`<tool_call>`, `[PAD7]`), except HTML tags that the chat template does not use.
 
 Long text is tokenised in stretches of at most 4 096 characters, cut between two words, where every pre-tokenizer cuts
 too: several of llama.cpp's pre-tokenizers recurse once per character and overflow the stack.

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from localdflash.text.gemma_values import read_object
 from localdflash.text.thoughts import overlap_at_end
 from localdflash.text.tokenizer import Tokenizer
 
@@ -162,6 +161,11 @@ _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 _WHOLE_PARAMETER = re.compile(r"<parameter=.*?</parameter>", re.DOTALL)
 _WHOLE_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _HARMONY_HEAD = re.compile(r"[^{]*?\bto=(?:functions\.)?([\w.-]+).*?<\|message\|>", re.DOTALL)
+QUOTE = '<|"|>'
+_BLANKS = re.compile(r"\s*")
+_KEY = re.compile(r'([^\s:{}\[\],"]+)\s*:')
+_PLAIN = re.compile(r"[^,{}\[\]]+")
+_MAX_DEPTH = 64
 _GEMMA_CALL = re.compile(r"\s*call:([\w.-]+)(\{.*\})\s*", re.DOTALL)
 
 
@@ -240,6 +244,63 @@ def gemma_call(body: str, ended: bool) -> ParsedCall:
     return (call[1], json.dumps(value, ensure_ascii=False)) if call and value is not None else None
 
 
+def read_object(text: str) -> dict[str, Any] | None:
+    """Return the object that a text spells in Gemma 4's notation, JSON without quotes around keys; None if none."""
+    try:
+        value, end = _gemma_value(text, 0, -1)
+    except (ValueError, IndexError):
+        return None
+    return value if isinstance(value, dict) and not text[end:].strip() else None
+
+
+def _gemma_value(text: str, at: int, depth: int) -> tuple[Any, int]:
+    """Return the value at an offset and the offset after it; ValueError or IndexError if there is none."""
+    if depth > _MAX_DEPTH:
+        raise ValueError
+    at = _skip_blanks(text, at)
+    if text.startswith(QUOTE, at):
+        end = text.index(QUOTE, at + len(QUOTE))
+        return text[at + len(QUOTE) : end], end + len(QUOTE)
+    if text[at] in "{[":
+        return _gemma_members(text, at, depth)
+    plain = _PLAIN.match(text, at)
+    if not plain:
+        raise ValueError
+    word = plain[0].strip()
+    try:
+        return json.loads(word), plain.end()
+    except ValueError:
+        return word, plain.end()  # a string that lost its quotes
+
+
+def _gemma_members(text: str, at: int, depth: int) -> tuple[Any, int]:
+    """Return the object or list that opens at an offset, and the offset after it."""
+    members: list[Any] = []
+    keys: list[str] = []
+    closing = "}" if text[at] == "{" else "]"
+    at = _skip_blanks(text, at + 1)
+    while text[at] != closing:
+        if closing == "}":
+            key = _KEY.match(text, at)
+            if not key:
+                raise ValueError
+            keys.append(key[1].removeprefix(QUOTE).removesuffix(QUOTE))
+            at = key.end()
+        value, at = _gemma_value(text, at, depth + 1)
+        members.append(value)
+        at = _skip_blanks(text, at)
+        if text[at] == ",":
+            at = _skip_blanks(text, at + 1)
+        elif text[at] != closing:
+            raise ValueError
+    return dict(zip(keys, members, strict=True)) if closing == "}" else members, at + 1
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    return found.end() if found else at
+
+
 def syntax_of(tokenizer: Tokenizer) -> Syntax:
     """Return the model's call syntax by its vocabulary and template; "words" if it has none that is known here."""
     template = tokenizer.chat_template() or ""
@@ -260,7 +321,7 @@ def call_reader(tokenizer: Tokenizer, tools: Schemas) -> CallReader:
         case "harmony":
             return MarkedCalls("<|start|>assistant", "", harmony_call)
         case "gemma":
-            return MarkedCalls("<|tool_call>", "<tool_call|>", gemma_call, lambda body: body.count('<|"|>') % 2 == 1)
+            return MarkedCalls("<|tool_call>", "<tool_call|>", gemma_call, lambda body: body.count(QUOTE) % 2 == 1)
         case "whole":
             return WholeCalls(tools)
     return MarkedCalls(

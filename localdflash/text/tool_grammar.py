@@ -1,7 +1,6 @@
 """Grammars of tool calls in each family's syntax: known names, and arguments that fit the tool's schema.
 
-Two cases are not constrained: Gemma's arguments, whose strings stand between markers, and optional calls of Llama 3,
-which nothing distinguishes from other answers.
+Gemma's arguments, whose strings stand between markers, and optional calls of Llama 3 are not constrained.
 """
 
 import json
@@ -98,8 +97,7 @@ def call_constraint(
 ) -> Callable[[], Constraint] | None:
     """Return a factory of constraints, one for each choice; None if this model's calls cannot be constrained.
 
-    With `must` the answer is a call. Grammars are compiled here, once. If a schema is broken or takes too much work,
-    a required call raises UsageError, and an optional one is not constrained.
+    With `must` the answer is a call, and a broken schema raises UsageError; else such a schema is not constrained.
     """
     try:
         return _constraint(tokenizer, grammars, tools, must)

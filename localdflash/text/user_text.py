@@ -1,9 +1,7 @@
 r"""User text for chat templates that stays distinguishable from template text in the rendered prompt.
 
-A `Disguise` replaces every character of user text by a stand-in from Unicode's two supplementary private-use planes, so
-each character of a rendered prompt shows its origin. Disguised text is a `UserText`, whose methods work on the plain
-text and disguise their results. Joined with template text it becomes an ordinary string with stand-ins inside.
-`Disguise.recognise` restores a `UserText` where an operation returned an ordinary string of user text alone.
+A `Disguise` replaces every character of user text by a stand-in from Unicode's private-use planes. Disguised text is a
+`UserText`, whose methods work on the plain text and disguise their results.
 """
 
 import json

@@ -113,7 +113,7 @@ def test_the_listing_is_bounded_and_says_so(
         write(f"deep/{number}.py")
     write("top.py")
     told: list[str] = []
-    monkeypatch.setattr(listing.list_files, "__kwdefaults__", {"most": 5, "seconds": 2.0})
+    monkeypatch.setattr(listing, "MAX_FILES", 5)
     files = AttachableFiles(folder, told.append)
     assert names(files.find(""))[0] == "top.py"
     assert len(files.find("")) == 5

@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -86,20 +85,16 @@ def test_a_requested_context_that_does_not_fit_is_refused_before_weights_are_loa
         LoadedPair(replace(options, context=100_000))
 
 
-class TestCpu:
-    OPTIONS = Options(backend="cpu", threads=1)
-
-    @pytest.fixture(autouse=True)
-    def _no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
-
-    def test_where_it_was_not_built_llama_cpp_runs_the_pair(self, without_cpu_engine: str) -> None:
-        with pytest.raises(NoDevice) as caught:
-            LoadedPair(self.OPTIONS)
-        assert without_cpu_engine in str(caught.value)
-        assert "install a C++ compiler" in without_cpu_engine
-        with LoadedPair(Options(threads=1)) as loaded:
-            assert (loaded.backend, loaded.notice) == ("llama.cpp", "")
+def test_where_the_cpu_engine_was_not_built_llama_cpp_runs_the_pair(
+    without_cpu_engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
+    with pytest.raises(NoDevice) as caught:
+        LoadedPair(Options(backend="cpu", threads=1))
+    assert without_cpu_engine in str(caught.value)
+    assert "install a C++ compiler" in without_cpu_engine
+    with LoadedPair(Options(threads=1)) as loaded:
+        assert (loaded.backend, loaded.notice) == ("llama.cpp", "")
 
 
 def test_each_form_of_a_drafter_on_a_gpu_has_its_own_identity(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,22 +115,15 @@ def test_each_form_of_a_drafter_on_a_gpu_has_its_own_identity(tiny_pair: Path, m
     assert len(identities) == 3
 
 
-class TestWidthsOfLlamaCpp:
-    """With given measurements of the batch widths."""
-
-    def load(
-        self, tiny_pair: Path, record: FileMeasurement, monkeypatch: pytest.MonkeyPatch, **more: Any
-    ) -> LoadedPair:
-        monkeypatch.setattr(certified, "measure", lambda *_: record)
-        return LoadedPair(Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=256, **more))
-
-    def test_widths_that_cost_too_much_are_not_used_and_a_notice_says_so(
-        self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        dear = FileMeasurement(1.0, (MeasuredMode(DecodeMode(NOT_REPACKED, (2, 4, 8)), {2: 1.5, 8: 2.0}),))
-        with self.load(tiny_pair, dear, monkeypatch) as loaded:
-            assert "may differ" in loaded.notice
-            assert loaded.notice.endswith(loaded.rows)
-        for rows in ("exact", "fast"):
-            with self.load(tiny_pair, dear, monkeypatch, rows=rows) as loaded:
-                assert (loaded.rows.startswith(rows), loaded.notice) == (True, "")
+def test_widths_that_cost_too_much_are_not_used_and_a_notice_says_so(
+    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dear = FileMeasurement(1.0, (MeasuredMode(DecodeMode(NOT_REPACKED, (2, 4, 8)), {2: 1.5, 8: 2.0}),))
+    monkeypatch.setattr(certified, "measure", lambda *_: dear)
+    options = Options(str(tiny_pair / "target.gguf"), "llama.cpp", threads=1, context=256)
+    with LoadedPair(options) as loaded:
+        assert "may differ" in loaded.notice
+        assert loaded.notice.endswith(loaded.rows)
+    for rows in ("exact", "fast"):
+        with LoadedPair(replace(options, rows=rows)) as loaded:  # type: ignore[arg-type]
+            assert (loaded.rows.startswith(rows), loaded.notice) == (True, "")

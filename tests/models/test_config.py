@@ -166,19 +166,6 @@ def test_the_working_folder_is_never_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert load_config().model.pair == "embedded"
 
 
-def test_a_removed_setting_is_accepted_and_reported(
-    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write('[model]\nproposals = "sampled"\nthreads = 2\n')
-    monkeypatch.setenv("LOCALDFLASH_MODEL_PROPOSALS", "deterministic")
-    assert load_config().model.threads == 2
-    load_config()
-    assert capsys.readouterr().err.splitlines() == [
-        f"{file}:2: model.proposals: no longer used; remove it",
-        "LOCALDFLASH_MODEL_PROPOSALS: no longer used; unset it",
-    ]
-
-
 # Changing one setting of the file
 
 

@@ -14,6 +14,7 @@ from tokenizers.trainers import BpeTrainer
 
 from localdflash.backends.llamacpp.llama_library import load_model
 from localdflash.text.tokenizer import Tokenizer
+from tests.support.gguf_writing import finish
 
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -43,13 +44,6 @@ def _writer(path: Path, model: str, metadata: Mapping[str, str]) -> gguf.GGUFWri
     writer.add_head_count_kv(1)
     writer.add_layer_norm_rms_eps(1e-6)
     return writer
-
-
-def _close(writer: gguf.GGUFWriter) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +80,7 @@ def make_vocabulary(oracle: tokenizers.Tokenizer, tmp_path_factory: pytest.TempP
         if bos is not None:
             writer.add_bos_token_id(tokens.index(bos))
             writer.add_add_bos_token(True)
-        _close(writer)
+        finish(writer)
         return path
 
     return make
@@ -147,5 +141,5 @@ def sentencepiece_file(folder: Path, *, tie: bool) -> Path:
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
-    _close(writer)
+    finish(writer)
     return path

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localdflash.base.errors import UsageError
-from localdflash.text.repetition import MAX_ROUND_CHARS, MIN_CHARS, ROUNDS, Repetition
-from localdflash.text.stream import Detokenizer, StopStrings
+from localdflash.text.stream import MAX_ROUND_CHARS, MIN_CHARS, ROUNDS, Detokenizer, Repetition, StopStrings
 from localdflash.text.tokenizer import Tokenizer
 from tests.text.test_thoughts import cut
 

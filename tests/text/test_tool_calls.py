@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localdflash.text.chat_template import CalledTool, TemplateMessage
-from localdflash.text.gemma_values import read_object
 from localdflash.text.tokenizer import Tokenizer
-from localdflash.text.tool_calls import CallReader, call_reader
+from localdflash.text.tool_calls import CallReader, call_reader, read_object
 from localdflash.text.tools_in_words import describe_in_words
 from tests.support.chat_formats import tool_vocabularies
 from tests.text.test_thoughts import cut

@@ -13,8 +13,7 @@ from localdflash.base.errors import ModelError
 from localdflash.base.system.descriptor import read_at
 from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, own_tensors, plain_name
-from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, key_of, own_tensors, plain_name
 from localdflash.models.shapes.gguf_config import ROPE_FACTORS
 from localdflash.models.shapes.target_config import blocks_of, target_config
 from localdflash.models.weights import gguf, safetensors

@@ -23,7 +23,7 @@ from localdflash.kernels.cuda.qkv import HeadRange
 from localdflash.kernels.cuda.rope import Rope, rope_tables
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.models.shapes.dflash_file import key_of
 from localdflash.models.weights import gguf
 
 TAP_SCALE = 16  # taps and SwiGLU outputs are stored as sixteenths: float16 ends at 65504

@@ -9,8 +9,7 @@ from localdflash.backends.cpu.model_source import strip_ones
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, own_tensors, plain_name
-from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.models.shapes.dflash_file import UNUSED, config_of_file, key_of, own_tensors, plain_name
 from localdflash.models.weights import gguf, safetensors
 
 NO_BIAS = "confidence_head.proj.bias"  # which a file may leave out

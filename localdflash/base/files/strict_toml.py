@@ -1,7 +1,6 @@
 """Read TOML that people write: every error is a ModelError that names file, line and key.
 
-`tomllib` reports no line for a value. If an error needs one, the text is split into statements, which are parsed one by
-one. A `TomlTable` returns values through converters (`text`, `whole`, ...), which raise ValueError.
+`tomllib` reports no line for a value, so an error splits the text into statements and parses them one by one.
 """
 
 import difflib

@@ -1,7 +1,6 @@
 """Count the processes that a GPU driver aborted, which it does if a device is lost or full.
 
-A file in the runtime folder holds a byte that is up while the GPU computes, and the times of earlier deaths. One
-process at a time keeps watch, under a lock that its death releases.
+A file in the runtime folder holds a byte that is up while the GPU computes, and the times of earlier deaths.
 """
 
 import mmap

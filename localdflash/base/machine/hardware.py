@@ -64,10 +64,3 @@ def gpu_bandwidth() -> float:
         torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
     return data.nbytes / median(times) / 1e9
-
-
-def gpu_peak_mb() -> int:
-    """Return the most GPU memory that tensors took so far."""
-    import torch
-
-    return torch.cuda.max_memory_allocated() >> 20

@@ -1,7 +1,4 @@
-"""Keep keys that are pressed while the program is starting, without echoing them.
-
-Otherwise the terminal would print them and turn Enter into a line feed, which the chat reads as a new line.
-"""
+"""Keep keys that are pressed while the program is starting; otherwise the terminal echoes them."""
 
 import sys
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """Locks on files: `take`, shared or exclusive, of a descriptor; `process_lock`, of a process until it ends.
 
-A lock of `take` (`flock`) ends with the file's last descriptor; forks inherit it. `process_lock` is a record lock
-(`fcntl`), which no child inherits. It would end if any descriptor of the file were closed in this process, so a second
-lock in this process is refused before the file is opened.
+A lock of `take` (`flock`) is inherited by forks, one of `process_lock` (`fcntl`) by no child. The latter would end with
+any descriptor of the file in this process, so a second lock here is refused before the file is opened.
 """
 
 import errno
@@ -44,10 +43,7 @@ if sys.platform == "win32":
     _kernel.UnlockFileEx.argtypes = [wintypes.HANDLE, *[wintypes.DWORD] * 3, ctypes.c_void_p]
 
     def take(file: int, *, shared: bool = False) -> bool:
-        """Lock a file, or change the lock that this descriptor has, without waiting; False if others have theirs.
-
-        A change gives up the lock first. OSError where the file system has no locks.
-        """
+        """Lock a file, or change this descriptor's lock, without waiting; False if others have theirs."""
         handle, place = msvcrt.get_osfhandle(file), ctypes.byref(_OverlappedIo(offset=_AT))
         _kernel.UnlockFileEx(handle, 0, 1, 0, place)
         if _kernel.LockFileEx(handle, _AT_ONCE | (0 if shared else _EXCLUSIVE), 0, 1, 0, place):
@@ -60,10 +56,7 @@ else:
     import fcntl
 
     def take(file: int, *, shared: bool = False) -> bool:
-        """Lock a file, or change the lock that this descriptor has, without waiting; False if others have theirs.
-
-        A change gives up the lock first. OSError where the file system has no locks.
-        """
+        """Lock a file, or change this descriptor's lock, without waiting; False if others have theirs."""
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,9 +1,7 @@
-"""Processors, descriptors and memory of this process."""
+"""Processors and descriptors of this process."""
 
 import os
-import re
 import sys
-from pathlib import Path
 
 
 def allowed_processors() -> set[int]:
@@ -33,18 +31,3 @@ def allow_descriptors(most: int) -> None:
         wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def peak_memory() -> int:
-    """Return the peak memory of this process in bytes."""
-    if sys.platform == "win32":
-        import psutil
-
-        return int(psutil.Process().memory_info().peak_wset)
-    elif sys.platform == "darwin":
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    else:  # `ru_maxrss` is never less than what the process had that began this one
-        (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-        return int(peak) * 1024

@@ -1,6 +1,6 @@
 """Folder held open: operations happen in it even if its path is replaced meanwhile; no link is followed.
 
-Python on Windows cannot hold a folder open. There every step goes by the path and checks for links right before it.
+Python on Windows cannot hold a folder open: there every step goes by the path and checks for links right before it.
 """
 
 import errno

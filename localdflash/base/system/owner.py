@@ -1,8 +1,4 @@
-"""Owner and privacy of files and folders.
-
-On Windows nothing is checked: access lists keep others out, which a folder made with mode 0700 gets (Python 3.11.10,
-3.12.4 or newer) or inherits from the user's profile.
-"""
+"""Owner and privacy of files and folders. On Windows, where access lists keep others out, nothing is checked."""
 
 import os
 import sys

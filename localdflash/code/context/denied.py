@@ -1,7 +1,6 @@
 """Files with secrets: never read, indexed or put into a prompt, not even if they are open in the editor.
 
-Names are compared without regard to case and without the endings of backup copies (`.env~`, `server.key.bak`). No
-setting removes a name from the list.
+Names are compared without regard to case and without the endings of backup copies (`.env~`, `server.key.bak`).
 """
 
 import re

@@ -1,7 +1,6 @@
 """Recent changes of open documents, grouped into edits: a run of typing is one edit.
 
-A change joins the newest edit of its file if it is within `NEAR_LINES` of it and follows within `SOON_SECONDS`, or if
-it touches the same lines. An edit never grows beyond `MAX_EDIT_CHARS`.
+A change joins an edit of its file that is near and recent, or whose lines it touches.
 """
 
 import threading

@@ -1,23 +1,22 @@
 """Gather the context of a completion: code of other files that matters at the cursor.
 
-Parts that change rarely come first, so that a cached prompt stays valid: definitions of imported names, definitions of
-names near the cursor, similar passages of other open files, recent edits. While the user types, names are only added at
-the end of their group.
+Parts that change rarely come first, and names are only added at the end of their group, so that a cached prompt stays
+valid while the user types.
 """
 
 import os
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 from pathlib import PurePath
 from typing import TypeVar
 
-from localdflash.code.context import similar
 from localdflash.code.context.context import ContextPiece, OpenFile
 from localdflash.code.context.definitions import Definition
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.edits import EditHistory
-from localdflash.code.context.files import clean_name
+from localdflash.code.context.files import MAX_FILE_BYTES, clean_name, is_minified
 from localdflash.code.context.imports import cut_head, parse_imports
 from localdflash.code.context.index import Workspace
 
@@ -27,7 +26,7 @@ STEP_LINES = 5  # by which that window moves
 MAX_AMBIGUOUS_FILES = 3  # a name that more files define is not looked up without an import
 MAX_PASSAGES = 4
 MAX_EDITS = 8
-MIN_SIMILARITY = 0.05
+MIN_SIMILARITY = 0.05  # Jaccard similarity of the identifiers of two passages
 IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.35, 0.6, 0.85  # of the characters, with all groups before
 _NAME = re.compile(r"[^\W\d]\w{2,}")
 _FINISHED_NAME = re.compile(r"[^\W\d]\w{2,}(?=\W)")
@@ -35,6 +34,19 @@ _DEFINED_HERE = re.compile(
     r"\b(?:def|class|func|fn|function|type|struct|interface|enum|trait|const|let|var|local|static)\s+(\w+)"
 )
 _DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # several words, not private
+WINDOW_LINES = 40  # of a passage that is compared
+WINDOW_STEP_LINES = 20  # between the starts of two windows
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        """and any are auto bool break case catch char class const continue def default delete double elif else end enum
+        except export extends false finally float fn for from func function get goto have if impl implements import in
+        int interface is it let lambda local long match mod mut namespace new nil none not null of or package pass print
+        private protected pub public raise return self set short static str string struct super switch template that the
+        then this throw true try type typedef typename undefined union unsigned use using var virtual void where while
+        with yield None True False""",
+    )
+)
 _WeightedDefinitions = Sequence[tuple[Definition, float]]
 
 
@@ -131,19 +143,50 @@ def _as_parts(kind: str, found: _WeightedDefinitions, room: int) -> list[Context
 def _passages(
     workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, room: int
 ) -> list[ContextPiece]:
-    wanted = similar.identifiers_around(current.text.split("\n"), line)
+    wanted = _identifiers_around(current.text.split("\n"), line)
     edited = {edit.name for edit in edits.edits()}
     parts = []
     for other in others:
         if other.name == current.name or not _allowed(workspace, other):
             continue
-        text, similarity = similar.find_most_similar(wanted, other.text)
+        text, similarity = _most_similar(wanted, other.text)
         if similarity >= MIN_SIMILARITY:
             kind = "recent" if other.name in edited else "open"
             parts.append(ContextPiece(kind, clean_name(other.name), text, round(similarity, 3)))
     best = sorted(parts, key=lambda part: (-part.weight, part.name))[:MAX_PASSAGES]
     fitting = _fitting(best, [(len(part.text), part.weight) for part in best], room)
     return sorted(fitting, key=lambda part: part.name)
+
+
+def _identifiers(text: str) -> frozenset[str]:
+    """Return the names in a text of any language, without common keywords."""
+    return frozenset(_NAME.findall(text)) - _COMMON
+
+
+def _identifiers_around(lines: Sequence[str], line: int) -> frozenset[str]:
+    """Return the identifiers of the window around a line, without those of the line itself."""
+    start = max(line - WINDOW_LINES // 2, 0) // 10 * 10
+    return _identifiers("\n".join((*lines[start:line], *lines[line + 1 : start + WINDOW_LINES + 10])))
+
+
+def _most_similar(wanted: frozenset[str], text: str) -> tuple[str, float]:
+    """Return the window of a text that shares most identifiers, and its similarity from 0 to 1."""
+    scores = [len(wanted & names) / (len(wanted | names) or 1) for names in _windows(text)]
+    best = max(scores, default=0.0)
+    start = scores.index(best) * WINDOW_STEP_LINES if best else 0
+    return "\n".join(text.split("\n")[start : start + WINDOW_LINES]).strip("\n"), best
+
+
+@lru_cache(64)
+def _windows(text: str) -> tuple[frozenset[str], ...]:
+    """Return the identifiers of each window. Cached, because other files rarely change while a user types."""
+    if len(text) > MAX_FILE_BYTES or is_minified(text):
+        return ()
+    lines = text.split("\n")
+    return tuple(
+        _identifiers("\n".join(lines[start : start + WINDOW_LINES]))
+        for start in range(0, max(len(lines) - WINDOW_STEP_LINES, 1), WINDOW_STEP_LINES)
+    )
 
 
 def _fitting(items: Sequence[T], sizes_and_weights: Sequence[tuple[int, float]], room: int) -> list[T]:

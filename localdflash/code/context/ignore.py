@@ -1,7 +1,6 @@
 """Ignore files: `.gitignore` at every level as git reads it, and `.localdflashignore`, which overrides it.
 
-Rules of the folders above the root count too, up to the repository's top. An ignore file that cannot be read, or is
-larger than a megabyte, ignores its whole folder.
+An ignore file that cannot be read, or is larger than a megabyte, ignores its whole folder.
 """
 
 import re

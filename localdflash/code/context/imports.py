@@ -1,7 +1,6 @@
 """Parse the imports of a file into candidate paths of the modules.
 
 `./` and `../` count from the importing file, other paths from a source folder. A path that ends with `/` is a folder.
-Path mappings and the module files of build tools are not read.
 """
 
 import re

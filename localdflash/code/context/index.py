@@ -1,8 +1,7 @@
 """Index of the definitions in a workspace, kept up to date by one thread. Lookups never touch the disk.
 
-The thread reads all files once, in short slices, and then the paths that the watcher reports. Left out are dependencies
-and build results, links, files without a grammar, over a megabyte, binary or minified, and everything beyond
-`MAX_FILES` files or `MAX_FOLDERS` folders.
+Left out are dependencies and build results, links, files without a grammar, over a megabyte, binary or minified, and
+everything beyond `MAX_FILES` files or `MAX_FOLDERS` folders.
 """
 
 import os

@@ -33,14 +33,14 @@ def may_enter(rules: IgnoreRules, name: str) -> bool:
     return path.name not in SKIPPED and not is_secret(path) and not rules.ignored_entry(name, True)
 
 
-def list_files(root: str, rules: IgnoreRules, *, most: int = MAX_FILES, seconds: float = MAX_SECONDS) -> Listing:
+def list_files(root: str, rules: IgnoreRules) -> Listing:
     """Return the files in order, within the limits."""
     names: list[str] = []
-    waiting, end = deque([""]), time.monotonic() + seconds
+    waiting, end = deque([""]), time.monotonic() + MAX_SECONDS
     while waiting:
         folder = waiting.popleft()
         for entry in list_entries(f"{root}/{folder}"):
-            if len(names) >= most or time.monotonic() > end:
+            if len(names) >= MAX_FILES or time.monotonic() > end:
                 return Listing(tuple(names), True)
             name = f"{folder}/{entry.name}" if folder else entry.name
             if clean_name(name) != name:

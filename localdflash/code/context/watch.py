@@ -1,7 +1,6 @@
 """Watch the indexed folders of all roots with one watchdog observer. Files are never polled.
 
-On Linux watchdog watches everything below a root, including `node_modules`, and does not report that the system has no
-more watches. The subclasses here ask a listener which folders to watch, and report errors to it.
+On Linux watchdog would watch `node_modules`, too, and hide that the system has no more watches.
 """
 
 import errno
@@ -13,25 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog.events import (
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileModifiedEvent,
-    FileMovedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
+from watchdog import events
+from watchdog.events import DirMovedEvent, FileMovedEvent, FileSystemEvent, FileSystemEventHandler
 from watchdog.observers.api import BaseObserver
 from watchdog.observers.polling import PollingObserver
 
 MAX_FOLDERS = 20_000  # of one root; watches are taken from all programs of the user
 EVENTS: list[type[FileSystemEvent]] = [
-    *(DirCreatedEvent, DirDeletedEvent, DirMovedEvent),
-    *(FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent, FileMovedEvent),
+    *(events.DirCreatedEvent, events.DirDeletedEvent, DirMovedEvent, events.FileClosedEvent, events.FileCreatedEvent),
+    *(events.FileDeletedEvent, events.FileModifiedEvent, FileMovedEvent),
 ]
 _REMEDIES = {
     errno.ENOSPC: "raise the limit with: sudo sysctl fs.inotify.max_user_watches=524288",

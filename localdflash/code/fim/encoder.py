@@ -1,15 +1,19 @@
-"""Encode text line by line, with a cache, so that a typed key costs only the line that changed.
+"""Encode text line by line, with a cache, and cut it to a number of tokens, in whole lines.
 
-The ids of a text do not depend on its surroundings, and a longer text only adds ids. Empty lines stay with the line
-before them, as in pre-tokenizers.
+A longer text only adds ids, so a typed key costs only the line that changed. A prefix is cut at lines whose number is a
+multiple of a step: the cut moves rarely, and the KV cache stays valid.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 from localdflash.text.fim_formats import Vocabulary
 
+MAX_CHARS_PER_TOKEN = 10  # code has fewer
+STEP_SHARE, TOKENS_PER_LINE = 4, 12  # the step of a prefix is about a quarter of its room
+LINE_STEP_CHARS = 256  # step inside of a line that is too long
 MAX_CACHED_LINES = 16_384
 MAX_CACHED_LINE_CHARS = 1024  # longer lines are not cached
 _LINES = re.compile(r"[^\n]*\n(?:[ \t]*\n)*|[^\n]+")
@@ -37,3 +41,75 @@ class Encoder:
 
     def _encode(self, line: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(line, continues=True))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Piece of a text: its start and end in characters, and its token ids."""
+
+    start: int
+    end: int
+    ids: tuple[int, ...]
+
+
+def first_of(encoder: Encoder, text: str, room: int) -> Cut:
+    """Return the first whole lines of a text; if the first line is too long, its beginning."""
+    ids: list[int] = []
+    end = 0
+    for line in lines_of(text[: room * MAX_CHARS_PER_TOKEN]):
+        more = encoder.line(line)
+        if len(ids) + len(more) > room:
+            break
+        ids += more
+        end += len(line)
+    if end or not text or room < 1:
+        return Cut(0, end, tuple(ids))
+    piece = text[: room * MAX_CHARS_PER_TOKEN].partition("\n")[0]
+    while len(more := encoder.line(piece)) > room:
+        piece = piece[: len(piece) // 2]
+    return Cut(0, len(piece), tuple(more))
+
+
+def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
+    """Return the last lines of a text that fit, from a multiple of the step on, or the end of its last line."""
+    away = max(len(text) - room * MAX_CHARS_PER_TOKEN, 0)
+    if away:
+        away = text.find("\n", away) + 1 or len(text)
+    lines = list(lines_of(text[away:]))
+    first, tokens = len(lines), 0
+    while first and (tokens := tokens + len(encoder.line(lines[first - 1]))) <= room:
+        first -= 1
+    if first == len(lines) and text:
+        return _end_of_line(encoder, text, room)
+    if first or away:
+        first = _on_grid(lines, first, first_line + text.count("\n", 0, away), room)
+    kept = lines[first:]
+    ids = tuple(token for line in kept for token in encoder.line(line))
+    return Cut(len(text) - sum(map(len, kept)), len(text), ids)
+
+
+def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:
+    """Return the first line from `first` on where a step begins, else a smaller step. `number`: of line 0."""
+    numbers = [number, *(number := number + line.count("\n") for line in lines)]
+    step = 1 << max(room // (STEP_SHARE * TOKENS_PER_LINE), 1).bit_length() - 1
+    while step > 1:
+        for index in range(first, len(lines)):
+            if numbers[index] % step == 0 or (index and numbers[index - 1] // step < numbers[index] // step):
+                return index
+        step //= 2
+    return first
+
+
+def _end_of_line(encoder: Encoder, text: str, room: int) -> Cut:
+    """Return the end of a last line that does not fit, from a multiple of `LINE_STEP_CHARS` on if possible."""
+    if room < 1:
+        return Cut(len(text), len(text), ())
+    begin = text.rfind("\n", 0, len(text) - 1) + 1
+    for dense in (3, 2, 1):
+        start = max(begin, begin + -(-(len(text) - begin - room * dense) // LINE_STEP_CHARS) * LINE_STEP_CHARS)
+        if start < len(text) and len(ids := encoder.line(text[start:])) <= room:
+            return Cut(start, len(text), ids)
+    start = max(begin, len(text) - room)
+    while len(ids := encoder.line(text[start:])) > room:
+        start += (len(text) - start + 1) // 2
+    return Cut(start, len(text), ids)

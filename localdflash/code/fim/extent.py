@@ -1,8 +1,7 @@
 """Extent of a completion by the code around the cursor: to the end of the line, the statement or the block.
 
-`x = f|` goes to the end of the statement, over several lines while a bracket is open. `def f(a):|` and an empty line go
-to the end of the block by its indentation, or of the next group of statements. `x = |(a, b)` ends with its line,
-because more than closing brackets follow, and so does a completion inside a string or a comment.
+`x = f|` goes to the end of the statement, `def f(a):|` and an empty line to the end of the block. `x = |(a, b)` ends
+with its line, because more than closing brackets follow, and so does a completion inside a string or a comment.
 """
 
 import re
@@ -158,10 +157,7 @@ def _find_closers_below(brackets: Brackets, indent: int, rest: str, later: str) 
 
 
 def _find_unclosed(stack: Sequence[Opener], after: str, open_before: int) -> frozenset[int]:
-    """Return the brackets that the text after the cursor leaves open, by its closers and their lines' indentation.
-
-    Of a long text only the beginning is read, and the `open_before` brackets count as closed.
-    """
+    """Return the brackets that the text after the cursor leaves open, by its closers and their lines' indentation."""
     left = set(range(len(stack)))
     depth, indent, first, blank = 0, 0, True, True
     for char in _short(after[:MAX_AFTER_CHARS]):

@@ -1,8 +1,7 @@
 """Token healing: sample the unfinished word before the cursor again, so that the model tokenizes it its own way.
 
-`retu` may encode to two tokens although `return` is one; in training the model hardly saw those two followed by `rn`.
-A prompt that ends in a single space or full stop has the same problem, because tokens include it (` name`, `.name`).
-So the word is removed from the prompt, and the answer must begin with it.
+`retu` may encode to two tokens although `return` is one. So the word is removed from the prompt, and the answer must
+begin with it.
 """
 
 import re

@@ -40,8 +40,7 @@ class InfillPlan:
 class InfillPlanner:
     """Plans completions for one pair; ModelError if it was not trained for infilling. Thread-safe.
 
-    An automatic completion waits `patience` seconds for the token spellings, without which no word is healed. Manual
-    requests, or None, wait until they are computed.
+    An automatic completion waits `patience` seconds for the token spellings, without which no word is healed.
     """
 
     def __init__(self, loaded: LoadedPair, patience: float | None = WAIT_SECONDS) -> None:
@@ -68,8 +67,8 @@ class InfillPlanner:
     ) -> InfillPlan:
         """Plan completions of a gap, each with a different start. `copies` are likely texts for lookup drafts.
 
-        `min_probability`: see `Stopping`; 0 if the user requested the completions. `most` limits the prompt's tokens.
-        Without `heals` an answer begins at the cursor, even within a word.
+        `min_probability`: see `Stopping`; 0 if the user requested the completions. Without `heals` an answer begins at
+        the cursor, even within a word.
         """
         check_cursor(self._form, gap.suffix)
         is_requested = heals and min_probability == 0

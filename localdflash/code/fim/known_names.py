@@ -1,7 +1,6 @@
 """Judge whether the word at the cursor becomes a known one: `re.compi` may become `re.compile`, not `re.compilement`.
 
-Known are the words of the file, of other code in the prompt, and of the language. A new word is accepted in strings,
-comments and definitions, or if the model is confident.
+A new word is accepted in strings, comments and definitions, or if the model is confident.
 """
 
 import builtins

@@ -1,8 +1,7 @@
 """Present of an answer only text that is sound at the cursor, however the answer continues or breaks off.
 
-Lines are passed on as soon as they are complete and sound. At the end the longest sound beginning is kept. If nothing
-is sound, a text whose first line is of high probability continues past its end: a header into its body, a docstring to
-its quotes. If the user requested the text, an unsound one is returned whole.
+Complete sound lines are passed on at once; at the end the longest sound beginning is kept. If nothing is sound, a
+likely text continues past its end. If the user requested the text, an unsound one is returned whole.
 """
 
 import math

@@ -2,8 +2,7 @@
 
     head (other code) | prefix up to the anchor | suffix | middle: text typed since the anchor
 
-Parts that change least come first, so that the next key adds a few ids at the end and the others keep their KV cache.
-Room for typing is reserved, and other room is used in coarse steps; otherwise every key would move the cuts.
+Parts that change least come first, and room is used in coarse steps, so that the next key keeps their KV cache.
 """
 
 from collections.abc import Sequence
@@ -11,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.fim.cut import MAX_CHARS_PER_TOKEN, Cut, first_of, last_of
-from localdflash.code.fim.encoder import Encoder
+from localdflash.code.fim.encoder import MAX_CHARS_PER_TOKEN, Cut, Encoder, first_of, last_of
 from localdflash.text.fim_formats import FimFormat, arrange_prompt, repository_head
 
 MAX_PROMPT_TOKENS = 2048

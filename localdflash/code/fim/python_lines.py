@@ -33,8 +33,8 @@ class PythonLines:
     def fit(self, text: str) -> bool:
         """Return whether a text makes valid statements at the cursor, before the next line below.
 
-        Incomplete lines, and those of a statement that begins above, are parsed with the file, if that parses without
-        them or without the cursor's line.
+        Incomplete lines, and those of a statement that begins above, are parsed with the file if that parses without
+        them.
         """
         extent, brackets = self._extent, deepcopy(self._extent.brackets)
         brackets.feed(text + extent.rest)

@@ -1,7 +1,6 @@
 """Check whether a text is sound at the cursor: it leaves nothing open, and the following code still parses.
 
-Three checks, the cheapest first: brackets and strings; Python lines with Python's parser; the file's syntax tree, which
-must have no error near the cursor, and no more errors than without the text or without the cursor's line.
+Brackets and strings are checked first, then Python lines with Python's parser, then the file's syntax tree.
 """
 
 import re

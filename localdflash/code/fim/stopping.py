@@ -1,7 +1,6 @@
 """Decide while decoding where the text of a completion ends: no token is wasted, no text is taken back.
 
-`push` returns the text that is certain. Held back are trailing blanks, text that may repeat the surroundings or itself,
-and text that may be the rest of the cursor's line.
+Held back are trailing blanks, text that may repeat the surroundings or itself, and text that may be the line's rest.
 """
 
 import math

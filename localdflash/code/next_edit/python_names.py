@@ -27,9 +27,7 @@ def role(node: Node) -> Role | None:
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """Yield the scopes where a use is looked up, innermost first. Names of a class are visible in its body, not in
-    its methods.
-    """
+    """Yield the scopes where a use is looked up, innermost first; those of classes only in their bodies."""
     below, inside = None, False
     for child, parent in outward(node):
         if parent.type == "module":

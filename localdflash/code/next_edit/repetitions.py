@@ -1,8 +1,7 @@
 """Repeated edits: an edit of one kind of syntax node is proposed again at the next line that matches.
 
-An edit replaces the text of a node, or puts text around it. One example is enough if the node names something (a
-function, an attribute, a type) and the very next statement has the same name in the same position. Anything else must
-have been edited twice, in consecutive statements.
+One example is enough if the node names something and the next statement has the same name in the same position.
+Anything else must have been edited twice, in consecutive statements.
 """
 
 import re

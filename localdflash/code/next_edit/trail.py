@@ -1,7 +1,4 @@
-"""History of a document: its texts between edits. Changes that touch each other are one edit.
-
-Undo, redo and several changes at once restart the history, and nothing is proposed.
-"""
+"""History of a document: its texts between edits. Undo, redo and several changes at once restart it."""
 
 import re
 from collections import deque

@@ -29,10 +29,9 @@ BITS = {**QUANTIZATIONS, "Q4_K_XL": QUANTIZATIONS["Q4_K_M"], "MXFP4": 4.6}  # pe
 
 @dataclass(frozen=True)
 class PairAssessment:
-    """A pair on this machine. `backend` is None if no backend runs the pair.
+    """A pair on this machine. `backend` is None if no backend runs the pair; `untried`: no test ran its architecture.
 
-    `untried`: no test has run its architecture. `tokens_per_second`: upper bound without drafting at `bandwidth`; None
-    if it is unknown, or the pair does not run.
+    `tokens_per_second`: upper bound without drafting at `bandwidth`; None if it is unknown, or the pair does not run.
     """
 
     backend: Runner | None

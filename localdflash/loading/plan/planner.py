@@ -1,7 +1,4 @@
-"""Memory plan of a pair on this machine, before the pair is loaded or downloaded.
-
-Files that are still on the hub are planned by stand-ins: sparse files of the full size with the header alone.
-"""
+"""Memory plan of a pair on this machine; files on the hub are planned by sparse files with their header alone."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -114,8 +111,7 @@ def make_plan(
 ) -> Plan:
     """Plan a pair by any spec that the registry resolves; a context of 0 means as much as fits.
 
-    `beside`: another pair, which is loaded first; OutOfMemory if it does not fit alone. ModelError if the pair cannot
-    run. Unreachable if its files are not here and the hub cannot be reached, RegistryOnly for a pair of the registry.
+    `beside` is loaded first; OutOfMemory if it does not fit alone. RegistryOnly if the hub cannot be reached.
     """
     taken: Parts = {}
     if beside is not None:

@@ -88,8 +88,7 @@ class Fit:
 def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, most: int) -> int:
     """Return the largest context that fits: `most`, else a multiple of `STEP`, else 0.
 
-    The search starts above, since less context is not always less memory. A context that is `FAR` too large is halved,
-    since planning millions of tokens takes a second.
+    The search starts above, since less context is not always less memory, and halves a context that is `FAR` too large.
     """
     parts = sizes.parts(most, drafter)
     if budget.holds(parts):

@@ -1,8 +1,6 @@
 """Find the drafter for a target without a registry entry: the drafter of an entry for the same base model.
 
-The base model is read from the file's metadata, in this order: base model, model name, name of the repository or file.
-Names must be equal except for additions of repackers, so another generation, size or version is another model. The
-architecture and the number of layers must be equal, too. A drafter of a merely similar model costs memory and saves
+Names must be equal except for additions of repackers. A drafter of a merely similar model costs memory and saves
 nothing, so it is never used.
 """
 

@@ -1,8 +1,4 @@
-"""Default pairs for chat and completion.
-
-If their files are installed, the chat uses an instruction-tuned model, and completion uses the same model with a LoRA
-adapter trained for infilling. The engine loads both pairs if they fit into memory. Otherwise the embedded pair is used.
-"""
+"""Default pairs for chat and completion: those that are installed, else the embedded pair."""
 
 from typing import TYPE_CHECKING
 

@@ -3,8 +3,7 @@
     .NAME.DIGEST.partial  ->  size and hash verified  ->  NAME, and beside it its record
                           ->  other bytes than named  ->  NAME.mismatch, never loaded
 
-A killed process leaves at most a partial file, which the next process resumes. `.NAME.lock` serialises processes that
-download the same file.
+A killed process leaves at most a partial file, which the next process resumes.
 """
 
 import hashlib

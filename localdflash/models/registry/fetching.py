@@ -6,16 +6,45 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localdflash.base.errors import ModelError
-from localdflash.models.registry import adapted, download, member, records
-from localdflash.models.registry.adapted import WantedMerge
-from localdflash.models.registry.download import DownloadJob, DownloadReport, WantedFile, check_space, locked
+from localdflash.base.errors import LocaldflashError, ModelError
+from localdflash.models.registry import download, member, records
+from localdflash.models.registry.download import (
+    DownloadJob,
+    DownloadReport,
+    WantedFile,
+    check_space,
+    locked,
+    place_file,
+    verified,
+)
+from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.hub_names import HUB
 from localdflash.models.registry.member import MemberJob, WantedMember
 from localdflash.models.registry.pair_entry import FileSource, PairEntry, models_folder
 from localdflash.models.registry.records import FileRecord
 from localdflash.models.registry.registry import Registry
 from localdflash.models.shapes.drafter_kind import check_files
+
+
+@dataclass(frozen=True)
+class WantedMerge:
+    """Target file to be merged after the download of its base, with its base and LoRA adapter."""
+
+    name: str
+    base: Path
+    adapter: Path
+    sha256: str
+    size: int
+    path: Path  # where it goes
+
+    def fulfilled(self) -> FileRecord | None:
+        """Return the record of the file if the file is installed and verified against the pins, else None."""
+        return records.current(self.path, self.sha256)
+
+    def bytes_needed(self) -> int:
+        """Return the maximum additional disk space in bytes; an older file is kept until the new file is complete."""
+        return self.size
+
 
 Wanted = WantedFile | WantedMember | WantedMerge
 
@@ -69,8 +98,33 @@ def _plan(wanted: Wanted) -> DownloadJob | MemberJob | WantedMerge:
 
 def _fetch(job: DownloadJob | MemberJob | WantedMerge, report: DownloadReport) -> FileRecord:
     if isinstance(job, WantedMerge):
-        return adapted.fetch(job, report)
+        return _merge(job, report)
     return member.fetch(job, report) if isinstance(job, MemberJob) else download.fetch(job, report)
+
+
+def _merge(wanted: WantedMerge, report: DownloadReport) -> FileRecord:
+    """Merge and verify the file, move it into place, and return its record; a file with other bytes is set aside."""
+    from localdflash.models.weights.low_rank import merge
+
+    partial = wanted.path.with_name(f".{wanted.path.name}.{wanted.sha256[:16]}.partial")
+    with locked(wanted.path, report):
+        if record := wanted.fulfilled():
+            return record
+        report.say(f"{wanted.name}: merged from {wanted.base.name} and {wanted.adapter.name}")
+        try:
+            merge(wanted.base, wanted.adapter, partial)
+        except OSError as error:
+            for left in wanted.path.parent.glob(f"{partial.stem}.*"):
+                left.unlink()
+            if error.errno not in DISK_FULL:
+                raise
+            raise LocaldflashError(
+                f"{wanted.name}: the disk takes no more ({error.strerror}); make room and pull again"
+            ) from error
+        verified(partial, wanted.name, (wanted.sha256, wanted.size), wanted.path, report)
+        place_file(partial, wanted.path)
+        base = wanted.base.name
+        return records.add(wanted.path, wanted.adapter.name, base, base, wanted.sha256)
 
 
 def check_pair(pair: PairEntry, report: DownloadReport) -> None:

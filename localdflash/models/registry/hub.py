@@ -1,8 +1,6 @@
-"""Files on the Hugging Face hub: metadata and resumable downloads.
+"""Files on the Hugging Face hub: metadata and resumable downloads. Every failure is a one-line error.
 
-This module uses huggingface_hub with its environment variables (HF_ENDPOINT, HF_TOKEN, HF_HUB_CACHE, HF_HUB_OFFLINE),
-login and cache. The library's own download restarts after a killed process, so this module calls its lower-level
-`http_get`, which resumes. Every failure is a one-line error. `Unreachable` covers temporary failures.
+huggingface_hub's own download restarts after a killed process, so its lower-level `http_get` is called, which resumes.
 """
 
 import errno

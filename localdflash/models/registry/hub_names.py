@@ -1,8 +1,6 @@
-"""Names of hub files: `hf:owner/name/file`, `hf:owner/name` or `hf:owner/name:QUANTIZATION`.
+"""Names of hub files: `hf:owner/name/file`, `hf:owner/name` or `hf:owner/name:QUANTIZATION`, all with `@revision`.
 
-`hf:owner/name:Q4_K_M` (as in llama.cpp) and `hf:owner/name` select one GGUF file of the repository. `@revision` may
-follow the repository. The quantization is read from the file name, else from the folder name. A split model is
-selected by its first part.
+The quantization is read from the file name, else from the folder name. A split model is selected by its first part.
 """
 
 import re

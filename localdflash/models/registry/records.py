@@ -1,7 +1,6 @@
-"""Verification records: a small JSON file `.NAME.verified` next to each downloaded file.
+"""Verification records: a small JSON file `.NAME.verified` next to each downloaded file saves hashing it again.
 
-A record avoids hashing the file again. It stores size, modification time and inode of the verified file, so a file that
-was changed or replaced counts as unverified. An unreadable record counts as missing.
+A file whose size, modification time or inode changed counts as unverified.
 """
 
 from dataclasses import asdict, dataclass

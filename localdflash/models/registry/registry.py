@@ -1,8 +1,7 @@
 """Registry of pairs: target, drafter, file sources and supported backends.
 
-Entries come from the shipped `models.toml` and from the user's `models.toml` in the configuration folder. A user entry
-replaces a shipped entry completely. The current folder is never read, so that a checked-out repository cannot choose
-the files to load.
+A user entry replaces a shipped entry completely. The current folder is never read, so that a checked-out repository
+cannot choose the files to load.
 """
 
 import os
@@ -60,8 +59,7 @@ class Registry:
     def resolve(self, spec: str, drafter: str | None = None, ask: bool = False) -> PairEntry:
         """Return the pair for a user's spec: an id, the path of a .gguf target, or an hf: name (see `hub_names`).
 
-        `drafter` replaces the registry's drafter: a path, a folder, or an hf: name of a .gguf or .safetensors file. If
-        `ask`, the hub may be queried to resolve a short name and to read the header of a missing file.
+        `drafter` replaces the registry's: a path, a folder, or an hf: name. If `ask`, the hub may be queried.
         """
         pair = self._resolve(spec, ask)
         if drafter is not None:

@@ -1,7 +1,6 @@
 """Validate names from a registry or a command line before they become parts of paths.
 
-Only ASCII letters, digits, '.', '_' and '-' are allowed. Empty, hidden and '..' parts, drives and reserved Windows
-names are rejected. Every function returns the value as text, or raises ValueError with the expected form.
+Every function returns the value as text, or raises ValueError with the expected form.
 """
 
 import re

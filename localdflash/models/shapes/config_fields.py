@@ -1,7 +1,4 @@
-"""Fields of a configuration that others wrote: looked up, and converted or refused by name.
-
-The converters, like those of `strict_toml`, raise ValueError with the expected form.
-"""
+"""Fields of a configuration that others wrote: looked up, and converted or refused by name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar

@@ -1,7 +1,6 @@
 """Configuration of a drafter from its file: a `dflash` GGUF, or safetensors next to config.json.
 
-Only the safetensors show whether there is an embedding, a head, a confidence head or a reduced vocabulary. Before they
-are downloaded, none is assumed.
+Only the safetensors show whether there is an embedding, a head, a confidence head or a reduced vocabulary.
 """
 
 import json
@@ -25,6 +24,7 @@ from localdflash.models.shapes.config_fields import (
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, checked
 from localdflash.models.shapes.dflash_json import config_of_json, own_fields, shared_fields
+from localdflash.models.shapes.gguf_config import LAYER_TENSORS
 from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 from localdflash.models.weights import gguf, safetensors
 
@@ -32,6 +32,26 @@ LARGEST_JSON = 1 << 20  # bytes
 UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of speculators: for training
 INTEGERS = {"I64": "<q", "I32": "<i"}  # for `struct`
 
+
+# Names of a GGUF's tensors in z-lab's safetensors.
+TOP_TENSORS = {"fc": "fc", "enc.output_norm": "hidden_norm", "output_norm": "norm"}
+CONVOLUTION_TENSORS = {  # of a layer of DFlash 2
+    "attn_conv_base": "attention_conv.base_kernel",
+    "attn_conv_proj.weight": "attention_conv.kernel_projection.weight",
+    "ffn_conv_base": "mlp_conv.base_kernel",
+    "ffn_conv_proj.weight": "mlp_conv.kernel_projection.weight",
+}
+HEAD_TENSORS = {
+    "token_embd.weight": "embed_tokens.weight",
+    "output.weight": "lm_head.weight",
+    "markov_w1.weight": "markov_head.markov_w1.weight",
+    "markov_w2.weight": "markov_head.markov_w2.weight",
+    "conf_proj.weight": "confidence_head.proj.weight",
+    "conf_proj.bias": "confidence_head.proj.bias",
+    "selector_predecessor.weight": "candidate_selector.predecessor_codebook",
+    "selector_successor.weight": "candidate_selector.successor_codebook",
+    "selector_hidden.weight": "candidate_selector.hidden_projection.weight",
+}
 
 MAGNITUDE = "a YaRN magnitude other than that of its factor"
 REFUSED_METADATA: Refused = {
@@ -141,6 +161,22 @@ def config_of_file(path: Path) -> DFlashConfig:
         raise ModelError(f"{beside}: cannot read the drafter's configuration: {error}") from None
     config = config_of_json(document, str(beside))
     return _with_tensors(config, safetensors.read_header(path)) if path.exists() else config
+
+
+def key_of(name: str) -> str:
+    """Return the name of a GGUF's tensor in z-lab's state dict, "" for an unknown tensor."""
+    if name in HEAD_TENSORS:
+        return HEAD_TENSORS[name]
+    parts = name.split(".")
+    stem, kind = ".".join(parts[:-1]), parts[-1]
+    if stem in TOP_TENSORS:
+        return f"{TOP_TENSORS[stem]}.{kind}"
+    if len(parts) < 3 or parts[0] != "blk":
+        return ""
+    layer, inner = f"layers.{parts[1]}.", ".".join(parts[2:])
+    if inner in CONVOLUTION_TENSORS:
+        return layer + CONVOLUTION_TENSORS[inner]
+    return f"{layer}{LAYER_TENSORS[parts[2]]}.{kind}" if len(parts) == 4 and parts[2] in LAYER_TENSORS else ""
 
 
 def plain_name(name: str) -> str:

@@ -1,9 +1,7 @@
 """A drafter's config.json, in the format of z-lab (and DeepSpec) or of vLLM's speculators.
 
-z-lab's fields are in `dflash_config` or next to it. In speculators' format `transformer_layer_config` has the network's
-shape, without the defaults of Hugging Face's Qwen3. Source: the published checkpoints of each.
-
-The field `localdflash` is our own: the short vocabulary and the target that the drafter was trained for.
+Speculators leave out the defaults of Hugging Face's Qwen3. The field `localdflash` is our own: the short vocabulary and
+the target that the drafter was trained for.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,7 @@
 """Kind of a drafter's file, and whether the drafter fits a target, by their headers.
 
 The kinds are the DFlash family, EAGLE-3, any model with the target's vocabulary, and the multi-token prediction head in
-the target's own file, which then is the drafter's file, too. An EAGLE-3 drafter reads three hidden states; its
-embedding and head may be the target's, and `d2t` has the token ids of its head's rows.
+the target's own file.
 """
 
 from pathlib import Path

@@ -1,7 +1,6 @@
 """Fingerprint of the target that a drafter was trained for; with another target fewer drafted tokens are accepted.
 
-The digest covers the architecture and the name, type, shape and first bytes of every tensor. It differs for another
-quantization or other weights, costs a few hundred small reads, and ignores metadata such as the chat template.
+The digest covers the architecture and the name, type, shape and first bytes of every tensor, not other metadata.
 """
 
 import hashlib

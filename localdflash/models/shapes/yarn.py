@@ -21,8 +21,7 @@ def yarn_factors(
 ) -> tuple[float, ...]:
     """Return the head_dim / 2 divisors: 1 for fast frequencies, `factor` for slow ones, interpolated between.
 
-    With `whole` the limits between these are rounded outwards to whole frequencies. ModelError, about the file `where`,
-    for parameters without finite, positive divisors.
+    With `whole` the limits between these are rounded outwards to whole frequencies.
     """
     are_betas = all(1 / LARGEST <= turns <= LARGEST for turns in (fast, slow))
     if not (head_dim >= 2 and theta > 1 and context >= 1 and 1 <= factor <= LARGEST and are_betas):

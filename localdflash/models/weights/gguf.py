@@ -1,10 +1,7 @@
 """GGUF files: a complete check of the header in Python before any C parser sees the file, and tensors for torch.
 
-A header that passes is safe for llama.cpp: little-endian version 2 or 3, every count, string and array inside the file
-and below a limit, unique keys and tensor names, values within `gguf_limits`, tensors one after another inside the file.
-Everything else is a ModelError. A model in several files (`split`) is read as one, by the path of its first part. torch
-is imported when a tensor is loaded.
-Format: the GGUF specification in the ggml repository, and the stricter rules of llama.cpp's own reader.
+A header that passes is safe for llama.cpp; everything else is a ModelError. A model in several files (`split`) is read
+as one, by the path of its first part. Format: ggml's GGUF specification, and the stricter rules of llama.cpp's reader.
 """
 
 import mmap

@@ -1,7 +1,4 @@
-"""Limits of a model's metadata, outside of which C code aborts, loops or allocates without bound.
-
-Sources: the assertions of llama.cpp's `load_hparams` and vocabulary, and fuzzing.
-"""
+"""Limits of a model's metadata, outside of which C code aborts, loops or allocates without bound."""
 
 import math
 from collections.abc import Mapping, Sequence

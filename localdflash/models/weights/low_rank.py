@@ -1,8 +1,7 @@
 """Merge a base GGUF and a LoRA adapter into one GGUF with the same bytes on every machine.
 
 An adapter is a safetensors file: `T.up` [out, rank] and `T.down` [rank, in] for a matrix T of the base, `E.rows` that
-replace rows of the embedding E, and notes in its metadata. Sums are single float64 multiplications and additions in a
-fixed order, since matrix products round differently on other processors. Unchanged metadata is copied byte for byte.
+replace rows of the embedding E, and notes. Sums are float64 in a fixed order, since matrix products round differently.
 """
 
 import hashlib

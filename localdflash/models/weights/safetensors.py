@@ -1,10 +1,7 @@
 """safetensors files: the header checked in Python, then tensors through the safetensors library.
 
-A header that passes: JSON of sane size without duplicate names, known dtypes, shapes that match the byte ranges, and
-ranges that cover the data exactly once. Everything else is a ModelError of one line. torch is imported only to load.
-Format: the safetensors README.
-
-A model in several files (`split`) is read as one, by the path of its first part. Hugging Face's index is not read.
+Everything but a header whose ranges cover the data exactly once is a ModelError of one line. A model in several files
+(`split`) is read as one, by the path of its first part. Hugging Face's index is not read.
 """
 
 import json
@@ -32,21 +29,10 @@ MAX_QUOTED = 40
 LENGTH_BYTES = 8
 
 DTYPE_BYTES = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "U16": 2,
-    "I16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "U32": 4,
-    "I32": 4,
-    "F32": 4,
-    "U64": 8,
-    "I64": 8,
-    "F64": 8,
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
 
 

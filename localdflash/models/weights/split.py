@@ -1,7 +1,6 @@
 """Models in several files, NAME-00001-of-00003.gguf or .safetensors. The path of the first part is the model's.
 
-Every part has a header. In a GGUF the first part has the metadata, and each part has its number from 0 (`split.no`),
-the number of parts (`split.count`) and of all tensors (`split.tensors.count`).
+Every part of a GGUF has its number from 0, the number of parts, and that of all tensors; the first has the metadata.
 """
 
 import os

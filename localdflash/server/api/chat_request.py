@@ -28,7 +28,7 @@ from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, 
 from localdflash.text.answer_format import AnswerStart, FirstPart, start_answer, template_switches
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.grammar import Grammars
-from localdflash.text.repetition import Repetition
+from localdflash.text.stream import Repetition
 from localdflash.text.thoughts import ThoughtSplit, joined, split
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.tool_calls import CallReader, Schemas, call_reader, syntax_of

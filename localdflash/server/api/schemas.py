@@ -153,7 +153,7 @@ class ChatRequest(OpenAI, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None
-    end_repeats: bool | None = None  # an answer that repeats itself ends, see `text.repetition`
+    end_repeats: bool | None = None  # an answer that repeats itself ends, see `Repetition`
 
 
 class CompletionRequest(OpenAI, kw_only=True):

@@ -13,8 +13,7 @@ from localdflash.backends.cpu.model_source import LAYER_FIELDS, MIXTURE_FIELDS, 
 from localdflash.backends.cpu.packing import Kind, PackedMatrix
 from localdflash.backends.reference import dflash_files
 from localdflash.base.errors import ModelError
-from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.shapes.dflash_tensors import key_of
+from localdflash.models.shapes.dflash_file import config_of_file, key_of
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf as our_gguf
 from localdflash.models.weights.ggml_types import GGMLType

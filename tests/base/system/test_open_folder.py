@@ -29,11 +29,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def read(folder: OpenFolder, name: str) -> str:
-    with open(folder.open(name)) as file:
-        return file.read()
-
-
 def test_no_link_is_followed(root: Path) -> None:
     (root / "link").symlink_to(root.parent / "outside")
     (root / "deep" / "link").symlink_to(root.parent / "outside" / "file")
@@ -60,4 +55,5 @@ def test_a_folder_stays_the_one_that_was_opened(root: Path, way: str) -> None:
     with OpenFolder(root) as top, OpenFolder("deep", top) as deep:
         (root / "deep").rename(root / "moved")
         (root / "deep").symlink_to(root.parent / "outside")
-        assert read(deep, "file") == "text"
+        with open(deep.open("file")) as file:
+            assert file.read() == "text"

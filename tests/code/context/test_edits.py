@@ -53,15 +53,6 @@ def test_the_edit_under_way_is_left_out() -> None:
         assert [part.name for part in history.diffs(9, typing)] == names
 
 
-def test_a_change_too_large_to_keep_ends_the_edits_before_it() -> None:
-    history = EditHistory()
-    history.changed("a.py", 0, ["a"], ["b"], 0.0)
-    history.changed("a.py", 0, ["b"], ["x" * 100] * 1000, 0.1)
-    history.changed("a.py", 0, ["x" * 100], ["y"], 0.2)
-    assert len(texts(history)) == 2
-    assert all(len(text) < module.MAX_EDIT_CHARS + 200 for text in texts(history))
-
-
 def test_secret_and_forgotten_files_have_no_edits() -> None:
     history = EditHistory()
     for name in (".env", "config/secrets.yaml", "a\x1b[2J\n.py"):

@@ -1,12 +1,13 @@
-"""Preparing a large vocabulary holds up neither the first key nor the end of a pair too early."""
+"""Token healing, and plans of completions: a large vocabulary holds up neither the first key nor the end of a pair."""
 
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from localdflash.code.fim import infill_plan
-from localdflash.code.fim.healing import Spellings
+from localdflash.code.fim.healing import Healing, Spellings, unfinished_word
 from localdflash.code.fim.infill_plan import InfillPlan, InfillPlanner
 from localdflash.code.fim.prompt import Gap
 from localdflash.engine.sampling_params import SamplingParams
@@ -58,3 +59,33 @@ def test_choices_differ_in_their_first_token_or_else_by_chance(
     assert [request.params.temperature for request in requests[:3]] == temperatures
     assert len({request.params.seed for request in requests}) == (1 if heals else 3)
     assert all((request.constraint is not None) == heals for request in requests)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("    retu", "retu"),
+        ("x = com", " com"),
+        ("x = ", " "),
+        ("def f(a):", "):"),
+        ("    ", ""),
+        ('    """', '"""'),
+        ("x = 1", ""),
+        ("", ""),
+        ("naïv", "naïv"),
+    ],
+)
+def test_the_word_at_the_cursor(line: str, word: str) -> None:
+    assert unfinished_word(line) == word
+
+
+def test_any_way_of_drawing_spells_the_word(tokenizer: Tokenizer) -> None:
+    random, spellings = np.random.default_rng(0), Spellings(tokenizer, tokenizer.vocab_size)
+    for _ in range(50):
+        healing, drawn = Healing(spellings, " return"), list[int]()
+        while (mask := healing.mask()) is not None:
+            drawn.append(int(random.choice(np.flatnonzero(mask))))
+            healing.advance(drawn[-1])
+        assert tokenizer.spell(drawn).startswith(b" return")
+        assert Healing(spellings, " return").count_allowed([*drawn, 1, 2]) == len(drawn) + 2
+        assert Healing(spellings, " yield").count_allowed(drawn) < len(drawn)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 import localdflash
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.fim.cut import first_of, last_of
-from localdflash.code.fim.encoder import Encoder
+from localdflash.code.fim.encoder import Encoder, first_of, last_of
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillPrompt, assemble
 from localdflash.text.fim_formats import FORMATS, FimFormat
 from localdflash.text.tokenizer import Tokenizer

@@ -37,19 +37,14 @@ def check(found: Any) -> None:
     assert measured[SCRATCH] <= planned[SCRATCH] + 1e6
 
 
-@pytest.fixture(params=["llama.cpp", "cpu"])
-def backend(request: pytest.FixtureRequest) -> str:
-    if request.param == "cpu":
-        request.getfixturevalue("cpu_engine")
-    return str(request.param)
-
-
 @pytest.mark.usefixtures("cpu_engine")
 def test_the_embedded_pair() -> None:
     check(run("embedded", 0, "cpu"))
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("cpu_engine")
+@pytest.mark.parametrize("backend", ["llama.cpp", "cpu"])
 @pytest.mark.parametrize("name", MODELS)
 def test_synthetic_models(name: str, backend: str, tmp_path: Path) -> None:
     shape, context = MODELS[name]

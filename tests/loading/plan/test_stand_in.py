@@ -43,16 +43,13 @@ def test_a_stand_in_has_the_header_and_the_size_and_nothing_else_is_fetched(
     assert len(spans) == -(-original.data_offset // 8192) < len(target) // 8192
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [("cut", "broken GGUF file"), ("broken", "GGUF version")],
-)
-def test_a_broken_header_is_refused_at_once(hub: FakeHub, target: bytes, data: str, said: str, tmp_path: Path) -> None:
-    broken = {"cut": target[:5000], "broken": b"GGUF" + b"\xff" * (16 << 20)}
-    hub.files[NAME] = File(broken[data])
-    with pytest.raises(ModelError, match=rf"owner/name/target\.gguf: {said}"):
-        remote.stand_in(TARGET, tmp_path)
-    assert data != "broken" or len(hub.downloads(NAME)) == 1
+def test_a_broken_header_is_refused_at_once(hub: FakeHub, target: bytes, tmp_path: Path) -> None:
+    for said, data in (("broken GGUF file", target[:5000]), ("GGUF version", b"GGUF" + b"\xff" * (16 << 20))):
+        hub.files[NAME] = File(data)
+        before = len(hub.downloads(NAME))
+        with pytest.raises(ModelError, match=rf"owner/name/target\.gguf: {said}"):
+            remote.stand_in(TARGET, tmp_path)
+    assert len(hub.downloads(NAME)) == before + 1
 
 
 def test_a_hub_without_ranges_is_not_downloaded_from(hub: FakeHub, target: bytes, tmp_path: Path) -> None:

@@ -120,16 +120,10 @@ def test_a_path_that_is_no_model(spec: str) -> None:
 # Verified files
 
 
-def record(file: Path) -> None:
-    stat = file.stat()
-    place = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    records.write(file, records.FileRecord("o/n", "0" * 40, "main", HASH, *place))
-
-
 def test_a_file_that_shrank_since_it_was_verified_is_not_loaded(mine: Registry) -> None:
     pair = mine.pair("mine")
     for source in pair.sources:
-        record(shadow(source.path))
+        records.add(shadow(source.path), "o/n", "0" * 40, "main", HASH)
     local_files(pair)
     for source in pair.sources[:2]:
         source.path.write_bytes(b"GGU")

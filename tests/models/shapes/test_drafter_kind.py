@@ -17,6 +17,7 @@ from localdflash.models.shapes.drafter_kind import (
     kind_of,
 )
 from localdflash.models.weights.gguf import read_header
+from tests.support.gguf_writing import finish
 
 TOKENS = ("a", "b", "c", "d")
 HEAD = ("eh_proj", "enorm", "hnorm")
@@ -32,10 +33,7 @@ def write(
         writer.add_uint32(f"{architecture}.{name}", value)
     for name in tensors:
         writer.add_tensor(name, np.zeros(8, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from localdflash.models.shapes.fingerprint import mismatch, trained_for
 from localdflash.models.weights.gguf import GGUFHeader, read_header
+from tests.support.gguf_writing import finish
 from tests.support.tiny_models import SHAPE, write_target
 
 
@@ -30,10 +31,7 @@ def changed(target: GGUFHeader, path: Path, tensor: str = "", at: int = 0) -> GG
         if one.name == tensor:
             data.reshape(-1).view("uint8")[at] ^= 1
         writer.add_tensor(one.name, data, raw_dtype=one.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return read_header(path)
 
 

@@ -18,14 +18,18 @@ from localdflash.models.shapes.target_config import target_config
 from localdflash.models.shapes.yarn import LARGEST, yarn_factors
 from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
+from tests.support.converted_models import Case
 
 
-def gpt_oss(folder: Path, **numbers: Any) -> DecoderConfig:
+def config_of(case: Case, folder: Path, numbers: dict[str, Any]) -> DecoderConfig:
     """The shape that a file says which has these numbers, "scaling__type" for "scaling.type"; None leaves one out."""
-    case = gpt_oss_models.case_of()
     case.numbers |= {name.replace("__", "."): value for name, value in numbers.items()}
     case.numbers = {name: value for name, value in case.numbers.items() if value is not None}
     return target_config(read_header(case.write(folder / "model.gguf")))
+
+
+def gpt_oss(folder: Path, **numbers: Any) -> DecoderConfig:
+    return config_of(gpt_oss_models.case_of(), folder, numbers)
 
 
 def test_windows_of_gpt_oss(tmp_path: Path) -> None:
@@ -57,12 +61,8 @@ def test_what_gpt_oss_may_not_say(tmp_path: Path, numbers: dict[str, Any], said:
         gpt_oss(tmp_path, **numbers)
 
 
-def qwen35(folder: Path, architecture: str = "qwen35", **numbers: Any) -> DecoderConfig:
-    """As `gpt_oss`."""
-    case = qwen35_models.case_of(architecture)
-    case.numbers |= {name.replace("__", "."): value for name, value in numbers.items()}
-    case.numbers = {name: value for name, value in case.numbers.items() if value is not None}
-    return target_config(read_header(case.write(folder / "model.gguf")))
+def qwen35(folder: Path, **numbers: Any) -> DecoderConfig:
+    return config_of(qwen35_models.case_of("qwen35"), folder, numbers)
 
 
 def test_which_layers_of_qwen35_are_recurrent(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from localdflash.models.weights.gguf import (
     load_tensor,
     read_header,
 )
+from tests.support.gguf_writing import finish
 
 RandomBlocks = Callable[[str, int, int], NDArray[np.uint8]]
 
@@ -30,10 +31,7 @@ def write_tensors(path: Path, alignment: int | None = None, **tensors: tuple[NDA
         writer.add_custom_alignment(alignment)
     for name, (rows, kind) in tensors.items():
         writer.add_tensor(name, rows, raw_dtype=gguf.GGMLQuantizationType[kind])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -100,37 +98,39 @@ def test_what_is_no_file_is_refused_and_not_left_open(tmp_path: Path, name: str,
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-class TestTensors:
-    @pytest.mark.parametrize("kind", ["F32", "Q6_K"])
-    def test_equal_to_the_reference(self, tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
-        rows = random_blocks(kind, 3 * 4, 7).reshape(3, -1)
-        header = read_header(write_tensors(tmp_path / "t.gguf", first=(rows, kind), second=(rows[1:], kind)))
-        for tensor in gguf.GGUFReader(tmp_path / "t.gguf").tensors:
-            expected = gguf.quants.dequantize(tensor.data, gguf.GGMLQuantizationType[kind])
-            loaded = load_tensor(header, tensor.name)
-            assert loaded.dtype == torch.float32
-            np.testing.assert_array_equal(loaded.numpy(), expected)
+@pytest.mark.parametrize("kind", ["F32", "Q6_K"])
+def test_tensors_equal_the_reference(tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
+    rows = random_blocks(kind, 3 * 4, 7).reshape(3, -1)
+    header = read_header(write_tensors(tmp_path / "t.gguf", first=(rows, kind), second=(rows[1:], kind)))
+    for tensor in gguf.GGUFReader(tmp_path / "t.gguf").tensors:
+        expected = gguf.quants.dequantize(tensor.data, gguf.GGMLQuantizationType[kind])
+        loaded = load_tensor(header, tensor.name)
+        assert loaded.dtype == torch.float32
+        np.testing.assert_array_equal(loaded.numpy(), expected)
 
-    def test_writing_to_a_tensor_leaves_the_file_alone(self, small_gguf: Path) -> None:
-        before = small_gguf.read_bytes()
-        header = read_header(small_gguf)
-        load_tensor(header, "norm.weight").zero_()
-        load_blocks(header, "norm.weight").zero_()
-        assert small_gguf.read_bytes() == before
-        assert load_tensor(header, "norm.weight").tolist() == [0, 1, 2, 3, 4]
 
-    def test_unsupported_type_is_named(self, tmp_path: Path) -> None:
-        path = write_tensors(tmp_path / "iq.gguf", head=(np.zeros((1, 74), np.uint8), "IQ2_XS"))
-        with pytest.raises(ModelError, match=r"iq\.gguf: tensor head: .*IQ2_XS.*llama\.cpp"):
-            load_tensor(read_header(path), "head")
+def test_writing_to_a_tensor_leaves_the_file_alone(small_gguf: Path) -> None:
+    before = small_gguf.read_bytes()
+    header = read_header(small_gguf)
+    load_tensor(header, "norm.weight").zero_()
+    load_blocks(header, "norm.weight").zero_()
+    assert small_gguf.read_bytes() == before
+    assert load_tensor(header, "norm.weight").tolist() == [0, 1, 2, 3, 4]
 
-    def test_file_cut_after_the_check(self, small_gguf: Path, tmp_path: Path) -> None:
-        path = tmp_path / "cut.gguf"
-        path.write_bytes(small_gguf.read_bytes())
-        header = read_header(path)
-        os.truncate(path, header.tensors["cube"].offset)
-        with pytest.raises(ModelError, match="became shorter"):
-            load_tensor(header, "cube")
-        path.unlink()
-        with pytest.raises(ModelError, match="cannot open"):
-            load_tensor(header, "cube")
+
+def test_an_unsupported_type_is_named(tmp_path: Path) -> None:
+    path = write_tensors(tmp_path / "iq.gguf", head=(np.zeros((1, 74), np.uint8), "IQ2_XS"))
+    with pytest.raises(ModelError, match=r"iq\.gguf: tensor head: .*IQ2_XS.*llama\.cpp"):
+        load_tensor(read_header(path), "head")
+
+
+def test_a_file_cut_after_the_check(small_gguf: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(small_gguf.read_bytes())
+    header = read_header(path)
+    os.truncate(path, header.tensors["cube"].offset)
+    with pytest.raises(ModelError, match="became shorter"):
+        load_tensor(header, "cube")
+    path.unlink()
+    with pytest.raises(ModelError, match="cannot open"):
+        load_tensor(header, "cube")

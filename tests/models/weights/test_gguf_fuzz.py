@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.gguf import GGUFHeader, read_header
+from tests.support.gguf_writing import finish
 
 
 def check(path: Path, content: bytes) -> GGUFHeader | None:
@@ -54,10 +55,7 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.add_bool("b", True)
     writer.add_tensor("t", np.zeros((2, 1), np.float32))
     writer.add_tensor("u", np.zeros(2, np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

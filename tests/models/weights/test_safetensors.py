@@ -47,7 +47,6 @@ VALID: dict[str, bytes] = {
 DEEP = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 NESTED_SHAPE = b'{"a":{"dtype":"F32","shape":' + b"[" * 800 + b"]" * 800 + b',"data_offsets":[0,16]}}'
 TWICE = b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
-TWO_SHAPES = b'{"a":{"dtype":"F32","shape":[1],"shape":[4],"data_offsets":[0,16]}}'
 LONG_NUMBER = b'{"a":{"dtype":"F32","shape":[' + b"9" * 10_000 + b'],"data_offsets":[0,16]}}'
 
 MALFORMED: dict[str, tuple[bytes, str]] = {

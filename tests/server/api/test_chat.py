@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.text.repetition import MIN_CHARS
+from localdflash.text.stream import MIN_CHARS
 from tests.server.api.dialects import CHAT, QUESTION, USER
 
 PATH = CHAT.path
