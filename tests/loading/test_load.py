@@ -125,5 +125,5 @@ def test_widths_that_cost_too_much_are_not_used_and_a_notice_says_so(
         assert "may differ" in loaded.notice
         assert loaded.notice.endswith(loaded.rows)
     for rows in ("exact", "fast"):
-        with LoadedPair(replace(options, rows=rows)) as loaded:  # type: ignore[arg-type]
+        with LoadedPair(replace(options, rows=rows)) as loaded:
             assert (loaded.rows.startswith(rows), loaded.notice) == (True, "")

@@ -248,15 +248,11 @@ def test_more_characters_than_stand_ins() -> None:
     assert render("{{ messages[0].content }}", [TemplateMessage("user", many[:-1])])[0].text == many[:-1]
 
 
-def ids_of(tokenizer: Tokenizer, written: str) -> list[int]:
-    return encode_answer(tokenizer, [PromptStretch(written, True)])
-
-
 @given(
     text=st.lists(st.sampled_from(["<think>", "<|im_end|>", "<|im_end", "|>", "<tool_call>", " ", "é", "a", "\ud800"]))
 )
 def test_an_answer_keeps_its_text_and_ends_no_turn(tokenizer: Tokenizer, text: list[str]) -> None:
     written = "".join(text)
-    ids = ids_of(tokenizer, written)
+    ids = encode_answer(tokenizer, [PromptStretch(written, True)])
     assert tokenizer.spell(ids).decode() == written.replace("\ud800", "\ufffd")
     assert not {tokenizer.special(name) for name in ("<|im_end|>", "<|im_start|>", "<|endoftext|>")} & {*ids}

@@ -8,15 +8,7 @@ from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, member, records
-from localdflash.models.registry.download import (
-    DownloadJob,
-    DownloadReport,
-    WantedFile,
-    check_space,
-    locked,
-    place_file,
-    verified,
-)
+from localdflash.models.registry.download import DownloadJob, DownloadReport, WantedFile, check_space, locked
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.hub_names import HUB
 from localdflash.models.registry.member import MemberJob, WantedMember
@@ -121,8 +113,8 @@ def _merge(wanted: WantedMerge, report: DownloadReport) -> FileRecord:
             raise LocaldflashError(
                 f"{wanted.name}: the disk takes no more ({error.strerror}); make room and pull again"
             ) from error
-        verified(partial, wanted.name, (wanted.sha256, wanted.size), wanted.path, report)
-        place_file(partial, wanted.path)
+        download.verified(partial, wanted.name, (wanted.sha256, wanted.size), wanted.path, report)
+        download.place_file(partial, wanted.path)
         base = wanted.base.name
         return records.add(wanted.path, wanted.adapter.name, base, base, wanted.sha256)
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from localdflash.code.context.context import ContextPiece, OpenFile
+from localdflash.code.context.context import OpenFile
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.gather import gather
 from tests.code.context.conftest import Opened, Opens
@@ -55,14 +55,9 @@ def document(opened: Opened, text: str = MAIN, name: str = "src/pkg/main.py", la
     return OpenFile(opened.root / name, name, language, text)
 
 
-def around(
-    opened: Opened, current: OpenFile, line: int = 18, others: list[OpenFile] | None = None, room: int = 8_000
-) -> list[ContextPiece]:
-    return gather(opened.workspace, current, line, others or [], EditHistory(), room)
-
-
 def test_imports_then_names_near_the_cursor(opened: Opened) -> None:
-    assert [(part.kind, part.name, part.text) for part in around(opened, document(opened))] == [
+    parts = gather(opened.workspace, document(opened), 18, [], EditHistory(), 8_000)
+    assert [(part.kind, part.name, part.text) for part in parts] == [
         ("import", "src/pkg/shapes.py", "class Circle:\n    '''Round.'''\n    def area(self): pass\nSIZE = 3"),
         ("definition", "src/pkg/tools/util.py", "def compute_area(shape, unit):\n    '''Area in a unit.'''"),
         ("definition", "src/pkg/near.py", "def neighbour():"),

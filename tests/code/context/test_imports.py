@@ -3,10 +3,6 @@ import pytest
 from localdflash.code.context.imports import parse_imports
 
 
-def first(language: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
-    return [(one.paths[0], one.names) for one in parse_imports(language, text)]
-
-
 @pytest.mark.parametrize(
     ("language", "text", "expected"),
     [
@@ -26,4 +22,4 @@ def first(language: str, text: str) -> list[tuple[str, tuple[str, ...]]]:
     ],
 )
 def test_imports(language: str, text: str, expected: list[tuple[str, tuple[str, ...]]]) -> None:
-    assert first(language, text) == expected
+    assert [(one.paths[0], one.names) for one in parse_imports(language, text)] == expected

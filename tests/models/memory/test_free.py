@@ -12,12 +12,6 @@ def nothing_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free, "mapped", lambda: 0)
 
 
-def container(folder: Path, limit: str, current: int) -> None:
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text(f"{current}\n")
-    (folder / "memory.stat").write_text("anon 5\nactive_file 20\ninactive_file 300\n")
-
-
 @pytest.mark.parametrize(
     ("limit", "current", "available"),
     [("2000", 1500, 820), ("max", 1500, 5000), ("9000", 100, 5000), ("100", 1500, 0)],
@@ -27,7 +21,9 @@ def test_a_containers_limit_counts_and_files_do_not(
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
     monkeypatch.setattr(free, "CGROUP", tmp_path)
-    container(tmp_path, limit, current)
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.current").write_text(f"{current}\n")
+    (tmp_path / "memory.stat").write_text("anon 5\nactive_file 20\ninactive_file 300\n")
     assert free.system_budget().free == available
 
 

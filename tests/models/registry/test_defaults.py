@@ -12,12 +12,7 @@ from localdflash.models.registry.registry import load_registry
 @pytest.fixture
 def here(home: Path) -> None:
     """Put a file in the place of the chat pair's target."""
-    put(CHAT)
-
-
-def put(pair: str) -> None:
-    """Put a file in the place of a target."""
-    path = load_registry().pair(pair).target.path
+    path = load_registry().pair(CHAT).target.path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"GGUF")
 

