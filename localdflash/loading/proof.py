@@ -171,9 +171,13 @@ def is_tried_on(options: Options) -> bool:
 
 
 def check_first(files: LocalPair, options: Options) -> None:
-    """Check the engine with a pair that `auto` would load on it, unless there is a verdict."""
+    """Check the engine with a pair that `auto` would load on it, unless there is a verdict.
+
+    UsageError if LOCALDFLASH_CUDA_OPS is not understood.
+    """
     if options.backend != "auto" or not is_tried_on(options):
         return
+    Choices.parse(os.environ.get(VARIABLE, ""))
     with suppress(LocaldflashError):  # `require_trusted` raises it later
         subject = Subject.of(files, options)
         verdict = recall(subject.place)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localdflash.backends.cuda import identity
-from localdflash.base.errors import DeviceError
+from localdflash.base.errors import DeviceError, UsageError
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
@@ -158,6 +158,16 @@ else:
     found = recall(subject.place)
     assert found
     assert (found.state, found.choices) == ("sound", f"attention:{form}")
+
+
+def test_a_variable_that_is_not_understood_is_named(
+    load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALDFLASH_CUDA_OPS", "attention:fast")
+    started = say({"kind": "sound"})
+    with pytest.raises(UsageError, match="LOCALDFLASH_CUDA_OPS: 'attention:fast' is not known"):
+        load(options)
+    assert not started
 
 
 @pytest.mark.parametrize("then", [f"os.kill(os.getpid(), {int(signal.SIGTERM)}); input()", "print('{')"])
