@@ -17,7 +17,7 @@ from pathlib import Path
 from localdflash.lab import result_file
 
 CORE = {  # source file -> the tests that should notice
-    "localdflash/engine/accept.py": ["tests/engine/test_accept.py", "tests/engine/test_lossless.py"],
+    "localdflash/engine/accept.py": ["tests/engine/test_sampling.py", "tests/engine/test_lossless.py"],
     "localdflash/engine/controller.py": [
         "tests/engine/test_controller.py",
         "tests/engine/test_controller_simulated.py",

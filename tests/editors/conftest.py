@@ -67,3 +67,11 @@ def add(scene: Begin) -> Iterator[EditorScene]:
         begun.editor.keys("i")
         begun.editor.until_ghost("def add(first, second):\n" + nvim_scene.BODY)
         yield begun
+
+
+def type_def(scene: EditorScene) -> None:
+    """Type `def` into a new file and wait until the rest of the function is suggested."""
+    scene.open("add.py")
+    scene.editor.keys("i")
+    scene.editor.type("def")
+    scene.editor.until_ghost(" add(first, second):\n" + nvim_scene.BODY)

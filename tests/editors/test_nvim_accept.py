@@ -3,7 +3,7 @@
 import pytest
 
 from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SETUP, EditorScene
-from tests.editors.conftest import Begin
+from tests.editors.conftest import Begin, type_def
 
 pytestmark = pytest.mark.editors
 WHOLE = "def add(first, second):\n" + BODY
@@ -67,14 +67,11 @@ def test_a_dismissed_one_stays_away_until_the_next_key(typed: EditorScene) -> No
     ],
 )
 def test_tab_does_what_it_was_mapped_to_before(scene: Begin, mapping: str) -> None:
-    late = "autocmd" in mapping or "{expr" in mapping  # mapped after setup()
+    late = "autocmd" in mapping  # mapped after setup()
     with scene(ADD, setup=SETUP if late else f"{mapping}\n{SETUP}") as begun:
         if late:
             begun.editor.lua(mapping)
-        begun.open("add.py")
-        begun.editor.keys("i")
-        begun.editor.type("def")
-        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        type_def(begun)
         begun.editor.keys("<C-]>")
         begun.editor.keys("<Tab>")
         begun.editor.until(lambda: begun.editor.text() == "defMAPPED")

@@ -10,7 +10,7 @@ import pytest
 
 from localdflash.lab.scripts.editors import nvim_scene
 from localdflash.lab.scripts.editors.nvim_scene import ADD, BODY, SERVER, SETUP, EditorScene
-from tests.editors.conftest import Begin, installed
+from tests.editors.conftest import Begin, installed, type_def
 
 pytestmark = pytest.mark.editors
 BUILT_IN = """
@@ -139,10 +139,7 @@ def test_a_wrong_setting_is_named(scene: Begin) -> None:
 
 def test_neovim_0_10_the_oldest_supported(tmp_path: Path) -> None:
     with nvim_scene.scene(installed("neovim", "trixie"), tmp_path, ADD) as begun:
-        begun.open("add.py")
-        begun.editor.keys("i")
-        begun.editor.type("def")
-        begun.editor.until_ghost(WHOLE[3:])
+        type_def(begun)
         begun.editor.type(" a")
         assert begun.editor.ghost() == WHOLE[5:]
         begun.editor.keys("<C-Right>")
@@ -181,20 +178,14 @@ def test_off_and_on_again(add: EditorScene) -> None:
 def test_the_plugin_and_vim_lsp_enable_start_one_server(scene: Begin) -> None:
     enabled = "vim.lsp.config('localdflash', { cmd = {settings}.cmd }); vim.lsp.enable('localdflash')"
     with scene(ADD, setup=f"{SETUP}\n{enabled}") as begun:
-        begun.open("add.py")
-        begun.editor.keys("i")
-        begun.editor.type("def")
-        begun.editor.until_ghost(WHOLE[3:])
+        type_def(begun)
         assert len(begun.events("initialize")) == 1
         assert len(servers(begun)) == 1
 
 
 def test_neovims_inline_completion_needs_no_plugin(nvim: Path, tmp_path: Path) -> None:
     with nvim_scene.scene(nvim, tmp_path, ADD, setup=BUILT_IN) as begun:
-        begun.open("add.py")
-        begun.editor.keys("i")
-        begun.editor.type("def")
-        begun.editor.until_ghost(" add(first, second):\n" + BODY)
+        type_def(begun)
         begun.editor.keys("<Tab>")
         begun.editor.until(lambda: begun.editor.text() == "def add(first, second):\n" + BODY)
         begun.until_event("accept")

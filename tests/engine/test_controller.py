@@ -65,24 +65,7 @@ def test_the_chosen_prefix_is_the_best_of_all(confidence: list[float], drafting:
     assert rate == pytest.approx(expected[nodes - 1] / verify[nodes - 1])
 
 
-def test_a_drafter_that_cannot_pay_is_not_even_probed() -> None:
-    controller = Controller(COSTS, {"model": 8.0})
-    for _ in range(1000):
-        controller.record_verify(1, 1.0)
-    assert not controller.should_probe("model", 15, rate=1.0)  # at best 8.1 tokens in 5.8 + 8 ms are to be hoped for
-    assert controller.should_probe("model", 15, rate=0.5)
-
-
 MEASURED = {1: 1.0, 2: 1.2, 8: 3.0, 16: 5.0}
-
-
-def test_a_machine_that_slows_down_slows_widths_that_are_not_run_too() -> None:
-    costs = VerifyCosts(MEASURED)
-    for _ in range(20):
-        for rows in (1, 8):
-            costs.record(rows, MEASURED[rows] * 2)
-    assert costs.predict_ms(2) == pytest.approx(2.4, rel=0.25)
-    assert costs.predict_ms(1) / costs.predict_ms(8) == pytest.approx(1 / 3, rel=0.05)
 
 
 GROWTH = {1: 0.001, 2: 0.0015, 8: 0.0045, 16: 0.0085}  # ms for a token of context

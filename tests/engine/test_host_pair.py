@@ -55,41 +55,20 @@ def test_only_what_is_not_cached_is_computed(pair: HostPair) -> None:
     assert pair.drafters[0].save() == pair.target.save()
 
 
-class TestTogether:
-    """Lookup draft next to a model's draft."""
-
-    COSTS = ({1: 1.0, 2: 1.0, 4: 1.1, 8: 1.2}, {"model": 0.1})
-
-    def made(self, fake_target: Make, fake_drafter: Make, copy: Any, model: Any) -> tuple[HostPair, Any]:
-        copied = fake_drafter("text", lambda _, limit: (copy[0][:limit], copy[1][:limit]), is_model=False)
-        modelled = fake_drafter("model", lambda _, limit: (model[0][:limit], model[1][:limit]))
-        pair = HostPair(fake_target(TABLE), [copied, modelled], Controller(*self.COSTS))
-        assert pair.controller
-        for name, right in (("text", 0), ("model", 1), (AGREED, 4)):
-            for _ in range(60):
-                pair.controller.calibration[name].record_outcome([0.5] * 4, right)
-        pair.prefill(PROMPT)
-        return pair, modelled
-
-    @pytest.mark.parametrize(("first", "drafter", "drafted"), [(1, "text", 4), (2, "model", 1)])
-    def test_a_copy_that_begins_as_the_models_draft_is_believed(
-        self, first: int, drafter: str, drafted: int, fake_target: Make, fake_drafter: Make, greedy: Sampler
-    ) -> None:
-        copy, model = ([1, 5, 5, 5], [0.5] * 4), ([first], [0.5])
-        pair, _ = self.made(fake_target, fake_drafter, copy, model)
-        step = pair.step(greedy, 9)
-        assert (step.drafter, step.drafted) == (drafter, drafted)
-
-    @pytest.mark.parametrize(("trust", "asks"), [(0.9, 0), (0.3, 1)])
-    def test_a_guess_does_not_keep_the_model_from_being_asked(
-        self, trust: float, asks: int, fake_target: Make, fake_drafter: Make, greedy: Sampler
-    ) -> None:
-        pair, model = self.made(fake_target, fake_drafter, ([3] * 4, [trust] * 4), ([1], [0.5]))
-        assert pair.controller
+@pytest.mark.parametrize(("first", "drafter", "drafted"), [(1, "text", 4), (2, "model", 1)])
+def test_a_lookup_draft_that_begins_as_the_models_draft_is_believed(
+    first: int, drafter: str, drafted: int, fake_target: Make, fake_drafter: Make, greedy: Sampler
+) -> None:
+    lookup = fake_drafter("text", lambda *_: ([1, 5, 5, 5], [0.5] * 4), is_model=False)
+    model = fake_drafter("model", lambda *_: ([first], [0.5]))
+    controller = Controller({1: 1.0, 2: 1.0, 4: 1.1, 8: 1.2}, {"model": 0.1})
+    pair = HostPair(fake_target(TABLE), [lookup, model], controller)
+    for name, right in (("text", 0), ("model", 1), (AGREED, 4)):
         for _ in range(60):
-            pair.controller.calibration["text"].record_outcome([trust] * 4, 4)  # both are known to be right
-        pair.step(greedy, 9)
-        assert model.asked == asks
+            controller.calibration[name].record_outcome([0.5] * 4, right)
+    pair.prefill(PROMPT)
+    step = pair.step(greedy, 9)
+    assert (step.drafter, step.drafted) == (drafter, drafted)
 
 
 def test_without_a_controller_nothing_is_drafted(fake_target: Make, fake_drafter: Make, greedy: Sampler) -> None:

@@ -50,14 +50,11 @@ def inventor(kind: str, table: Table, seed: int) -> Callable[[list[int], int], A
     """Return a function (sequence, limit) -> tokens and confidence of a draft of this kind."""
     rng = np.random.default_rng(seed)
 
-    def answer(ids: list[int], limit: int) -> list[int]:
-        return greedy_answer(table, ids, limit)
-
     def invent(ids: list[int], limit: int) -> Any:
         if kind == "empty" or (kind == "sometimes" and rng.random() < 0.5):
             return (), ()
         count = 70 if kind == "long" else limit
-        tokens = answer(ids, count) if kind != "random" else rng.integers(0, len(table), count).tolist()
+        tokens = greedy_answer(table, ids, count) if kind != "random" else rng.integers(0, len(table), count).tolist()
         if kind == "wrong":
             tokens = [(token + 1) % len(table) for token in tokens]
         return tokens, rng.random(count).tolist()

@@ -1,6 +1,6 @@
 """Prefix cache: loading, eviction, and answers that a hit does not change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Cancelled, SavedSequence, StateLost, never_cancelled
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.text.fim_formats import build
 
 Make = Callable[..., Any]
 
@@ -84,20 +87,6 @@ def test_a_saved_sequence_is_loaded_if_it_saves_32_tokens(pair: Recorder, shared
     for ids in DOCUMENTS[:2]:
         ask(prefixes, pair, ids)
     assert ask(prefixes, pair, [*DOCUMENTS[0][:shared], 7]) == computed
-
-
-def test_the_disk_is_asked_for_more_than_memory_holds(pair: Recorder) -> None:
-    least: list[int] = []
-
-    class Disk:
-        def find_longest(self, ids: Sequence[int], at_least: int) -> None:
-            least.append(at_least)
-
-    disk: Any = Disk()
-    prefixes = PrefixCache(1_000_000, disk)
-    for ids in (DOCUMENTS[0], DOCUMENTS[1], [*DOCUMENTS[0][:50], 7]):
-        ask(prefixes, pair, ids)
-    assert least == [32, 32, 51]
 
 
 def test_a_recurrent_state_is_of_use_only_whole(pair: Recorder) -> None:
@@ -211,3 +200,45 @@ def test_there_are_never_more_than_64(pair: Recorder) -> None:
         ask(prefixes, pair, ids)
     assert len(prefixes._states) == 64
     assert [ask(prefixes, pair, ids) for ids in (documents[-2], documents[0])] == [0, 39]  # the oldest is gone
+
+
+PREFIX = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        sel"
+SUFFIX = "\n\n    def pop(self):\n        return self.items.pop()\n"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[LoadedPair]:
+    with LoadedPair(Options(threads=1, backend="llama.cpp")) as pair:
+        yield pair
+
+
+def run(loaded: LoadedPair, ids: list[int], prefixes: PrefixCache | None = None) -> tuple[list[int], int]:
+    request = Request(ids, 24, ends=loaded.tokenizer.ends)
+    tokens = [token for step in generate(loaded.pair, request, prefixes) for token in step.tokens]
+    return tokens, request.computed_tokens
+
+
+def drafts(loaded: LoadedPair, ids: list[int]) -> dict[str, list[int]]:
+    assert isinstance(loaded.pair, HostPair)
+    loaded.pair.prefill(ids)
+    return {d.name: list(d.propose(ids[-1], 7).tokens) for d in loaded.pair.drafters}
+
+
+def test_a_hit_computes_only_new_tokens_and_changes_neither_text_nor_drafts(loaded: LoadedPair) -> None:
+    prefixes, fim = PrefixCache(64_000_000), (loaded.fim_format(), loaded.tokenizer)
+    other = build(*fim, "import os\n\n" * 30 + "def main():\n    ", "\n")
+    warm = {}
+    for typed, most in (("", 999), ("f", 4), ("f.", 4), ("f.items", 4), ("f.items", 0), ("f.it", 4)):
+        if typed == "f.items" and not most:
+            run(loaded, other, prefixes)  # another document evicts nothing
+        ids = build(*fim, PREFIX + typed, SUFFIX)
+        text, computed = run(loaded, ids, prefixes)
+        assert computed <= most, typed
+        warm[typed] = text, drafts(loaded, ids)
+    for typed, (text, drafted) in warm.items():
+        ids = build(*fim, PREFIX + typed, SUFFIX)
+        loaded.pair.forget()
+        assert run(loaded, ids) == (text, len(ids) - 1)
+        loaded.pair.forget()
+        assert drafts(loaded, ids) == drafted
+        assert drafted.keys() == {"lookup", "dflash"}

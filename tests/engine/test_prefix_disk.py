@@ -4,10 +4,8 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +17,11 @@ from localdflash.engine.pair import SavedSequence, StateLost
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 
-Make = Callable[..., Any]
 BIG = 1 << 20
 
 
-def state(first: int, length: int = 50, fill: bytes = b"x") -> SavedSequence:
-    return SavedSequence(tuple(range(first, first + length)), fill * 40 * length, (b"", b"y" * length))
+def state(first: int, length: int = 50) -> SavedSequence:
+    return SavedSequence(tuple(range(first, first + length)), b"x" * 40 * length, (b"", b"y" * length))
 
 
 def files(root: Path) -> list[Path]:

@@ -144,8 +144,8 @@ def chat(tokens: int = 30, **options: Any) -> Request:
     return Request([1, 2, 3] * 12, tokens, **options)
 
 
-def completion(first: int = 4, tokens: int = 6) -> Request:
-    return Request([first, 5, 6, 7] * 10, tokens)
+def completion(first: int = 4) -> Request:
+    return Request([first, 5, 6, 7] * 10, 6)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

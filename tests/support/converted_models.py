@@ -131,8 +131,6 @@ def case_of(name: str, kind: str = "F32") -> Case:
             if parameter.ndim > 1 and not key.endswith("mlp.gate.weight"):
                 parameter.copy_(rounded_tensor(parameter, kind))
     case = Case(model, name.split(maxsplit=1)[0], dict(converted(model)), numbers_of(model.config))
-    if name == "qwen3moe":
-        case.numbers |= {"expert_count": EXPERTS, "expert_used_count": CHOSEN, "expert_feed_forward_length": INNER}
     if name == "llama 3.1":
         plain = llama(PLAIN_ROPE, tied=True).model.rotary_emb.inv_freq
         case.tensors["rope_freqs.weight"] = (plain / model.model.rotary_emb.inv_freq).numpy()

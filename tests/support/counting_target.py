@@ -33,10 +33,10 @@ class CountingTarget:
     checkpoint: every `apart` tokens of a prompt, and where prompts end. Wrong calls fail.
     """
 
-    is_recurrent, vocab_size = True, VOCABULARY
+    is_recurrent, vocab_size, context, max_width = True, VOCABULARY, 200, 9
 
-    def __init__(self, apart: int, context: int = 200, max_width: int = 9) -> None:
-        self.context, self.max_width, self._apart = context, max_width, apart
+    def __init__(self, apart: int) -> None:
+        self._apart = apart
         self.state: list[int] = []  # what it was made of
         self._fresh: list[int] = []  # rows that wait for `keep`, all of which the state has already
         self._undoes = 0

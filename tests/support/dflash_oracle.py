@@ -3,7 +3,7 @@
 Weights are named as in z-lab's state dicts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,16 +56,6 @@ class Oracle:
             tokens.append(int(self.tokens[row]))
             confidence.append(sure)
         return tokens[1:], confidence
-
-    def chances(self, taps: Array, anchor: int, drawn: Sequence[int]) -> list[dict[int, float]]:
-        """Token -> probability of every slot, each behind the token drawn before it."""
-        found = []
-        for before, state, logits in zip((anchor, *drawn), *self.slots(taps, anchor), strict=False):
-            rows = self.candidates(logits)
-            scores = self.scores(before, state, logits)[rows]
-            weights = np.exp(scores - scores.max())
-            found.append(dict(zip(self.tokens[rows].tolist(), (weights / weights.sum()).tolist(), strict=True)))
-        return found
 
     def slots(self, taps: Array, anchor: int) -> tuple[Array, Array]:
         """Hidden states and logits of the slots that propose."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.models.shapes.decoder_config import DecoderConfig
+from tests.support.dflash_oracle import Array, norm
 from tests.support.gguf_writing import add_metadata, finish, shape_numbers
 
-Array = NDArray[np.float64]
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, EPS, THETA = 64, 96, 4, 2, 32, 1e-5, 1e4
 
 
@@ -62,7 +62,7 @@ class Eagle3:
         found = []
         for _ in range(count):
             state = self._layer(w, tokens, np.array(states))
-            logits = head @ _norm(state, w["output_norm.weight"])
+            logits = head @ norm(state, w["output_norm.weight"], EPS)
             spread = np.full(len(self.embedding), -np.inf)
             spread[list(self.short) or slice(None)] = logits
             found.append(spread)
@@ -73,8 +73,8 @@ class Eagle3:
     def _layer(self, w: dict[str, Array], tokens: Sequence[int], states: Array) -> Array:
         """The output [H] of the last pair."""
         embedding = w.get("token_embd.weight", self.embedding.astype(np.float64))
-        normed = _norm(states, w["blk.0.attn_norm_2.weight"])
-        x = np.concatenate((_norm(embedding[list(tokens)], w["blk.0.attn_norm.weight"]), normed), 1)
+        normed = norm(states, w["blk.0.attn_norm_2.weight"], EPS)
+        x = np.concatenate((norm(embedding[list(tokens)], w["blk.0.attn_norm.weight"], EPS), normed), 1)
         q, k = (_turned(x @ w[f"blk.0.attn_{name}.weight"].T) for name in "qk")
         v = (x @ w["blk.0.attn_v.weight"].T).reshape(len(x), KV_HEADS, HEAD_DIM)
         out = np.zeros((HEADS, HEAD_DIM))
@@ -85,16 +85,11 @@ class Eagle3:
             out[h] = weights @ v[:, group] / weights.sum()
         y = out.reshape(-1) @ w["blk.0.attn_output.weight"].T
         y = y + (normed[-1] if self.norm_before_residual else states[-1])
-        u = _norm(y, w["blk.0.ffn_norm.weight"])
+        u = norm(y, w["blk.0.ffn_norm.weight"], EPS)
         gate = w["blk.0.ffn_gate.weight"] @ u
         inner = gate / (1 + np.exp(-gate)) * (w["blk.0.ffn_up.weight"] @ u)
         found: Array = y + w["blk.0.ffn_down.weight"] @ inner
         return found
-
-
-def _norm(x: Array, weight: Array) -> Array:
-    normed: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * weight
-    return normed
 
 
 def _turned(x: Array) -> Array:
@@ -115,27 +110,26 @@ def random_eagle3(
     own: bool = False,
     short: tuple[int, ...] = (),
     norm_before_residual: bool = False,
-    seed: int = 0,
 ) -> Eagle3:
     """A drafter for a target of these tables [V, H]; `own`: with tables of its own."""
-    rng, vocabulary, hidden = np.random.default_rng(seed), *embedding.shape
+    rng, vocabulary, hidden = np.random.default_rng(0), *embedding.shape
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:
         return (0.2 * rng.normal(size=(rows, columns))).astype(np.float32)
 
-    def norm(size: int) -> NDArray[np.float32]:
+    def near_one(size: int) -> NDArray[np.float32]:
         return (1 + 0.3 * rng.normal(size=size)).astype(np.float32)
 
     weights = {
         "fc.weight": matrix(HIDDEN, 3 * hidden),
-        "output_norm.weight": norm(HIDDEN),
-        "blk.0.attn_norm.weight": norm(HIDDEN),
-        "blk.0.attn_norm_2.weight": norm(HIDDEN),
+        "output_norm.weight": near_one(HIDDEN),
+        "blk.0.attn_norm.weight": near_one(HIDDEN),
+        "blk.0.attn_norm_2.weight": near_one(HIDDEN),
         "blk.0.attn_q.weight": matrix(HEADS * HEAD_DIM, 2 * HIDDEN),
         "blk.0.attn_k.weight": matrix(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
         "blk.0.attn_v.weight": matrix(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
         "blk.0.attn_output.weight": matrix(HIDDEN, HEADS * HEAD_DIM),
-        "blk.0.ffn_norm.weight": norm(HIDDEN),
+        "blk.0.ffn_norm.weight": near_one(HIDDEN),
         "blk.0.ffn_gate.weight": matrix(INNER, HIDDEN),
         "blk.0.ffn_up.weight": matrix(INNER, HIDDEN),
         "blk.0.ffn_down.weight": matrix(HIDDEN, INNER),

@@ -45,7 +45,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, target: Path) -> int:
 
 def shape_numbers(c: Any, context: int, theta: float = 1e4) -> dict[str, Any]:
     """Return the metadata that every architecture has, from Hugging Face's or our own configuration."""
-    return {
+    numbers = {
         "context_length": context,
         "embedding_length": c.hidden_size,
         "block_count": c.num_hidden_layers,
@@ -57,6 +57,13 @@ def shape_numbers(c: Any, context: int, theta: float = 1e4) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": c.rms_norm_eps,
         "rope.freq_base": float(theta),
     }
+    if getattr(c, "num_experts", 0) and hasattr(c, "moe_intermediate_size"):  # gpt-oss has the first alone
+        numbers |= {
+            "expert_count": c.num_experts,
+            "expert_used_count": c.num_experts_per_tok,
+            "expert_feed_forward_length": c.moe_intermediate_size,
+        }
+    return numbers
 
 
 def finish(writer: gguf.GGUFWriter) -> None:

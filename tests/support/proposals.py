@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import Draft
 from localdflash.engine.pair import Drafter
-from localdflash.models.weights.gguf import read_header
 from tests.support.dflash_oracle import Array, Oracle
-from tests.support.random_drafters import config_of, random_weights, write_gguf
+from tests.support.random_drafters import config_of, random_weights, vocabulary_of, write_gguf
 
 BLOCKS = 24  # drafts that are compared
 
@@ -51,8 +50,7 @@ class Case:
 
     def __init__(self, variant: str, target: Path) -> None:
         self.target = target
-        vocabulary = len(read_header(target).require("tokenizer.ggml.tokens", list))
-        self.config = config_of(variant, vocabulary)
+        self.config = config_of(variant, vocabulary_of(target))
         self.weights = random_weights(self.config)
 
     def write(self, path: Path, quantization: str = "Q8_0") -> Path:

@@ -44,12 +44,6 @@ NUMBERS: dict[str, Any] = {
     "ssm.inner_size": V_HEADS * V_DIM,
     "full_attention_interval": 4,
 }
-MIXTURE_NUMBERS = {
-    "expert_count": EXPERTS,
-    "expert_used_count": CHOSEN,
-    "expert_feed_forward_length": EXPERT,
-    "expert_shared_feed_forward_length": SHARED,
-}
 MIXTURE = {
     "num_experts": EXPERTS,
     "num_experts_per_tok": CHOSEN,
@@ -68,7 +62,7 @@ def case_of(
     recurrent = [layer not in attention for layer in range(layers)]
     shape = SHAPE | {"layer_types": ["linear_attention" if net else "full_attention" for net in recurrent]}
     shape["num_hidden_layers"] = layers
-    more = NUMBERS | MIXTURE_NUMBERS
+    more = NUMBERS | {"expert_shared_feed_forward_length": SHARED}
     match architecture:
         case "qwen35":
             model: Any = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shape, intermediate_size=INNER))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
+from localdflash.models.weights.gguf import read_header
 from tests.support.gguf_writing import add_metadata, add_tensor, add_vocabulary, finish, rounded, shape_numbers
 
 Weights = dict[str, NDArray[np.float32]]
@@ -44,6 +45,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "DFlash 2": {"causal": False, "window": 9, "sliding": (True, True)} | CONVOLVED,
     "DFlash 2, scaled and capped logits": {"logit_scale": 0.4, "softcap": 3.0} | CONVOLVED,
 }
+
+
+def vocabulary_of(target: Path) -> int:
+    return len(read_header(target).require("tokenizer.ggml.tokens", list))
 
 
 def config_of(variant: str, vocabulary: int, **changes: Any) -> DFlashConfig:
@@ -89,9 +94,9 @@ def shapes_of(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def random_weights(config: DFlashConfig, seed: int = 0) -> Weights:
+def random_weights(config: DFlashConfig) -> Weights:
     """Matrices in steps that Q8_0 holds exactly, so that every format has the same numbers."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     weights: Weights = {}
     for name, shape in shapes_of(config).items():
         noise = random.standard_normal(shape).astype(np.float32)

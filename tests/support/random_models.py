@@ -1,13 +1,14 @@
 """Qwen3-shaped models of random weights, tens to hundreds of megabytes, written in a second."""
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
 import numpy as np
 
 from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.weights.gguf import read_header
 from tests.support.gguf_writing import add_metadata, add_vocabulary, finish, shape_numbers
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
@@ -34,7 +35,12 @@ class Shape:
 def write(path: Path, shape: Shape) -> Path:
     """Write the model; its vocabulary is the embedded pair's."""
     writer = gguf.GGUFWriter(path, "qwen3moe" if shape.experts else "qwen3")
-    vocabulary = _write_metadata(writer, shape)
+    heads = (shape.heads, shape.kv_heads, shape.head_dim)
+    config = DecoderConfig(0, shape.hidden, shape.layers, *heads, shape.mlp, num_experts=shape.experts)
+    config = replace(config, num_experts_per_tok=shape.used, moe_intermediate_size=shape.mlp)
+    for name, value in shape_numbers(config, shape.context, 1e6).items():
+        add_metadata(writer, f"{writer.arch}.{name}", value)
+    vocabulary = add_vocabulary(writer, EMBEDDED)
     random = np.random.default_rng(0)
     h, q, kv = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     _matrix(writer, random, shape, "token_embd", vocabulary, h)
@@ -57,6 +63,14 @@ def write(path: Path, shape: Shape) -> Path:
     return path
 
 
+def write_header_alone(source: Path, path: Path) -> Path:
+    """Write a file of the same size with the header of another and no weights."""
+    with source.open("rb") as stream, path.open("wb") as copy:
+        copy.write(stream.read(read_header(source).data_offset))
+        copy.truncate(source.stat().st_size)
+    return path
+
+
 def quantize(source: Path, target: Path, kind: str) -> Path:
     """The file in another type, by llama.cpp."""
     import llama_cpp.llama_cpp as api
@@ -69,20 +83,6 @@ def quantize(source: Path, target: Path, kind: str) -> Path:
     if api.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)):
         raise RuntimeError(f"{source} cannot be quantized to {kind}")
     return target
-
-
-def _write_metadata(writer: gguf.GGUFWriter, shape: Shape) -> int:
-    heads = (shape.heads, shape.kv_heads, shape.head_dim)
-    numbers = shape_numbers(DecoderConfig(0, shape.hidden, shape.layers, *heads, shape.mlp), shape.context, 1e6)
-    if shape.experts:
-        numbers |= {
-            "expert_count": shape.experts,
-            "expert_used_count": shape.used,
-            "expert_feed_forward_length": shape.mlp,
-        }
-    for name, value in numbers.items():
-        add_metadata(writer, f"{writer.arch}.{name}", value)
-    return add_vocabulary(writer, EMBEDDED)
 
 
 def _matrix(writer: gguf.GGUFWriter, random: np.random.Generator, shape: Shape, name: str, *size: int) -> None:

@@ -3,7 +3,6 @@ index, as Hugging Face's libraries do it.
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -19,9 +18,8 @@ def split_file(
     stem: str,
     parts: int,
     empty_first: bool = False,
-    more: Mapping[str, float] | None = None,
 ) -> Path:
-    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; the path of the first. `more`: metadata."""
+    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; the path of the first."""
     reader = gguf.GGUFReader(source)
     tensors = list(reader.tensors)
     shares = [[], *_shares(tensors, parts - 1)] if empty_first else _shares(tensors, parts)
@@ -31,8 +29,6 @@ def split_file(
         writer = gguf.GGUFWriter(path, architecture)
         if index == 0:
             _copy_metadata(reader, writer)
-            for key, value in (more or {}).items():
-                writer.add_float32(key, value) if isinstance(value, float) else writer.add_int32(key, value)
         writer.add_uint16("split.no", index)
         writer.add_uint16("split.count", parts)
         writer.add_int32("split.tensors.count", len(tensors))

@@ -1,5 +1,8 @@
 """Small targets of random weights of every architecture that pairs are made of, with Hugging Face's model of each."""
 
+from dataclasses import replace
+
+from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, DecodeMode, Flags
 from tests.support import converted_models, gemma4_models, gpt_oss_models, qwen35_models
 from tests.support.converted_models import Case
 
@@ -18,3 +21,9 @@ def case_of(architecture: str, kind: str = "F32") -> Case:
         case "gemma4":
             return gemma4_models.case_of(kind)
     return converted_models.case_of(architecture, kind)
+
+
+# Modes of llama.cpp for comparisons with other engines: nothing is rounded between two batches.
+WIDE = DecodeMode(Flags(repack=False, flash=False, keys="f32", values="f32"), tuple(range(2, MAX_WIDTH + 1)))
+# The same without filler rows, for models whose states cannot be taken back.
+NO_FILLERS = replace(WIDE, widths=tuple(range(1, MAX_WIDTH + 1)))

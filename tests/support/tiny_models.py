@@ -31,7 +31,7 @@ def write_target(path: Path, shape: DecoderConfig, quantization: str = "Q8_0") -
     torch.manual_seed(0)
     model, arch = Decoder(shape), "qwen3moe" if shape.num_experts else "qwen3"
     writer = gguf.GGUFWriter(path, arch)
-    for name, value in _numbers(shape).items():
+    for name, value in shape_numbers(shape, shape.context_length).items():
         add_metadata(writer, f"{arch}.{name}", value)
     for name, parameter in model.state_dict().items():
         noise = torch.randn(parameter.shape)
@@ -40,17 +40,6 @@ def write_target(path: Path, shape: DecoderConfig, quantization: str = "Q8_0") -
         add_tensor(writer, _gguf_name(name), values, "F32" if exact else quantization)
     finish(writer)
     return path
-
-
-def _numbers(shape: DecoderConfig) -> dict[str, Any]:
-    numbers = shape_numbers(shape, shape.context_length)
-    if shape.num_experts:
-        numbers |= {
-            "expert_count": shape.num_experts,
-            "expert_used_count": shape.num_experts_per_tok,
-            "expert_feed_forward_length": shape.moe_intermediate_size,
-        }
-    return numbers
 
 
 def _gguf_name(name: str) -> str:

@@ -15,13 +15,11 @@ BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch", "cuda")
 PARTS = ("cuda",)  # what stands for a backend without its device: references in place of kernels
 
 # The test that ran a whole model of an architecture with random weights.
-_CONVERTED = "tests/backends/reference/test_gguf_decoder.py::"
-_REFERENCE = f"{_CONVERTED}test_logits_and_hidden_states_are_those_of_hugging_face"
-_LLAMA_CPP = f"{_CONVERTED}test_llama_cpp_reads_the_same_model_from_the_file"
+_REFERENCE = "tests/backends/reference/test_gguf_decoder.py::test_logits_and_hidden_states_are_those_of_hugging_face"
 _CPU = "tests/backends/cpu/test_hugging_face.py::test_dense_models_and_mixtures"
 _CUDA = "tests/backends/cuda/test_pair.py::test_logits_are_those_of_hugging_face"
 _HYBRID = "tests/backends/cpu/test_hugging_face.py::test_qwen35"
-_TINY_LLAMA_CPP = "tests/backends/llamacpp/test_architectures.py::test_logits_and_taps_are_those_of_hugging_face"
+_LLAMA_CPP = "tests/backends/llamacpp/test_architectures.py::test_logits_and_taps_are_those_of_hugging_face"
 TARGETS: dict[str, dict[Runner, str]] = {
     "qwen3": {
         "cpu": "tests/backends/cpu/test_target.py::test_rounded_activations_are_near_float32",
@@ -31,11 +29,11 @@ TARGETS: dict[str, dict[Runner, str]] = {
     },
     "qwen3moe": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
     "llama": {"cpu": _CPU, "llama.cpp": _LLAMA_CPP, "torch": _REFERENCE, "cuda": _CUDA},
-    "qwen35": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
-    "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _TINY_LLAMA_CPP},
-    "gpt-oss": {"cpu": "tests/backends/cpu/test_hugging_face.py::test_gpt_oss", "llama.cpp": _TINY_LLAMA_CPP},
-    "gemma4": {"llama.cpp": _TINY_LLAMA_CPP},
-    "qwen3next": {"llama.cpp": _TINY_LLAMA_CPP},
+    "qwen35": {"cpu": _HYBRID, "llama.cpp": _LLAMA_CPP},
+    "qwen35moe": {"cpu": _HYBRID, "llama.cpp": _LLAMA_CPP},
+    "gpt-oss": {"cpu": "tests/backends/cpu/test_hugging_face.py::test_gpt_oss", "llama.cpp": _LLAMA_CPP},
+    "gemma4": {"llama.cpp": _LLAMA_CPP},
+    "qwen3next": {"llama.cpp": _LLAMA_CPP},
 }
 # The test that ran a pair with its own weights.
 _SMOLLM2 = "tests/loading/test_smollm2.py::test_drafts_do_not_change_the_text"
@@ -47,11 +45,12 @@ OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
     "smollm2-135m-code": {"cpu": _SMOLLM2, "llama.cpp": _SMOLLM2, "torch": _SMOLLM2, "cuda": _PARTS_OF_SMOLLM2},
 }
 # The test that ran drafters of a kind with random weights; of some architectures, over a target of theirs.
+_SAME = "tests/models/memory/test_same_proposals.py::test_the_same_tokens"
 _FAMILIES = "tests/loading/test_families.py::test_a_pair_writes_the_same_with_its_drafter"
 DRAFTERS: dict[str, dict[Runner, str]] = {
     "dflash": {
-        "cpu": "tests/backends/cpu/test_drafter_kinds.py::test_proposes_what_torch_does",
-        "llama.cpp": "tests/backends/llamacpp/test_drafter.py::test_proposes_what_torch_does",
+        "cpu": _SAME,
+        "llama.cpp": _SAME,
         "torch": "tests/backends/reference/test_dflash_kinds.py::test_proposes_what_the_oracle_does_from_every_format",
         "cuda": "tests/backends/cuda/test_pair.py::test_proposals_are_those_of_the_torch_drafter",
     },

@@ -20,17 +20,18 @@ WHEEL = f"made_up-{VERSION}-py3-none-any.whl"
 CHUNK = 1 << 16
 
 
-def make_wheel(folder: Path, members: Mapping[str, bytes]) -> Path:
+def make_wheel(folder: Path, members: Mapping[str, str | bytes], name: str = NAME) -> Path:
     """A wheel with these members in a folder, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
-    about = f"made_up-{VERSION}.dist-info"
-    with zipfile.ZipFile(folder / WHEEL, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {VERSION}\n")
+    path = folder / f"{name.replace('-', '_')}-{VERSION}-py3-none-any.whl"
+    about = f"{path.name.partition('-py3')[0]}.dist-info"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, data in members.items():
+            archive.writestr(member, data)
+        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\n")
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")
-    return folder / WHEEL
+    return path
 
 
 def sha256_of(data: bytes) -> str:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.cpu_library import ThreadPool
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from tests.support.tiny_models import EXPERTS, SHAPE, write_target
+from tests.support.tiny_models import EXPERTS, SHAPE
 
 DENSE = replace(SHAPE, hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2)
 SHAPES: dict[str, tuple[DecoderConfig, str]] = {
@@ -19,18 +18,6 @@ SHAPES: dict[str, tuple[DecoderConfig, str]] = {
     "mixture": (replace(DENSE, **EXPERTS), "Q8_0"),
 }
 needs_library = pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_library.available())
-
-
-@pytest.fixture(scope="session")
-def target_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The file of a shape, written once."""
-    folder = tmp_path_factory.mktemp("targets")
-
-    def write(name: str) -> Path:
-        path = folder / f"{name}.gguf"
-        return path if path.exists() else write_target(path, *SHAPES[name])
-
-    return write
 
 
 @pytest.fixture

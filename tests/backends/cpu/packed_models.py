@@ -9,26 +9,14 @@ from numpy.typing import NDArray
 
 from localdflash.backends.cpu.packing import Kind, PackedMatrix, pack_rows
 from localdflash.models.weights.ggml_types import GGMLType
+from tests.support.gguf_files import HALF_SCALES
+from tests.support.gguf_writing import add_metadata, finish
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Tensors = dict[str, tuple[GGMLType, Bytes]]
 
-SCALES = {  # float16, in a block
-    GGMLType.Q8_0: (0,),
-    GGMLType.Q4_0: (0,),
-    GGMLType.Q4_1: (0, 2),
-    GGMLType.Q5_0: (0,),
-    GGMLType.Q5_1: (0, 2),
-    GGMLType.Q2_K: (80, 82),
-    GGMLType.Q3_K: (108,),
-    GGMLType.Q4_K: (0, 2),
-    GGMLType.Q5_K: (0, 2),
-    GGMLType.Q6_K: (208,),
-    GGMLType.IQ4_NL: (0,),
-    GGMLType.IQ4_XS: (0,),
-    GGMLType.MXFP4: (),  # an exponent
-}
+SCALES = {GGMLType[name]: offsets for name, offsets in HALF_SCALES.items()}
 QUANTIZED = tuple(SCALES)
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY, LAYERS, EXPERTS = 256, 512, 4, 2, 32, 70, 2, 3
 Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
@@ -66,10 +54,8 @@ NUMBERS: dict[str, Any] = {
 MIXTURE_NUMBERS = {"expert_count": EXPERTS, "expert_used_count": 2, "expert_feed_forward_length": INNER}
 
 
-def random_blocks(
-    random: np.random.Generator, kind: GGMLType, shape: tuple[int, ...], *, any_scale: bool = False
-) -> Bytes:
-    """The bytes of a random tensor [..., n, row], with scales of either sign: about a hundredth, or anything finite."""
+def random_blocks(random: np.random.Generator, kind: GGMLType, shape: tuple[int, ...]) -> Bytes:
+    """The bytes of a random tensor [..., n, row], with scales of either sign, of about a hundredth."""
     *lead, k = shape
     if kind in (GGMLType.F32, GGMLType.F16):
         values = random.normal(0, 0.1, shape).astype(np.float32 if kind == GGMLType.F32 else np.float16)
@@ -77,11 +63,9 @@ def random_blocks(
     blocks = random.integers(0, 256, (*lead, k // kind.block_weights, kind.block_bytes), dtype=np.uint8)
     for start in SCALES[kind]:
         scales = random.normal(0, 0.01, blocks.shape[:-1]).astype(np.float16)
-        if any_scale:
-            scales = random.integers(0, 0x7C00, scales.shape, np.uint16).view(np.float16) * np.sign(scales)
         blocks[..., start : start + 2] = scales[..., np.newaxis].view(np.uint8)
     if kind == GGMLType.MXFP4:
-        blocks[..., 0] = random.integers(0, 255, blocks.shape[:-1]) if any_scale else random.integers(119, 124)
+        blocks[..., 0] = random.integers(119, 124)
     return blocks.reshape(*lead, -1)
 
 
@@ -107,14 +91,10 @@ def write(path: Path, tensors: Tensors, architecture: str = "qwen3", **numbers: 
     writer = gguf.GGUFWriter(path, architecture)
     more = MIXTURE_NUMBERS if architecture == "qwen3moe" else {}
     for name, value in (NUMBERS | more | numbers).items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-        add[type(value)](f"{architecture}.{name}", value)
+        add_metadata(writer, f"{architecture}.{name}", value)
     for name, (kind, raw) in tensors.items():
         writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType(int(kind)))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

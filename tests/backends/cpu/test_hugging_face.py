@@ -30,7 +30,7 @@ from tests.backends.cpu.rounded import (
 )
 from tests.support import gpt_oss_models, qwen35_models
 from tests.support.converted_models import MODELS, case_of, ids_of
-from tests.support.llama_ways import WIDE
+from tests.support.target_models import WIDE
 
 pytestmark = needs_library
 NewPool = Callable[..., ThreadPool]

@@ -13,9 +13,8 @@ from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
 from localdflash.models.memory.parts import DRAFTER, SCRATCH, TARGET, TARGET_KV
-from localdflash.models.weights.gguf import read_header
 from tests.support import gpt_oss_models, qwen35_models
-from tests.support.random_models import Shape, write
+from tests.support.random_models import Shape, write, write_header_alone
 
 SHAPE = Shape("Q8_0", 256, 3, 4, 2, 512, 65536)
 EXPERTS = Shape("Q4_0", 256, 2, 4, 2, 64, 4096, experts=4, used=2)
@@ -53,10 +52,7 @@ def test_hybrids_are_planned_with_their_states(
 
 
 def test_headers_are_enough(model: Path, tiny_pair: Path, tmp_path: Path) -> None:
-    hollow = tmp_path / "hollow.gguf"
-    with model.open("rb") as stream, hollow.open("wb") as copy:
-        copy.write(stream.read(read_header(model).data_offset))
-        copy.truncate(model.stat().st_size)
+    hollow = write_header_alone(model, tmp_path / "hollow.gguf")
     assert CpuSizes(model, None).parts(1024, NO_DRAFTER) == CpuSizes(hollow, None).parts(1024, NO_DRAFTER)
     (tmp_path / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
     target, here = tiny_pair / "target.gguf", tiny_pair / "drafter.safetensors"

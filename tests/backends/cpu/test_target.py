@@ -1,7 +1,9 @@
 """The CPU target: what it computes, and that no bit of it depends on drafts, chunks, threads or instruction sets."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +11,22 @@ import pytest
 import torch
 
 from localdflash.backends.cpu.binding import open_target
-from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
+from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS, KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, load
+from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import LocaldflashError, NoDevice, UsageError
+from localdflash.engine.checkpoints import SPACING_TOKENS as APART
 from localdflash.engine.draft import Draft
+from localdflash.engine.generate import Request, generate
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.sampling_params import SamplingParams
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.load_options import Options
+from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.parts import DRAFTER_KV, TARGET_KV
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import read_header
 from tests.backends.cpu.conftest import SHAPES, needs_library
@@ -23,7 +34,8 @@ from tests.backends.cpu.packed_models import QUANTIZED, dequantized, target_tens
 from tests.backends.cpu.packed_models import write as write_packed
 from tests.backends.cpu.rounded import logits_of, relative, round_inputs
 from tests.support import gpt_oss_models, qwen35_models, random_models
-from tests.support.lossless import Row, assert_lossless, same, verify
+from tests.support.costs import drafting_pays
+from tests.support.lossless import Row, assert_lossless, fill, same, verify
 from tests.support.tiny_models import write_target
 
 pytestmark = needs_library
@@ -35,7 +47,6 @@ HYBRIDS: dict[str, Callable[[Path], Path]] = {
     "qwen35moe": lambda path: qwen35_models.case_of("qwen35moe", "Q8_0").write(path, "Q8_0"),
 }
 NewPool = Callable[..., ThreadPool]
-Files = Callable[[str], Path]
 
 
 def ids_of(count: int, vocabulary: int = 96) -> list[int]:
@@ -70,10 +81,37 @@ def test_threads_and_instruction_sets_change_no_bit(path: Path, new_team: NewPoo
     assert all(same(rows, results[i % 2]) for i, rows in enumerate(results))
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_rounded_activations_are_near_float32(name: str, target_file: Files, new_team: NewPool) -> None:
+def test_a_long_prompt_leaves_states_on_the_way(tmp_path: Path, new_team: NewPool) -> None:
+    case, ids = qwen35_models.case_of("qwen35", "Q8_0"), ids_of(5 * APART + 30)
+    case.numbers["context_length"] = 6 * APART
+    target = CpuTarget(open_target(case.write(tmp_path / "model.gguf", "Q8_0")), new_team(), taps=(0,))
+    HostPair(target).prefill(ids)
+    for length, kept in ((5 * APART + 10, 5 * APART), (4 * APART, 4 * APART), (3 * APART + 5, 3 * APART)):
+        target.crop(length)
+        assert target.length == kept
+    wanted = verify(target, ids[kept : kept + 9])
+    target.crop(3 * APART - 1)
+    assert target.length == 0
+    fill(target, ids[:kept], 64)
+    assert same(verify(target, ids[kept : kept + 9]), wanted)
+
+
+@pytest.mark.parametrize("path", ["Q8_0", "gpt-oss", "qwen35"], indirect=True)
+def test_rows_with_a_kv_cache_in_8_bits_are_near_those_of_float16(path: Path, new_team: NewPool) -> None:
+    packed, ids, rows = open_target(path), ids_of(120), []
+    for kv in KV_FORMATS:
+        target = CpuTarget(packed, new_team(), kv=kv)
+        fill(target, ids[:100], 50)
+        rows.append(np.stack([row[0] for row in verify(target, ids[100:])]))
+    wanted, found = rows
+    assert (found != wanted).any()
+    assert np.linalg.norm(found - wanted) < 0.12 * np.linalg.norm(wanted)  # a mixture goes to other experts at times
+
+
+@pytest.mark.parametrize("path", SHAPES, indirect=True)
+def test_rounded_activations_are_near_float32(path: Path, new_team: NewPool) -> None:
     """Near the reference with the same rounding, to the last bits until one of these tips a rounding over."""
-    path, ids = target_file(name), ids_of(130, 150)
+    ids = ids_of(130, 150)
     target, model = CpuTarget(open_target(path), new_team(), taps=TAPS), load_decoder(path)
     exact, _ = logits_of(model, ids)
     round_inputs(model)
@@ -147,8 +185,9 @@ def test_files_that_llama_cpp_wrote(mix: str, tmp_path: Path, new_team: NewPool)
 # Greedy verification, limits and refusals
 
 
-def test_the_likeliest_tokens_are_those_of_the_logits(target_file: Files, new_team: NewPool) -> None:
-    packed, draft = open_target(target_file("Q8_0")), Draft("test", (5, 9, 2), (0.5, 0.5, 0.5))
+@pytest.mark.parametrize("path", ["Q8_0"], indirect=True)
+def test_the_likeliest_tokens_are_those_of_the_logits(path: Path, new_team: NewPool) -> None:
+    packed, draft = open_target(path), Draft("test", (5, 9, 2), (0.5, 0.5, 0.5))
     target = CpuTarget(packed, new_team(), taps=(0,))
     target.extend([1, 2, 3])
     seen = target.verify(4, draft)
@@ -165,13 +204,9 @@ def test_the_likeliest_tokens_are_those_of_the_logits(target_file: Files, new_te
         damaged.verify_greedy(4, draft)
 
 
-@pytest.fixture
-def small(target_file: Files) -> Path:
-    return target_file("Q8_0")
-
-
-def test_invalid_requests_are_refused(small: Path, new_team: NewPool) -> None:
-    target = CpuTarget(open_target(small), new_team())
+@pytest.mark.parametrize("path", ["Q8_0"], indirect=True)
+def test_invalid_requests_are_refused(path: Path, new_team: NewPool) -> None:
+    target = CpuTarget(open_target(path), new_team())
     for token in (-1, target.vocab_size, 2**31, 2**64):
         with pytest.raises(UsageError, match="token"):
             target.verify(token)
@@ -184,3 +219,42 @@ def test_invalid_requests_are_refused(small: Path, new_team: NewPool) -> None:
     target.close()
     with pytest.raises(LocaldflashError, match="closed"):
         target.verify(1)
+
+
+@pytest.mark.parametrize("kv", KV_FORMATS)
+def test_only_the_named_positions_are_cleared_and_states_of_another_size_refused(kv: str) -> None:
+    config = SHAPES["Q8_0"][0]
+    cache = KVCache(2, config, 60, kv)
+    assert cache.capacity == 64
+    cache.load(np.ones(len(cache.save(64)), np.uint8).tobytes(), 64)
+    cache.clear(5, 38)
+    assert (np.frombuffer(cache.save(64), np.uint8) == 0).mean() == 33 / 64
+    by_position = cache.arrays[-1].reshape(2, config.num_key_value_heads, 64, -1)
+    assert (by_position[:, :, 5:38] == 0).all()
+    assert (by_position[:, :, [*range(5), *range(38, 64)]] != 0).all()
+    for wrong in (cache.save(33)[:-4], cache.save(33) + b"\0\0\0\0", b""):
+        with pytest.raises(ValueError, match=r"buffer|bytes"):
+            cache.load(wrong, 33)
+
+
+def test_a_pair_in_8_bits(tiny_pair: Path) -> None:
+    files = tiny_pair / "target.gguf", tiny_pair / "drafter.gguf"
+    with ExitStack() as stack:
+
+        def load(kv: str, draft: bool) -> LoadedPair:
+            options = Options(str(files[0]), "cpu", threads=2, context=256, kv=kv, draft=draft, costs=drafting_pays)
+            return stack.enter_context(LoadedPair(options))
+
+        loaded, plain, halves = load("int8", True), load("int8", False), load("f16", True)
+        for params in (SamplingParams(temperature=0.0), SamplingParams(temperature=0.9, seed=3)):
+            drafted, wanted = (
+                [step.tokens for step in generate(one.pair, Request(ids_of(20), 60, params))] for one in (loaded, plain)
+            )
+            assert [*chain(*drafted)] == [*chain(*wanted)]
+            assert params.temperature or len(drafted) < len(wanted) == 60
+        for part in (TARGET_KV, DRAFTER_KV):
+            assert loaded.predicted[part] == loaded.memory()[part]
+        assert loaded.identity() != halves.identity()
+    sizes = [CpuSizes(*files, kv=kv).parts(256, AS_IT_IS) for kv in KV_FORMATS]
+    assert sizes[0][DRAFTER_KV] == sizes[1][DRAFTER_KV]
+    assert 0.5 < sizes[1][TARGET_KV] / sizes[0][TARGET_KV] < 0.6

@@ -13,8 +13,7 @@ from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import Draft
 from tests.backends.cpu.rounded import relative
 from tests.support.converted_models import Case, ids_of
-from tests.support.llama_ways import NO_FILLERS, WIDE
-from tests.support.target_models import ARCHITECTURES, RECURRENT, WITHOUT_WAY_BACK, case_of
+from tests.support.target_models import ARCHITECTURES, NO_FILLERS, RECURRENT, WIDE, WITHOUT_WAY_BACK, case_of
 
 TAPS = (0, 1)
 COUNT = 120  # more than the windows hold
@@ -28,7 +27,7 @@ class TableOfGelu(nn.Module):
         return torch.where(x >= 10, x, torch.where(x <= -10, 0.0, found))
 
 
-@pytest.fixture(scope="module", params=(*ARCHITECTURES, *WITHOUT_WAY_BACK))
+@pytest.fixture(scope="module", params=(*ARCHITECTURES, "llama 3.1", *WITHOUT_WAY_BACK))
 def case(request: pytest.FixtureRequest) -> Case:
     found = case_of(request.param)
     if found.architecture == "gemma4":

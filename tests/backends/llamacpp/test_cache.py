@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import llama_cpp.llama_cpp as api
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,8 +12,8 @@ from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import SPACING_TOKENS as APART
-from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from tests.support.converted_models import ids_of
+from tests.support.lossless import fill, one_by_one, same, verify
 from tests.support.target_models import RECURRENT, case_of
 
 WAY = DecodeMode(NOT_REPACKED, (2, 3, 4, 6, 8))  # some rows get fillers, which must be taken back, too
@@ -24,52 +22,34 @@ MOVES = ("verify", "verify", "extend", "crop", "end", "save", "load")
 
 
 @pytest.fixture(scope="module", params=RECURRENT)
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def targets(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LlamaCppTarget, LlamaCppTarget]]:
+    """Open a model twice: to have a history, and to read each sequence anew."""
     case = case_of(request.param, "Q8_0")
     case.numbers["context_length"] = CONTEXT
-    return case.write(tmp_path_factory.mktemp("states") / "model.gguf", "Q8_0")
-
-
-@pytest.fixture(scope="module")
-def anew(path: Path) -> Iterator[LlamaCppTarget]:
-    with closing(LlamaCppTarget(path, CONTEXT, 1, (0,), WAY)) as target:
-        yield target
-
-
-@pytest.fixture(scope="module")
-def target(path: Path) -> Iterator[LlamaCppTarget]:
-    with closing(LlamaCppTarget(path, CONTEXT, 1, (0,), WAY)) as target:
-        yield target
-
-
-def fill(target: LlamaCppTarget, ids: list[int]) -> None:
-    target.crop(0)
-    for start in range(0, len(ids), target.max_width):
-        target.extend(ids[start : start + target.max_width])
-
-
-def after(target: LlamaCppTarget) -> np.ndarray:
-    """Logits and taps of one row more, which is kept."""
-    seen = target.verify(3, EMPTY_DRAFT)
-    assert seen.features is not None
-    found = np.concatenate([seen.logits[0], seen.features[0]])
-    target.keep(1)
-    return found
+    path = case.write(tmp_path_factory.mktemp("states") / "model.gguf", "Q8_0")
+    with (
+        closing(LlamaCppTarget(path, CONTEXT, 1, (0,), WAY)) as target,
+        closing(LlamaCppTarget(path, CONTEXT, 1, (0,), WAY)) as anew,
+    ):
+        yield target, anew
 
 
 def check(target: LlamaCppTarget, anew: LlamaCppTarget, ids: list[int]) -> None:
     """The target holds these ids and nothing else."""
     assert target.length == len(ids)
-    fill(anew, ids)
-    assert np.array_equal(after(target), after(anew))
+    fill(anew, ids, anew.max_width)
+    assert same(one_by_one(target, [3]), one_by_one(anew, [3]))
     ids.append(3)
 
 
 @settings(max_examples=12)
 @given(moves=st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 2**16)), min_size=1, max_size=14))
 def test_any_moves_leave_the_states_of_what_is_held(
-    moves: list[tuple[str, int]], target: LlamaCppTarget, anew: LlamaCppTarget
+    moves: list[tuple[str, int]], targets: tuple[LlamaCppTarget, LlamaCppTarget]
 ) -> None:
+    target, anew = targets
     target.crop(0)
     ids: list[int] = []
     saved = target.save(), list(ids)
@@ -77,9 +57,10 @@ def test_any_moves_leave_the_states_of_what_is_held(
         fresh = ids_of(1 + number % 8, seed=number)
         match move:
             case "verify":
-                target.verify(fresh[0], Draft("test", fresh[1:], [1.0] * (len(fresh) - 1)))
-                target.keep(kept := 1 + number // 8 % len(fresh))
+                verify(target, fresh)
+                target.keep(kept := number // 8 % (len(fresh) + 1))
                 ids += fresh[:kept]
+                del ids[target.length :]  # if nothing is kept it goes back to a checkpoint
             case "extend":
                 target.extend(fresh)
                 ids += fresh
@@ -98,35 +79,23 @@ def test_any_moves_leave_the_states_of_what_is_held(
     check(target, anew, ids)
 
 
-def test_further_back_it_goes_to_where_a_state_is_kept(target: LlamaCppTarget, anew: LlamaCppTarget) -> None:
+def test_further_back_it_goes_to_where_a_state_is_kept(targets: tuple[LlamaCppTarget, LlamaCppTarget]) -> None:
     """Where the prompt ended, else a number of tokens ago, else to the beginning."""
-    ids = ids_of(APART + 40)
-    fill(target, ids)
+    (target, anew), ids = targets, ids_of(APART + 40)
+    fill(target, ids, target.max_width)
     target.end_prompt()
-    for token in ids[:10]:
-        target.verify(token, EMPTY_DRAFT)
-        target.keep(1)
+    one_by_one(target, ids[:10])
     for asked, kept in ((len(ids) + 3, len(ids)), (len(ids) - 1, APART), (APART - 1, 0)):
         target.crop(asked)
         check(target, anew, ids[:kept])
 
 
-def test_a_draft_of_which_nothing_is_kept_is_dropped_to_a_checkpoint(
-    target: LlamaCppTarget, anew: LlamaCppTarget
-) -> None:
-    ids = ids_of(30)
-    fill(target, ids)
-    target.end_prompt()
-    target.verify(5, Draft("test", [6, 7, 8], [1.0] * 3))
-    target.keep(0)
-    check(target, anew, ids)
-
-
 def test_a_cache_that_does_not_go_back_is_an_error_and_no_wrong_text(
-    target: LlamaCppTarget, monkeypatch: pytest.MonkeyPatch
+    targets: tuple[LlamaCppTarget, LlamaCppTarget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(target, [1, 2, 3])
-    target.verify(4, Draft("test", [5, 6], [1.0] * 2))
+    target, _ = targets
+    fill(target, [1, 2, 3], 3)
+    verify(target, [4, 5, 6])
     with monkeypatch.context() as patch:
         patch.setattr(api, "llama_memory_seq_rm", lambda *_: False)
         with pytest.raises(ModelError, match="from 6 to 4 tokens"):

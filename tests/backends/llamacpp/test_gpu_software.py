@@ -54,8 +54,8 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("mixture") / "model.gguf", MIXTURE)
 
 
-def opened(path: Path, placement: Placement, taps: tuple[int, ...] = ()) -> "closing[LlamaCppTarget]":
-    return closing(LlamaCppTarget(path, 512, 1, taps, WAY, placement))
+def opened(path: Path, placement: Placement) -> "closing[LlamaCppTarget]":
+    return closing(LlamaCppTarget(path, 512, 1, (), WAY, placement))
 
 
 def beside(target: LlamaCppTarget) -> LlamaCppDFlashDrafter:

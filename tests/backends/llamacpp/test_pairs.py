@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from localdflash.backends.llamacpp.decode_flags import NOT_REPACKED, DecodeMode
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.engine.controller import Controller
+from localdflash.backends.llamacpp.load_llamacpp import load
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.models.load_options import Options
+from localdflash.models.registry.pair_entry import LocalPair
 from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.guessing import Eager, Guessing
 from tests.support.requests import GREEDY, random_requests, run
-from tests.support.target_models import ARCHITECTURES, case_of
+from tests.support.target_models import ARCHITECTURES, WITHOUT_WAY_BACK, case_of
 
 WAY = DecodeMode(NOT_REPACKED, tuple(range(2, 17)))
 CONTEXT, TAPS, BIG = 200, (0, 1), 1 << 30
@@ -53,11 +56,10 @@ def plain(path: Path) -> Iterator[Plain]:
         yield Plain(target)
 
 
-def drafting(target: LlamaCppTarget, seed: int = 0) -> tuple[HostPair, Guessing]:
+def drafting(target: LlamaCppTarget) -> tuple[HostPair, Guessing]:
     target.crop(0)
-    guessing = Guessing(VOCABULARY, 15, seed)
-    controller: Controller = Eager({1: 1.0, 2: 1.0}, {"guess": 0.0})
-    return HostPair(target, [guessing], controller), guessing
+    guessing = Guessing(VOCABULARY, 15)
+    return HostPair(target, [guessing], Eager({1: 1.0, 2: 1.0}, {"guess": 0.0})), guessing
 
 
 def test_random_requests(target: LlamaCppTarget, plain: Plain) -> None:
@@ -91,3 +93,30 @@ def test_a_shorter_part_of_a_saved_sequence_has_all_keys_of_its_window(target: L
             run(pair, [*state.ids, 1], between)
         found, request = run(pair, shorter, 20)
         assert (found, request.computed_tokens) == (wanted, 0)
+
+
+@pytest.mark.measures_rows  # though there is nothing to measure
+@pytest.mark.parametrize("architecture", WITHOUT_WAY_BACK)
+def test_without_a_way_back_nothing_is_drafted_and_the_text_is_that_of_hugging_face(
+    architecture: str, tmp_path: Path
+) -> None:
+    case, prefixes, computed, prompts = case_of(architecture), PrefixCache(BIG), 0, 0
+    files = LocalPair("tiny", case.write(tmp_path / "model.gguf"), None, None, None, None)
+
+    @torch.inference_mode()
+    def likeliest(ids: list[int], count: int) -> list[int]:
+        text = list(ids)
+        for _ in range(count):
+            text.append(int(case.model(torch.tensor([text])).logits[0, -1].argmax()))
+        return text[len(ids) :]
+
+    with closing(load(files, Options(threads=1, context=256, rows="exact", device="cpu"))) as running:
+        assert "recurrent layers" in running.rows
+        ids = ids_of(40) * 2  # prompt lookup would find a draft
+        found, request = run(running.pair, ids, 30, documents=[ids])
+        assert (found, request.stats.drafted) == (likeliest(ids, 30), 0)
+        for ids, count, _ in random_requests(running.pair, 6, seed=0):  # type: ignore[arg-type]
+            found, request = run(running.pair, ids, count := count // 2 + 1, prefixes)
+            assert found == likeliest(ids, count)
+            computed, prompts = computed + request.computed_tokens, prompts + len(ids)
+    assert computed < 0.9 * prompts, "some prompts continue from a kept state"

@@ -21,7 +21,7 @@ from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
 from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.weights.gguf import read_header
-from tests.support.random_models import Shape, write
+from tests.support.random_models import Shape, write, write_header_alone
 
 MB = 10**6
 GPU = Device("Vulkan0", "a card", False, 8000 * MB, 8000 * MB)
@@ -50,8 +50,8 @@ def steps(least: int, mixture: bool) -> list[Placement]:
     return kept + [Placement(GPU, n, range(11 - n, 10) if mixture else range(0)) for n in range(10, least - 1, -1)]
 
 
-def budget(megabytes: int, memory: int = 100_000) -> MemoryBudget:
-    return MemoryBudget((megabytes + 5) * MB, 5 * MB, "memory of Vulkan0", MemoryBudget(memory * MB, 0, "memory"))
+def budget(megabytes: int) -> MemoryBudget:
+    return MemoryBudget((megabytes + 5) * MB, 5 * MB, "memory of Vulkan0", MemoryBudget(100_000 * MB, 0, "memory"))
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,7 @@ def cache(tokens: int) -> int:
 
 
 def test_weights_cache_and_scratch_by_the_header_alone(model: Path, tmp_path: Path) -> None:
-    hollow = tmp_path / "hollow.gguf"
-    with model.open("rb") as stream, hollow.open("wb") as copy:
-        copy.write(stream.read(read_header(model).data_offset))
-        copy.truncate(model.stat().st_size)
+    hollow = write_header_alone(model, tmp_path / "hollow.gguf")
     scratch = []
     for context in (512, 4096, 65536):
         with LlamaCppSizes(model, None) as sizes, LlamaCppSizes(hollow, None) as planned:

@@ -11,8 +11,8 @@ import torch
 
 from localdflash.backends.reference.dflash_files import check_gguf, load
 from localdflash.base.errors import ModelError
-from localdflash.models.shapes.dflash_file import REFUSED_METADATA, config_of_gguf
-from localdflash.models.weights.gguf import GGUFHeader, read_header
+from localdflash.models.shapes.dflash_file import config_of_gguf
+from localdflash.models.weights.gguf import read_header
 
 
 def copy(pair: Path, folder: Path) -> Path:
@@ -61,35 +61,6 @@ def test_tensors_that_do_not_fit_the_configuration(tiny_pair: Path, tmp_path: Pa
     safetensors.torch.save_file(tensors, path)
     with pytest.raises(ModelError, match=said):
         load(path)
-
-
-# GGUF metadata
-
-
-def header(pair: Path, **changes: object) -> GGUFHeader:
-    found = read_header(pair / "drafter.gguf")
-    metadata = {key: value for key, value in found.metadata.items() if changes.get(key, 0) is not None}
-    return replace(found, metadata=metadata | {key: value for key, value in changes.items() if value is not None})
-
-
-UNSUPPORTED = (
-    *((f"dflash.{name}", 4, name) for name in REFUSED_METADATA),
-    ("dflash.rope.scaling.type", "linear", "rope.scaling.type"),
-    ("dflash.rope.scaling.type", "yarn", "rope.scaling.factor is missing"),
-    ("dflash.rope.scaling.attn_factor", 0.5, "rope.scaling.attn_factor"),
-    ("dflash.hidden_activation", "gelu", "hidden_activation"),
-    ("dflash.conv_kernel_size", 2, "only some of"),
-    ("dflash.rope.dimension_count", 16, "rope.dimension_count"),
-    ("dflash.block_size", None, "block_size is missing"),
-    ("dflash.target_layers", None, "target_layers is missing"),
-    ("dflash.target_layers", 3, "target_layers"),
-    ("dflash.target_layers", [], "taps"),
-    ("tokenizer.ggml.mask_token_id", None, "mask_token_id is missing"),
-    ("tokenizer.ggml.tokens", None, "tokens is missing"),
-    ("dflash.embedding_length", "64", "embedding_length"),
-    ("dflash.attention.sliding_window", 8, "sliding_window_pattern is missing"),
-    ("dflash.block_count", 10**9, "block_count"),
-)
 
 
 @pytest.mark.parametrize("name", ["blk.weight", "blk.0.x.attn_q.weight"])

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
+from localdflash.base.errors import LocaldflashError
 from localdflash.models.shapes.dflash_config import DFlashConfig
-from localdflash.models.weights.gguf import read_header
 from tests.support.dflash_oracle import Oracle
 from tests.support.random_drafters import (
     VARIANTS,
@@ -19,19 +19,11 @@ from tests.support.random_drafters import (
     Weights,
     config_of,
     random_weights,
+    vocabulary_of,
     write_gguf,
     write_speculators,
     write_zlab,
 )
-
-
-def taps_of(config: DFlashConfig, rows: int, seed: int = 0) -> NDArray[np.float32]:
-    width = len(config.taps) * config.decoder.hidden_size
-    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
-
-
-def vocabulary_of(pair: Path) -> int:
-    return len(read_header(pair / "target.gguf").require("tokenizer.ggml.tokens", list))
 
 
 def check(path: Path, wanted: DFlashConfig, weights: Weights, pair: Path) -> None:
@@ -41,7 +33,7 @@ def check(path: Path, wanted: DFlashConfig, weights: Weights, pair: Path) -> Non
     oracle = Oracle(wanted, weights, embedding, head)
     for context in (1, 4, 23):
         drafter = DFlashDrafter(dflash, target.embed_tokens.weight, target.lm_head.weight)
-        taps = taps_of(wanted, context, seed=context)
+        taps = taps_of(drafter, context, seed=context)
         drafter.observe([7] * context, taps)
         draft = drafter.propose(11, 99)
         tokens, confidence = oracle.propose(taps.astype(np.float64), 11)
@@ -52,7 +44,7 @@ def check(path: Path, wanted: DFlashConfig, weights: Weights, pair: Path) -> Non
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_proposes_what_the_oracle_does_from_every_format(variant: str, tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of(variant, vocabulary_of(tiny_pair))
+    config = config_of(variant, vocabulary_of(tiny_pair / "target.gguf"))
     weights = random_weights(config)
     check(write_gguf(tmp_path / "d.gguf", config, weights, tiny_pair / "target.gguf"), config, weights, tiny_pair)
     if "reduced" not in variant:
@@ -62,7 +54,7 @@ def test_proposes_what_the_oracle_does_from_every_format(variant: str, tiny_pair
 
 
 def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of("DSpark that judges", vocabulary_of(tiny_pair))
+    config = config_of("DSpark that judges", vocabulary_of(tiny_pair / "target.gguf"))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
     weights = random_weights(config)
     path = write_zlab(tmp_path, config, weights, rope_scaling=YARN | {"rope_type": "yarn", "truncate": False})
@@ -75,8 +67,47 @@ def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path) -> None:
 
 
 def test_older_names(tiny_pair: Path, tmp_path: Path) -> None:
-    config = config_of("full", vocabulary_of(tiny_pair))
+    config = config_of("full", vocabulary_of(tiny_pair / "target.gguf"))
     weights = {name: value for name, value in random_weights(config).items() if not name.startswith("layers.1.")}
     config = replace(config, decoder=replace(config.decoder, num_hidden_layers=1))
     named = {f"model.{name}".replace("layers.0.", "midlayer."): value for name, value in weights.items()}
     check(write_zlab(tmp_path, config, named), config, weights, tiny_pair)
+
+
+@pytest.fixture
+def drafter(tiny_pair: Path) -> DFlashDrafter:
+    target = load_decoder(tiny_pair / "target.gguf")
+    return DFlashDrafter(load(tiny_pair / "drafter.gguf"), target.embed_tokens.weight, target.lm_head.weight)
+
+
+def taps_of(drafter: DFlashDrafter, rows: int, seed: int = 0) -> NDArray[np.float32]:
+    width = drafter.model.fc.in_features
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def test_features_may_come_in_any_portions_and_rejected_ones_leave_no_trace(drafter: DFlashDrafter) -> None:
+    taps = taps_of(drafter, 20)
+    drafter.observe([7] * 20, taps)
+    expected = drafter.propose(3, 7)
+    drafter.rollback(6)
+    drafter.observe([7] * 9, taps_of(drafter, 9, seed=1))
+    drafter.rollback(6)
+    for row in taps[6:]:
+        drafter.observe([7], row[None])
+    again = drafter.propose(3, 7)
+    assert again.tokens == expected.tokens
+    assert np.allclose(again.confidence, expected.confidence, rtol=1e-4)
+
+
+def test_a_saved_state_drafts_the_same(drafter: DFlashDrafter) -> None:
+    drafter.observe([7] * 12, taps_of(drafter, 12))
+    expected, state = drafter.propose(3, 7), drafter.save()
+    drafter.rollback(0)
+    drafter.load(state, [7] * 12)
+    assert drafter.length == 12
+    assert drafter.propose(3, 7) == expected
+
+
+def test_missing_taps_are_said(drafter: DFlashDrafter) -> None:
+    with pytest.raises(LocaldflashError, match="taps are off"):
+        drafter.observe([1], None)

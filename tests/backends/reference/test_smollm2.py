@@ -1,16 +1,13 @@
-"""SmolLM2-135M-Instruct in Q4_1, the real file, against Hugging Face's model with gguf's own numbers and tokenizer."""
+"""SmolLM2-135M-Instruct in Q4_1, the real file, against Hugging Face's own reader, model and tokenizer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 import tokenizers
 import torch
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from localdflash.backends.cpu.binding import open_target
 from localdflash.backends.cpu.cpu_library import ThreadPool
@@ -24,18 +21,6 @@ from tests.backends.cpu.rounded import relative
 from tests.support.smollm2 import FILE, needs_smollm2
 
 pytestmark = [needs_smollm2, pytest.mark.nightly]
-HEADS, KV_HEADS, HEAD_DIM, LAYERS = 9, 3, 64, 30
-PARTS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 PROMPTS = (
     "def fibonacci(n):\n    if n < 2:\n        return n\n",
     "In 1969, the first men landed on the moon. Their names were",
@@ -44,30 +29,16 @@ PROMPTS = (
 
 
 def hugging_face() -> Any:
-    """The model as published, with the numbers that gguf's own reader finds in the file."""
+    """The model as published, with the numbers that transformers' own reader finds in the file."""
     config = LlamaConfig(
-        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, max_position_embeddings=8192, rms_norm_eps=1e-5,
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        num_key_value_heads=3, head_dim=64, max_position_embeddings=8192, rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 1e5}, tie_word_embeddings=True,
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
-    model.load_state_dict(dict(_state()))
+    tensors = load_gguf_checkpoint(str(FILE), return_tensors=True, model_to_load=model)["tensors"]
+    model.load_state_dict(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]})
     return model
-
-
-def _state() -> Iterator[tuple[str, Tensor]]:
-    top = {"token_embd": ("model.embed_tokens", "lm_head"), "output_norm": ("model.norm",)}
-    for tensor in gguf.GGUFReader(FILE).tensors:
-        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        stem = tensor.name.removesuffix(".weight")
-        for name in top.get(stem, ()):
-            yield f"{name}.weight", torch.from_numpy(values)
-        if stem not in top:
-            _, layer, part = stem.split(".")
-            heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(part)
-            if heads:  # the converter put the halves of a head side by side
-                values = values.reshape(heads, HEAD_DIM // 2, 2, -1).swapaxes(1, 2).reshape(values.shape)
-            yield f"model.layers.{layer}.{PARTS[part]}.weight", torch.from_numpy(values)
 
 
 @torch.inference_mode()

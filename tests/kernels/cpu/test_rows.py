@@ -96,10 +96,6 @@ def best_of(harness: ctypes.CDLL, logits: Floats, first: int = 0, function: str 
     return out
 
 
-def likeliest_of(harness: ctypes.CDLL, logits: Floats, first: int = 0) -> Best:
-    return best_of(harness, logits, first, "likeliest")
-
-
 def merged(harness: ctypes.CDLL, a: Best, b: Best) -> Best:
     out = Best()
     harness.merge(ctypes.byref(a), ctypes.byref(b), ctypes.byref(out))
@@ -114,7 +110,7 @@ def test_best_of_is_the_first_highest_and_its_total(harnesses: dict[str, ctypes.
         assert len({bytes(best) for best in found}) == 1
         assert (found[0].token, found[0].logit) == (7 + int(np.argmax(logits)), logits.max())
         for harness in harnesses.values():
-            alone = likeliest_of(harness, logits, 7)
+            alone = best_of(harness, logits, 7, "likeliest")
             assert (alone.token, alone.logit, alone.total) == (found[0].token, found[0].logit, 0)
         exact = np.exp(logits.astype(np.float64) - logits.max()).sum()
         assert found[0].total == pytest.approx(exact, rel=(count / 16 + 8) * EPSILON * 2)
@@ -138,7 +134,7 @@ def test_nan_and_infinite_logits_show_in_the_total(harnesses: dict[str, ctypes.C
             spoilt = logits.copy()
             spoilt[at] = what
             for harness in harnesses.values():
-                a, b = likeliest_of(harness, logits), likeliest_of(harness, spoilt, 37)
+                a, b = best_of(harness, logits, 0, "likeliest"), best_of(harness, spoilt, 37, "likeliest")
                 assert (b.total == 0) == sound
                 assert (merged(harness, a, b).total == 0) == (merged(harness, b, a).total == 0) == sound
                 if np.isnan(what):

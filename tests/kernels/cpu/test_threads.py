@@ -1,12 +1,14 @@
-"""The threads of the CPU engine under ThreadSanitizer, with more of them than cores too."""
+"""The CPU engine's thread pool under ThreadSanitizer, and the instruction sets that a compiler can build."""
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.kernels.cpu.conftest import SOURCES
+from localdflash.backends.cpu.cpu_library import Library
+from tests.kernels.cpu.conftest import BUILD, SOURCES
 
 COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
@@ -49,3 +51,30 @@ def test_a_pool_may_end_while_its_threads_are_still_waking_up(tmp_path: Path) ->
     assert (made.returncode, made.stderr) == (0, "")
     ran = run(program, 8, 1, 1000)
     assert (ran.returncode, ran.stdout) == (0, "0 of 1 passes went wrong\n")
+
+
+OLD = """#!/bin/sh
+for option; do
+  case $option in -mamx-*|-mavxvnni) echo "error: unrecognized command-line option '$option'" >&2; exit 1;; esac
+done
+exec c++ "$@" -O0
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the flags of x86")
+def test_flags_that_a_compiler_lacks_cost_their_instruction_sets_alone(tmp_path: Path) -> None:
+    compiler = tmp_path / "old"
+    compiler.write_text(OLD)
+    compiler.chmod(0o755)
+    left_out = BUILD["compile_library"](tmp_path / "libldf.so", (str(compiler),))
+    assert left_out == ["amx", "avxvnni"]
+    here = Library(tmp_path / "libldf.so").instruction_sets
+    assert here == [name for name in ("avx512vnni", "avx2", "portable") if name in here]
+    assert here[-1] == "portable"
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="elsewhere all sets are compiled")
+def test_the_sets_of_this_processor_are_its_best_and_the_portable_one(library: Library) -> None:
+    chosen = BUILD["_sets_of_this_processor"]()
+    names = [Path(name).stem.removeprefix("isa_") for name in chosen]
+    assert names == list(dict.fromkeys([library.instruction_sets[0], "portable"]))

@@ -1,27 +1,24 @@
 from collections.abc import Callable
 from typing import Any
 
-from localdflash.lab.bench.editor import Editor, Style, Trace
+from localdflash.lab.bench.editor import Editor, Trace
 
 Answer = Callable[[Any, Any], None]
 
 
 class Desk:
-    """An editor on a server that keeps what it is sent and answers when it is told to."""
+    """Editor on a server that answers when it is told to."""
 
-    def __init__(self, style: Style = "neovim", encoding: str = "utf-16", text: str = "") -> None:
-        self.sent: list[tuple[str, Any]] = []
+    def __init__(self, text: str = "") -> None:
         self.answers: list[Answer] = []
-        self.cancelled: list[int] = []
         self.trace = Trace()
-        self.editor = Editor(self, style, encoding, self.trace)  # type: ignore[arg-type]
+        self.editor = Editor(self, "neovim", "utf-16", self.trace)  # type: ignore[arg-type]
         self.editor.open("file:///a.py", "python", text)
 
     def notify(self, method: str, params: Any) -> None:
-        self.sent.append((method, params))
+        pass
 
     def request(self, method: str, params: Any, answer: Answer) -> int:
-        self.sent.append((method, params))
         self.answers.append(answer)
         return len(self.answers)
 
@@ -29,22 +26,19 @@ class Desk:
         pass
 
     def cancel(self, number: int) -> None:
-        self.cancelled.append(number)
-
-    def of(self, method: str) -> list[Any]:
-        return [params for sent, params in self.sent if sent.rpartition("/")[2] == method]
+        pass
 
     def type(self, text: str) -> None:
         for key in text:
             self.editor.type(key)
 
-    def item(self, text: str, end: int, start: int = 0, line: int = 0, name: str = "1") -> dict[str, Any]:
+    def item(self, text: str, end: int, start: int = 0, line: int = 0) -> dict[str, Any]:
         extent = {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
-        command = {"title": "", "command": "localdflash.accept", "arguments": [name]}
+        command = {"title": "", "command": "localdflash.accept", "arguments": ["1"]}
         return {"insertText": text, "range": extent, "command": command}
 
-    def answer(self, *items: Any, at: int = -1) -> None:
-        self.answers[at]({"items": list(items)}, None)
+    def answer(self, item: Any) -> None:
+        self.answers[-1]({"items": [item]}, None)
 
     @property
     def ghost(self) -> str:

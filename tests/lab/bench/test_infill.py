@@ -80,12 +80,3 @@ def test_a_wrong_file_is_one_line(content: bytes, error: str, tmp_path: Path) ->
         with pytest.raises(ModelError, match=error) as raised:
             load(tmp_path / name)
         assert "\n" not in str(raised.value)
-
-
-def recursive(one: str, other: str) -> int:
-    """Levenshtein's distance as it is defined."""
-    if not one or not other:
-        return len(one) + len(other)
-    if one[0] == other[0]:
-        return recursive(one[1:], other[1:])
-    return 1 + min(recursive(one[1:], other), recursive(one, other[1:]), recursive(one[1:], other[1:]))

@@ -1,5 +1,6 @@
+import asyncio
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from localdflash.lab.bench import typing
 from localdflash.lab.bench.passages import Commit, TypingJob, additions, count_keys, from_line, next_key
 from localdflash.lab.bench.typing_replay import Manner
 from localdflash.lab.bench.typist import AcceptedText, agreeing
+from localdflash.lab.scripts.keys_saved import typed
+from localdflash.lsp.engine_completer import CompletionClient, CompletionSource, Event
 
 texts = st.text("ab \n\t:é😀", max_size=60)
 
@@ -134,3 +137,31 @@ def test_the_held_out_files() -> None:
     jobs = typing.held_out(None, MANNER)
     assert len({job.name for job in jobs}) == typing.FILES == 20
     assert len(typing.held_out(3, MANNER)) == 3
+
+
+class Knowing(CompletionClient):
+    """Has the rest of the line."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None, lambda _: None)
+
+    async def find(self) -> CompletionSource:
+        raise NotImplementedError
+
+    async def model(self) -> str:
+        return "oracle"
+
+    async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
+        await asyncio.sleep(0.03)
+        before = f"{body['prefix']}{body['middle']}"
+        text = WHOLE[len(before) :].partition("\n")[0] if WHOLE.startswith(before) else ""
+        yield {"index": 0, "text": text, "confidence": 0.9}
+        yield {"index": 0, "text": "", "finish": "line", "confidence": 0.9, "tokens": 3}
+
+
+def test_keys_are_the_same_each_time_and_most_are_saved() -> None:
+    first, second = (typed([JOB], Manner("neovim", 60, 0), Knowing()) for _ in range(2))
+    assert first == second
+    assert first["keystrokes_saved"] > 0.3
+    assert first["accepted"]["all"] >= 1
+    assert (first["stale"], first["flicker"], first["errors"]) == (0, 0, [])

@@ -1,5 +1,11 @@
-from collections.abc import Iterator
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import llama_cpp.llama_cpp as api
 import pytest
@@ -8,19 +14,19 @@ from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.engine.pair import Step
 from localdflash.engine.stats import Stats
+from localdflash.lab.bench import prompt_set
 from localdflash.lab.bench.bench_run import Category, PromptRun
+from localdflash.lab.bench.chat import chat_prompts
 from localdflash.lab.bench.lone_row_target import LoneRowTarget
-from localdflash.loading.load_pair import LoadedPair
-from localdflash.models.load_options import Options
+from localdflash.lab.train.questions import QUESTION_LIST
 
 
-def run_of(ids: list[int], *steps: tuple[int, int, float], first: float = 1.0, drafter: str = "dflash") -> PromptRun:
+def run_of(ids: list[int], *steps: tuple[int, int, float]) -> PromptRun:
     """A run of steps, each (drafted, accepted, milliseconds)."""
     stats = Stats()
     for drafted, accepted, ms in steps:
-        name = drafter if drafted else "none"
-        stats.add(Step([0] * (accepted + 1), name, drafted, accepted, 0.1, ms - 0.2), ms)
-    return PromptRun(ids, stats, first)
+        stats.add(Step([0] * (accepted + 1), "dflash" if drafted else "none", drafted, accepted, 0.1, ms - 0.2), ms)
+    return PromptRun(ids, stats, 1.0)
 
 
 PLAIN = (0, 0, 10.0)
@@ -55,12 +61,6 @@ def test_every_run_counts_for_identity(plain: list[list[int]], drafted: list[lis
     assert category.report(0.0)["identical"] == identical
 
 
-@pytest.fixture(scope="module")
-def loaded(tiny_pair: Path) -> Iterator[LoadedPair]:
-    with LoadedPair(Options(str(tiny_pair / "target.gguf"), threads=1, backend="llama.cpp")) as loaded:
-        yield loaded
-
-
 def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
     original = api.llama_decode
@@ -80,3 +80,35 @@ def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.Monkey
         target.close()
     assert rows == [3, 2, 3, 1]
     assert float((logits[0] - logits[1]).std()) < 0.1 * float(logits[0].std())
+
+
+PROMPTS = chat_prompts.load()
+
+
+# Hashes of the whole sets. They change only together with the prompts, and then earlier results compare no more.
+@pytest.mark.parametrize(
+    ("prompts", "golden"),
+    [
+        (prompt_set.load(), "a6eb64accb67a14210f91d09354fd81883ecd22ad9e230e8c0bd3de6914839c1"),
+        (PROMPTS, "8246f5d7a7b3bb2c9d6ee935c7bd1ea5846b0417d3754487297c38870208552d"),
+    ],
+    ids=["code", "chat"],
+)
+def test_the_set_is_the_same_everywhere(prompts: Sequence[Any], golden: str) -> None:
+    text = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest() == golden
+
+
+@pytest.mark.parametrize("kind", ["talk", "json"])
+def test_no_subject_of_a_training_question_is_asked_about(kind: str) -> None:
+    families = tomllib.loads(QUESTION_LIST.read_text())["family"]
+    subjects = {s.lower() for family in families if family["kind"] == kind for s in family["subjects"]}
+    for prompt in (each for each in PROMPTS if each.category == kind):
+        asked = prompt.question.lower()
+        assert [s for s in subjects if re.search(rf"(?<!\w){re.escape(s)}(?!\w)", asked)] == []
+
+
+def test_no_pattern_of_a_training_question_makes_one_of_these() -> None:
+    families = tomllib.loads(QUESTION_LIST.read_text())["family"]
+    trained = {p.format(s) for family in families for p in family["patterns"] for s in family["subjects"]}
+    assert not trained & {prompt.question for prompt in PROMPTS}

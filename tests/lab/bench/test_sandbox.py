@@ -39,6 +39,7 @@ def test_what_runs_to_its_end_has_passed() -> None:
         "import os, signal\nsignal.alarm(1)\nwhile True: pass",
         "import ctypes; ctypes.string_at(0)",
         "import os\nfor number in range(3, 20):\n    try: os.write(number, b'y' * 100_000)\n    except OSError: pass",
+        "import os\nfor n in range(3, 20):\n    try: os.write(n, b'0' * 32)\n    except OSError: pass\nos._exit(0)",
     ],
 )
 def test_what_does_not_has_not(program: str) -> None:
@@ -124,11 +125,6 @@ def test_the_network(shut: dict[str, str]) -> None:
     else:
         assert outcome(refused("import socket; socket.socket().connect(('127.0.0.1', 9))")) == "passed"
         assert outcome(refused("import socket; socket.create_connection(('1.1.1.1', 53), 1)")) == "passed"
-
-
-def test_another_secret_does_not_pass() -> None:
-    tell = "try: os.write(number, b'0' * 32)\n    except OSError: pass"
-    assert outcome(f"import os\nfor number in range(3, 20):\n    {tell}\nos._exit(0)") == "failed"
 
 
 def test_a_sandbox_that_does_not_start_runs_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

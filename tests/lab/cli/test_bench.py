@@ -9,6 +9,8 @@ import pytest
 from localdflash.lab.bench import bench_run as bench
 from localdflash.lab.bench import prompt_set, verify_table
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
+from localdflash.lab.cli import bench_speed
+from localdflash.models.registry import defaults
 
 CATEGORY_KEYS = {
     *("prompts", "tokens", "ar_tok_s", "best_ar_tok_s", "tok_s", "speedup", "tau", "accept_by_slot"),
@@ -34,13 +36,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_result_and_the_table(
     run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = "llama.cpp"
     monkeypatch.setattr(verify_table, "SECONDS", 0.0)
     file = tmp_path / "results" / "cpu.json"
-    done = run("bench", "--limit", 1, "--repeats", 1, *tiny, "--backend", backend, "--json", file)
+    done = run("bench", "--limit", 1, "--repeats", 1, *tiny, "--backend", "llama.cpp", "--json", file)
     assert done.code == 0
     result = json.loads(file.read_text())
-    assert result["backend"] == backend
+    assert result["backend"] == "llama.cpp"
     assert result.keys() >= {
         *("command", "date", "commit", "processor", "pair", "backend", "threads", "categories", "overall", "step_ms"),
         *("bandwidth_gb_s", "peak_memory_mb", "verify"),
@@ -99,3 +100,17 @@ def test_drafters_beside_each_other(
     assert small["tau"]["forced"] >= 12 / 3  # its drafts are all right
     assert [line.split()[0] for line in done.out.splitlines()] == ["DRAFTER", "the", "small.gguf"]
     assert done.code == 0
+
+
+def test_the_default_pair_is_the_one_of_the_chat(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def measure(options: Any, *_: Any) -> None:
+        asked.append(options.pair)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(defaults, "chat_pair", lambda _config: "some-chat")
+    monkeypatch.setattr(bench_speed, "chats", lambda _pair, _suite: False)
+    monkeypatch.setattr(bench, "run", measure)
+    assert [run("bench").code, run("bench", "--pair", "embedded").code] == [130, 130]
+    assert asked == ["some-chat", "embedded"]

@@ -9,26 +9,10 @@ from typing import Any
 import pytest
 
 from localdflash.lab.scripts.support import instant_engine
+from tests.lab.bench.test_infill import LINE
 from tests.support import daemons
 
 WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n"
-TASK = {
-    "task_id": "T/0",
-    "prompt": "def double(x):\n",
-    "suffix": "    return y\n",
-    "canonical_solution": "    y = 2 * x\n",
-    "test": "def check(f):\n    assert f(2) == 4\n",
-    "entry_point": "double",
-}
-USAGE = [
-    ("spede",),
-    ("typing", "--picture", "a.gif"),
-    ("typing", "missing.py"),
-    ("infill", "missing.jsonl"),
-    ("drafters",),
-    ("server", "--keys", "3"),
-    ("size.py",),
-]
 
 
 @pytest.fixture
@@ -53,27 +37,37 @@ def oracle(short_home: Path, file: Path, root: Path) -> Iterator[Path]:
 @pytest.mark.system
 @pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
 def test_typing_with_an_engine_that_knows_what_comes(oracle: Path, run: Callable[..., Any]) -> None:
-    style = "neovim"
     result = oracle.with_suffix(".json")
     picture = oracle.with_suffix(".svg")
-    arguments = ("--as", style, "--speed", 2, "--keys", 60, "--json", result, "--picture", picture)
+    arguments = ("--as", "neovim", "--speed", 2, "--keys", 60, "--json", result, "--picture", picture)
     done = run("bench", "typing", f"{oracle}:5", *arguments)
     assert done.code == 0, done.err
     report = json.loads(result.read_text())
     assert report["overall"]["keystrokes_saved"] > 0.5
     assert (report["overall"]["stale"], report["overall"]["errors"]) == (0, 0)
-    assert (report["style"], report["engine"]["pair"]) == (style, "oracle")
+    assert (report["style"], report["engine"]["pair"]) == ("neovim", "oracle")
     assert [line.split()[0] for line in done.out.splitlines()[:3]] == ["FILE", "size.py", "overall"]
     assert "stale" in done.out
     assert picture.stat().st_size > 1000
 
 
-@pytest.mark.parametrize("arguments", USAGE)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("spede",),
+        ("typing", "--picture", "a.gif"),
+        ("typing", "missing.py"),
+        ("infill", "missing.jsonl"),
+        ("drafters",),
+        ("server", "--keys", "3"),
+        ("size.py",),
+    ],
+)
 def test_what_makes_no_sense_is_said_before_anything_starts(
     arguments: tuple[str, ...], fails: Callable[..., str], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(file.parent)
-    fails(2, "bench", *(str(file) if argument == "FILE" else argument for argument in arguments))
+    fails(2, "bench", *arguments)
 
 
 @pytest.mark.system
@@ -81,7 +75,7 @@ def test_what_makes_no_sense_is_said_before_anything_starts(
 @pytest.mark.usefixtures("short_home")
 def test_infilling(run: Callable[..., Any], tiny: tuple[str, ...], tmp_path: Path) -> None:
     tasks, result = tmp_path / "tasks.jsonl", tmp_path / "result.json"
-    tasks.write_text(json.dumps(TASK) + "\n" + json.dumps({**TASK, "test": "def check(f): pass\n", "suffix": "'''"}))
+    tasks.write_text(json.dumps(LINE) + "\n" + json.dumps({**LINE, "test": "def check(f): pass\n", "suffix": "'''"}))
     done = run("bench", "infill", tasks, "--json", result, *tiny)
     assert done.code == 0, done.err
     assert f"The tests of {tasks}" in done.err

@@ -16,9 +16,10 @@ from localdflash.lab.train import adapter_corpus, for_adapter
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
-from tests.lab.train.test_corpus import SOURCE, wheel
+from tests.lab.train.test_corpus import SOURCE
 from tests.support.gguf_writing import add_metadata, add_vocabulary, finish, shape_numbers
 from tests.support.smollm2 import FILE, needs_smollm2
+from tests.support.wheels import make_wheel
 
 Fails = Callable[..., str]
 SHAPE = DecoderConfig(49_152, 32, 2, 2, 1, 16, 64, rms_norm_eps=1e-5)
@@ -50,7 +51,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_from_packages_to_an_adapter(
     tiny: Path, run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheels = [wheel(tmp_path, {"one/a.py": SOURCE, "one/b.py": SOURCE}, name) for name in ("one", "two")]
+    wheels = [make_wheel(tmp_path, {"one/a.py": SOURCE, "one/b.py": SOURCE}, name) for name in ("one", "two")]
     packages = [adapter_corpus.Archive(path, path is wheels[1]) for path in wheels]
     monkeypatch.setattr(adapter_corpus, "archives", lambda _: packages)
     monkeypatch.setattr(for_adapter, "HELD_OUT", 4)

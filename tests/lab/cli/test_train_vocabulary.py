@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -73,13 +72,3 @@ def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path
         (folder / name).unlink()
     said = fails(1, "train", "vocabulary", folder, "--size", 100)
     assert said.endswith(f"holds no drafter: run `localdflash train drafter {folder}` first")
-
-
-def drafts(pair: CudaPair, ids: list[int]) -> list[int]:
-    """Return the drafter's proposal after these ids."""
-    pair.forget()
-    pair.prefill(ids)
-    pair.stepper.catch_up()
-    pair.stepper.fill_block(8)
-    found: list[int] = pair.stepper.draft[1:8].tolist()
-    return found

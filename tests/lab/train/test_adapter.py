@@ -1,19 +1,29 @@
-"""Adapters: the products against plain matrices, what has gradients, where a decoder starts from."""
+"""Adapters: products, attention and loss against plain torch; training that resumes exactly."""
 
 import copy
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from localdflash.backends.reference.decoder import Decoder, causal
-from localdflash.lab.train import adapter_attention
+from localdflash.lab.train import adapter_attention, adapter_data, adapter_training
 from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
 from localdflash.lab.train.adapter_attention import within
+from localdflash.lab.train.adapter_data import FillData
+from localdflash.lab.train.adapter_examples import FillExample
 from localdflash.lab.train.adapter_pass import CHUNK, weighted_loss
+from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.lab.train.loop import initialise
-from tests.lab.train.tiny_adapters import TINY, noisy
+from localdflash.models.shapes.decoder_config import DecoderConfig
+from tests.support.reports import RecordedReport
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOKENS = (3, 5, 16)
 
 
@@ -91,3 +101,130 @@ def test_loss_and_gradients_are_those_of_the_whole_head() -> None:
     gradients = (torch.autograd.grad(3 * each, [hidden, embedding.rows]) for each in (found.total, total))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+# 64 ids, of which 14, 15 and 16 are markers.
+TINY = DecoderConfig(64, 32, 2, 2, 1, 16, 48, context_length=256, tie_word_embeddings=True, qk_norm=False)
+
+
+def noisy(parameters: Iterable[torch.Tensor]) -> None:
+    """Add noise, as if something had been learned."""
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+
+
+def tiny_adapter() -> Adapter:
+    """An adapter on a random decoder, the same each time."""
+    torch.manual_seed(0)
+    model = Decoder(TINY)
+    initialise(model)
+    with torch.no_grad():
+        model.embed_tokens.weight.mul_(20)  # it is the head, which stays as it is
+    return Adapter(model, 4, (3, 5, 14, 15, 16), torch.float32)
+
+
+def tiny_examples(folder: Path, count: int) -> FillData:
+    """Examples of code whose middles are all alike, and of chats."""
+    rng = np.random.default_rng(count)
+    found = []
+    for number in range(count):
+        first = int(rng.integers(20, 40))
+        before, after = list(range(first, first + 4)), [int(rng.integers(20, 60))]
+        prompt = [15, *after, 14, *before, 16]
+        middle = [50, 51, 52, 53][: int(rng.integers(2, 5))]
+        kind = ("python", "rest") if number % 3 else ("chat", "chat")
+        found.append(FillExample([*prompt, *middle, 0], len(prompt), *kind))
+    adapter_data.write(folder, found)
+    return FillData.load(folder)
+
+
+SCHEDULE = AdapterSchedule(2000, 1e-2, step_tokens=100, save_seconds=1e9, measure_seconds=1e9, measured=4)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: matrices are so small that threads would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[FillData, FillData]:
+    folder = tmp_path_factory.mktemp("examples")
+    return tiny_examples(folder / "train", 60), tiny_examples(folder / "held_out", 9)
+
+
+def numbers(run: AdapterRun) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for _, parameter in run.adapter.parameters()]
+
+
+def steps(folder: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.nightly
+def test_it_learns(data: tuple[FillData, FillData], tmp_path: Path) -> None:
+    run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=6000, learning_rate=2e-2))
+    before, said = run.measure(), RecordedReport()
+    run.train(said)
+    after = run.measure()
+    assert after["held_out"] < 0.6 * before["held_out"]
+    assert set(after) == {"held_out", "exact", "loss_python", "exact_python", "loss_chat"}
+    assert (tmp_path / "training.png").stat().st_size > 1000
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert rows[0]["held_out"] == pytest.approx(before["held_out"], abs=1e-4)
+    assert rows[-1]["tokens"] == run.tokens >= 6000
+    assert said.shares == sorted(said.shares)
+
+
+def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
+    data: tuple[FillData, FillData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = AdapterRun(tiny_adapter(), *data, tmp_path / "whole", SCHEDULE)
+    whole.train(RecordedReport())
+
+    class Killed(BaseException):
+        pass
+
+    def fall(run: AdapterRun, values: dict[str, float]) -> None:
+        log(run, values)
+        if run.step == 5:
+            run.save()
+        if run.step == 8:  # what came after the checkpoint is lost
+            raise Killed
+
+    log = AdapterRun._log
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AdapterRun, "_log", fall)
+        patch.setattr(adapter_training, "draw_adapter_training", lambda *_: None)
+        with pytest.raises(Killed):
+            AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE).train(RecordedReport())
+    with (tmp_path / "parts" / "log.jsonl").open("a") as log_file:
+        log_file.write('{"step": 8, "tok')
+    torch.manual_seed(99)
+    again = AdapterRun(tiny_adapter(), *data, tmp_path / "parts", SCHEDULE)
+    assert again.step == 5
+    again.train(RecordedReport())
+    assert (again.step, again.position, again.tokens) == (whole.step, whole.position, whole.tokens)
+    for one, other in zip(numbers(again), numbers(whole), strict=True):
+        assert torch.equal(one, other)
+    assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
+
+
+EXAMPLES = [FillExample([15, 14, 7, 16, 49_000, 0], 4, "python", "rest"), FillExample([1, 2, 3], 2, "chat", "chat")]
+
+
+def test_nothing_is_left_that_looks_whole_where_writing_ended_early(tmp_path: Path) -> None:
+    def broken() -> object:
+        yield EXAMPLES[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapter_data.write(tmp_path / "train", broken())  # type: ignore[arg-type]
+    assert not (tmp_path / "train").exists()
+    adapter_data.write(tmp_path / "train", EXAMPLES)
+    assert len(FillData.load(tmp_path / "train")) == 2

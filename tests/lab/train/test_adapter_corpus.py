@@ -6,6 +6,7 @@ import re
 import subprocess
 import tarfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,16 +28,16 @@ PERMISSIVE = {"MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0"}
 SCRIPT = "export function add(first, second) {\n\treturn first + second\n}\n\n" * 6
 
 
-def package(folder: Path, files: dict[str, str], name: str = "@fake/one") -> ScriptPackage:
+def package(folder: Path, files: dict[str, str]) -> ScriptPackage:
     """An archive as npm makes it, and its entry in the list."""
-    found = ScriptPackage(name, "1.2.3", "MIT", "src", "", False)
+    found = ScriptPackage("@fake/one", "1.2.3", "MIT", "src", "", False)
     with tarfile.open(folder / found.file, "w:gz") as archive:
         for file, text in files.items():
             about = tarfile.TarInfo(f"package/{file}")
             about.size = len(text.encode())
             archive.addfile(about, io.BytesIO(text.encode()))
     sha256 = hashlib.sha256((folder / found.file).read_bytes()).hexdigest()
-    return ScriptPackage(name, "1.2.3", "MIT", "src", sha256, False)
+    return replace(found, sha256=sha256)
 
 
 def test_the_list_is_pinned_and_each_package_once() -> None:

@@ -5,8 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
+from localdflash.backends.reference.decoder import Decoder, causal
+from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.train import batched_answers
 from localdflash.lab.train.batched_answers import answer_prompts
@@ -14,8 +19,9 @@ from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWri
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
 from localdflash.lab.train.questions import Question
-from tests.support.llama_ways import WIDE
+from localdflash.lab.train.regenerate import answer
 from tests.support.reports import RecordedReport
+from tests.support.target_models import WIDE
 
 ABOUT = {"sha256": "", "taps": [0], "hidden_size": 2}
 END = 9
@@ -24,10 +30,9 @@ END = 9
 class Scripted:
     """Counts its tokens: an answer to a prompt that ends in n has n tokens, the last one END."""
 
-    hidden_size = 2
+    hidden_size, sequences = 2, 3
 
-    def __init__(self, sequences: int) -> None:
-        self.sequences = sequences
+    def __init__(self) -> None:
         self.slots: dict[int, list[int]] = {}
         self.widest = 0
 
@@ -69,7 +74,7 @@ def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None
     said = RecordedReport()
     reader: Any = Reader()
     with AnswerWriter(folder, ABOUT) as writer:
-        answer_prompts(engine or Scripted(3), reader, prompts, writer, tokens, said)
+        answer_prompts(engine or Scripted(), reader, prompts, writer, tokens, said)
     assert said.shares == sorted(said.shares)
     assert all(0 <= share <= 1 for share in said.shares)
     return said.lines
@@ -77,7 +82,7 @@ def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None
 
 def test_every_prompt_is_answered_once_with_its_own_rows(tmp_path: Path) -> None:
     lengths = [5, 2, 9, 1, 30, 7, 7, 3]
-    engine = Scripted(3)
+    engine = Scripted()
     ask(tmp_path, [str(n) for n in lengths], 10**6, engine)
     assert engine.widest == 3
     kept = KeptAnswers.load(tmp_path)
@@ -95,14 +100,14 @@ def test_every_prompt_is_answered_once_with_its_own_rows(tmp_path: Path) -> None
         assert row["held_out"] == (row["number"] % 4 == 3)
 
 
-def plain(target: Any, prompt: list[int], count: int) -> tuple[list[int], np.ndarray]:
-    """Greedy decoding one token at a time: ids, and the taps of every decoded row."""
+def plain(target: Any, prompt: list[int]) -> tuple[list[int], np.ndarray]:
+    """Decode 20 tokens one at a time: ids, and the taps of every decoded row."""
     target.crop(0)
     taps: list[np.ndarray] = []
     for at in range(0, len(prompt) - 1, 16):
         taps.append(np.array(target.extend(prompt[at : min(at + 16, len(prompt) - 1)])))
     ids = list(prompt)
-    for _ in range(count):
+    for _ in range(20):
         verified = target.verify(ids[-1], EMPTY_DRAFT)
         taps.append(np.array(verified.features))
         ids.append(int(verified.logits[0].argmax()))
@@ -110,14 +115,14 @@ def plain(target: Any, prompt: list[int], count: int) -> tuple[list[int], np.nda
     return ids, np.concatenate(taps)
 
 
-def together(target: Any, prompts: list[list[int]], count: int) -> tuple[list[list[int]], list[np.ndarray]]:
+def together(target: Any, prompts: list[list[int]]) -> tuple[list[list[int]], list[np.ndarray]]:
     """Decode several prompts at a time, the second half of them in slots that were used before."""
     slots = range(len(prompts))
     for slot in slots:
         target.begin(slot, prompts[-1 - slot])
         target.step([slot], [prompts[-1 - slot][-1]])
     ids, taps = [list(prompt) for prompt in prompts], [[target.begin(slot, prompts[slot])] for slot in slots]
-    for _ in range(count):
+    for _ in range(20):
         step = target.step(list(slots), [ids[slot][-1] for slot in slots])
         for slot in slots:
             ids[slot].append(int(step.newest[slot]))
@@ -136,11 +141,11 @@ def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu
 
     path = tiny_pair / "target.gguf"
     target = ParallelCpuTarget(path, len(PROMPTS), 200, (1, 3, 4))
-    ids, taps = together(target, PROMPTS, 20)
+    ids, taps = together(target, PROMPTS)
     target.close()
     alone = CpuTarget(open_target(path), ThreadPool(1), 200, (1, 3, 4))
     for number, prompt in enumerate(PROMPTS):
-        wanted, rows = plain(alone, prompt, 20)
+        wanted, rows = plain(alone, prompt)
         assert ids[number] == wanted
         assert (taps[number] == rows).all()
     alone.close()
@@ -149,11 +154,38 @@ def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu
 def test_llama_cpp_answers_as_it_does_alone(tiny_pair: Path) -> None:
     path = tiny_pair / "target.gguf"
     target = ParallelTarget(path, len(PROMPTS), 200, (1, 3, 4), 1)
-    ids, taps = together(target, PROMPTS, 20)
+    ids, taps = together(target, PROMPTS)
     target.close()
     alone = LlamaCppTarget(path, 200, 1, (1, 3, 4), WIDE)
     for number, prompt in enumerate(PROMPTS):
-        wanted, rows = plain(alone, prompt, 20)
+        wanted, rows = plain(alone, prompt)
         assert ids[number] == wanted
         assert np.abs(taps[number] - rows).max() < 1e-3 * np.abs(rows).max()
     alone.close()
+
+
+@pytest.fixture(scope="module")
+def target(tiny_pair: Path) -> Decoder:
+    return load_decoder(tiny_pair / "target.gguf")
+
+
+@torch.inference_mode()
+def one_by_one(model: Decoder, prompt: NDArray[np.int64], ends: frozenset[int]) -> list[int]:
+    """Greedy decoding with nothing cached: the whole sequence again for every token."""
+    ids: list[int] = prompt.tolist()
+    while True:
+        hidden, _ = model(torch.tensor([ids]), torch.arange(len(ids)), causal)
+        ids.append(int(model.logits(hidden[0, -1]).argmax()))
+        if ids[-1] in ends or len(ids) == len(prompt) + 16:
+            return ids[len(prompt) :]
+
+
+def test_answers_stop_at_their_own_ends(target: Decoder) -> None:
+    rng = np.random.default_rng(5)
+    given = [rng.integers(0, 300, length) for length in (3, 9, 9, 14, 25)]
+    free = answer(target, given, 16, frozenset())
+    ends = frozenset({free[0][2], free[1][0], free[4][7]})
+    found = answer(target, given, 16, ends)
+    assert found == [one_by_one(target, prompt, ends) for prompt in given]
+    assert len({len(ids) for ids in found}) > 1
+    assert len(found[1]) == 1

@@ -1,12 +1,11 @@
-import hashlib
 import re
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.corpus import CorpusPackage, fetch, python_files, read_list
+from tests.support.wheels import make_wheel
 
 LIST = read_list()
 PERMISSIVE = {"MIT", "BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "LicenseRef-Repoze-BSD-derived"}
@@ -28,25 +27,6 @@ ODD: tuple[str | bytes, ...] = (
 )
 
 
-def wheel(folder: Path, files: dict[str, str | bytes], name: str = "fake", version: str = "1.0") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    info = f"{name}-{version}.dist-info"
-    files = files | {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/RECORD": "",
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, content in files.items():
-            archive.writestr(file, content)
-    return path
-
-
-def package(path: Path, name: str = "fake", sha256: str = "") -> CorpusPackage:
-    return CorpusPackage(name, "1.0", "MIT", sha256 or hashlib.sha256(path.read_bytes()).hexdigest(), False)
-
-
 def test_the_list_is_pinned_and_each_package_once() -> None:
     names = [re.sub(r"[-_.]+", "-", entry.name).lower() for entry in LIST]
     assert len(names) == len(set(names)) >= 100
@@ -62,7 +42,7 @@ def test_other_peoples_code_tests_generated_and_odd_files_are_left_out(tmp_path:
     kept = "fake/latest/vendors_of_things.py"
     files: dict[str, str | bytes] = {name: f"# {name}\n{SOURCE}" for name in OTHERS}
     files |= {f"fake/odd{number}.py": text for number, text in enumerate(ODD)}
-    assert list(python_files(wheel(tmp_path, {**files, kept: SOURCE}))) == [SOURCE]
+    assert list(python_files(make_wheel(tmp_path, {**files, kept: SOURCE}))) == [SOURCE]
 
 
 @pytest.fixture
@@ -78,7 +58,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.system
 def test_another_file_under_the_same_name_is_refused(shelf: Path, tmp_path: Path) -> None:
-    found = wheel(shelf, {"fake/a.py": SOURCE})
+    make_wheel(shelf, {"fake/a.py": SOURCE}, "fake")
     with pytest.raises(TrainingError, match=r"^corpus: pip download into .*wheels failed: [^\n]+$"):
-        fetch([package(found, sha256="0" * 64)], tmp_path / "wheels")
+        fetch([CorpusPackage("fake", "1.0", "MIT", "0" * 64, False)], tmp_path / "wheels")
     assert list((tmp_path / "wheels").glob("*.whl")) == []

@@ -1,17 +1,23 @@
+import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from localdflash.lab.train import corpus
+from localdflash.backends.reference.decoder import Decoder
+from localdflash.backends.reference.gguf_decoder import load_decoder
+from localdflash.lab.train import corpus, pair_export
 from localdflash.lab.train.corpus import CorpusPackage
 from localdflash.lab.train.dataset import SPECIALS, Dataset, build, special_ids, train_tokenizer, write
 from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
+from localdflash.models.shapes.decoder_config import DecoderConfig
 
 SOURCE = (
     '''def add(first, second):
@@ -82,24 +88,11 @@ def test_text_never_gives_special_ids(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(ids) == text
 
 
-@pytest.fixture
-def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[str], list[str]], None]:
-    """Makes the corpus consist of these sources to train on and to hold out."""
-
-    def install(train: list[str], held_out: list[str]) -> None:
-        sources = {tmp_path / "train.whl": train, tmp_path / "held_out.whl": held_out}
-        packages = [CorpusPackage(path.stem, "1", "MIT", "", path.stem == "held_out") for path in sources]
-        monkeypatch.setattr(corpus, "fetch", lambda _packages, _folder: list(zip(packages, sources, strict=True)))
-        monkeypatch.setattr(corpus, "python_files", lambda path: iter(sources[path]))
-
-    return install
-
-
-def test_build_writes_both_splits_and_keeps_them_apart(
-    fetched: Callable[[list[str], list[str]], None], tmp_path: Path
-) -> None:
-    secret = SOURCE.replace("result", "held_back")
-    fetched([SOURCE, SOURCE], [secret])
+def test_build_writes_both_splits_and_keeps_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {"train": [SOURCE, SOURCE], "held_out": [SOURCE.replace("result", "held_back")]}
+    fetched = [(CorpusPackage(name, "1", "MIT", "", name == "held_out"), name) for name in sources]
+    monkeypatch.setattr(corpus, "fetch", lambda _packages, _folder: fetched)
+    monkeypatch.setattr(corpus, "python_files", lambda name: iter(sources[name]))
     said: list[str] = []
     build(tmp_path / "corpus", tmp_path / "wheels", 600, 0, said.append)
     tokenizer = Tokenizer.from_file(str(tmp_path / "corpus" / "tokenizer.json"))
@@ -112,3 +105,40 @@ def test_build_writes_both_splits_and_keeps_them_apart(
     assert "held_back" not in texts["train"]
     assert len(said) == 2
     assert said[0].startswith("train: 2 files, ")
+
+
+def fields(path: Path) -> dict[str, object]:
+    return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
+
+
+@pytest.mark.parametrize(("quantization", "tied"), [("Q8_0", True), ("Q4_0", False)])
+def test_a_target_comes_back(quantization: str, tied: bool, tiny_pair: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_pair / "tokenizer.json"))
+    shape = DecoderConfig(
+        tokenizer.get_vocab_size() + len(SPECIALS), 64, 2, 2, 1, 32, 96, rope_theta=5e4, tie_word_embeddings=tied
+    )
+    torch.manual_seed(0)
+    model = Decoder(shape)
+    path = tmp_path / "new folder" / "target.gguf"
+    path.parent.mkdir()
+    pair_export.write_target(path, model, tokenizer, quantization, "a name")
+    back = load_decoder(path)
+    assert back.config.tie_word_embeddings == tied
+    assert back.config.rope_theta == 5e4
+    bits = {"Q8_0": 7, "Q4_0": 3}[quantization]
+    for name, weight in model.state_dict().items():
+        assert (back.state_dict()[name] - weight).abs().max() <= weight.abs().max() / 2**bits, name
+    types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}
+    assert set(types.values()) == {quantization, "F32"}
+    assert all(kind == "F32" for name, kind in types.items() if "norm" in name)
+    assert fields(path)["general.name"] == "a name"
+
+
+def test_safetensors_are_bfloat16_with_the_published_fields(tiny_pair: Path) -> None:
+    tensors = load_file(tiny_pair / "drafter.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    config = json.loads((tiny_pair / "config.json").read_text())
+    assert config["architectures"] == ["DFlashDraftModel"]
+    assert (config["block_size"], config["num_target_layers"], config["num_hidden_layers"]) == (8, 6, 2)
+    assert config["dflash_config"]["target_layer_ids"] == [1, 3, 4]
+    assert np.prod(tensors["fc.weight"].shape) == 3 * config["hidden_size"] ** 2

@@ -1,6 +1,7 @@
 """Training against serving: what a drafter learns from must be what it will see."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,6 @@ SHAPE = DecoderConfig(64, 32, 2, 2, 1, 16, 64)
 CONFIG = DFlashConfig(SHAPE, block_size=4, mask_token_id=63, taps=(0, 1))
 
 
-def run_of(config: DFlashConfig = CONFIG, anchors: int = 6, batch_tokens: int = 64) -> DrafterRun:
-    return DrafterRun(config, TrainingBudget(0.01, 1e-3), anchors, batch_tokens)
-
-
 def dataset(*examples: tuple[int, int]) -> Dataset:
     """Examples of (prompt, length); the id at position p of example e is 1000 * e + p, so that ids tell where from."""
     rows, tokens = [], list[int]()
@@ -37,14 +34,10 @@ def dataset(*examples: tuple[int, int]) -> Dataset:
     return Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
 
 
-def first_batches(data: Dataset, run: DrafterRun, count: int = 40, seed: int = 0) -> list[Batch]:
-    stream = batches(data, run, np.random.default_rng(seed))
-    return [next(stream) for _ in range(count)]
-
-
 def test_anchors_labels_and_ids_line_up() -> None:
     shapes = {0: (3, 12), 1: (5, 7), 2: (1, 30), 3: (9, 11)}
-    for batch in first_batches(dataset(*shapes.values()), run_of()):
+    run = DrafterRun(CONFIG, TrainingBudget(0.01, 1e-3), 6, 64)
+    for batch in islice(batches(dataset(*shapes.values()), run, np.random.default_rng(0)), 40):
         for ids, anchors, labels in zip(batch.ids, batch.anchors, batch.labels, strict=True):
             number = int(ids[0]) // 1000
             prompt, length = shapes[number]
@@ -87,9 +80,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_training_sees_what_serving_sees(
     variant: str, target: Decoder, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = dict(VARIANTS[variant])
-    shape = replace(target.config, num_hidden_layers=2, attention_bias=changes.pop("biases", False))
-    config = DFlashConfig(shape, 8, target.config.vocab_size - 1, (1, 3, 4), **changes)
+    shape = replace(target.config, num_hidden_layers=2)
+    config = DFlashConfig(shape, 8, target.config.vocab_size - 1, (1, 3, 4), **VARIANTS[variant])
     torch.manual_seed(1)
     model = DFlash(config).eval()
     initialise(model)

@@ -1,6 +1,4 @@
-import ast
 import random
-import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,11 +14,7 @@ from localdflash.lab.train.examples import (
     Example,
     ExamplePiece,
     Special,
-    add_line,
-    change_number,
     examples,
-    remove_line,
-    rename,
 )
 
 FIM = ("fim_line", "fim_block")
@@ -55,11 +49,6 @@ def put_together(example: Example) -> tuple[str, str, str]:
     return prefix, middle, suffix
 
 
-def answer(example: Example) -> str:
-    assert isinstance(example.answer[0], str)
-    return example.answer[0]
-
-
 @settings(max_examples=40)
 @given(lines=LINES, seed=st.integers(0, 99))
 def test_any_text_gives_sound_examples(lines: list[str], seed: int) -> None:
@@ -87,50 +76,3 @@ def test_the_spelling_of_a_special_token_stays_text() -> None:
         assert sorted(specials(example.prompt) + specials(example.answer)) == sorted(expected)
         assert "<|" in text(example.prompt) + text(example.answer)
     assert kinds == set(KINDS)
-
-
-def documented(source: str) -> dict[str, tuple[str, str]]:
-    """Of each documented function, by what it does: its name and its docstring."""
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    return {
-        ast.dump(node.args) + "".join(map(ast.dump, node.body[1:])): (node.name, ast.get_docstring(node) or "")
-        for node in nodes
-        if ast.get_docstring(node)
-    }
-
-
-# Edits: what the instruction says, done again here by other means.
-
-WORD = re.compile(r"(\w+)")
-
-
-def replace_word(code: str, old: str, new: str) -> str:
-    return "".join(new if part == old else part for part in WORD.split(code))
-
-
-def follow(instruction: str, before: str) -> list[str]:
-    """All ways to do as the instruction says."""
-    if found := re.fullmatch(r"(?:Rename|Change) `(.*)` to `(.*)`\.", instruction):
-        return [replace_word(before, found[1], found[2])]
-    lines = before.split("\n")
-    if found := re.fullmatch(r"Remove the line `(.*)`\.", instruction):
-        return ["\n".join(lines[:i] + lines[i + 1 :]) for i, line in enumerate(lines) if line.strip() == found[1]]
-    found = re.fullmatch(r"Add the line `(.*)` after `(.*)`\.", instruction)
-    assert found, instruction
-    places = [i + 1 for i, line in enumerate(lines) if line.strip() == found[2]]
-    indents = range(0, 60)
-    return ["\n".join([*lines[:i], " " * n + found[1], *lines[i:]]) for i in places for n in indents]
-
-
-CODE_LINES = st.lists(st.sampled_from(["a = 1", "    b = 20", "b_2 = b", "", "  for i in b:", "x", "1"]), min_size=1)
-
-
-@given(
-    lines=CODE_LINES, seed=st.integers(0, 1000), make=st.sampled_from([rename, change_number, remove_line, add_line])
-)
-def test_edits_of_any_lines(lines: list[str], seed: int, make: object) -> None:
-    assert callable(make)
-    change = make("\n".join(lines), random.Random(seed))
-    if change:
-        assert change.after in follow(change.instruction, change.before)
-        assert change.after != change.before

@@ -19,7 +19,7 @@ from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.kept_answers import COUNT, AnswerWriter, KeptAnswers, likely
 from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, BlockSource
-from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, start_from, verifies
+from localdflash.lab.train.kept_drafter import Frozen, logits_of, loss_of, start_from
 from localdflash.lab.train.kept_plan import TrainingNeeds, needs
 from localdflash.lab.train.kept_setup import DrafterOptions
 from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
@@ -32,7 +32,6 @@ from localdflash.models.weights.gguf import read_header
 from tests.support.reports import RecordedReport
 
 TAPS = (1, 3, 4)
-WANTED = DrafterOptions(1, 8, 300)
 QUICK = Schedule(sequences=2, anchors=6, warm_up=2, save_seconds=1e9, measure_seconds=1e9, measured=2)
 
 
@@ -58,8 +57,8 @@ def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFa
     return folder
 
 
-def source_of(folder: Path, size: int = 512, drafts: int = 7) -> BlockSource:
-    return BlockSource(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, size, 2), 1024)
+def source_of(folder: Path, drafts: int = 7) -> BlockSource:
+    return BlockSource(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, 512, 2), 1024)
 
 
 def test_training_never_sees_what_is_held_out(folder: Path) -> None:
@@ -143,22 +142,10 @@ def test_loss_of_one_block_by_hand() -> None:
     assert loss.item() == pytest.approx(-weights[0] * math.log(p0) - weights[1] * math.log(p1), rel=1e-5)
 
 
-def test_accepted_tokens_and_verifies() -> None:
-    labels = torch.tensor([[1, 1, 1], [1, 0, 1], [NOT_SHORT, 1, 1], [1, 1, NO_TOKEN]])
-    logits = torch.nn.functional.one_hot(torch.ones(4, 3, dtype=torch.long), 2).float()
-    assert accepted(logits, labels).tolist() == [3, 1, 0, 2]
-    assert verifies(torch.tensor([0, 0, 0])) == 3
-    assert verifies(torch.tensor([2, 0, 0])) == 1
-    assert verifies(torch.tensor([1, 5, 3, 0, 0])) == 2
-    assert verifies(torch.tensor([0, 1, 7, 2, 0, 0])) == 3  # 0; 1 and its bonus; 3, which takes two
-
-
-def prepared(
-    folder: Path, tiny_pair: Path, into: Path, wanted: DrafterOptions = WANTED
-) -> tuple[KeptRun, BlockSource, RecordedReport]:
+def prepared(folder: Path, tiny_pair: Path, into: Path) -> tuple[KeptRun, BlockSource, RecordedReport]:
     said = RecordedReport()
-    run, source = kept_setup.prepare(folder, tiny_pair / "target.gguf", into, wanted, QUICK, said.say)
-    return run, source, said
+    options = DrafterOptions(1, 8, 300)
+    return *kept_setup.prepare(folder, tiny_pair / "target.gguf", into, options, QUICK, said.say), said
 
 
 @pytest.mark.nightly

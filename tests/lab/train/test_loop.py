@@ -1,4 +1,6 @@
+import errno
 import math
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train import loop, resumable_run
 from localdflash.lab.train.loop import Accumulate, TrainingBudget, TrainingRun, initialise
 from localdflash.lab.train.muon import orthogonal
+from localdflash.lab.train.resumable_run import ResumableRun, State
 
 STEPS = 60  # a minute of the clock below
 
@@ -39,25 +42,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Model(nn.Module):
     """A matrix for Muon, an embedding and a norm for AdamW."""
 
-    def __init__(self, size: int = 6) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(8, size)
-        self.o_proj = nn.Linear(size, size, bias=False)
-        self.norm = nn.LayerNorm(size)
+        self.embed_tokens = nn.Embedding(8, 6)
+        self.o_proj = nn.Linear(6, 6, bias=False)
+        self.norm = nn.LayerNorm(6)
 
     def forward(self, ids: Tensor) -> Tensor:
         out: Tensor = self.norm(self.o_proj(self.embed_tokens(ids)))
         return out
 
 
-def make(size: int = 6) -> Model:
+def make() -> Model:
     torch.manual_seed(3)
-    model = Model(size)
+    model = Model()
     initialise(model)
     return model
 
 
-def learn(model: Model, clock: Clock, until: int = 10**9, loss_is: float | None = None) -> Accumulate:
+def learn(model: Model, clock: Clock, until: int = 10**9) -> Accumulate:
     """Steps that depend on nothing but the progress; step number `until` is interrupted instead."""
     count = 0
 
@@ -70,7 +73,7 @@ def learn(model: Model, clock: Clock, until: int = 10**9, loss_is: float | None 
         loss = (model(torch.arange(8)) - goal).square().mean()
         torch.autograd.backward(loss)
         clock.now += 1.0
-        return {"loss": loss.item() if loss_is is None else loss_is}
+        return {"loss": loss.item()}
 
     return accumulate
 
@@ -136,3 +139,84 @@ def test_singular_values_come_close_to_one(rows: int, columns: int, seed: int, s
     assert found.shape == (2, min(rows, columns))
     assert found.min() > 0.6
     assert found.max() < 1.3
+
+
+class Run(ResumableRun):
+    """Run of one weight, on a clock that is turned by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now, self.weight = 100.0, torch.zeros(2)
+        super().__init__(folder, lambda: self.now, 1e9)
+        self.resume()
+
+    def state(self) -> State:
+        return {"weight": self.weight}
+
+    def restore(self, state: State) -> None:
+        self.weight.copy_(state["weight"])
+
+    def learn(self, steps: int) -> None:
+        for _ in range(steps):
+            self.weight += 1
+            self.now += 2.0
+            self.count_step()
+            self.save_if_due()
+
+
+@pytest.mark.parametrize(("ends_by", "kept"), [(KeyboardInterrupt(), 2), (ValueError(), 0)])
+def test_ctrl_c_keeps_a_checkpoint_and_an_error_does_not(ends_by: BaseException, kept: int, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+
+    def stopped() -> None:
+        with run.sitting():
+            run.learn(2)
+            raise ends_by
+
+    with pytest.raises(type(ends_by)):
+        stopped()
+    assert Run(tmp_path).step == kept
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), RuntimeError("PytorchStreamWriter failed")])
+def test_a_full_disk_keeps_the_checkpoint_before(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    run.save()
+    good = run.checkpoint.read_bytes()
+
+    def fails(_state: object, path: Path) -> None:
+        path.write_bytes(b"half a checkpoint")
+        raise error
+
+    monkeypatch.setattr(torch, "save", fails)
+    with pytest.raises(TrainingError, match=r"cannot write the checkpoint: [^\n]+; the one before is kept$"):
+        run.save()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [good]
+
+
+class Attack:
+    """Runs when unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, ("raise SystemExit('code from a checkpoint ran')",)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "pickle", "other file", "other shape"])
+def test_a_checkpoint_that_is_not_this_runs_is_named(damage: str, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.save()
+    good = run.checkpoint.read_bytes()
+    match damage:
+        case "cut":
+            run.checkpoint.write_bytes(good[: len(good) // 2])
+        case "empty":
+            run.checkpoint.write_bytes(b"")
+        case "pickle":
+            run.checkpoint.write_bytes(pickle.dumps(Attack()))
+        case "other file":
+            torch.save({"weights": torch.zeros(3)}, run.checkpoint)
+        case _:
+            torch.save({"step": 1, "spent": 1.0, "weight": torch.zeros(3)}, run.checkpoint)
+    with pytest.raises(TrainingError, match=r"^[^\n]{,200}last\.pt: damaged, or [^\n]{,100} shape [^\n]*move it away$"):
+        Run(tmp_path)

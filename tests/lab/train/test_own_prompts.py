@@ -50,31 +50,20 @@ def test_a_repository_is_asked_about_with_whole_files_held_out(tmp_path: Path) -
     assert list(of_repository(tmp_path, 0)) == found
 
 
-def stored(path: Path, *chats: list[Message]) -> None:
+def test_questions_of_chats_come_with_the_turns_before_them(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    file = Attachment("file", "a.py", "x = 1")
+    first, again = Message("user", "What is x?", (file,)), Message("user", "And y?")
+    unanswered = [Message("user", "Never answered"), Message("user", "Asked again"), Message("assistant", "Yes.")]
     store = ChatStore(path, print)
-    for chat in chats:
+    for chat in ([first, Message("assistant", "One."), again, Message("assistant", "Two.")], unanswered):
         session, parent = store.create(folder="/", title="a"), None
         for message in chat:
             parent = store.add(session, parent, message).id
     store.close()
-
-
-def test_questions_of_chats_come_with_the_turns_before_them(tmp_path: Path) -> None:
-    path = tmp_path / "chats.db"
-    file = Attachment("file", "a.py", "x = 1")
-    stored(
-        path,
-        [
-            Message("user", "What is x?", (file,)),
-            Message("assistant", "One."),
-            Message("user", "And y?"),
-            Message("assistant", "Two."),
-        ],
-        [Message("user", "Never answered"), Message("user", "Asked again"), Message("assistant", "Yes.")],
-    )
     found = {(q.kind, q.text): q.before for q in of_chats(path)}
-    first = "a.py:\n```\nx = 1\n```\n\nWhat is x?"
-    assert found == {("chat", first): (), ("chat", "And y?"): (first, "One."), ("chat", "Never answered"): ()}
+    text = "a.py:\n```\nx = 1\n```\n\nWhat is x?"
+    assert found == {("chat", text): (), ("chat", "And y?"): (text, "One."), ("chat", "Never answered"): ()}
 
 
 def test_a_subject_is_held_out_in_all_patterns_or_in_none() -> None:

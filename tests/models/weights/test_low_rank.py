@@ -20,7 +20,7 @@ from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import NOTES, merge, sha256_of, write_vocabulary
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
-from tests.lab.train.tiny_adapters import noisy
+from tests.lab.train.test_adapter import noisy
 from tests.support.converted_models import case_of
 from tests.support.smollm2 import FILE, needs_smollm2
 

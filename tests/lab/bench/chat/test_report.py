@@ -1,7 +1,7 @@
 """Reports of the chat benchmark: sums, medians, identity, shares."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -15,34 +15,27 @@ from localdflash.lab.bench.chat.report import AskedPrompt, report
 PLAIN = (0, 0, 10.0, "none")
 
 
-def run_of(ids: list[int], *steps: tuple[int, int, float, str], first: float = 1.0) -> PromptRun:
+def run_of(ids: list[int], *steps: tuple[int, int, float, str]) -> PromptRun:
     """A run of steps, each (drafted, accepted, milliseconds, drafter)."""
     stats = Stats()
     for drafted, accepted, ms, drafter in steps:
         stats.add(Step([0] * (accepted + 1), drafter, drafted, accepted, 0.1, ms - 0.2), ms)
-    return PromptRun(ids, stats, first)
+    return PromptRun(ids, stats, 1.0)
 
 
-def asked(**runs: Any) -> AskedPrompt:
-    """A prompt with its runs by way: one each, or a list."""
-    prompt = AskedPrompt("talk")
-    for way, found in runs.items():
-        for run in found if isinstance(found, list) else [found]:
-            prompt.add(way.replace("_", " ").replace("llama cpp", "llama.cpp"), run)
+def pair_of(plain: PromptRun, **drafting: PromptRun) -> AskedPrompt:
+    prompt, sampled = AskedPrompt("talk"), run_of([7], PLAIN)
+    for mode, run in {"plain": plain, **drafting, "sampled plain": sampled, "sampled": sampled}.items():
+        prompt.add(mode, run)
     return prompt
-
-
-def pair_of(plain: PromptRun, drafting: PromptRun, **more: PromptRun) -> AskedPrompt:
-    sampled = {"sampled_plain": run_of([7], PLAIN), "sampled": run_of([7], PLAIN)}
-    return asked(plain=plain, drafting=drafting, **sampled, **more)
 
 
 def test_rates_are_ratios_of_sums_with_the_median_prompt_beside_them() -> None:
     found = report(
         [
-            pair_of(run_of([1], PLAIN, PLAIN), run_of([1], (3, 1, 10.0, "dflash"))),  # twice as fast
-            pair_of(run_of([2], *[PLAIN] * 8), run_of([2], *[(3, 3, 10.0, "lookup")] * 2)),  # four times
-            pair_of(run_of([3], PLAIN), run_of([3], (0, 0, 10.0, "none"))),  # as fast
+            pair_of(run_of([1], PLAIN, PLAIN), drafting=run_of([1], (3, 1, 10.0, "dflash"))),  # twice as fast
+            pair_of(run_of([2], *[PLAIN] * 8), drafting=run_of([2], *[(3, 3, 10.0, "lookup")] * 2)),  # four times
+            pair_of(run_of([3], PLAIN), drafting=run_of([3], (0, 0, 10.0, "none"))),  # as fast
         ]
     )
     assert (found["prompts"], found["tokens"]) == (3, 11)
@@ -61,13 +54,11 @@ def test_rates_are_ratios_of_sums_with_the_median_prompt_beside_them() -> None:
 @pytest.mark.parametrize("way", ["drafting", "forced"])
 def test_every_way_that_drafts_counts_for_identity(way: str) -> None:
     ways = dict.fromkeys(("drafting", "dflash", "lookup", "forced"), run_of([1], PLAIN))
-    prompt = asked(plain=run_of([1], PLAIN), **ways | {way: run_of([2], PLAIN)})
-    prompt.add("sampled plain", run_of([1], PLAIN))
-    prompt.add("sampled", run_of([1], PLAIN))
+    prompt = pair_of(run_of([1], PLAIN), **ways | {way: run_of([2], PLAIN)})
     assert report([prompt])["identical"] == {"greedy": "0/1", "sampled": "1/1"}
 
 
 def test_without_other_backends_our_own_plain_decoding_is_the_best() -> None:
-    prompts = [pair_of(run_of([1], PLAIN, PLAIN), run_of([1], (3, 1, 10.0, "dflash")))]
+    prompts = [pair_of(run_of([1], PLAIN, PLAIN), drafting=run_of([1], (3, 1, 10.0, "dflash")))]
     found = _reports(cast(ChatBench, SimpleNamespace(asked=prompts, found={})))["overall"]
     assert found["over_best_plain"] == found["over_plain"]["drafting"] == 2.0

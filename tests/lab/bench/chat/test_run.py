@@ -8,10 +8,7 @@ import pytest
 
 from localdflash.lab.bench import verify_table
 from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt
-from localdflash.lab.bench.chat.chat_modes import opened
 from localdflash.lab.bench.chat.measuring import size_of
-from localdflash.lab.bench.lone_row_target import LoneRowTarget
-from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
 from tests.support.costs import drafting_pays
@@ -53,8 +50,8 @@ class Watched:
         self.parts.append((seconds, what))
 
 
-def measured(options: Options, watcher: Watched, limit: int = 1) -> dict[str, Any]:
-    return chat_run.run(options, EngineSpec({"pair": options.pair, "backend": "auto"}), limit, 1, watcher)
+def measured(options: Options, watcher: Watched) -> dict[str, Any]:
+    return chat_run.run(options, EngineSpec({"pair": options.pair, "backend": "auto"}), 1, 1, watcher)
 
 
 @pytest.mark.nightly
@@ -86,24 +83,3 @@ def test_everything_is_in_the_result(options: Options) -> None:
     assert result["daemon"]["asked"]["backend"] == "llama.cpp"  # what was measured, not what was asked for
     assert sum(seconds for seconds, _ in watcher.parts) <= watcher.planned
     assert "7 prompts, 8 modes interleaved" in watcher.line
-
-
-def test_each_way_is_what_it_says(options: Options) -> None:
-    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        pairs: dict[str, Any] = ways.pairs
-        assert list(pairs) == WAYS
-        names = {way: [drafter.name for drafter in pair.drafters] for way, pair in pairs.items()}
-        assert names == {
-            "plain": [],
-            "drafting": ["lookup", "dflash"],
-            "dflash": ["dflash"],
-            "lookup": ["lookup"],
-            "forced": ["dflash"],
-            "llama.cpp": [],
-        }
-        assert pairs["drafting"] is loaded.pair
-        assert pairs["lookup"].target is pairs["plain"].target is not loaded.host
-        assert isinstance(pairs["llama.cpp"].target, LoneRowTarget)
-
-
-# Longer contexts
