@@ -156,6 +156,13 @@ class ChatAppBase(App[int]):
         """Show a dialog and return its result, or None if it was closed. mypy needs the type before an `or`."""
         return await self.push_screen_wait(dialog)
 
+    async def confirm(self, question: str, lines: Sequence[str], yes: str) -> bool:
+        """Return whether the user chooses the button `yes`, not Cancel."""
+        from localdflash.tui.screens.questions import Option, QuestionDialog
+
+        dialog = QuestionDialog(question, lines, Option("y", yes), Option("n", "Cancel"))
+        return await self.push_screen_wait(dialog) == "y"
+
     @property
     def is_covered(self) -> bool:
         """Return whether a dialog covers the chat."""

@@ -143,7 +143,10 @@ class Engines:
             roles: Sequence[PairRole] = (role,) if role else ROLES
             if not role and not await asyncio.to_thread(can_fill, options.pair):
                 roles = ("chat",)
-                await self._free_role("completion")
+                if left := self._workers.pop("completion", None):  # until the next request for that role
+                    self._later["completion"] = left.options
+                    if left not in self._workers.values():
+                        await left.retire()
             return await self._load(roles, options, others)
 
     async def free_unused(self) -> None:
@@ -263,13 +266,6 @@ class Engines:
             await worker.emptied(end=others == "end")
         finally:
             self._awaited = None
-
-    async def _free_role(self, role: PairRole) -> None:
-        """Unload the pair of a role until the next request for that role."""
-        if worker := self._workers.pop(role, None):
-            self._later[role] = worker.options
-            if worker not in self._workers.values():
-                await worker.retire()
 
     async def _drop(self, worker: PairWorker) -> None:
         """Unload a worker's pair; the next request for one of its roles loads the pair again."""

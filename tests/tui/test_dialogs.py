@@ -14,7 +14,7 @@ from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.commands import COMMANDS, parse
 from localdflash.tui.screens.compare_screen import compare_text
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
-from localdflash.tui.screens.questions import AskText, Confirm, RolePicker
+from localdflash.tui.screens.questions import AskText, Option, QuestionDialog, RolePicker
 from localdflash.tui.themes import THEMES
 from localdflash.tui.welcome import Welcome, tries
 from tests.tui.stage import Stage, dialog, playing, result_of, shown
@@ -23,8 +23,9 @@ ODD = "[red]/tmp/[/x]\x1b[31m\u202e.py"
 PLAIN, DRAFTING = ModeResult(20.0, 256, 1.0, 2, 120.0), ModeResult(52.5, 256, 3.914, 2, 130.0)
 
 
-def confirm(*lines: str) -> Confirm:
-    return Confirm("Delete it?", lines or ("It cannot be brought back.",), yes="Delete", no="Keep")
+def confirm(*lines: str) -> QuestionDialog:
+    options = Option("y", "Delete"), Option("n", "Keep")
+    return QuestionDialog("Delete it?", lines or ("It cannot be brought back.",), *options)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ async def test_enter_and_esc_give_the_safe_answer(keys: list[str], answer: str) 
 
 
 async def test_nothing_of_a_question_is_obeyed() -> None:
-    async with dialog(lambda: Confirm(ODD, [ODD], yes=ODD, no=ODD)) as (_, app):
+    async with dialog(lambda: QuestionDialog(ODD, [ODD], Option("y", ODD), Option("n", ODD))) as (_, app):
         assert shown(app).count("[red]/tmp/[/x]␛[31m⟦U+202E⟧.py") >= 4
         assert "\x1b" not in shown(app)
 

@@ -30,10 +30,11 @@ from localdflash.tui.screens.compare_screen import CompareScreen
 from localdflash.tui.screens.diff_screen import DiffScreen
 from localdflash.tui.screens.help_screen import HelpScreen
 from localdflash.tui.screens.models_screen import ModelPicker
-from localdflash.tui.screens.questions import AskText, Confirm
+from localdflash.tui.screens.questions import AskText
 from tests.tui.chat_stage import make, typed
 from tests.tui.desk import Desk, type_in
 from tests.tui.stage import Stage, wait_until
+from tests.tui.test_dialogs import confirm
 from tests.tui.test_diff_screen import ALL, Writer
 
 NOW = 1_700_000_000.0
@@ -210,7 +211,7 @@ SCREENS: dict[str, Callable[[], Screen[Any]]] = {
     "compare": _compared,
     "instructions": lambda: AskText("Instructions before the chat", "Answer briefly.\nNo jokes.", lines=8),
     "diff": lambda: DiffScreen(ALL, Writer().apply),
-    "question": lambda: Confirm("Delete it?", ["It cannot be brought back."], yes="Delete", no="Keep"),
+    "question": confirm,
 }
 
 

@@ -322,10 +322,8 @@ class AnswerActions(ChatAppBase):
 
     @in_background
     async def _run_outside(self, command: str) -> None:
-        from localdflash.tui.screens.questions import Confirm
-
         lines = [command, "", f"It runs in {self.start.folder}. Its output is attached to your next message."]
-        if not await self.push_screen_wait(Confirm("Run this command?", lines, yes="Run", no="Cancel")):
+        if not await self.confirm("Run this command?", lines, "Run"):
             self.prompt.put_back(f"!{command}")
             return
         self.say(f"running {command}; Esc ends it")

@@ -98,7 +98,7 @@ class ChatActions(ChatAppBase):
 
     async def _export_session(self, session: int, path: str = "") -> None:
         from localdflash.chat.chat_export import export_json, export_markdown, write_export
-        from localdflash.tui.screens.questions import AskText, Confirm
+        from localdflash.tui.screens.questions import AskText
 
         info = await self.talk.run_in_store(ChatStore.info, session)
         if not path:
@@ -113,10 +113,9 @@ class ChatActions(ChatAppBase):
         write = export_json if file.suffix == ".json" else export_markdown
         shown = session == self.talk.session  # its messages may not be saved yet
         text = write(info, self.talk.messages if shown else await self.talk.run_in_store(ChatStore.path, session))
-        if overwrite := file.exists():
-            lines = [f"{file} is there already."]
-            if not await self.push_screen_wait(Confirm("Replace the file?", lines, yes="Replace", no="Cancel")):
-                return
+        lines = [f"{file} is there already."]
+        if (overwrite := file.exists()) and not await self.confirm("Replace the file?", lines, "Replace"):
+            return
         await self.talk.run_in_store(lambda _: write_export(file, text, overwrite=overwrite))
         self.say(f"written to {file}")
 
@@ -130,11 +129,9 @@ class ChatActions(ChatAppBase):
         await self._confirm_delete(self.talk.session)
 
     async def _confirm_delete(self, session: int) -> None:
-        from localdflash.tui.screens.questions import Confirm
-
         info = await self.talk.run_in_store(ChatStore.info, session)
         lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]
-        if not await self.push_screen_wait(Confirm("Delete this chat?", lines, yes="Delete", no="Cancel")):
+        if not await self.confirm("Delete this chat?", lines, "Delete"):
             return
         shown = session == self.talk.session
         await self.talk.delete(session)

@@ -79,7 +79,6 @@ class CodeActions(ChatAppBase):
         """Undo the last applied change."""
         from localdflash.chat.applying import undo_last
         from localdflash.tui.screens.chats_screen import age
-        from localdflash.tui.screens.questions import Confirm
 
         journal = await self.journal()
         if not (last := journal.last()):
@@ -87,7 +86,7 @@ class CodeActions(ChatAppBase):
             return
         changed, seconds = last
         lines = [f"{', '.join(changed)}, as before the change {age(time.time() - seconds, time.time())}."]
-        if not await self.push_screen_wait(Confirm("Undo the change?", lines, yes="Undo", no="Cancel")):
+        if not await self.confirm("Undo the change?", lines, "Undo"):
             return
         undone = await asyncio.to_thread(undo_last, journal)
         if undone is None:

@@ -82,13 +82,6 @@ class QuestionDialog(Dialog[str]):
         self.query_one("#lines").scroll_relative(y=rows, animate=False)
 
 
-class Confirm(QuestionDialog):
-    """Yes-or-no question: the result is "y" for `yes`, else ""."""
-
-    def __init__(self, title: str, lines: Sequence[str], yes: str, no: str) -> None:
-        super().__init__(title, lines, Option("y", yes), Option("n", no))
-
-
 class AskText(Dialog[str]):
     """Dialog with one text field, `lines` high. Enter submits a single line."""
 
