@@ -3,10 +3,11 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
-from typing import Self
+from typing import Any, Self
 
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.base.errors import UsageError
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
 from localdflash.loading.proof import SOUND, check_first, engine_status, is_tried_on
@@ -16,13 +17,19 @@ from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import Parts
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.running_pair import Running
-from localdflash.models.shapes.recommended import recommended
 from localdflash.models.weights.gguf import headers_kept, read_header
 from localdflash.models.weights.split import stats_of
 from localdflash.text.fim_formats import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
 DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}
+SAMPLING_KEYS = {  # of `SamplingParams`, and in a GGUF's metadata after `general.sampling.`
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
 
 
 class LoadedPair:
@@ -117,3 +124,19 @@ def _unused(options: Options, backend: Runner, running: Running) -> Iterator[str
     ):
         if given and backend not in engines:
             yield f"{', '.join(given)}: ignored by {backend} (only for --backend {' and '.join(engines)})"
+
+
+def recommended(metadata: Mapping[str, object]) -> dict[str, float]:
+    """Return the sampling parameters that the authors of a model recommend in its file, without invalid values."""
+    found: dict[str, float] = {}
+    for name, key in SAMPLING_KEYS.items():
+        value = metadata.get(f"general.sampling.{key}")
+        if not isinstance(value, int | float):
+            continue
+        checked: dict[str, Any] = {name: max(value, 0) if name == "top_k" else value}  # top_k -1: all, as 0
+        try:
+            SamplingParams(**checked)
+        except UsageError:
+            continue
+        found |= checked
+    return found

@@ -6,8 +6,7 @@
     <|start|>assistant to=functions.f<|channel|>...<|message|>{...}              gpt-oss, see `HarmonyText`
     {"name": "f", "parameters": {...}}                                           Llama 3, as the whole answer
 
-Other models use the first form (see `tools_in_words`). Arguments are reported as JSON text while they grow. Text that
-only looks like a call stays in the answer. Any split of the text into pieces gives the same calls.
+Other models use the first form (see `tools_in_words`). Text that only looks like a call stays in the answer.
 """
 
 import json

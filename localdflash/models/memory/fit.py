@@ -1,7 +1,4 @@
-"""Fit a pair into memory: the drafter is reduced or left out before the context is cut, and a notice says so.
-
-Arithmetic over `MemorySizes`, which every backend implements; nothing here inspects the machine.
-"""
+"""Fit a pair into memory: the drafter is reduced or left out before the context is cut, and a notice says so."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

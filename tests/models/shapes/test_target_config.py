@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from localdflash.backends.cpu.model_source import check_target_file
 from localdflash.base.errors import ModelError
+from localdflash.loading.load_pair import recommended
 from localdflash.models.shapes.decoder_config import DecoderConfig
-from localdflash.models.shapes.recommended import recommended
 from localdflash.models.shapes.target_config import target_config
 from localdflash.models.shapes.yarn import LARGEST, yarn_factors
 from localdflash.models.weights.gguf import read_header
