@@ -34,7 +34,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """LOCALDFLASH_HOME of this test; nothing is there yet."""
+    """Set LOCALDFLASH_HOME to an empty folder of this test."""
     folder = tmp_path / "home"  # short: a socket lies in it
     monkeypatch.setenv("LOCALDFLASH_HOME", str(folder))
     monkeypatch.setenv("LOCALDFLASH_MODEL_BACKEND", "llama.cpp")  # "auto" is whatever is faster at this moment
@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cpu_engine() -> None:
-    """Our own CPU engine, as it was built with the package; skips where it was not."""
+    """Skip the test if the CPU engine was not built with the package."""
     from localdflash.backends.cpu import cpu_library
 
     if why := cpu_library.available():
@@ -52,7 +52,7 @@ def cpu_engine() -> None:
 
 @pytest.fixture
 def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A machine where our own CPU engine was not built; what is said of it."""
+    """Pretend that the CPU engine was not built; return the reason."""
     from localdflash.backends.cpu import cpu_library
 
     why = f"it was not built with the package: {cpu_library.REINSTALL}"
@@ -62,7 +62,7 @@ def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs that commands load in this test draft, whatever this machine is fast at."""
+    """Make pairs that commands load in this test draft, whatever this machine is fast at."""
     from tests.support.costs import drafting_pays
 
     monkeypatch.setattr("localdflash.models.running_pair.calibrate", drafting_pays)
@@ -70,7 +70,7 @@ def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of llama.cpp count as certified in the way that agrees on every machine, whatever that costs here."""
+    """Certify the mode of llama.cpp that agrees on every machine, whatever it costs here."""
     if GPU_TESTS or request.node.get_closest_marker("measures_rows"):
         return
     from localdflash.backends.llamacpp import certified, decode_flags
@@ -81,14 +81,14 @@ def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(autouse=True)
 def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that tests make are loaded without a trial, which takes a process of its own."""
+    """Load files that tests make without a trial, which takes a process of its own."""
     if not (GPU_TESTS or request.node.get_closest_marker("tries_files")):
         monkeypatch.setattr("localdflash.loading.load_pair.try_first", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
 def _sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """A GPU that a test pretends to have counts as checked, which takes a process and a GPU."""
+    """Count a pretended GPU as checked; the check takes a process and a GPU."""
     if GPU_TESTS or request.node.get_closest_marker("checks_gpu"):
         return
     from localdflash.loading.proof import Subject
@@ -108,7 +108,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an untrained pair: target.gguf, and the drafter as drafter.gguf and drafter.safetensors.
+    """Write an untrained pair: target.gguf, and the drafter as drafter.gguf and drafter.safetensors.
 
     A Qwen3 of 6 layers, hidden size 64 and about 512 tokens; the drafter has 2 layers, block 8, taps 1, 3 and 4. Its
     tokenizer lies beside it as tokenizer.json.
@@ -143,7 +143,7 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root() -> Path:
-    """The root of the source tree."""
+    """Return the root of the source tree."""
     return ROOT
 
 

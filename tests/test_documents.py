@@ -30,7 +30,7 @@ def text_of(page: str) -> str:
 
 
 def anchors(page: str) -> set[str]:
-    """The fragments that a page's headings have on GitHub."""
+    """Return the fragments that a page's headings have on GitHub."""
     heads = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
@@ -62,7 +62,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def documented(page: str, program: str) -> Iterator[tuple[str, list[str]]]:
-    """The commands of a page that start with `program` (a pattern), in fences and in code spans, and their words."""
+    """Yield the commands of a page that start with `program` (a pattern), and their words."""
     fences = re.findall(r"^```\w*\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
     spans = re.findall(r"`([^`\n]+)`", text_of(page))
     for line in (*(line.partition(" # ")[0] for fence in fences for line in fence.splitlines()), *spans):
@@ -90,7 +90,7 @@ def test_documented_commands_have_the_arguments_that_the_commands_take(monkeypat
 
 
 def options_of(script: Path) -> tuple[set[str], set[str]]:
-    """The options of a script's parser and those that are required, as written in its source."""
+    """Return the options of a script's parser and those that are required, as written in its source."""
     known, required = {"--help"}, set[str]()
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":

@@ -37,7 +37,7 @@ def run(*arguments: str, said: str = "") -> str:
 
 @pytest.fixture(autouse=True)
 def no_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python that starts, a daemon's included, finds no extra."""
+    """Hide the extras from every Python that starts, a daemon's included."""
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "sitecustomize.py").write_text(
         HIDE.format(hidden=("llama_cpp", "matplotlib", "torch", "triton")), "utf-8"
@@ -48,7 +48,7 @@ def no_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
-    """A file whose function has no body yet."""
+    """Write a file whose function has no body yet."""
     file = tmp_path / "add.py"
     file.write_text(BEGUN, "utf-8")
     return file

@@ -44,13 +44,13 @@ def files_on_disk() -> set[str]:
 
 
 def sources() -> set[str]:
-    """The C++ of the CPU engine and what compiles it."""
+    """Return the C++ of the CPU engine and what compiles it."""
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / SOURCES).iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked sdist as "sdist", weights replaced by empty files; the wheel, built from it, beside it."""
+    """Build the sdist, with weights replaced by empty files, and the wheel from it."""
     folder = tmp_path_factory.mktemp("build")
     tree = folder / "tree"
     tree.mkdir()
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(folder: Path) -> Path:
-    """The wheel, unpacked."""
+    """Return the unpacked wheel."""
     return _unpacked(folder, folder / "wheel")
 
 

@@ -31,7 +31,7 @@ def installed(name: str, suite: str = fetch.NEWEST) -> Path:
 
 @pytest.fixture(scope="session")
 def nvim() -> Path:
-    """Neovim 0.12 or newer."""
+    """Return Neovim 0.12 or newer."""
     return installed("neovim", fetch.NEWEST)
 
 
@@ -55,7 +55,7 @@ def engine(short_home: Path, request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def scene(nvim: Path, tmp_path: Path) -> Begin:
-    """Begin a Neovim with the plugin and a scripted server."""
+    """Yield a scene with an engine that runs in this process."""
     return lambda *texts, **settings: nvim_scene.scene(nvim, tmp_path, *texts, **settings)
 
 

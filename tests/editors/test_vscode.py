@@ -64,7 +64,7 @@ def code(shared: Studio) -> Iterator[Studio]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Folder with the beginnings of the texts that the engine knows."""
+    """Make a folder with the beginnings of the texts that the engine knows."""
     made = tmp_path / "project"
     made.mkdir()
     (made / "shapes.py").write_text(BEFORE, "utf-8")
@@ -83,7 +83,7 @@ def window(code: Studio, folder: Path, request: pytest.FixtureRequest) -> Iterat
 
 
 def ready(window: VscodeWindow) -> None:
-    """Wait until the language server runs and completes this document."""
+    """Return the server's facts at once."""
     until(lambda: re.match(r"localdflash\. (Ready|Model)", window.details()), window.details)
 
 

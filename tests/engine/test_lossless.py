@@ -271,7 +271,7 @@ def test_sampling_with_drafts_follows_the_exact_distribution(
 def lossy_accept(
     draft: Draft, logits: Table, sampler: Sampler, ids: Sequence[int], limit: int, ends: frozenset[int]
 ) -> list[int]:
-    """Takes a drafted token that is likely enough, as several engines do, in place of the target's draw."""
+    """Take a drafted token that is likely enough, as several engines do, in place of the target's draw."""
     committed: list[int] = []
     for node, token in enumerate(draft.tokens[: limit - 1]):
         scores = logits[node].astype(np.float64)

@@ -130,13 +130,13 @@ TOOL_TOKENS = {
 
 @pytest.fixture(scope="session")
 def vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
-    """A vocabulary with its chat template, by family."""
+    """Return a vocabulary with its chat template, by family."""
     return _written(make_vocabulary, TOKENS, TEMPLATES)
 
 
 @pytest.fixture(scope="session")
 def tool_vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
-    """A vocabulary with a chat template that knows tools, by the syntax of its calls."""
+    """Return a vocabulary with a chat template that knows tools, by the syntax of its calls."""
     return _written(make_vocabulary, TOOL_TOKENS, TOOL_TEMPLATES)
 
 

@@ -30,7 +30,7 @@ class Scene:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self, *arguments: str, ready: bool = True, env: Mapping[str, str] | None = None, **rest: Any) -> Terminal:
-        """A chat on a terminal of its own; `ready`: as soon as it takes keys."""
+        """Start a chat on a terminal of its own; `ready`: return when it takes keys."""
         env = {"LOCALDFLASH_HOME": str(self.home), **(env or {})}
         begun = self._stack.enter_context(terminal.chat(*arguments, env=env, cwd=str(self.folder), **rest))
         if ready:
@@ -42,7 +42,7 @@ class Scene:
         self.engine.answers[:] = answers
 
     def engines(self) -> list[psutil.Process]:
-        """The engines that a chat has started."""
+        """Return the engines that a chat has started."""
         return daemons.daemons(self.home)
 
 
@@ -57,7 +57,7 @@ def ask(on: Terminal, text: str, until: str | Callable[[str], object] = "") -> s
 
 @contextmanager
 def scene(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **about: Any) -> Iterator[Scene]:
-    """With an engine that runs in this process."""
+    """Yield a scene with an engine that runs in this process."""
     with daemons.short_home(monkeypatch) as home, ExitStack() as stack:
         engine = stack.enter_context(scripted(*answers, **about))
         yield Scene(home, _folder(home), engine, stack.enter_context(ExitStack()))
@@ -65,7 +65,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **about: Any) -> It
 
 @contextmanager
 def scene_without_engine(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **rest: Any) -> Iterator[Scene]:
-    """Without one: a chat with `program=SCRIPTED` starts a process that answers this; any other the real one."""
+    """Yield a scene in which a chat with `program=SCRIPTED` starts an engine that answers this."""
     with daemons.short_home(monkeypatch) as home, ExitStack() as stack:
         monkeypatch.setenv("SCRIPT", script(*answers, **rest))
         yield Scene(home, _folder(home), ScriptedEngine(), stack.enter_context(ExitStack()))

@@ -102,7 +102,7 @@ class Case:
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def write(self, path: Path, kind: str = "F32", experts: str = "", tokens: Sequence[str] = ()) -> Path:
-        """A file from the reference writer, without a tokenizer; vectors, biases and routers stay in float32.
+        """Write a file with the reference writer, without a tokenizer; vectors, biases and routers stay float32.
 
         `tokens` are said to be the vocabulary, as models with a tokenizer do.
         """
@@ -121,7 +121,7 @@ class Case:
 
 
 def case_of(name: str, kind: str = "F32") -> Case:
-    """A model whose weights survive quantization to `kind` unchanged."""
+    """Return a model whose weights survive quantization to `kind` unchanged."""
     model = MODELS[name]().float().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -138,7 +138,7 @@ def case_of(name: str, kind: str = "F32") -> Case:
 
 
 def converted(model: Any) -> Any:
-    """(name, values) as llama.cpp's converter writes them: its names, experts split, Llama's q and k turned."""
+    """Yield (name, values) as llama.cpp's converter writes them: experts split, Llama's q and k interleaved."""
     is_llama = isinstance(model, LlamaForCausalLM)
     names = names_of(model.config.model_type.replace("_", ""), model.config.num_hidden_layers)
     for key, parameter in model.named_parameters():
@@ -150,7 +150,7 @@ def converted(model: Any) -> Any:
 
 
 def interleaved(values: Tensor) -> Tensor:
-    """Rows of every head so that elements which rotate together are neighbours: what llama.cpp's Llama expects."""
+    """Put elements of every head that rotate together next to each other, as llama.cpp's Llama expects."""
     heads = values.view(-1, HEAD_DIM, values.shape[1])
     return torch.stack((heads[:, : HEAD_DIM // 2], heads[:, HEAD_DIM // 2 :]), 2).reshape(values.shape)
 

@@ -13,16 +13,16 @@ class OnPaper(Controller):
     """Learns what drafts are worth; a verify and a draft always take what was said."""
 
     def record_verify(self, rows: int, ms: float) -> None:
-        """Whatever it took."""
+        """Record the verify batch at its written cost."""
         super().record_verify(rows, self.predict_verify_ms(rows))
 
     def record_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
-        """Whatever it took."""
+        """Record the draft at its written cost."""
         super().record_draft(drafter, self.predict_draft_ms(drafter, nodes), nodes)
 
 
 def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:
-    """`Options.costs` with which a pair drafts wherever a draft is likely to be right."""
+    """Return a controller with which a pair drafts wherever a draft is likely to be right."""
     costs = {drafter.name: DRAFT_MS if drafter.is_model else 0.0 for drafter in drafters}
     by_node = {drafter.name: NODE_MS for drafter in drafters if drafter.is_autoregressive}
     return OnPaper(VERIFY_MS, costs, next_ms=by_node)

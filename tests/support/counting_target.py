@@ -15,7 +15,7 @@ VOCABULARY = 40
 
 
 def logits_after(ids: Sequence[int]) -> NDArray[np.float32]:
-    """The logits [V] after a whole sequence: any other sequence has others."""
+    """Return the logits [V] after a whole sequence: any other sequence has others."""
     seed = zlib.crc32(np.array(ids, np.int32).tobytes())
     return np.random.default_rng(seed).standard_normal(VOCABULARY, np.float32)
 

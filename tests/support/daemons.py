@@ -75,7 +75,7 @@ _begun: list["subprocess.Popen[str]"] = []
 
 @contextmanager
 def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """LOCALDFLASH_HOME under /tmp; whatever runs with it at the end is killed."""
+    """Set LOCALDFLASH_HOME to a folder under /tmp; kill at the end whatever still runs with it."""
     folder = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))
     monkeypatch.setenv("LOCALDFLASH_HOME", str(folder))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -93,7 +93,7 @@ def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def daemons(folder: Path) -> list[psutil.Process]:
-    """The daemons that run with this home."""
+    """Return the daemons that run with this home."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -105,7 +105,7 @@ def daemons(folder: Path) -> list[psutil.Process]:
 
 
 def connected() -> socket.socket:
-    """A bare connection to the daemon."""
+    """Return a bare connection to the daemon."""
     address = located(Address(paths.engine_socket()))
     if address.socket:
         return unix_socket.connected(address.socket, 5)
@@ -113,7 +113,7 @@ def connected() -> socket.socket:
 
 
 def begin(*arguments: str, program: str = PROGRAM) -> "subprocess.Popen[str]":
-    """`localdflash serve` on one thread."""
+    """Start `localdflash serve` on one thread."""
     command = [sys.executable, "-P", "-c", program, "serve", "--threads", "1", *arguments]
     _begun.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
     return _begun[-1]
@@ -127,7 +127,7 @@ def start(*arguments: str, program: str = PROGRAM) -> "subprocess.Popen[str]":
 
 
 def killed(process: "subprocess.Popen[str]") -> None:
-    """kill -9."""
+    """Kill a process with SIGKILL and wait for its end."""
     process.kill()
     process.wait(10)
 

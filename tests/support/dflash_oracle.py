@@ -25,7 +25,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def rope(x: Array, positions: Array, config: DFlashConfig) -> Array:
-    """Rotate-half RoPE of [T, heads, hd]."""
+    """Apply rotate-half RoPE to [T, heads, hd]."""
     c = config.decoder
     half = x.shape[-1] // 2
     angles = positions[:, None] * c.rope_theta ** (-np.arange(half) / half)
@@ -49,7 +49,7 @@ class Oracle:
         self.head = self.w["lm_head.weight"] if config.own_head else head[self.tokens]
 
     def propose(self, taps: Array, anchor: int) -> tuple[list[int], list[float]]:
-        """Tokens and confidence of every slot that proposes, behind a context of taps [T, n_taps * H]."""
+        """Return tokens and confidence of every proposing slot after a context of taps [T, n_taps * H]."""
         tokens, confidence = [anchor], []
         for state, logits in zip(*self.slots(taps, anchor), strict=True):
             row, sure = self.slot(tokens[-1], state, logits)
@@ -58,7 +58,7 @@ class Oracle:
         return tokens[1:], confidence
 
     def slots(self, taps: Array, anchor: int) -> tuple[Array, Array]:
-        """Hidden states and logits of the slots that propose."""
+        """Return hidden states and logits of the slots that propose."""
         hidden = self.hidden(taps, anchor)[self.config.first_slot :]
         logits = hidden @ self.head.T * self.config.logit_scale
         if self.config.softcap:
@@ -79,11 +79,11 @@ class Oracle:
         return logits
 
     def candidates(self, logits: Array) -> NDArray[np.intp]:
-        """The rows of the head that a slot may propose, the likeliest first."""
+        """Return the rows of the head that a slot may propose, the likeliest first."""
         return np.argsort(-logits, kind="stable")[: self.config.selector_top_k or None]
 
     def slot(self, before: int, state: Array, logits: Array) -> tuple[int, float]:
-        """The row of a slot behind the token `before`, and how sure it is."""
+        """Return the row of a slot behind the token `before`, and how sure it is."""
         w = self.w
         rows = self.candidates(logits)
         scores = self.scores(before, state, logits)[rows]
@@ -95,7 +95,7 @@ class Oracle:
         return int(rows[best]), float(sure)
 
     def hidden(self, taps: Array, anchor: int) -> Array:
-        """Normed hidden states of all slots."""
+        """Return the normed hidden states of all slots."""
         config, c, w = self.config, self.config.decoder, self.w
         start, size = len(taps), config.block_size
         fused = norm(taps @ w["fc.weight"].T, w["hidden_norm.weight"], c.rms_norm_eps)
@@ -115,7 +115,7 @@ class Oracle:
         return norm(x, w["norm.weight"], c.rms_norm_eps)
 
     def coefficients(self, prefix: str, u: Array) -> Array | None:
-        """[rows, side, back, channel] of a sublayer's convolutions."""
+        """Return [rows, side, back, channel] of a sublayer's convolutions."""
         if not self.config.conv_kernel:
             return None
         shape = (len(u), 2, self.config.conv_kernel, u.shape[1] // self.config.conv_group, 1)

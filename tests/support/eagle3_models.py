@@ -32,7 +32,7 @@ class Eagle3:
     norm_before_residual: bool = False
 
     def write(self, path: Path, vocabulary: int, tokens: Sequence[str] = (), **changes: Any) -> Path:
-        """The file, without a tokenizer; `tokens` are said to be its vocabulary."""
+        """Write the file, without a tokenizer; `tokens` are its vocabulary."""
         writer = gguf.GGUFWriter(path, "eagle3")
         writer.add_tokenizer_model("none")
         if tokens:
@@ -55,7 +55,7 @@ class Eagle3:
         return path
 
     def propose(self, ids: Sequence[int], taps: NDArray[np.float32], anchor: int, count: int) -> list[Array]:
-        """Logits of every node over the target's vocabulary, behind committed ids and their taps [T, 3 H]."""
+        """Return logits of every node over the target's vocabulary, after committed ids and their taps [T, 3 H]."""
         w = {name: value.astype(np.float64) for name, value in self.weights.items()}
         states, tokens = list(taps.astype(np.float64) @ w["fc.weight"].T), [*ids[1:], anchor]
         head = w.get("output.weight", self.head.astype(np.float64))
@@ -71,7 +71,7 @@ class Eagle3:
         return found
 
     def _layer(self, w: dict[str, Array], tokens: Sequence[int], states: Array) -> Array:
-        """The output [H] of the last pair."""
+        """Return the output [H] of the last pair."""
         embedding = w.get("token_embd.weight", self.embedding.astype(np.float64))
         normed = norm(states, w["blk.0.attn_norm_2.weight"], EPS)
         x = np.concatenate((norm(embedding[list(tokens)], w["blk.0.attn_norm.weight"], EPS), normed), 1)
@@ -93,7 +93,7 @@ class Eagle3:
 
 
 def _turned(x: Array) -> Array:
-    """RoPE of neighbours, [T, heads, head_dim]."""
+    """Apply RoPE to neighbouring channels of [T, heads, head_dim]."""
     x = x.reshape(len(x), -1, HEAD_DIM)
     angles = np.arange(len(x))[:, None] * THETA ** (-np.arange(HEAD_DIM // 2) * 2 / HEAD_DIM)
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
@@ -111,7 +111,7 @@ def random_eagle3(
     short: tuple[int, ...] = (),
     norm_before_residual: bool = False,
 ) -> Eagle3:
-    """A drafter for a target of these tables [V, H]; `own`: with tables of its own."""
+    """Return a drafter for a target of these tables [V, H]; `own`: with tables of its own."""
     rng, vocabulary, hidden = np.random.default_rng(0), *embedding.shape
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:

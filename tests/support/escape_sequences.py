@@ -25,7 +25,7 @@ class Sequence:
 
 
 def sequences(data: bytes) -> list[Sequence]:
-    """The sequences, and the control characters other than tab, line feed and carriage return that stand alone.
+    """Return the sequences, and the control characters other than tab, line feed and carriage return that stand alone.
 
     A byte that is no UTF-8 counts as one of those: a terminal without UTF-8 reads it as C1.
     """
@@ -33,7 +33,7 @@ def sequences(data: bytes) -> list[Sequence]:
 
 
 def invisible(text: str) -> set[str]:
-    """The characters in a text that nobody sees, or that turn its direction: Unicode's Cf, Zl, Zp and tags."""
+    """Return the characters in a text that nobody sees, or that turn its direction: Unicode's Cf, Zl, Zp and tags."""
     return {char for char in text if unicodedata.category(char) in ("Cf", "Zl", "Zp") or 0xE0000 <= ord(char) < 0xE1000}
 
 

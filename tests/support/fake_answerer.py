@@ -47,21 +47,21 @@ class FakeAnswerer:
             self.closed += 1
 
     async def ready(self) -> ServerInfo:
-        """It always is."""
+        """Return the server's facts at once."""
         assert self.about
         return self.about
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
-        """It is noted."""
+        """Record the messages."""
         assert isinstance(settings, ChatSettings)
         self.read.append(list(messages))
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
-        """As it was told, for each message."""
+        """Return the given number of tokens for each message."""
         return None if self.tokens is None else self.tokens * len(messages)
 
     async def load(self, pair: str) -> ServerInfo:
-        """Another name."""
+        """Change the name of the pair."""
         self.about = ServerInfo(pair, 2000)
         return self.about
 

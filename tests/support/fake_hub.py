@@ -66,13 +66,13 @@ class FakeHub:
         return f"http://127.0.0.1:{self._servers[1].server_port}"
 
     def downloads(self, name: str) -> list[str | None]:
-        """The ranges of all answers that carried bytes of a file."""
+        """Return the ranges of all answers that carried bytes of a file."""
         return [span for method, path, span in self.requests if method == "GET" and path == f"/blob/{name}"]
 
 
 @contextmanager
 def hub_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub that huggingface_hub asks in this process, with a cache of its own and no account."""
+    """Yield a hub that huggingface_hub asks in this process, with a cache of its own and no account."""
     from huggingface_hub import close_session, constants
 
     with FakeHub() as hub:
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send(self, file: File) -> None:
-        """The bytes of a file, or the range of them that was asked for."""
+        """Send the bytes of a file, or the requested range of them."""
         span = self.headers.get("Range")
         begin, _, end_of_span = (span or "").removeprefix("bytes=").partition("-")
         first, last = int(begin or 0), int(end_of_span or len(file.data) - 1)
@@ -181,7 +181,7 @@ class _Hub(_Handler):
                 self.wfile.write(file.data)
 
     def list_files(self, repository: str) -> None:
-        """/api/models/owner/name, and /revision/REVISION after it."""
+        """Answer /api/models/owner/name, with or without /revision/REVISION."""
         paths = [path.removeprefix(f"{repository}/") for path in self.hub.files if path.startswith(f"{repository}/")]
         if not paths:
             self.head(404, X_Error_Code="RepoNotFound", Content_Length="0")

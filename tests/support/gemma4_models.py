@@ -77,7 +77,7 @@ def case_of(kind: str = "F32") -> Case:
 
 
 def _converted(model: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """(name, values), scales of layers among them."""
+    """Yield (name, values), scales of layers among them."""
     names = names_of("gemma4", LAYERS)
     for key, values in model.state_dict().items():
         if not key.startswith("lm_head"):

@@ -41,7 +41,7 @@ def file(
     n_pairs: int | None = None,
     alignment: int = 32,
 ) -> bytes:
-    """A GGUF file with `data` zero bytes of tensor data."""
+    """Return a GGUF file with `data` zero bytes of tensor data."""
     counts = u64(len(tensors) if n_tensors is None else n_tensors) + u64(len(pairs) if n_pairs is None else n_pairs)
     header = magic + u32(version) + counts + b"".join(pairs) + b"".join(tensors)
     return header + bytes(-len(header) % alignment + data)

@@ -31,7 +31,7 @@ HALF_SCALES = {
 
 
 def write_header(path: Path, *tokens: str, name: str = "") -> Path:
-    """A file of nothing but a vocabulary of these tokens."""
+    """Write a file of nothing but a vocabulary of these tokens."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(name)
     writer.add_token_list(list(tokens))
@@ -47,7 +47,7 @@ class InitParams(ctypes.Structure):
 
 @pytest.fixture(scope="session")
 def ggml() -> ctypes.CDLL:
-    """The library with llama.cpp's GGUF parser and table of types."""
+    """Load the library with llama.cpp's GGUF parser and table of types."""
     spec = find_spec("llama_cpp")
     roots = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
     names = ("libggml-base.so", "libggml-base.dylib", "ggml-base.dll")
@@ -99,7 +99,7 @@ def random_blocks() -> Callable[[str, int, int], NDArray[np.uint8]]:
 
 @pytest.fixture(scope="session")
 def small_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid file of about a kilobyte with every kind of value, from the reference writer."""
+    """Write a valid file of about a kilobyte with every kind of value, by the reference writer."""
     path = tmp_path_factory.mktemp("valid") / "small.gguf"
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_uint8("u8", 200)

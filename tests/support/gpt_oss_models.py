@@ -35,7 +35,7 @@ NUMBERS: dict[str, Any] = {
 
 
 def case_of(kind: str = "F32", experts: str = "F32", llama_cpp: bool = False) -> Case:
-    """A model whose weights survive quantization of matrices and experts to these types unchanged.
+    """Return a model whose weights survive quantization of matrices and experts to these types unchanged.
 
     `llama_cpp`: frequencies scaled as llama.cpp does, which rounds where their kinds begin (the model itself does not)
     and knows one `beta_fast`.
@@ -69,7 +69,7 @@ def case_of(kind: str = "F32", experts: str = "F32", llama_cpp: bool = False) ->
 
 
 def _converted(model: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """(name, values): the experts' gate and up, which alternate, apart."""
+    """Yield (name, values), with the experts' interleaved gate and up apart."""
     names = names_of("gpt-oss", LAYERS)
     for key, parameter in model.named_parameters():
         values = parameter.detach()

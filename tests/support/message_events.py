@@ -22,7 +22,7 @@ GROWS = {  # the field of a block that each delta adds to
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """The events of a stream; each is named as its type is."""
+    """Return the events of a stream; each is named as its type is."""
     *blocks, rest = text.split("\n\n")
     assert rest == ""
     events = list[dict[str, Any]]()
@@ -36,7 +36,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def message_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The message that the events add up to."""
+    """Return the message that the events add up to."""
     first, *middle, delta, last = events
     assert (first["type"], delta["type"], last["type"]) == ("message_start", "message_delta", "message_stop")
     message: dict[str, Any] = first["message"]

@@ -31,7 +31,7 @@ class Head:
 
     @torch.no_grad()
     def propose(self, ids: Sequence[int], states: NDArray[np.float32], anchor: int, count: int) -> list[Tensor]:
-        """Logits [V] of every node, each the likeliest token of the one before."""
+        """Return logits [V] of every node, each the likeliest token of the one before."""
         none = torch.zeros(HIDDEN, dtype=self._type)
         tokens, before = [*ids, anchor], [none, *torch.from_numpy(states).to(self._type)]
         found = list[Tensor]()
@@ -43,7 +43,7 @@ class Head:
         return found
 
     def _state(self, tokens: Sequence[int], before: Tensor) -> Tensor:
-        """The state [H] of the last token."""
+        """Return the state [H] of the last token."""
         embedded = self._model.model.embed_tokens.weight[list(tokens)]
         pairs = torch.cat((self._norm(embedded, "enorm"), self._norm(before, "hnorm")), 1)
         x = (pairs @ self._weights["eh_proj"].T)[None]
@@ -57,7 +57,7 @@ class Head:
 
 
 def case_of(architecture: str, kind: str = "F32") -> tuple[Case, Head]:
-    """A `qwen35` or `qwen35moe` with a head behind its layers; `model` has the layers alone."""
+    """Return a `qwen35` or `qwen35moe` with a head behind its layers; `model` has the layers alone."""
     case = qwen35.case_of(architecture, kind, (TRUNK - 1, TRUNK), TRUNK + 1)
     generator = torch.Generator().manual_seed(2)
     weights = {name: 1 + 0.3 * torch.randn(HIDDEN, generator=generator) for name in NORMS}

@@ -54,7 +54,7 @@ class Case:
         self.weights = random_weights(self.config)
 
     def write(self, path: Path, quantization: str = "Q8_0") -> Path:
-        """The drafter's GGUF; its matrices are the same numbers in F32 and in Q8_0."""
+        """Write the drafter's GGUF; its matrices are the same numbers in F32 and in Q8_0."""
         return write_gguf(path, self.config, self.weights, self.target, quantization)
 
     @cached_property
@@ -75,7 +75,7 @@ class Case:
         return blocks
 
     def taps(self, index: int) -> NDArray[np.float32]:
-        """Features of the tokens that come before a draft."""
+        """Return features of the tokens before a draft."""
         shape = (1 + index % 5, len(self.config.taps) * self.config.decoder.hidden_size)
         return np.random.default_rng(index).standard_normal(shape).astype(np.float32)
 
@@ -89,7 +89,7 @@ class Case:
         assert np.median([slot.apart for slot in found]) <= sure
 
     def compare(self, drafter: Drafter) -> list[Slot]:
-        """Every slot of the drafts of a fresh drafter."""
+        """Return every slot of the drafts of a fresh drafter."""
         found = list[Slot]()
         for block in self.blocks:
             drafter.observe([7] * len(block.taps), block.taps)
@@ -109,7 +109,7 @@ class Case:
             before = token
 
     def _gap(self, scores: Array, logits: Array, row: int) -> float:
-        """The smallest change of scores and logits that makes a row the one to propose."""
+        """Return the smallest change of scores and logits that makes a row the proposed one."""
         top = self.config.selector_top_k or len(logits)
         last = np.sort(logits)[-top]
         candidates = logits >= last

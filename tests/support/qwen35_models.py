@@ -55,7 +55,7 @@ MIXTURE = {
 def case_of(
     architecture: str, kind: str = "F32", attention: Sequence[int] = (LAYERS - 1,), layers: int = LAYERS
 ) -> Case:
-    """A `qwen35`, `qwen35moe` or `qwen3next` whose weights survive quantization to `kind` unchanged.
+    """Return a `qwen35`, `qwen35moe` or `qwen3next` whose weights survive quantization to `kind` unchanged.
 
     `attention`: the layers that are no delta nets.
     """
@@ -94,7 +94,7 @@ def case_of(
 
 
 def _converted(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """(name, values): norms around 1, the heads in llama.cpp's order."""
+    """Yield (name, values): norms around 1, the heads in llama.cpp's order."""
     names = names_of(architecture, model.config.num_hidden_layers)
     for key, parameter in model.named_parameters():
         values = parameter.detach()
@@ -114,7 +114,7 @@ def _converted(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.
 
 
 def _sorted(key: str, values: Tensor) -> Tensor:
-    """llama.cpp pairs value head h with key head h % K_HEADS; Hugging Face has those of one key head side by side."""
+    """Reorder value heads: llama.cpp pairs head h with key head h % K_HEADS, Hugging Face keeps them grouped."""
 
     def heads(x: Tensor) -> Tensor:
         grouped = x.reshape(K_HEADS, V_HEADS // K_HEADS, -1, *x.shape[1:])
@@ -129,7 +129,7 @@ def _sorted(key: str, values: Tensor) -> Tensor:
 
 
 def _by_kind(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of each key head: its query, its key, the values of its value heads, their gates."""
+    """Split the rows of key heads into queries, keys and values, and the gates."""
     wide = V_HEADS // K_HEADS * V_DIM
     heads = values.view(K_HEADS, 2 * K_DIM + 2 * wide, -1)
     query, key, value, gate = (part.flatten(0, 1) for part in torch.split(heads, [K_DIM, K_DIM, wide, wide], 1))

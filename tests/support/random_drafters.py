@@ -52,13 +52,13 @@ def vocabulary_of(target: Path) -> int:
 
 
 def config_of(variant: str, vocabulary: int, **changes: Any) -> DFlashConfig:
-    """Two layers for a target of hidden size 64 and six layers."""
+    """Return two layers for a target of hidden size 64 and six layers."""
     shape = DecoderConfig(vocabulary, 64, 2, 2, 1, 32, 128, rope_theta=1e4, context_length=512)
     return replace(DFlashConfig(shape, 8, 5, (1, 3, 4)), **(VARIANTS[variant] | changes))
 
 
 def shapes_of(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor, as z-lab, DeepSpec and speculators name them."""
+    """Return every tensor's shape, by the names of z-lab, DeepSpec and speculators."""
     c, m = config.decoder, config
     h, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (h, len(m.taps) * h)}
@@ -95,7 +95,7 @@ def shapes_of(config: DFlashConfig) -> dict[str, tuple[int, ...]]:
 
 
 def random_weights(config: DFlashConfig) -> Weights:
-    """Matrices in steps that Q8_0 holds exactly, so that every format has the same numbers."""
+    """Return matrices in steps that Q8_0 holds exactly, so that every format has the same numbers."""
     random = np.random.default_rng(0)
     weights: Weights = {}
     for name, shape in shapes_of(config).items():
@@ -122,7 +122,7 @@ def _size_of(name: str) -> float:
 
 
 def write_zlab(folder: Path, config: DFlashConfig, weights: Weights, **changes: Any) -> Path:
-    """z-lab's format, with DeepSpec's fields for DSpark."""
+    """Write z-lab's format, with DeepSpec's fields for DSpark."""
     c = config.decoder
     nested = {
         "mask_token_id": config.mask_token_id,
@@ -149,7 +149,7 @@ def write_zlab(folder: Path, config: DFlashConfig, weights: Weights, **changes: 
 
 
 def write_speculators(folder: Path, config: DFlashConfig, weights: Weights) -> Path:
-    """The format of vLLM's speculators, which leaves out what is Qwen3's default."""
+    """Write the format of vLLM's speculators, which leaves out Qwen3's defaults."""
     c = config.decoder
     network = _network(config) | {"vocab_size": c.vocab_size, "model_type": "qwen3"}
     network |= {"max_position_embeddings": c.context_length}
@@ -247,7 +247,7 @@ TOP = {
 def write_gguf(
     path: Path, config: DFlashConfig, weights: Weights, target: Path, quantization: str = "Q8_0", **changes: Any
 ) -> Path:
-    """As llama.cpp converts it, with the vocabulary of a target."""
+    """Write the GGUF as llama.cpp converts it, with the vocabulary of a target."""
     writer = gguf.GGUFWriter(path, "dflash")
     add_vocabulary(writer, target)
     writer.add_mask_token_id(config.mask_token_id)

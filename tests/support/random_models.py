@@ -72,7 +72,7 @@ def write_header_alone(source: Path, path: Path) -> Path:
 
 
 def quantize(source: Path, target: Path, kind: str) -> Path:
-    """The file in another type, by llama.cpp."""
+    """Quantize a file to another type, by llama.cpp."""
     import llama_cpp.llama_cpp as api
 
     from localdflash.backends.llamacpp import llama_library

@@ -98,7 +98,7 @@ class AnsweringTarget(ScriptedTarget):
 
 
 def spelled(tokenizer: Tokenizer, *parts: str) -> list[int]:
-    """The ids of parts, each a special token or text."""
+    """Return the ids of parts, each a special token or text."""
     return [
         token
         for part in parts
@@ -108,7 +108,7 @@ def spelled(tokenizer: Tokenizer, *parts: str) -> list[int]:
 
 @contextmanager
 def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
-    """Until this ends, the options that it gives load a pair that says these parts, then its end."""
+    """Yield options that load a pair which says these parts, then its end."""
     tokenizer = Tokenizer.load(vocabulary)
     with _loading(vocabulary, ScriptedTarget(tokenizer.vocab_size, spelled(tokenizer, *parts))) as options:
         yield options
@@ -116,14 +116,14 @@ def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
 
 @contextmanager
 def scripted_client(vocabulary: Path, *parts: str) -> Iterator[tuple[Client, LoadedPair]]:
-    """A client of an app whose pair says these parts."""
+    """Yield a client of an app whose pair says these parts."""
     with scripted_pair(vocabulary, *parts) as options, _client(options) as made:
         yield made
 
 
 @contextmanager
 def answering_client(vocabulary: Path, answer: Callable[[str], Sequence[str]]) -> Iterator[tuple[Client, LoadedPair]]:
-    """A client of an app whose pair says after each prompt the parts that `answer` makes of its text."""
+    """Yield a client of an app whose pair says after each prompt the parts that `answer` makes of its text."""
     target = AnsweringTarget(Tokenizer.load(vocabulary), answer)
     with _loading(vocabulary, target) as options, _client(options) as made:
         yield made

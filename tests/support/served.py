@@ -44,7 +44,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture(scope="session")
 def engine_set(metrics: Metrics) -> Iterator[Engines]:
-    """One engine, which drafts, whatever this machine is fast at; a test may have it loaded anew."""
+    """Start one engine, which drafts, whatever this machine is fast at; a test may have it loaded anew."""
     options = Options(threads=1, backend="llama.cpp", costs=drafting_pays)
     engines = Engines(PairWorker(options, 64_000_000, 4, metrics.observe))
     engines.start()
@@ -55,7 +55,7 @@ def engine_set(metrics: Metrics) -> Iterator[Engines]:
 
 @pytest.fixture
 def worker(engine_set: Engines) -> PairWorker:
-    """The engine as it is now."""
+    """Return the engine as it is now."""
     worker = engine_set.worker("chat")
     assert worker
     return worker
@@ -73,13 +73,13 @@ def delayed(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps take 20 ms, so that an answer lasts until a test ends it."""
+    """Make steps take 20 ms, so that an answer lasts until a test ends it."""
     monkeypatch.setattr(HostPair, "step", delayed(0.02, HostPair.step))
 
 
 @pytest.fixture(scope="session")
 def app(engine_set: Engines, metrics: Metrics) -> Starlette:
-    """Its words are healed from the first request on, however busy the machine is."""
+    """Return the app; words are healed from its first request on, however busy the machine is."""
     made = create_app(engine_set, metrics)
     worker = engine_set.worker("chat")
     assert worker
@@ -113,7 +113,7 @@ class Client:
         return self("POST", path, json=body, **request)
 
     def events(self, path: str, body: Any) -> list[dict[str, Any]]:
-        """The events of a stream, which ends as OpenAI's do."""
+        """Return the events of a stream, which ends as OpenAI's do."""
         response = self.post(path, {**body, "stream": True})
         assert response.status_code == 200, response.text
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -194,7 +194,7 @@ def live(app: Starlette, engine_set: Engines) -> Iterator[Live]:
 
 @pytest.fixture(scope="session")
 def plain() -> Iterator[LoadedPair]:
-    """Target without drafts, cache and server."""
+    """Load the target without drafts, cache and server."""
     with LoadedPair(Options(threads=1, draft=False, backend="llama.cpp")) as loaded:
         yield loaded
 

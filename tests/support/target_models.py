@@ -12,7 +12,7 @@ WITHOUT_WAY_BACK = ("qwen3next",)  # recurrent, and llama.cpp keeps no copies of
 
 
 def case_of(architecture: str, kind: str = "F32") -> Case:
-    """A model as llama.cpp reads it, whose weights survive quantization to a type unchanged."""
+    """Return a model as llama.cpp reads it, whose weights survive quantization to a type unchanged."""
     match architecture:
         case "qwen35" | "qwen35moe" | "qwen3next":
             return qwen35_models.case_of(architecture, kind)

@@ -30,7 +30,7 @@ class Terminal:
         os.write(self._master, data)
 
     def expect(self, text: bytes, seconds: float = 60) -> bytes:
-        """All output up to and including this text."""
+        """Return all output up to and including this text."""
         end = time.monotonic() + seconds
         while text not in self._seen:
             ready, _, _ = select.select([self._master], [], [], max(0.0, end - time.monotonic()))

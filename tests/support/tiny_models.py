@@ -27,7 +27,7 @@ LAYER = {ours: theirs for theirs, ours in (LAYER_TENSORS | EXPERT_TENSORS).items
 
 
 def write_target(path: Path, shape: DecoderConfig, quantization: str = "Q8_0") -> Path:
-    """A random target."""
+    """Write a random target."""
     torch.manual_seed(0)
     model, arch = Decoder(shape), "qwen3moe" if shape.num_experts else "qwen3"
     writer = gguf.GGUFWriter(path, arch)
@@ -51,7 +51,7 @@ def _gguf_name(name: str) -> str:
 
 
 def write_drafter(folder: Path, shape: DecoderConfig) -> Path:
-    """A random drafter of one sliding and one full layer, as safetensors with its configuration."""
+    """Write a random drafter of one sliding and one full layer, as safetensors with its configuration."""
     torch.manual_seed(1)
     decoder = replace(shape, num_hidden_layers=2, num_experts=0)
     model = DFlash(DFlashConfig(decoder, 8, 159, (0, 1)))

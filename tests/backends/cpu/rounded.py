@@ -22,7 +22,7 @@ GROUP = 32
 
 
 def rounded(x: Tensor) -> Tensor:
-    """Groups of 32 numbers as codes of -127 to 127 times the largest / 127."""
+    """Round groups of 32 numbers to codes of -127 to 127 times the largest / 127."""
     groups = x.reshape(*x.shape[:-1], -1, GROUP)
     largest = groups.abs().amax(-1, keepdim=True)
     codes = (groups * torch.where(largest > 0, 127 / largest, 0)).round()
@@ -50,24 +50,24 @@ class _RoundedExperts:
 
 
 def causal_half(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention over K and V in float16."""
+    """Compute causal attention over K and V in float16."""
     return F.scaled_dot_product_attention(q, k.half().float(), v.half().float(), is_causal=True, enable_gqa=True)
 
 
 @torch.inference_mode()
 def logits_of(model: Decoder, ids: Sequence[int], taps: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    """Logits [T, V] and taps [T, n_taps * H] of a whole sequence."""
+    """Return logits [T, V] and taps [T, n_taps * H] of a whole sequence."""
     hidden, tapped = model(torch.tensor([list(ids)]), torch.arange(len(ids)), causal_half, taps)
     return model.logits(hidden)[0], torch.cat(tapped, -1)[0] if tapped else torch.empty(len(ids), 0)
 
 
 def relative(found: Tensor, wanted: Tensor) -> float:
-    """Root mean square of the difference over that of what is wanted."""
+    """Return the RMS of the difference divided by the RMS of `wanted`."""
     return float((found - wanted).pow(2).mean().sqrt() / wanted.pow(2).mean().sqrt())
 
 
 def engine_logits(target: Target, ids: Sequence[int]) -> Tensor:
-    """Logits of a whole sequence, in verify batches of all widths."""
+    """Return logits of a whole sequence, in verify batches of all widths."""
     rows, width = list[Any](), 1
     while ids:
         rows += verify(target, ids[:width])
@@ -78,13 +78,13 @@ def engine_logits(target: Target, ids: Sequence[int]) -> Tensor:
 
 @torch.inference_mode()
 def exact_logits(case: Case, ids: Sequence[int]) -> Tensor:
-    """Logits of Hugging Face's model."""
+    """Return logits of Hugging Face's model."""
     logits: Tensor = case.model(torch.tensor([list(ids)])).logits[0]
     return logits
 
 
 def halved_attention(exact: Any) -> Any:
-    """Hugging Face's eager attention over K and V in float16."""
+    """Wrap Hugging Face's eager attention so that K and V are rounded to float16."""
 
     def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **others: Any) -> Any:
         return exact(module, q, k.half().float(), v.half().float(), *rest, **others)
@@ -93,7 +93,7 @@ def halved_attention(exact: Any) -> Any:
 
 
 def rounded_experts(expert: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A mixture's forward, of `expert`'s output for a row."""
+    """Return a mixture's forward, made of `expert`'s output for a row."""
 
     def forward(x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         out = torch.zeros_like(x)

@@ -42,7 +42,7 @@ from tests.support.random_drafters import config_of, random_weights, vocabulary_
 
 
 def check(part: Any, kind: GGMLType, raw: Bytes, what: str = "") -> None:
-    """A matrix is packed; the rest is in float32."""
+    """Assert that a matrix is packed and any other part is float32."""
     if isinstance(part, PackedMatrix):
         assert holds(part, kind, raw), what
     else:

@@ -112,7 +112,7 @@ def test_shapes_that_the_kernels_do_not_run_are_refused(packed: PackedModel[DFla
 
 @pytest.fixture
 def windowed(packed: PackedModel[DFlashConfig]) -> PackedModel[DFlashConfig]:
-    """Every layer sees 16 keys, whatever comes after them."""
+    """Return the drafter's model with a window of 16 keys in every layer."""
     layers = packed.config.decoder.num_hidden_layers
     config = replace(packed.config, window=16, sliding=(True,) * layers, causal=False)
     return replace(packed, config=config)

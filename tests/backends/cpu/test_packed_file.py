@@ -62,7 +62,7 @@ def record_calls(monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[...,
 
 @pytest.fixture
 def packings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The sources packed in this test."""
+    """Return the sources packed in this test."""
     return record_calls(monkeypatch, "pack", lambda source, *_: source.path)
 
 

@@ -55,7 +55,7 @@ def ids_of(count: int, vocabulary: int = 96) -> list[int]:
 
 @pytest.fixture(scope="module", params=[*SHAPES, *HYBRIDS])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every kind of target."""
+    """Write a target of each kind; return its file."""
     file = tmp_path_factory.mktemp("targets") / f"{request.param}.gguf"
     return HYBRIDS[request.param](file) if request.param in HYBRIDS else write_target(file, *SHAPES[request.param])
 

@@ -37,7 +37,7 @@ def targets(
 
 
 def check(target: LlamaCppTarget, anew: LlamaCppTarget, ids: list[int]) -> None:
-    """The target holds these ids and nothing else."""
+    """Assert that the target holds these ids and nothing else."""
     assert target.length == len(ids)
     fill(anew, ids, anew.max_width)
     assert same(one_by_one(target, [3]), one_by_one(anew, [3]))

@@ -174,17 +174,17 @@ make: Any = Made
 
 
 def repacked(width: int, row: int, _place: int) -> float:
-    """Groups of four rows, and the rest one by one."""
+    """Depend on the group of four rows that a row is in."""
     return float(row < width - width % 4)
 
 
 def split(width: int, _row: int, place: int) -> float:
-    """A lone row is split over threads where the cache is long."""
+    """Depend on whether a single row meets a long cache, where it is split over threads."""
     return float(width == 1 and place > 0)
 
 
 def growing(width: int, _row: int, place: int) -> float:
-    """A GPU: 1, 2 to 8 and more rows; and another bit in a longer cache."""
+    """Depend on the width as a GPU does (1, 2 to 8, more), and on the length of the cache."""
     return (width > 1) + (width > 8) + 10.0 * (place > 0)
 
 

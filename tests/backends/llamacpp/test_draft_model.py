@@ -37,7 +37,7 @@ def small(
 
 
 def check(drafter: LlamaCppDraftModel, model: Any, ids: list[int], anchor: int, limit: int) -> list[int]:
-    """Its draft is the model's greedy text, up to a near tie; return it."""
+    """Assert that a draft is the model's greedy text, up to a near tie; return its tokens."""
     draft, text = drafter.propose(anchor, limit), [*ids, anchor]
     assert len(draft) == min(limit, MAX_DRAFTED, CONTEXT - len(text))
     for token, confidence in zip(draft.tokens, draft.confidence, strict=True):

@@ -42,7 +42,7 @@ KINDS = ("draft-model", "draft-model with recurrent layers", "mtp", "eagle3")
 
 
 def files_of(kind: str, folder: Path) -> LocalPair:
-    """Target and drafter of random weights; a model that drafts is the target's own, a little changed."""
+    """Write target and drafter of random weights; a draft model is the target, a little changed."""
     target, drafter = folder / "target.gguf", folder / "drafter.gguf"
     if kind == "mtp":
         mtp_models.case_of("qwen35", "Q8_0")[0].write(target, "Q8_0", tokens=TOKENS)

@@ -69,7 +69,7 @@ def logits(path: Path, placement: Placement) -> NDArray[np.float32]:
 
 
 def check_close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    """Activations are rounded to float16 or to 8 bits, and that differently."""
+    """Assert that numbers agree but for activations rounded to float16 or to 8 bits."""
     assert np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
 
 

@@ -27,7 +27,7 @@ from tests.support.random_drafters import (
 
 
 def check(path: Path, wanted: DFlashConfig, weights: Weights, pair: Path) -> None:
-    """The drafter of a file proposes what the oracle does, behind contexts of several lengths."""
+    """Assert that the drafter of a file proposes what the oracle does, after contexts of several lengths."""
     target, dflash = load_decoder(pair / "target.gguf"), load(path)
     embedding, head = (table.double().numpy() for table in (target.embed_tokens.weight, target.lm_head.weight))
     oracle = Oracle(wanted, weights, embedding, head)

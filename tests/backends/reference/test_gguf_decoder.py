@@ -21,7 +21,7 @@ known_case = cache(case_of)
 
 
 def changed(name: str, numbers: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> Case:
-    """A model with other metadata or tensors; None leaves one out."""
+    """Return a model with other metadata or tensors; None leaves one out."""
     case = known_case(name)
     its = {key: value for key, value in (case.numbers | (numbers or {})).items() if value is not None}
     held = {key: value for key, value in (case.tensors | (tensors or {})).items() if value is not None}

@@ -29,7 +29,7 @@ PROMPTS = (
 
 
 def hugging_face() -> Any:
-    """The model as published, with the numbers that transformers' own reader finds in the file."""
+    """Return the model as published, with the numbers that transformers' own reader finds in the file."""
     config = LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, head_dim=64, max_position_embeddings=8192, rms_norm_eps=1e-5,

@@ -25,7 +25,7 @@ def instruction_sets() -> list[str]:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Library:
-    """The installed library if it is newer than its sources, else one compiled for this session."""
+    """Return the installed library if it is newer than its sources, else one compiled for this session."""
     found, newest = installed.path(), max(source.stat().st_mtime for source in SOURCES.iterdir())
     if found is not None and found.stat().st_mtime > newest:
         return Library(found)
@@ -45,7 +45,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Library
 
 @pytest.fixture(scope="session", params=instruction_sets())
 def kernels(request: pytest.FixtureRequest, library: Library) -> Any:
-    """The table of functions of each instruction set that this processor can run."""
+    """Return the table of functions of each instruction set that this processor can run."""
     if request.param not in library.instruction_sets:
         pytest.skip(f"this processor has no {request.param}")
     return library.kernels(request.param)
@@ -53,5 +53,5 @@ def kernels(request: pytest.FixtureRequest, library: Library) -> Any:
 
 @pytest.fixture(scope="session")
 def all_kernels(library: Library) -> list[Any]:
-    """The tables of all instruction sets of this processor, the best first and "portable" last."""
+    """Return the tables of all instruction sets of this processor, the best first and "portable" last."""
     return [library.kernels(name) for name in library.instruction_sets]

@@ -81,7 +81,7 @@ APPEND console=ttyS0 loglevel=1 panic=-1 spectre_v2=retpoline no5lvl initrd=init
 
 
 def fetch(folder: Path) -> None:
-    """The emulator and what it starts; raises CannotFetch."""
+    """Fetch the emulator and what it starts; raise CannotFetch if that fails."""
     if (folder / "ready").exists():
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -115,7 +115,7 @@ def mend(source: Path) -> None:
 
 
 def programs(folder: Path) -> None:
-    """`check` and `init`, linked so that they need no other file."""
+    """Link `check` and `init` so that they need no other file."""
     sources = runpy.run_path(str(CPU / "sources.py"))
     sources["compile_library"](folder / "libldf.so", ("c++",))
     objects = map(str, (folder / "libldf.objects").glob("*.o"))
@@ -152,7 +152,7 @@ def emulate(tools: Path, built: Path, model: str, sets: list[str]) -> str:
 
 
 def initramfs(programs: dict[str, Path]) -> bytes:
-    """A file system for Linux to start from, in cpio's format: a console and some programs."""
+    """Return a file system for Linux to start from, in cpio's format: a console and some programs."""
 
     def entry(number: int, name: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:
         fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(name) + 1, 0)

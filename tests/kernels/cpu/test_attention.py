@@ -42,13 +42,13 @@ class Case:
 
 
 def encode(x: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Codes of x [..., n] and their scales [...]."""
+    """Return codes of x [..., n] and their scales [...]."""
     most = np.abs(x).max(axis=-1)
     return np.rint(x * (np.float32(127) / most)[..., None]).astype(np.int8), most / np.float32(127)
 
 
 def pack(kv: str, keys: Floats, values: Floats) -> Cached:
-    """[capacity, head_dim] each as the cache has them."""
+    """Return keys and values [capacity, head_dim] as the cache stores them."""
     capacity, head_dim = keys.shape
     strips = capacity // 16
     if kv == "f16":
@@ -63,7 +63,7 @@ def pack(kv: str, keys: Floats, values: Floats) -> Cached:
 
 
 def unpack(kv: str, cached: Cached) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Keys and values [capacity, head_dim]."""
+    """Return keys and values [capacity, head_dim] of a cache."""
     if kv == "f16":
         strips, head_dim, _ = cached[0].shape
         keys = cached[0].transpose(0, 2, 1).reshape(strips * 16, head_dim).view(np.float16)
@@ -86,7 +86,7 @@ def spoil(case: Case, positions: NDArray[np.bool_]) -> None:
 
 
 def random_case(kv: str, rows: int, head_dim: int, capacity: int = 320, seed: int = 0) -> Case:
-    """Rows with ranges of all kinds: of one key, within a block, over several, ends in a row as those of a verify."""
+    """Return rows with ranges of all kinds: one key, within a block, several blocks, ends as in a verify batch."""
     rng = np.random.default_rng(seed)
     keys, values = (rng.standard_normal((capacity, head_dim)).astype(np.float32) for _ in range(2))
     q = rng.standard_normal((rows, head_dim)).astype(np.float32) * 2

@@ -25,7 +25,7 @@ def build(folder: Path, compiler: str, machine: str = "", extra: Sequence[str] =
 
 
 def results(command: Sequence[str | Path]) -> dict[str, str]:
-    """The program's result for each instruction set."""
+    """Return the program's result for each instruction set."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return dict(line.split(": ", 1) for line in done.stdout.splitlines())

@@ -53,7 +53,7 @@ def product(
 
 
 def assert_near(found: Floats, kind: GGMLType, raw: Bytes, x: Activations) -> None:
-    """Near gguf's weights times the rows in float64."""
+    """Assert that products are near gguf's weights times the rows in float64."""
     weights = dequantized(kind, raw).astype(np.float64)
     values = x.codes * np.repeat(x.scales.astype(np.float64), GROUP, 1)
     off = np.abs(values).sum(1)[:, None] * np.abs(weights).max(1)
@@ -61,7 +61,7 @@ def assert_near(found: Floats, kind: GGMLType, raw: Bytes, x: Activations) -> No
 
 
 def bits(array: Floats) -> NDArray[np.int32]:
-    """Floats as integers: -0 is not 0, and a NaN is itself."""
+    """Return floats as integers: -0 is not 0, and a NaN equals itself."""
     return array.view(np.int32)
 
 

@@ -29,7 +29,7 @@ class Best(ctypes.Structure):
 
 @pytest.fixture(scope="session")
 def harnesses(library: Library, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctypes.CDLL]:
-    """rows.cpp for the instruction sets whose floats differ in code and that this processor has."""
+    """Compile rows.cpp for the instruction sets of this processor whose float code differs."""
     if shutil.which("c++") is None:
         pytest.skip("there is no C++ compiler")
     folder, loaded = tmp_path_factory.mktemp("rows"), {}
@@ -90,7 +90,7 @@ def test_every_half_is_read_and_rounding_is_to_nearest_even(harnesses: dict[str,
 
 
 def best_of(harness: ctypes.CDLL, logits: Floats, first: int = 0, function: str = "best") -> Best:
-    """The best of the tokens first, first + 1, ...; "likeliest" leaves out the sum."""
+    """Return the best of the tokens first, first + 1, ...; "likeliest" leaves out the sum."""
     out = Best()
     getattr(harness, function)(ctypes.c_void_p(address(logits)), first, logits.size, ctypes.byref(out))
     return out
@@ -143,7 +143,7 @@ def test_nan_and_infinite_logits_show_in_the_total(harnesses: dict[str, ctypes.C
 
 
 def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, NDArray[np.int32]]:
-    """Codes, scales and sums of rows x; their totals are checked here."""
+    """Return codes, scales and sums of rows x; assert that their totals agree."""
     rows, k = x.shape
     found: dict[str, list[NDArray[Any]]] = {}
     for name in library.instruction_sets:
@@ -161,7 +161,7 @@ def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, ND
 
 
 def expected_codes(x: Floats) -> tuple[NDArray[np.float32], Floats]:
-    """Codes and scales of rows x, in numpy."""
+    """Return codes and scales of rows x, computed by numpy."""
     groups = x.reshape(len(x), -1, 32)
     amax = np.abs(groups).max(axis=2)
     with np.errstate(all="ignore"):

@@ -19,7 +19,7 @@ texts = st.text("ab \n\t:é😀", max_size=60)
 
 
 def typed_out(job: TypingJob) -> str:
-    """The file after everything was done to it."""
+    """Return the file after everything was done to it."""
     text = job.text
     for passage in job.passages:
         text = text[: passage.start] + passage.text + text[passage.start + passage.removed :]

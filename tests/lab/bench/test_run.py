@@ -22,7 +22,7 @@ from localdflash.lab.train.questions import QUESTION_LIST
 
 
 def run_of(ids: list[int], *steps: tuple[int, int, float]) -> PromptRun:
-    """A run of steps, each (drafted, accepted, milliseconds)."""
+    """Return a run of steps, each (drafted, accepted, milliseconds)."""
     stats = Stats()
     for drafted, accepted, ms in steps:
         stats.add(Step([0] * (accepted + 1), "dflash" if drafted else "none", drafted, accepted, 0.1, ms - 0.2), ms)

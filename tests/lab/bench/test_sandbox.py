@@ -14,7 +14,7 @@ from localdflash.lab.bench.sandbox import run
 
 @pytest.fixture(scope="module")
 def shut() -> dict[str, str]:
-    """Protections that this machine has."""
+    """Return the protections that this machine has."""
     return run("").restrictions
 
 
@@ -23,7 +23,7 @@ def outcome(program: str, **limits: Any) -> str:
 
 
 def refused(statement: str, error: str = "OSError") -> str:
-    """A program that passes where a statement fails."""
+    """Return a program that passes where a statement fails."""
     return f"import os\ntry:\n    {statement}\nexcept {error}:\n    pass\nelse:\n    raise SystemExit"
 
 

@@ -20,7 +20,7 @@ CATEGORY_KEYS = {
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small prompts, and answers of at most eight tokens."""
+    """Shorten prompts, and answers to eight tokens."""
 
     def shortened(limit: int | None) -> list[BenchPrompt]:
         return [

@@ -35,7 +35,7 @@ MEASURED: dict[str, Any] = {
 
 @pytest.fixture
 def measures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """The measurement gives MEASURED with some of it replaced; the arguments that it gets."""
+    """Return a function that replaces the measurement by MEASURED with changes, and returns its calls."""
 
     def given(**changes: Any) -> list[Any]:
         asked: list[Any] = []

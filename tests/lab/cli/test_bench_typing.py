@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def oracle(short_home: Path, file: Path, root: Path) -> Iterator[Path]:
-    """An engine that knows the file; the file."""
+    """Start an engine that knows the file; yield the file."""
     command = [*instant_engine.COMMAND, str(file)]
     engine = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:

@@ -28,7 +28,7 @@ SECONDS = ("--minutes", "0.02", "--device", "cpu")
 
 @pytest.fixture(scope="module", autouse=True)
 def _uncompiled() -> Iterator[None]:
-    """Compiling takes longer than these trainings."""
+    """Train without compiling, which takes longer than these trainings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", lambda function, **_options: function)
         yield
@@ -36,7 +36,7 @@ def _uncompiled() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as `train corpus` leaves it, of a few modules."""
+    """Write a folder as `train corpus` leaves it, of a few modules."""
     folder = tmp_path_factory.mktemp("training")
     modules = sorted((Path(prompt_set.__file__).parent / "prompts").glob("*.py"))
     sources = [path.read_text() for path in modules[:8]]
@@ -50,7 +50,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder after `train target` and `train drafter`."""
+    """Train a target and a drafter; return their folder."""
     folder = tmp_path_factory.mktemp("trained") / "folder"
     shutil.copytree(corpus, folder)
     assert main(["train", "target", str(folder), *SECONDS, *SHAPE]) == 0
@@ -61,7 +61,7 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(corpus: Path, tmp_path: Path) -> Path:
-    """A corpus of one's own."""
+    """Copy the corpus for one test."""
     return Path(shutil.copytree(corpus, tmp_path / "folder"))
 
 

@@ -27,7 +27,7 @@ SHAPE = DecoderConfig(49_152, 32, 2, 2, 1, 16, 64, rms_norm_eps=1e-5)
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two random layers with SmolLM2's vocabulary."""
+    """Write a model of two random layers with SmolLM2's vocabulary."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")

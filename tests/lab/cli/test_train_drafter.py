@@ -26,7 +26,7 @@ QUICK = (*SHORTLY, "--short", "100")
 
 @pytest.fixture(scope="module")
 def target(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target without a drafter."""
+    """Return a target without a drafter."""
     return Path(shutil.copy(tiny_pair / "target.gguf", tmp_path_factory.mktemp("lone") / "target.gguf"))
 
 
@@ -108,7 +108,7 @@ CODE = "def add(first, second):\n    total = first + second\n    return total\n\
 
 @pytest.fixture(scope="module")
 def completing(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of a drafter for completions, which was started from the tiny pair's."""
+    """Train a drafter for completions, started from the tiny pair's; return its folder."""
     folder = tmp_path_factory.mktemp("completing") / "folder"
     packages = [Archive(Path("learned"), False), Archive(Path("kept"), True)]
     arguments = ["train", "drafter", str(folder), "--pair", str(target), "--completions", *SHORTLY, "--short", "90"]

@@ -19,7 +19,7 @@ ANSWERS = [([400, 401, 402], [7, 7, 7, 9]), ([403], [9, 300, 7]), ([404, 404], [
 
 @pytest.fixture
 def folder(tiny_pair: Path, tmp_path: Path) -> Path:
-    """A folder as `train drafter` leaves it, with these answers."""
+    """Make a folder as `train drafter` leaves it, with these answers."""
     folder = Path(shutil.copytree(tiny_pair, tmp_path / "folder"))
     write_answers(folder / "answers", ANSWERS)
     return folder

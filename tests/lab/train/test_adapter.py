@@ -115,7 +115,7 @@ def noisy(parameters: Iterable[torch.Tensor]) -> None:
 
 
 def tiny_adapter() -> Adapter:
-    """An adapter on a random decoder, the same each time."""
+    """Return an adapter on a random decoder, the same each time."""
     torch.manual_seed(0)
     model = Decoder(TINY)
     initialise(model)
@@ -125,7 +125,7 @@ def tiny_adapter() -> Adapter:
 
 
 def tiny_examples(folder: Path, count: int) -> FillData:
-    """Examples of code whose middles are all alike, and of chats."""
+    """Write examples of code whose middles are all alike, and of chats."""
     rng = np.random.default_rng(count)
     found = []
     for number in range(count):
@@ -144,7 +144,7 @@ SCHEDULE = AdapterSchedule(2000, 1e-2, step_tokens=100, save_seconds=1e9, measur
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Torch on one thread: matrices are so small that threads would mostly wait for each other."""
+    """Run torch on one thread: matrices are so small that threads would mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -55,7 +55,7 @@ def maker(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[FillExamples]:
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples without any choice but that of the hole."""
+    """Leave examples no choice but that of the hole."""
     for name in ("WITH_OTHERS", "WITH_EDITS", "UNHEALED"):
         monkeypatch.setattr(adapter_examples, name, 0.0)
     monkeypatch.setattr(adapter_examples, "FIRST_ORDER", 1.0)
@@ -63,7 +63,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(tokenizer: Tokenizer, before: str, after: str) -> tuple[list[int], str]:
-    """The ids that a completion is asked with, and the word that it is made to begin with."""
+    """Return the ids that a completion is asked with, and the word that it is made to begin with."""
     loaded: Any = SimpleNamespace(
         tokenizer=tokenizer,
         fim_format=lambda: detect(tokenizer),

@@ -171,7 +171,7 @@ def target(tiny_pair: Path) -> Decoder:
 
 @torch.inference_mode()
 def one_by_one(model: Decoder, prompt: NDArray[np.int64], ends: frozenset[int]) -> list[int]:
-    """Greedy decoding with nothing cached: the whole sequence again for every token."""
+    """Decode greedily with nothing cached: the whole sequence again for every token."""
     ids: list[int] = prompt.tolist()
     while True:
         hidden, _ = model(torch.tensor([ids]), torch.arange(len(ids)), causal)

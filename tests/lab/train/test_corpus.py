@@ -47,7 +47,7 @@ def test_other_peoples_code_tests_generated_and_odd_files_are_left_out(tmp_path:
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes for its whole index."""
+    """Make a folder that pip takes for its whole index."""
     folder = tmp_path / "shelf"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -46,7 +46,7 @@ def of(*seeds: int) -> list[Example]:
 
 
 def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Ids as text, special tokens in French quotes."""
+    """Return ids as text, with special tokens in French quotes."""
     names = {token: name for name, token in special_ids(tokenizer).items()}
     parts: list[str] = []
     run: list[int] = []

@@ -26,7 +26,7 @@ CONFIG = DFlashConfig(SHAPE, block_size=4, mask_token_id=63, taps=(0, 1))
 
 
 def dataset(*examples: tuple[int, int]) -> Dataset:
-    """Examples of (prompt, length); the id at position p of example e is 1000 * e + p, so that ids tell where from."""
+    """Return examples of (prompt, length); the id at position p of example e is 1000 * e + p."""
     rows, tokens = [], list[int]()
     for number, (prompt, length) in enumerate(examples):
         rows.append((len(tokens), prompt, length, 0))
@@ -57,7 +57,7 @@ def target(tiny_pair: Path) -> Decoder:
 
 
 def recorded(drafter: DFlashDrafter, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """The logits that the serving path computes, as it computes them."""
+    """Return the logits that the serving path computes, as it computes them."""
     seen: list[Tensor] = []
     original = drafter.model.logits
 

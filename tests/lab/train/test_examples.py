@@ -36,7 +36,7 @@ def specials(pieces: tuple[ExamplePiece, ...]) -> list[Special]:
 
 
 def put_together(example: Example) -> tuple[str, str, str]:
-    """Prefix, middle and suffix of a FIM example."""
+    """Return prefix, middle and suffix of a FIM example."""
     first, one, second, two, last = example.prompt
     assert last == MIDDLE
     assert isinstance(one, str)

@@ -42,7 +42,7 @@ def target(tiny_pair: Path) -> Decoder:
 
 @pytest.fixture(scope="module")
 def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with twelve kept answers of the tiny target, every fourth held out; ids below 200."""
+    """Write twelve kept answers of the tiny target, every fourth held out; ids below 200."""
     folder = tmp_path_factory.mktemp("kept")
     generator = torch.Generator().manual_seed(0)
     about = {"sha256": "", "taps": list(TAPS), "hidden_size": target.config.hidden_size}
@@ -124,7 +124,7 @@ def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) 
 
 
 def only_labels(labels: torch.Tensor) -> Blocks:
-    """Blocks whose target was sure of every label."""
+    """Return blocks whose target was sure of every label."""
     none = torch.zeros(0)
     shares = torch.nn.functional.one_hot(torch.zeros_like(labels), COUNT).float()
     return Blocks(none, none, none, labels, labels.clamp_min(0).unsqueeze(-1).expand(*labels.shape, COUNT), shares)

@@ -61,7 +61,7 @@ def make() -> Model:
 
 
 def learn(model: Model, clock: Clock, until: int = 10**9) -> Accumulate:
-    """Steps that depend on nothing but the progress; step number `until` is interrupted instead."""
+    """Return steps that depend only on the progress; step number `until` is interrupted instead."""
     count = 0
 
     def accumulate(progress: float) -> Mapping[str, float]:

@@ -19,7 +19,7 @@ PROMPTS = [[2, 1], [0, 3, 3]]
 
 @pytest.fixture
 def hosts(fake_target: Make, fake_drafter: Make, eager: Make) -> Hosts:
-    """A pair that drafts what its target finds likeliest, and the target alone."""
+    """Return a pair that drafts the target's likeliest tokens, and the target alone."""
 
     def likeliest(ids: list[int], limit: int) -> tuple[list[int], list[float]]:
         found = list(ids)

@@ -16,7 +16,7 @@ PLAIN = (0, 0, 10.0, "none")
 
 
 def run_of(ids: list[int], *steps: tuple[int, int, float, str]) -> PromptRun:
-    """A run of steps, each (drafted, accepted, milliseconds, drafter)."""
+    """Return a run of steps, each (drafted, accepted, milliseconds, drafter)."""
     stats = Stats()
     for drafted, accepted, ms, drafter in steps:
         stats.add(Step([0] * (accepted + 1), drafter, drafted, accepted, 0.1, ms - 0.2), ms)

@@ -23,7 +23,7 @@ def options(tiny_pair: Path) -> Options:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short questions and answers, two contexts, no daemon, no other backend."""
+    """Shorten questions and answers; leave two contexts, no daemon and no other backend."""
 
     def shortened(limit: int | None) -> list[chat_prompts.ChatPrompt]:
         return [replace(p, max_tokens=8, question=p.question[:60]) for p in chat_prompts.load(limit)]
