@@ -85,12 +85,7 @@ FORMATS: dict[str, FimFormat] = {
         FimFormat("codellama", "▁<PRE>", "▁<SUF>", "▁<MID>", stops=("▁<EOT>",)),
         FimFormat("codestral", "[PREFIX]", "[SUFFIX]", None, order="spm", stop_strings=("\n+++++ ",)),
         FimFormat(
-            "seed",
-            "<[fim-prefix]>",
-            "<[fim-suffix]>",
-            "<[fim-middle]>",
-            order="spm",
-            stops=("<[end▁of▁sentence]>",),
+            "seed", "<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", order="spm", stops=("<[end▁of▁sentence]>",)
         ),
         FimFormat("glm", "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
         FimFormat("prefix", "", "", None),  # no markers: continues the end of a file; only a registry entry selects it

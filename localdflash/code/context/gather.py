@@ -51,12 +51,7 @@ _WeightedDefinitions = Sequence[tuple[Definition, float]]
 
 
 def gather(
-    workspace: Workspace,
-    current: OpenFile,
-    line: int,
-    others: Sequence[OpenFile],
-    edits: EditHistory,
-    characters: int,
+    workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, characters: int
 ) -> list[ContextPiece]:
     """Return the parts in prompt order, at most `characters` long; none for a file that is not allowed."""
     if not _allowed(workspace, current):
