@@ -81,7 +81,6 @@ class SuggestionServer(LanguageServer):
         self.protocol.on_change = self._edited
         self.protocol.on_changed = self._changed
         self.protocol.on_close = self._closed
-        self.protocol.on_save = self._saved
 
     def _of(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
         if isinstance(engine, EngineSpec):
@@ -98,6 +97,7 @@ class SuggestionServer(LanguageServer):
             self._loop.call_later(0, self._warn, line)
         folders = [folder.uri for folder in params.workspace_folders or ()] or [params.root_uri or ""]
         self._context = EditorContext(_folders(folders), self.protocol.documents, partial(self._later, self._warn))
+        self.protocol.on_save = self._context.saved
 
     def ready(self) -> None:
         """Index the workspace, once the client has finished starting."""
@@ -256,9 +256,6 @@ class SuggestionServer(LanguageServer):
         if session := self.sessions.pop(uri, None):
             session.leave()
             self._active = None if self._active is session else self._active
-
-    def _saved(self, uri: str) -> None:
-        self._context.saved(uri)
 
     def _pause(self, uri: str, seconds: float) -> None:
         if timer := self._timers.pop(uri, None):

@@ -321,10 +321,6 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             return False
         return super().check_action(action, parameters)
 
-    @on(Prompt.QuitRequested)
-    async def _quit(self) -> None:
-        await self.action_quit()
-
     @work
     async def action_interrupt(self) -> None:
         """Handle Ctrl+C: copy the selection, else stop the answer, else quit on the second press."""

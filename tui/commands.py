@@ -1,6 +1,5 @@
 """Table of the chat's commands, from which slash commands, the palette, keys and the help are made."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -89,8 +88,3 @@ def parse(line: str) -> tuple[Command, str] | None:
     if argument.strip() and not command.argument:
         raise UsageError(f"/{command.name} takes nothing after it")
     return command, argument.strip()
-
-
-def starting_with(text: str) -> Sequence[Command]:
-    """Return the commands that begin with what was typed."""
-    return [one for one in COMMANDS if any(name.startswith(text.lower()) for name in (one.name, *one.aliases))]

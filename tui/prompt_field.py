@@ -50,9 +50,6 @@ class Prompt(SuggestingArea):
         text: str
         attachments: tuple[Attachment, ...] = ()
 
-    class QuitRequested(Message):
-        """Posted when Ctrl+D is pressed in an empty prompt."""
-
     class EditLast(Message):
         """Posted when Up is pressed in an empty prompt, to edit the last message."""
 
@@ -123,7 +120,7 @@ class Prompt(SuggestingArea):
 
     async def on_key(self, event: events.Key) -> None:
         """Handle the prompt's own keys and keys that edit: Textual would run the latter after letters typed later."""
-        if (self.suggestions.is_open and self.handle_suggestion_key(event.key)) or self._key(event.key):
+        if (self.suggestions.display and self.handle_suggestion_key(event.key)) or self._key(event.key):
             event.stop()
             event.prevent_default()
         elif action := EDITING.get(event.key):
@@ -144,7 +141,7 @@ class Prompt(SuggestingArea):
         elif key == "backspace" and not self.text and self.attachments:
             self._chips.items = self.attachments[:-1]
         elif key == "ctrl+d" and not self.text:
-            self.post_message(self.QuitRequested())
+            self.app.run_worker(self.app.action_quit())
         else:
             return False
         return True

@@ -109,7 +109,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     @on(TextArea.SelectionChanged)
     def _cursor_moved(self) -> None:
-        if self.suggestions.is_open or self._pending_search:
+        if self.suggestions.display or self._pending_search:
             self._suggest()
 
     @on(events.Blur)

@@ -60,11 +60,12 @@ def completion_context(before: str, *, first: bool) -> CompletionContext | None:
 
 def command_suggestions(query: str) -> list[PromptSuggestion]:
     """Return the commands that begin with the query, else those that match it fuzzily."""
-    found = list(commands.starting_with(query))
+    typed = query.lower()
+    found = [one for one in commands.COMMANDS if any(name.startswith(typed) for name in (one.name, *one.aliases))]
     if not found:
         named = Haystack([command.name for command in commands.COMMANDS], "/")
         found = [commands.COMMANDS[at] for _, at in named.best(query, len(commands.COMMANDS))]
-    found.sort(key=lambda command: query.lower() not in (command.name, *command.aliases))
+    found.sort(key=lambda command: typed not in (command.name, *command.aliases))
     return [_of_command(command, query) for command in found]
 
 
@@ -112,11 +113,6 @@ class Suggestions(Widget):
         self.rows: Sequence[PromptSuggestion] = ()
         self._note = ""
         self._at = self._top = self._height = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether the list is visible."""
-        return bool(self.display)
 
     @property
     def chosen(self) -> PromptSuggestion | None:

@@ -44,15 +44,14 @@ class ChatStore:
         """Close the file."""
         self._database.close()
 
-    def create(self, *, folder: str, model: str = "", system: str = "", title: str = "") -> int:
-        """Create a chat, not listed before its first message, which also gives it a title if none is given."""
-        now, line = time.time(), chat_listing.shorten(" ".join(title.split()), chat_listing.MAX_TITLE)
+    def create(self, *, folder: str, model: str = "", system: str = "") -> int:
+        """Create a chat, not listed before its first message, which also gives it a title."""
         with self._database.writing() as database:
             return _inserted(
                 database,
-                "INSERT INTO sessions (created, updated, title, folder, model, system) VALUES"
-                " (?, ?, CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT))",
-                (now, now, *map(encode_text, (line, folder, model, system))),
+                "INSERT INTO sessions (created, updated, title, folder, model, system)"
+                " VALUES (?1, ?1, '', CAST(?2 AS TEXT), CAST(?3 AS TEXT), CAST(?4 AS TEXT))",
+                (time.time(), *map(encode_text, (folder, model, system))),
             )
 
     def add(self, session: int, parent: int | None, message: Message) -> Message:
@@ -81,7 +80,7 @@ class ChatStore:
     def set_head(self, session: int, message: int) -> None:
         """Show another branch of the chat, up to this message."""
         with self._database.writing() as database:
-            _branch_end(database, session, message)
+            _check_message(database, session, message)
             _set_head(database, session, message)
 
     def path(self, session: int) -> list[Message]:
@@ -145,11 +144,11 @@ class ChatStore:
             _head(database, session)
             _change(database, session, "system", text)
 
-    def fork(self, session: int, message: int | None) -> int:
-        """Create a chat with a copy of the branch up to this message; None means the whole shown branch."""
+    def fork(self, session: int, message: int) -> int:
+        """Create a chat with a copy of the branch up to this message."""
         columns = ", ".join(("depth", *_COLUMNS))
         with self._database.writing() as database:
-            last = _branch_end(database, session, message)
+            _check_message(database, session, message)
             copy = _inserted(
                 database,
                 "INSERT INTO sessions (created, updated, title, folder, model, system)"
@@ -157,7 +156,7 @@ class ChatStore:
                 (time.time(), session),
             )
             parent = None
-            for number, *_ in database.execute(_BRANCH, (last,)).fetchall():
+            for number, *_ in database.execute(_BRANCH, (message,)).fetchall():
                 parent = _inserted(
                     database,
                     f"INSERT INTO messages (session, parent, {columns})"
@@ -191,15 +190,12 @@ def _head(database: Connection, session: int) -> int | None:
     raise UsageError(f"there is no chat {session}")
 
 
-def _branch_end(database: Connection, session: int, message: int | None) -> int | None:
-    """Return the message, or the head for None; UsageError if the chat has no such message."""
-    head = _head(database, session)
-    if message is None:
-        return head
+def _check_message(database: Connection, session: int, message: int) -> None:
+    """Raise UsageError if there is no such chat, or if it has no such message."""
+    _head(database, session)
     of_chat = "SELECT 1 FROM messages WHERE session = ? AND id = ?"
     if not database.execute(of_chat, (session, message)).fetchone():
         raise UsageError(f"chat {session} has no message {message}")
-    return message
 
 
 def _depth(database: Connection, session: int, parent: int | None) -> int:

@@ -184,34 +184,31 @@ class Talk:
     async def answer(self, show: Show, begun_anew: Callable[[], None], *, goes_on: bool = False) -> Message:
         """Answer the last message, or continue the last answer, which joins the messages however it ends."""
         async with self._answering:
-            return await self._answer(show, begun_anew, goes_on)
-
-    async def _answer(self, show: Show, begun_anew: Callable[[], None], goes_on: bool) -> Message:
-        chat, place = self._chat, len(self.messages) - goes_on
-        begun = chat.messages.pop() if goes_on else Message("assistant", "")
-        growing = self._growing = _GrowingAnswer(begun, chat, place)
-        sent = [*chat.messages[self.left_out :], *([begun] if goes_on else [])]
-        chat.messages.append(begun)
-        try:
-            self._reading = asyncio.create_task(self._read(sent, growing, show, begun_anew, goes_on))
-            await self._reading
-        except asyncio.CancelledError:
-            growing.finish, growing.numbers = "cancelled", self._numbers()
-            task = asyncio.current_task()
-            if task and task.cancelling():
+            chat, place = self._chat, len(self.messages) - goes_on
+            begun = chat.messages.pop() if goes_on else Message("assistant", "")
+            growing = self._growing = _GrowingAnswer(begun, chat, place)
+            sent = [*chat.messages[self.left_out :], *([begun] if goes_on else [])]
+            chat.messages.append(begun)
+            try:
+                self._reading = asyncio.create_task(self._read(sent, growing, show, begun_anew, goes_on))
+                await self._reading
+            except asyncio.CancelledError:
+                growing.finish, growing.numbers = "cancelled", self._numbers()
+                task = asyncio.current_task()
+                if task and task.cancelling():
+                    raise
+            except BaseException:
+                if growing.text == begun.text:  # it did not begin: the chat is as it was
+                    if not goes_on:
+                        del chat.messages[place]
+                    raise
+                growing.finish, growing.numbers = "gone", self._numbers()
                 raise
-        except BaseException:
-            if growing.text == begun.text:  # it did not begin: the chat is as it was
-                if not goes_on:
-                    del chat.messages[place]
-                raise
-            growing.finish, growing.numbers = "gone", self._numbers()
-            raise
-        finally:
-            self._reading = None
-            growing.join()
-            await self.save(chat)
-        return chat.messages[place]
+            finally:
+                self._reading = None
+                growing.join()
+                await self.save(chat)
+            return chat.messages[place]
 
     async def count(self) -> None:
         """Count the context tokens of the messages, unless an answer reports them meanwhile."""

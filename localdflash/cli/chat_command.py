@@ -86,7 +86,8 @@ def command(
         raise UsageError(f"--json{'' if as_json else 'l'} needs a prompt; pass text with -p or on stdin")
     if as_json and jsonl:
         raise UsageError("--json and --jsonl: choose one")
-    if prompt is None and not plain and _has_screen():
+    has_screen = sys.stdout and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    if prompt is None and not plain and has_screen:
         from localdflash.base.system.early_keys import kept as early_keys_kept
         from localdflash.cli.offer import offer_better_pair
 
@@ -173,10 +174,6 @@ def _system_prompt(system: str, role: str | None) -> str:
     from localdflash.chat.roles import load_role
 
     return load_role(role)
-
-
-def _has_screen() -> bool:
-    return bool(sys.stdout and sys.stdout.isatty()) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def _source(

@@ -246,7 +246,7 @@ def test_damage_that_shows_later_costs_no_more_than_one_error(db: Path, seed: in
         lambda: store.path(session),
         lambda: store.sessions("message 7"),
         lambda: store.add(session, None, Message("user", "more")),
-        lambda: store.fork(session, None),
+        lambda: store.fork(session, 1),
         lambda: store.delete(session),
     ]
     rng.shuffle(uses)
@@ -353,7 +353,7 @@ def test_nothing_of_a_deleted_chat_stays_in_the_file(db: Path, seed: int) -> Non
     rng = random.Random(seed)
     store = opened(db)
     words = {"kept": "heron", "gone": "zyxwvut"}
-    sessions = {name: store.create(folder=f"/{word}", title=f"on {word}") for name, word in words.items()}
+    sessions = {name: store.create(folder=f"/{word}") for name, word in words.items()}
     parents: dict[str, int | None] = dict.fromkeys(words)
     for i in range(300):
         name = rng.choice(list(words))

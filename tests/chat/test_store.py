@@ -83,7 +83,7 @@ def test_a_chat_is_called_after_its_first_message(store: ChatStore, text: str, t
         ChatStore.delete,
         lambda store, session: store.rename(session, "x"),
         lambda store, session: store.set_system(session, "x"),
-        lambda store, session: store.fork(session, None),
+        lambda store, session: store.fork(session, 1),
         lambda store, session: store.set_head(session, 1),
     ],
 )
@@ -159,5 +159,5 @@ def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
     assert searched.sessions("second")
     searched.rename(session, "Third")
     assert [info.title for info in searched.sessions("third")] == ["Third"]
-    searched.delete(searched.fork(session, None))
+    searched.delete(searched.fork(session, searched.path(session)[-1].id))
     assert len(searched.sessions("second")) == 1

@@ -112,7 +112,7 @@ async def test_a_message_that_comes_back(folder: Path) -> None:
         await pilot.pause()
         assert desk.prompt.text == "see @src/box.py ␛\ntyped"
         assert desk.chips == ["gone.py", "pasted 1"]
-        assert not desk.suggestions.is_open
+        assert not desk.suggestions.display
         await pilot.press("enter")
         await wait_until(pilot, lambda: bool(desk.sent or desk.refused))
         if desk.refused:

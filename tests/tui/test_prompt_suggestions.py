@@ -92,11 +92,11 @@ async def test_keys_of_the_list(folder: Path) -> None:
             assert desk.suggestions.chosen is not None
             assert desk.suggestions.chosen.label == label
         await pilot.press("escape")
-        assert not desk.suggestions.is_open
+        assert not desk.suggestions.display
         assert (desk.prompt.text, desk.keys) == ("@", [])
         await type_in(pilot, "be")
         await pilot.pause(0.05)
-        assert not desk.suggestions.is_open  # closed for this word
+        assert not desk.suggestions.display  # closed for this word
         await pilot.press("escape")
         assert desk.keys == ["escape"]
         await type_in(pilot, " @bet")
@@ -139,7 +139,7 @@ async def test_moving_scrolls_and_goes_round() -> None:
             assert shown(app).split("\n")[-9][2:8].rstrip() == f"row {first}"
         suggestions.close()
         suggestions.move(1)
-        assert (suggestions.chosen, suggestions.is_open) == (None, False)
+        assert (suggestions.chosen, suggestions.display) == (None, False)
 
 
 @pytest.mark.parametrize("name", ["a/very/long/path/to/some/file.py", "你好/世界/文件.py", "👍🏽" * 20])
