@@ -243,7 +243,7 @@ def file_names(chats: Scene) -> Terminal:
 def earlier_chats(chats: Scene) -> Terminal:
     store = ChatStore(chats_file(), print)
     for marked in MARKED:
-        number = store.create(folder=marked, model=marked, title=marked)
+        number = store.create(folder=marked, model=marked)
         question = store.add(number, None, Message("user", marked))
         store.add(number, question.id, Message("assistant", marked, finish="stop", numbers={"model": marked}))
     store.close()

@@ -129,7 +129,7 @@ def _sorted(key: str, values: Tensor) -> Tensor:
 
 
 def _by_kind(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Split the rows of key heads into queries, keys and values, and the gates."""
+    """Split the rows of key heads into queries, K and V, and the gates."""
     wide = V_HEADS // K_HEADS * V_DIM
     heads = values.view(K_HEADS, 2 * K_DIM + 2 * wide, -1)
     query, key, value, gate = (part.flatten(0, 1) for part in torch.split(heads, [K_DIM, K_DIM, wide, wide], 1))

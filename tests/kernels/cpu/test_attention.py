@@ -48,7 +48,7 @@ def encode(x: Floats) -> tuple[NDArray[np.int8], Floats]:
 
 
 def pack(kv: str, keys: Floats, values: Floats) -> Cached:
-    """Return keys and values [capacity, head_dim] as the cache stores them."""
+    """Return K and V [capacity, head_dim] as the cache stores them."""
     capacity, head_dim = keys.shape
     strips = capacity // 16
     if kv == "f16":
@@ -63,7 +63,7 @@ def pack(kv: str, keys: Floats, values: Floats) -> Cached:
 
 
 def unpack(kv: str, cached: Cached) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return keys and values [capacity, head_dim] of a cache."""
+    """Return K and V [capacity, head_dim] of a cache."""
     if kv == "f16":
         strips, head_dim, _ = cached[0].shape
         keys = cached[0].transpose(0, 2, 1).reshape(strips * 16, head_dim).view(np.float16)

@@ -57,7 +57,7 @@ def test_questions_of_chats_come_with_the_turns_before_them(tmp_path: Path) -> N
     unanswered = [Message("user", "Never answered"), Message("user", "Asked again"), Message("assistant", "Yes.")]
     store = ChatStore(path, print)
     for chat in ([first, Message("assistant", "One."), again, Message("assistant", "Two.")], unanswered):
-        session, parent = store.create(folder="/", title="a"), None
+        session, parent = store.create(folder="/"), None
         for message in chat:
             parent = store.add(session, parent, message).id
     store.close()
