@@ -39,9 +39,11 @@ def _load_on_cuda(files: LocalPair, options: Options) -> Running:
 
     def load() -> Running:
         from localdflash.backends.cuda.load_cuda import load
+        from localdflash.backends.cuda.runner import device_errors
 
         forced = os.environ.get(VARIABLE, "")
-        return load(files, replace(options, cuda_ops=forced or options.cuda_ops))
+        with device_errors():
+            return load(files, replace(options, cuda_ops=forced or options.cuda_ops))
 
     return call_cuda(load)
 

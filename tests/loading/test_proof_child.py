@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,8 +63,10 @@ def test_a_fault_in_the_child_is_one_line(
     def stages(*_: Any) -> Any:
         yield from ((name, broken if name == stage else lambda: None) for name in STAGES[1:])
 
-    pair = replace(running(), pair=object.__new__(CudaPair))
-    monkeypatch.setattr(proof, "_loaded", broken if stage == "loading" else lambda *_: pair)
+    pair = object.__new__(CudaPair)
+    pair.stepper = SimpleNamespace(device=torch.device("cpu"))  # type: ignore[assignment]
+    loaded = replace(running(), pair=pair)
+    monkeypatch.setattr(proof, "_loaded", broken if stage == "loading" else lambda *_: loaded)
     monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
     monkeypatch.setattr("localdflash.backends.cuda.proof.stages.stages", stages)
     proof.main()
@@ -76,11 +79,11 @@ def test_a_fault_in_the_child_is_one_line(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("wrong", "state", "line"),
-    [("", "sound", ""), ("attention", "unsound", "attention of layer 0: sums is not the reference's: off by ")],
+    ("wrong", "choices", "line"),
+    [("", "", ""), ("attention", "attention:reference", "attention of layer 0: sums is not the reference's: off by ")],
 )
 def test_a_whole_check(
-    wrong: str, state: str, line: str, files: LocalPair, options: Options, subject: Subject,
+    wrong: str, choices: str, line: str, files: LocalPair, options: Options, subject: Subject,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """In a child process, with a real file and every stage."""
@@ -88,5 +91,7 @@ def test_a_whole_check(
     monkeypatch.setattr(proof, "PROGRAM", checked_child.PROGRAM % wrong)
     found = proof.check(subject, files, options)
     assert found
-    assert (found.state, found.said[: len(line)]) == (state, line), found
+    assert (found.state, found.choices) == ("sound", choices), found
+    assert "".join(found.degraded[:1]).startswith(line)
+    assert len(found.degraded) == (3 if wrong else 0)  # both forms that failed, and what the last one costs
     assert recall(subject.place) == found
