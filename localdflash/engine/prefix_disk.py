@@ -98,8 +98,9 @@ def _serialize(state: SavedSequence) -> bytes:
     parts: dict[str, NDArray[Any]] = {"ids": np.array(state.ids, np.int32)}
     parts["target"] = np.frombuffer(state.target, np.uint8)
     parts |= {f"drafter.{i}": np.frombuffer(part, np.uint8) for i, part in enumerate(state.drafters)}
-    metadata = {"digest": _digest(*(part.tobytes() for part in parts.values()))}
-    metadata[IN_BLOCKS] = str(state.in_blocks)
+    in_blocks = str(state.in_blocks)
+    digest = _digest(*(part.tobytes() for part in parts.values()), in_blocks.encode())
+    metadata = {"digest": digest, IN_BLOCKS: in_blocks}
     return bytes(save(parts, metadata | ({RECURRENT: "yes"} if state.is_recurrent else {})))
 
 
@@ -134,11 +135,11 @@ def _read_sequence(path: Path) -> SavedSequence | None:
     except (SafetensorError, OSError):
         return None
     ids, target, *drafters = (part.tobytes() for part in parts)
-    if metadata.get("digest") != _digest(ids, target, *drafters):
+    in_blocks = metadata.get(IN_BLOCKS, "")
+    if metadata.get("digest") != _digest(ids, target, *drafters, in_blocks.encode()):
         return None
     all_ids = tuple(np.frombuffer(ids, np.int32).tolist())
-    in_blocks = int(metadata.get(IN_BLOCKS, "0"))
-    return SavedSequence(all_ids, target, tuple(drafters), RECURRENT in metadata, in_blocks)
+    return SavedSequence(all_ids, target, tuple(drafters), RECURRENT in metadata, int(in_blocks))
 
 
 def _digest(*parts: bytes) -> str:

@@ -21,7 +21,8 @@ BIG = 1 << 20
 
 
 def state(first: int, length: int = 50) -> SavedSequence:
-    return SavedSequence(tuple(range(first, first + length)), b"x" * 40 * length, (b"", b"y" * length))
+    ids, drafters = tuple(range(first, first + length)), (b"", b"y" * length)
+    return SavedSequence(ids, b"x" * 40 * length, drafters, in_blocks=length // 2)
 
 
 def files(root: Path) -> list[Path]:
