@@ -14,7 +14,7 @@ from scipy.special import log_softmax
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.engine.accept import accept, accept_greedy
 from localdflash.engine.draft import Draft
-from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling import LogitShift, Sampler
 from localdflash.engine.sampling_params import SamplingParams
 
 LOGITS = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=24)
@@ -130,6 +130,15 @@ def test_each_setting_has_its_range_and_is_refused_by_name_outside_of_it(field: 
 def test_a_bias_out_of_range_is_refused(entry: Any) -> None:
     with pytest.raises(UsageError, match=r"^logit_bias"):
         SamplingParams(logit_bias=(entry,))
+
+
+def test_tokens_of_the_answer_lose_by_presence_and_by_count() -> None:
+    shift = LogitShift(SamplingParams(presence_penalty=0.5, frequency_penalty=0.25))
+    for token in (2, 2, 4):
+        shift.count(token)
+    scores = np.zeros(6)
+    shift.subtract_penalties(scores)
+    assert scores.tolist() == [0.0, 0.0, -1.0, 0.0, -0.75, 0.0]
 
 
 def test_a_bias_forces_and_forbids() -> None:
