@@ -121,3 +121,23 @@ def test_a_copy_goes_on_after_a_change(
 ) -> None:
     copy(copying, written)
     assert list(copying.propose(anchor, 3).tokens) == tokens
+
+
+def resumed(*distances: int) -> int:
+    """Return where a copy goes on whose next token is at these distances from the expected place, and far away."""
+    text, expected, token = list(range(100, 170)), 21, 98
+    for place in (68, *(expected + distance for distance in distances)):
+        text[place] = token
+    drafter = LookupDrafter([text])
+    copy(drafter, [55 if one == token else one for one in text[:20]])
+    copy(drafter, [77])  # in place of what stands at 20
+    return int(drafter.propose(token, 2).tokens[0]) - 100 - 1 - expected
+
+
+@pytest.mark.parametrize(
+    ("distances", "at"),
+    [((-4,), -4), ((-5,), 47), ((12,), 12), ((13,), 47), ((-2, 3), -2), ((-3, 2), 2), ((-2, 2), 2)],
+)
+def test_a_copy_is_resumed_at_the_nearest_place(distances: tuple[int, ...], at: int) -> None:
+    """Four tokens behind the expected one to twelve ahead, the one ahead first; else at the newest place, 47 ahead."""
+    assert resumed(*distances) == at
