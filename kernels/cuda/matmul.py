@@ -289,14 +289,20 @@ def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
 def _best_plan(n: int, k: int, device: torch.device, BN: int) -> SplitPlan:
     """Return the division that takes the fewest blocks one after another."""
     processors, roomy = launch.multiprocessors(device)
-    tiles, blocks = triton.cdiv(n, BN), triton.cdiv(k, 128)
+    tiles, supers = triton.cdiv(n, BN), triton.cdiv(k, SUPER)
 
     def time(split: int) -> int:
         """In blocks that a program reads, besides filling its pipeline (4) and handing in its part (2)."""
         rounds = triton.cdiv(tiles * split, (3 if roomy else 2) * processors)
-        return rounds * (triton.cdiv(blocks, split) + 4 + (2 if split > 1 else 0))
+        return rounds * (2 * triton.cdiv(supers, split) + 4 + (2 if split > 1 else 0))
 
-    return SplitPlan(tiles, BN, min(range(1, max(1, min(16, blocks // 4)) + 1), key=time))
+    splits = [split for split in range(1, max(1, min(16, supers // 2)) + 1) if _is_even(supers, split)]
+    return SplitPlan(tiles, BN, min(splits, key=time))
+
+
+def _is_even(supers: int, split: int) -> bool:
+    """Return whether every one of `split` programs has a super to read, in parts that are as large as the first's."""
+    return (split - 1) * triton.cdiv(supers, split) < supers
 
 
 def matmul(

@@ -6,6 +6,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from localdflash.kernels.cuda import matmul
 from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, gather, set_back, set_back_reference
@@ -88,3 +90,10 @@ def test_the_plan_gives_every_multiprocessor_work():
         assert cut.tiles * cut.SPLIT_K >= 128 or k // 128 < 8
     assert matmul.plan(151936, 2560, CPU).SPLIT_K == 1
     assert matmul.plan(6144, 2560, CPU, BN=64).tiles == 96
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 200).map(lambda tiles: 128 * tiles), k=st.integers(1, 100).map(lambda supers: 256 * supers))
+def test_no_program_of_a_split_is_without_work(n: int, k: int) -> None:
+    split, supers = matmul.plan(n, k, CPU).SPLIT_K, k // 256
+    assert (split - 1) * -(-supers // split) < supers
