@@ -1,5 +1,7 @@
 """The child that checks the CUDA engine: any fault in it is one line; and a whole check, on a processor."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +77,30 @@ def test_a_fault_in_the_child_is_one_line(
     assert "\n" not in last["said"]
     assert "def kernel" not in last["said"]
     assert [line["at"] for line in said[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
+
+
+def test_checks_run_on_the_gpu_of_the_pair(said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton, streams and graphs take the thread's GPU, which is the first one unless it is set."""
+    pair, current, seen = object.__new__(CudaPair), [torch.device("cuda", 0)], list[torch.device]()
+    second = torch.device("cuda", 1)
+    pair.stepper = SimpleNamespace(device=second)  # type: ignore[assignment]
+
+    @contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    loaded = replace(running(), pair=pair)
+    monkeypatch.setattr(proof, "_loaded", lambda *_: loaded)
+    monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
+    monkeypatch.setattr("localdflash.backends.cuda.device.on", on)
+    monkeypatch.setattr("localdflash.backends.cuda.proof.costs.costs", lambda *_: [])
+    checks = [("operations", lambda: seen.append(current[-1]))]
+    monkeypatch.setattr("localdflash.backends.cuda.proof.stages.stages", lambda *_: checks)
+    proof.main()
+    assert said[-1]["kind"] == "sound"
+    assert seen == [second]
 
 
 @pytest.mark.timeout(300)

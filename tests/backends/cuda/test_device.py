@@ -1,6 +1,9 @@
 """Why a machine has no usable GPU, with what to do; and what CUDA cannot run goes to llama.cpp in one line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +11,7 @@ import torch
 from triton.compiler.errors import CompilationError
 
 from localdflash.backends.cuda import device as devices
-from localdflash.backends.cuda.runner import device_errors
+from localdflash.backends.cuda.runner import Runner, device_errors
 from localdflash.base import extras
 from localdflash.base.errors import DeviceError, NoDevice
 from localdflash.loading.load_pair import LoadedPair
@@ -97,6 +100,27 @@ def test_whatever_breaks_while_it_loads_another_backend_runs_the_pair(
 
 
 # Errors on the device
+
+
+def test_an_error_is_looked_for_on_the_gpu_of_the_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another GPU may be well."""
+    current, asked = [0], list[int]()
+
+    @contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        current.append(device.index)
+        try:
+            yield
+        finally:
+            current.pop()
+
+    monkeypatch.setattr("localdflash.backends.cuda.runner.on", on)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append(current[-1]))
+    runner = object.__new__(Runner)
+    runner.stepper = SimpleNamespace(device=torch.device("cuda", 1))  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="launch failure"), runner.on_gpu():
+        raise RuntimeError("CUDA error: unspecified launch failure")
+    assert asked == [1]
 
 
 def test_a_sticky_error_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
