@@ -16,6 +16,8 @@ STEPS = 2  # the first step fills caches
 
 def costs(pair: CudaPair, choices: Choices) -> Iterator[str]:
     """Yield a line for each operation in another form: its milliseconds in a step without a draft, and the step's."""
+    if not choices.forms:
+        return
     stepper, spent = pair.stepper, dict.fromkeys(choices.forms, 0.0)
 
     def timed(name: str, op: Op) -> Op:
