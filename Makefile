@@ -126,7 +126,8 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 LLAMA_SOURCE ?=
 
 gpu-test:
-	LOCALDFLASH_GPU_TESTS=1 PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P -m pytest -c tests/bare.ini tests/gpu
+	LOCALDFLASH_GPU_TESTS=1 PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P -m pytest -c tests/bare.ini \
+		$(shell $(GPU_PYTHON) -c 'import xdist; print("-n 8")' 2> /dev/null) tests/gpu
 
 # Without a GPU: all that the tests and a pair launch, compiled with the Triton of every supported torch for every chip.
 # Fetches them (200 MB each) and computes for minutes each.

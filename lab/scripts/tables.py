@@ -230,16 +230,21 @@ def _spread(name: str, ms: Any) -> Row:
     return [name, f"{ms['p50']:.1f} ms", f"{ms['p95']:.1f} ms"]
 
 
-def gpu() -> Iterator[Row]:
-    """Steps and prompts of the CUDA engine."""
+def gpu_steps() -> Iterator[Row]:
+    """Steps of the CUDA engine, by the length of the context."""
     steps = load("h100")["after"]["phases"]["steps"]["Q4_K"]
     yield ["tokens of context", "a step without drafts", "draft and verify"]
     for context in ("1024", "16384"):
         ms = steps[f"step_ms_{context}"]
         yield [f"{int(context):,}", f"{ms['plain']:.2f} ms", f"{ms['block']:.2f} ms"]
-    for name, one in steps["acceptance"].items():
-        label = "without drafts" if name == "plain" else f"{one['tau']:.1f} tokens a step"
-        yield [f"{label}, at 1,025", f"{one['tok_s']:.0f} tok/s", f"prompt {one['prefill_tok_s']:,.0f} tok/s"]
+
+
+def gpu_rates() -> Iterator[Row]:
+    """Tokens per second of the CUDA engine after a prompt of 1,025 tokens, by the tokens of a step."""
+    yield ["tokens a step", "decoding", "speedup", "prompt"]
+    for one in load("h100")["after"]["phases"]["steps"]["Q4_K"]["acceptance"].values():
+        rates = f"{one['tok_s']:,.0f} tok/s", f"{one.get('speedup', 1):.2f}×", f"{one['prefill_tok_s']:,.0f} tok/s"
+        yield [f"{one['tau']:.1f}", *rates]
 
 
 def first_minute() -> Iterator[Row]:
@@ -259,7 +264,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
         *(chat, chat_modes, chat_context, chat_facts, embedded, shapes, prompts, kv, activations),
-        *(peers, first_token, first_minute, infill, places, typing, latency, gpu),
+        *(peers, first_token, first_minute, infill, places, typing, latency, gpu_steps, gpu_rates),
     )
 }
 

@@ -1,1 +1,1 @@
-"""The GPU day: see run.py."""
+"""Measurements on a GPU: see gpu_run.py."""

@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[3]
 MANY_TESTS = "test_kernels.py"  # those of the other files share a loaded pair
 WORKERS = max(2, (os.cpu_count() or 4) - 4)  # most of the time goes into compiling kernels
 SECONDS_A_TEST = 120  # kernels compile in the first that uses them
-# A machine with a GPU may have other versions of what the tests stand on: nothing is strict there.
-OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default",
-           "-o", f"timeout={SECONDS_A_TEST}")  # fmt: skip
+OPTIONS = ("-c", str(ROOT / "tests" / "bare.ini"), "-q", "-p", "no:cacheprovider", "-o", f"timeout={SECONDS_A_TEST}")
 
 
 def run(setup: Setup, report: BenchReport) -> None:
