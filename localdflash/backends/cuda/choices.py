@@ -6,7 +6,7 @@ and prompts are read in blocks, unless those are off. Imports no torch, so that 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self, cast, get_args
+from typing import Literal, Self, get_args
 
 from localdflash.base.errors import UsageError
 
@@ -37,7 +37,7 @@ class Choices:
             if name in SWITCHES and form in ("on", "off"):
                 off |= {name} if form == "off" else set()
             elif name in OPERATIONS and form in FORMS:
-                forms[name] = cast(Form, form)
+                forms[name] = form
             else:
                 operations = f"{', '.join(OPERATIONS)} with :{', :'.join(FORMS)}"
                 known = f"{operations}; {', '.join(SWITCHES)} with :off"
