@@ -5,10 +5,10 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from localdflash import __version__
 from localdflash.base.machine.hardware import device
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,7 +41,7 @@ def commit(tree: Path = ROOT) -> str:
         _git(tree, "ls-files", "--error-unmatch", "models.toml")  # an environment may lie in somebody else's repository
         return _git(tree, "describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):
-        return version("localdflash")
+        return __version__
 
 
 def _git(tree: Path, *words: str) -> str:

@@ -2,5 +2,7 @@
 
 import os
 
+__version__ = "0.1.0"
+
 # Read where ggml is loaded: a failed assertion would fork a debugger, which waits for good where there is none.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
+from localdflash import __version__
 from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
@@ -62,7 +62,7 @@ class SuggestionServer(LanguageServer):
     protocol: DocumentProtocol
 
     def __init__(self, engine: EngineSpec | RemoteServer) -> None:
-        super().__init__("localdflash", version("localdflash"), protocol_cls=DocumentProtocol)
+        super().__init__("localdflash", __version__, protocol_cls=DocumentProtocol)
         self.settings = LspSettings()
         self._engine = engine
         self.tally = Tally()

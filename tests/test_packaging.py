@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from localdflash import __version__
 from localdflash.cli import cli
 from localdflash.models.registry.registry import shipped_file
 
@@ -180,9 +181,8 @@ def test_the_unpacked_wheel_and_its_library_run(built: Path, tmp_path: Path) -> 
 
 
 def test_packages_have_the_version_of_the_project() -> None:
-    version = PROJECT["project"]["version"]
-    assert f"\npkgver={version}\n" in (ROOT / "packaging" / "aur" / "PKGBUILD").read_text()
-    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\npkgver={__version__}\n" in (ROOT / "packaging" / "aur" / "PKGBUILD").read_text()
+    assert f"\n## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
     for script in ("stage.sh", "deb/build.sh", "aur/PKGBUILD"):
         subprocess.run(["bash", "-n", str(ROOT / "packaging" / script)], check=True)
 

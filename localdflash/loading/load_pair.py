@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
 from typing import Any, Self
 
+from localdflash import __version__
 from localdflash.backends.cpu.cpu_kv_cache import KV_FORMATS
 from localdflash.base.errors import UsageError
 from localdflash.engine.sampling_params import SamplingParams
@@ -88,7 +88,7 @@ class LoadedPair:
         """Return what decides the bytes of a saved KV state: files, backend, settings and versions."""
         files = (self.files.target, self.files.drafter_gguf, self.files.drafter_safetensors)
         stats = [(str(part), *about) for file in files if file for part, *about in stats_of(file)]
-        return repr((stats, self.backend, self.options.draft, self._running.identity, version("localdflash")))
+        return repr((stats, self.backend, self.options.draft, self._running.identity, __version__))
 
     def fim_format(self) -> FimFormat:
         """Return the FIM format of the target; ModelError if it has none."""

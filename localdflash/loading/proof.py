@@ -15,8 +15,6 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any, Literal, Self, get_args
 
-from filelock import Timeout
-
 from localdflash.backends.cuda import device
 from localdflash.backends.cuda.choices import VARIABLE, Choices
 from localdflash.base.errors import DeviceError, LocaldflashError, NoDevice, OutOfMemory
@@ -96,7 +94,7 @@ class Subject:
         return Verdict(state, self.pair, list(self.machine), today, self.options, operation, said)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock the check for this process; Timeout if another process holds it."""
+        """Lock the check for this process; TimeoutError if another process holds it."""
         create_private(self.place.parent)
         return process_lock(self.place.with_suffix(".lock"))
 
@@ -123,7 +121,7 @@ class Subject:
             try:
                 with self.lock():
                     return False
-            except Timeout:
+            except TimeoutError:
                 return True
         return False
 
@@ -215,7 +213,7 @@ def check(subject: Subject, files: LocalPair, options: Options) -> Verdict | Non
             found = subject.verdict("undecided", "compiling", missing) if missing else _checked(subject, files, options)
             keep(subject.place, found)
             return found
-    except Timeout:
+    except TimeoutError:
         return None
     except OSError as error:
         raise LocaldflashError(

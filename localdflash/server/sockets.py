@@ -52,8 +52,6 @@ class LocalListener:
 @contextmanager
 def lifetime(path: Path) -> Iterator[None]:
     """Hold the lock of the only daemon of `path`, by either transport; wait for a holder that no longer listens."""
-    from filelock import Timeout
-
     with ExitStack() as held:
         try:
             held.enter_context(
@@ -61,7 +59,7 @@ def lifetime(path: Path) -> Iterator[None]:
                     lock_of(path), LEAVE_SECONDS, lambda: is_listening(path) or is_listening(other(path))
                 )
             )
-        except Timeout:
+        except TimeoutError:
             raise AlreadyRunning(f"{path}: another daemon is using this socket") from None
         yield
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from localdflash import __version__
 from localdflash.base.errors import (
     DeviceError,
     EngineDisconnect,
@@ -107,13 +108,6 @@ def stop(client: Client) -> None:
         if time.monotonic() > end:
             raise LocaldflashError(f"the engine did not stop within {STOP_SECONDS:.0f} seconds; kill its process")
         time.sleep(POLL_SECONDS)
-
-
-def own_version() -> str:
-    """Return the installed version of localdflash."""
-    from importlib.metadata import version
-
-    return version("localdflash")
 
 
 def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
@@ -233,14 +227,14 @@ def _replace_other_version(client: Client, spec: EngineSpec, waiting: "_Waiting"
     """Replace an idle daemon of another version; raise LocaldflashError if that daemon is busy."""
     about = client.get("/ps")
     theirs = about["version"]
-    if theirs == own_version():
+    if theirs == __version__:
         return client
     if about["running"] or about["waiting"]:
         raise LocaldflashError(
-            f"the running engine is busy and has version {theirs} (expected {own_version()}); try again later, or run"
+            f"the running engine is busy and has version {theirs} (expected {__version__}); try again later, or run"
             " `localdflash serve --stop`"
         )
-    waiting.say(f"replacing the running engine (version {theirs}) with version {own_version()}")
+    waiting.say(f"replacing the running engine (version {theirs}) with version {__version__}")
     stop(client)
     return _running_or_started(spec, waiting)
 

@@ -300,7 +300,7 @@ def test_a_verdict_holds_for_one_machine_its_libraries_and_the_options_that_choo
         ("triton.__version__", "9.9"),
         ("torch.cuda.get_device_name", lambda _: "RTX 5090"),
         ("localdflash.backends.cuda.identity.driver_version", lambda: "590.1"),
-        ("localdflash.backends.cuda.identity.version", lambda _: "99.0"),
+        ("localdflash.backends.cuda.identity.__version__", "99.0"),
     ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(what, value)

@@ -131,7 +131,7 @@ def test_a_busy_one_of_another_version_is_left_alone(
     run()
     connect(EngineSpec(EMBEDDED), said.append)
     answer = answer_of(monkeypatch)
-    monkeypatch.setattr(spawn, "own_version", lambda: "9.9")
+    monkeypatch.setattr(spawn, "__version__", "9.9")
     with pytest.raises(LocaldflashError, match=r"is busy and has version .* \(expected 9\.9\); try again"):
         connect(EngineSpec(EMBEDDED), said.append)
     assert next(answer)

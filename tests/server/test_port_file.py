@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from filelock import Timeout
 
 from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.base.files import paths
@@ -107,5 +106,5 @@ def test_an_address_follows_the_current_port(path: Path) -> None:
 
 def test_one_engine_has_one_lock_by_either_transport(path: Path) -> None:
     assert other(other(path)) == path
-    with lifetime(path), pytest.raises(Timeout), process_lock(lock_of(other(path))):
+    with lifetime(path), pytest.raises(TimeoutError), process_lock(lock_of(other(path))):
         pass

@@ -104,7 +104,7 @@ def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytes
 
 def test_an_idle_one_of_another_version_is_replaced(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     first = start()
-    monkeypatch.setattr(spawn, "own_version", lambda: "9.9")
+    monkeypatch.setattr(spawn, "__version__", "9.9")
     second = reached(EngineSpec(EMBEDDED), said)
     assert first.wait(20) == 0
     assert second != first.pid

@@ -11,10 +11,10 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from localdflash import __version__
 from localdflash.base.files import paths
 from localdflash.server.sockets import local, prepare_folder
 
@@ -78,7 +78,7 @@ class Oracle:
             return {"status": "ok"}
         if target == "/oracle":
             return {"live": self.live, "most": self.most, "asked": self.asked}
-        return ABOUT | {"version": version("localdflash")}
+        return ABOUT | {"version": __version__}
 
     async def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         """POST /complete, as the daemon has it: a newer request of a document ends the older one."""

@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from localdflash import __version__
 from localdflash.base.files import paths
 from localdflash.lab.scripts.support.instant_engine import chunk, respond, serving
 from localdflash.lab.scripts.support.scripted_answers import Answer, error, timings, tokens, usage
-from localdflash.server.spawn import own_version
 
 COMMAND = (sys.executable, "-P", __file__)
 OPTIONS = {
@@ -125,7 +125,7 @@ class ScriptedEngine:
             "waiting": 0,
             "idle_seconds": 0.0,
             "uptime_seconds": round(time.monotonic() - self.began, 3),
-            "version": own_version(),
+            "version": __version__,
             "pid": os.getpid(),
         }
 

@@ -1,9 +1,9 @@
 """Subject of a check: the GPU and its driver, the libraries that generate its code, the pair's shapes."""
 
 import re
-from importlib.metadata import version
 from pathlib import Path
 
+from localdflash import __version__
 from localdflash.backends.cuda.cuda_sizes import CudaSizes, budget_of
 from localdflash.backends.cuda.device import driver_version, find_gpus
 from localdflash.backends.cuda.gpus import Gpu, place
@@ -24,7 +24,7 @@ def _machine(gpu: Gpu) -> Identity:
     import torch
     import triton
 
-    libraries = f"torch {torch.__version__}", f"triton {triton.__version__}", f"localdflash {version('localdflash')}"
+    libraries = f"torch {torch.__version__}", f"triton {triton.__version__}", f"localdflash {__version__}"
     return gpu.name, f"compute capability {gpu.chip}", f"driver {driver_version()}", *libraries
 
 

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Self
 
-from filelock import Timeout
-
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import create_private, runtime_folder
 from localdflash.base.system.file_lock import process_lock
@@ -52,7 +50,7 @@ def deaths() -> int:
     if not _place().exists():
         return 0
     with suppress(OSError):
-        with suppress(Timeout), _lock():
+        with suppress(TimeoutError), _lock():
             return len(_settled())
         return len(_times())
     return 0
@@ -60,7 +58,7 @@ def deaths() -> int:
 
 def watch(stack: ExitStack) -> Watch:
     """Return this process's flag, held until the stack is closed; a dummy if another process has it or on errors."""
-    with suppress(OSError, LocaldflashError, Timeout):
+    with suppress(OSError, LocaldflashError):
         create_private(runtime_folder())
         stack.enter_context(_lock())
         _settled()

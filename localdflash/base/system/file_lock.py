@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import Timeout
-
 POLL_SECONDS = 0.05
 _here: set[Path] = set()
 _guard = threading.Lock()
@@ -66,13 +64,14 @@ else:
 
 @contextmanager
 def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold the lock of this path. Timeout if another process or thread holds it for `patience` seconds, or `give_up`
-    returns True; OSError if the file cannot be created.
+    """Hold the lock of this path; OSError if the file cannot be created.
+
+    TimeoutError if another process or thread holds it for `patience` seconds, or `give_up` returns True.
     """
     end = time.monotonic() + patience
     while (file := _taken(path)) is None:
         if give_up() or time.monotonic() >= end:
-            raise Timeout(str(path))
+            raise TimeoutError(str(path))
         time.sleep(POLL_SECONDS)
     try:
         yield

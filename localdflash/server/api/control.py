@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from importlib.metadata import version
 from typing import Any
 
 from msgspec import UNSET
@@ -13,6 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash import __version__
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 from localdflash.engine.lookup import LookupDrafter
@@ -114,7 +114,7 @@ async def ps(http: HttpRequest, state: AppState) -> Response:
             "waiting": sum(one.queue_length for one in schedulers),
             "idle_seconds": round(state.activity.idle_seconds, 3),
             "uptime_seconds": round(time.monotonic() - state.began, 3),
-            "version": version("localdflash"),
+            "version": __version__,
             "pid": os.getpid(),
         }
     )

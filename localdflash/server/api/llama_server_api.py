@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash import __version__
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.code.fim.prompt import Gap
@@ -211,7 +211,7 @@ async def props(http: HttpRequest, state: AppState) -> Response:
             "chat_template": loaded.tokenizer.chat_template() or "",
             **loaded.tokenizer.template_tokens(),
             "modalities": {"vision": False, "audio": False},
-            "build_info": f"localdflash {version('localdflash')}",
+            "build_info": f"localdflash {__version__}",
         }
     )
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from filelock import Timeout
 
 from localdflash.base.system import file_lock
 from localdflash.base.system.file_lock import process_lock
@@ -60,7 +59,7 @@ def ended(process: "subprocess.Popen[str]") -> None:
 
 def test_another_process_is_refused_until_this_one_ends(tmp_path: Path) -> None:
     process = holder(tmp_path / "lock", WAIT)
-    with pytest.raises(Timeout), process_lock(tmp_path / "lock"):
+    with pytest.raises(TimeoutError), process_lock(tmp_path / "lock"):
         pass
     ended(process)
     with process_lock(tmp_path / "lock"):
@@ -83,7 +82,7 @@ def test_the_same_process_has_it_once(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with process_lock(path):
         for _ in range(2):  # a refusal takes nothing away
-            with pytest.raises(Timeout), process_lock(path):
+            with pytest.raises(TimeoutError), process_lock(path):
                 pass
         process = subprocess.run([sys.executable, "-P", "-c", HOLD, str(path)], capture_output=True, check=False)
         assert process.returncode
