@@ -1,13 +1,16 @@
 """Score completions at random positions in code that none of our models was trained on.
 
-`PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name NAME [--pair PAIR] [--manual] [--json FILE]`
+`PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name NAME [--pair PAIR] [--seed N] [--enter] [--manual]
+[--json FILE]`
 
 FOLDER is the folder given to `train adapter`; its held-out packages are used. What is missing is the rest of a line
 (60 %), a whole line (20 %) or a part of a line (20 %). `--manual` asks as a user's key does, without limits of
-confidence. The suggestion is
+confidence. `--enter`: whole lines of code are missing, and the line above was typed before, up to Enter and the
+indentation that an editor adds. The suggestion is
 
 * whole: all that was missing, or more; part: it begins with the right word;
 * wrong: anything else; silent: nothing, or too unsure to show unasked;
+* misindented: blanks stand before its first code; counted besides the verdict, as are the next two;
 * open: the file no longer parses because the suggestion leaves a bracket or quote open; broken: for another reason.
 """
 
@@ -36,6 +39,7 @@ from localdflash.text import syntax
 SHARES = {"python": 0.5, "javascript": 0.25, "typescript": 0.25}
 KINDS = {"rest": 3, "line": 1, "inside": 1}
 _CODE = re.compile(r"\s*(?!#|//|\*|/\*|import\b|from\b)\S")
+_OPENER = re.compile(r"[:({\[]\s*$")
 _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
 
 
@@ -49,6 +53,7 @@ class CursorPlace:
     before: str
     missing: str
     after: str
+    typed: int = 0  # characters at the end of `before` that were typed since the anchor
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,12 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--pair", default="embedded")
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=18)
+    parser.add_argument("--enter", action="store_true")
     parser.add_argument("--manual", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    asked = places(given.folder, given.count)
+    asked = places(given.folder, given.count, given.seed, after_enter=given.enter)
     client = connect(EngineSpec({"pair": given.pair}, ["pair"]), say)
     shown = [ask(client, place, manual=given.manual) for place in asked]
     result = tally(asked, shown)
@@ -77,9 +84,9 @@ def main() -> None:
     result_file.write(given.json, result, given.name)
 
 
-def places(folder: Path, count: int) -> list[CursorPlace]:
-    """Choose `count` positions; every run chooses the same ones."""
-    rng, texts = random.Random(18), dict[str, list[tuple[str, str]]]()
+def places(folder: Path, count: int, seed: int, *, after_enter: bool = False) -> list[CursorPlace]:
+    """Choose `count` positions; every run with a seed chooses the same ones."""
+    rng, texts = random.Random(seed), dict[str, list[tuple[str, str]]]()
     for archive in archives(folder):
         if not archive.held_out:
             continue
@@ -88,7 +95,7 @@ def places(folder: Path, count: int) -> list[CursorPlace]:
             if language in SHARES and text.count("\n") >= 20 and parses(language, text):
                 texts.setdefault(language, []).append((f"{archive.path.name}/{name}", text))
     return [
-        place(*rng.choices(files, [len(text) for _, text in files])[0], language, rng)
+        (entered if after_enter else place)(*rng.choices(files, [len(text) for _, text in files])[0], language, rng)
         for language, share in SHARES.items()
         for files in [sorted(texts[language])]
         for _ in range(round(share * count))
@@ -110,14 +117,37 @@ def place(name: str, text: str, language: str, rng: random.Random) -> CursorPlac
     return CursorPlace(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
 
 
+def entered(name: str, text: str, language: str, rng: random.Random) -> CursorPlace:
+    """Choose a line of code that an editor's automatic indentation fits, behind the line typed above it."""
+    lines, tree = text.split("\n"), syntax.parse(language, text)
+    assert tree
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+
+    def fits(at: int) -> bool:
+        above, line, deeper = lines[at - 1], lines[at], indents[at] - indents[at - 1]
+        if not (_CODE.match(line) and _CODE.match(above)) or len(line.strip()) < 8:
+            return False
+        node = tree.root_node.descendant_for_point_range((at, indents[at]), (at, indents[at]))
+        is_code = node is not None and not re.search("string|comment", node.type)
+        return is_code and (deeper == 0 or (deeper > 0 and bool(_OPENER.search(above))))
+
+    number = rng.choice([at for at in range(1, len(lines)) if fits(at)])
+    typed = f"{lines[number - 1]}\n{lines[number][: indents[number]]}"
+    before = "".join(f"{line}\n" for line in lines[: number - 1]) + typed
+    after = "".join(f"\n{line}" for line in lines[number + 1 :])
+    return CursorPlace(name, language, "enter", before, lines[number].lstrip(), after, len(typed))
+
+
 def ask(client: Client, place: CursorPlace, *, manual: bool) -> ShownText:
     """Return the text that an editor would show."""
-    before = place.before[-MAX_PREFIX_CHARS:]
+    anchor = len(place.before) - place.typed
+    before = place.before[:anchor][-MAX_PREFIX_CHARS:]
     body = {
         "path": Path(place.name).name,
-        "prefix": before.partition("\n")[2] if len(before) < len(place.before) else before,
+        "prefix": before.partition("\n")[2] if len(before) < anchor else before,
+        "middle": place.before[anchor:],
         "suffix": place.after[:MAX_SUFFIX_CHARS],
-        "first_line": place.before[:-MAX_PREFIX_CHARS].count("\n"),
+        "first_line": place.before[: max(anchor - MAX_PREFIX_CHARS, 0)].count("\n"),
         "max_tokens": MAX_ANSWER_TOKENS,
         "least_sure": 0.0 if manual else MIN_TOKEN_PROBABILITY,
     }
@@ -132,12 +162,14 @@ def ask(client: Client, place: CursorPlace, *, manual: bool) -> ShownText:
 
 def tally(places: list[CursorPlace], texts: list[ShownText]) -> dict[str, Any]:
     """Return the counts, and each position with its verdict."""
-    verdicts = [verdict_of(place, shown.text) for place, shown in zip(places, texts, strict=True)]
-    faults = [fault_of(place, shown.text) for place, shown in zip(places, texts, strict=True)]
+    pairs = list(zip(places, texts, strict=True))
+    verdicts = [verdict_of(place, shown.text) for place, shown in pairs]
+    faults = [fault_of(place, shown.text) for place, shown in pairs]
     counts, fault_counts = Counter(verdicts), Counter(faults)
     return {
         "places_asked": len(places),
         **{name: counts[name] for name in ("whole", "part", "wrong", "silent")},
+        "misindented": sum(shown.text[:1] in (" ", "\t") and place.kind == "enter" for place, shown in pairs),
         **{name: fault_counts[name] for name in ("open", "broken")},
         "first_text_ms": spread([shown.ms for shown in texts if shown.text]),
         "places": [  # without the source text, which is other people's
