@@ -78,15 +78,16 @@ def drafters_of(pair: PairEntry) -> dict[Runner, str]:
 
 
 def table() -> str:
-    """Return the table of the page, one row for each pair of the registry."""
-    pairs = read_pairs(shipped_file(), MODELS_FOLDER).values()
-    head = ["pair", *BACKENDS, *(f"drafter on {backend}" for backend in BACKENDS), "weights", "not known"]
-    rows = [head, ["---"] * len(head), *(list(_row(pair)) for pair in pairs)]
+    """Return the table of the page: a row for the pairs of the registry that the same tests ran."""
+    head = ["pairs", *BACKENDS, *(f"drafter on {backend}" for backend in BACKENDS), "weights", "not known"]
+    pairs_by_cells: dict[tuple[str, ...], list[str]] = {}
+    for pair in read_pairs(shipped_file(), MODELS_FOLDER).values():
+        pairs_by_cells.setdefault(tuple(_cells(pair)), []).append(f"`{pair.id}`")
+    rows = [head, ["---"] * len(head), *([", ".join(pairs), *cells] for cells, pairs in pairs_by_cells.items())]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _row(pair: PairEntry) -> Iterator[str]:
-    yield f"`{pair.id}`"
+def _cells(pair: PairEntry) -> Iterator[str]:
     for backend in BACKENDS:
         yield _cell(backend, pair.ran, pair.by_parts, runs_of(pair))
     for backend in BACKENDS:
