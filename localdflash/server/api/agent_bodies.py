@@ -17,8 +17,18 @@ class ImageBlock(Struct, tag="image"):
     """Picture, which no model here can read."""
 
 
+class DocumentSource(Struct):
+    """Contents of a document; `data` is text only if the type is "text"."""
+
+    type: str
+    data: str = ""
+
+
 class DocumentBlock(Struct, tag="document"):
-    """Document, which no model here can read."""
+    """Document; models here read only those that are plain text."""
+
+    source: DocumentSource
+    title: str | None = None
 
 
 class ThinkingBlock(Struct, tag="thinking"):
@@ -53,12 +63,12 @@ MessageBlock = TextBlock | ImageBlock | DocumentBlock | ThinkingBlock | Redacted
 class MessageParam(Struct):
     """Message."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: str | list[MessageBlock]
 
 
 class ToolDefinition(Struct):
-    """Tool; `input_schema` is the schema of its arguments."""
+    """Tool; `input_schema` is the schema of its arguments. A `type` other than "custom" is a tool of Anthropic's."""
 
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")]
     type: str | None = None

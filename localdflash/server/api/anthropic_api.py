@@ -1,6 +1,7 @@
 """Anthropic's /v1/messages and /v1/messages/count_tokens: translated to a chat request, and its answer back."""
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -24,9 +25,12 @@ from localdflash.server.api.http_responses import (
     json_of,
     json_response,
     named_event,
+    with_warning,
 )
 
-ONLY_TEXT = "pictures and documents are not supported, only text"
+ONLY_TEXT = "not supported; only text is, also as a document whose source has the type text"
+# Claude Code puts this into its system prompt; the values differ in every request, which would defeat the prefix cache.
+BILLING = re.compile(r"\Ax-anthropic-billing-header:(?: *[\w-]+=[^;\n]*;)*\s*")
 BETWEEN = "\n\n"  # paragraphs
 INVALID = "INVALID_JSON"  # where Anthropic has a client put arguments that are no JSON of an object
 SIGNATURE = ""  # of thoughts: nobody but this machine has made them
@@ -37,8 +41,10 @@ async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequ
     generation, make_parts = await prepare_chat(state, chat_request(body))
     answer = state, generation, AnswerBlocks(make_parts()), body.stop_sequences or ()
     if body.stream:
-        return EventStream(_events(*answer), named_event, lambda error: error_body(error, MESSAGES))
-    return await json_of(http, _message(*answer))
+        response: Response = EventStream(_events(*answer), named_event, lambda error: error_body(error, MESSAGES))
+    else:
+        response = await json_of(http, _message(*answer))
+    return with_warning(response, [tool.name for tool in body.tools or () if not _is_custom(tool)])
 
 
 async def count_tokens(http: HttpRequest, state: AppState, body: bodies.CountRequest) -> Response:
@@ -55,7 +61,7 @@ def chat_request(body: bodies.CountRequest) -> schemas.ChatRequest:
     request = schemas.ChatRequest(
         **body.shared(),
         messages=_messages(body),
-        tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())],
+        tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ()) if _is_custom(tool)],
         tool_choice=_choice(choice),
         parallel_tool_calls=not choice.disable_parallel_tool_use,
         reasoning_effort=config.effort,
@@ -69,12 +75,17 @@ def chat_request(body: bodies.CountRequest) -> schemas.ChatRequest:
 
 
 def _messages(body: bodies.CountRequest) -> list[schemas.ChatMessage]:
-    system = _paragraphs("system", body.system or "")
+    system = _system("system", body.system or "")
     messages = [schemas.ChatMessage("system", system)] if system else []
     for number, message in enumerate(body.messages):
         place = f"messages[{number}].content"
-        answers = message.role == "assistant"
-        messages += [_assistant_message(place, message)] if answers else _user_messages(place, message.content)
+        match message.role:
+            case "assistant":
+                messages.append(_assistant_message(place, message))
+            case "system":
+                messages.append(schemas.ChatMessage("system", _system(place, message.content)))
+            case "user":
+                messages += _user_messages(place, message.content)
     if body.messages[-1].role == "assistant" and messages[-1].tool_calls:
         raise bad(f"messages[{len(body.messages) - 1}]", "the results of its tool_use blocks must follow")
     return messages
@@ -113,9 +124,9 @@ def _user_messages(place: str, content: str | list[bodies.MessageBlock]) -> Iter
                     "tool", result or ("error" if block.is_error else ""), tool_call_id=block.tool_use_id
                 )
             case bodies.ImageBlock() | bodies.DocumentBlock():
-                raise bad(here, ONLY_TEXT)
+                text.append(_paragraphs(place, [block], number))
             case _:
-                raise bad(here, "a user's message has text and tool_result blocks only")
+                raise bad(here, "a user's message has text, document and tool_result blocks only")
     if text or not content:
         yield schemas.ChatMessage("user", BETWEEN.join(text))
 
@@ -124,22 +135,32 @@ def _blocks(content: str | list[bodies.MessageBlock]) -> Sequence[bodies.Message
     return [bodies.TextBlock(content)] if isinstance(content, str) else content
 
 
-def _paragraphs(
-    place: str, content: str | Sequence[bodies.TextBlock | bodies.ImageBlock | bodies.DocumentBlock]
-) -> str:
+def _system(place: str, content: str | Sequence[bodies.MessageBlock]) -> str:
+    return BILLING.sub("", _paragraphs(place, content))
+
+
+def _paragraphs(place: str, content: str | Sequence[bodies.MessageBlock], first: int = 0) -> str:
+    """Join the text of blocks; ApiError for a block without text. The first block has the number `first`."""
     if isinstance(content, str):
         return content
     paragraphs = list[str]()
-    for number, block in enumerate(content):
-        if not isinstance(block, bodies.TextBlock):
-            raise bad(f"{place}[{number}]", ONLY_TEXT)
-        paragraphs.append(block.text)
-    return BETWEEN.join(paragraphs)
+    for number, block in enumerate(content, first):
+        match block:
+            case bodies.TextBlock():
+                paragraphs.append(block.text)
+            case bodies.DocumentBlock(bodies.DocumentSource("text"), title):
+                paragraphs += [*([title] if title else []), block.source.data]
+            case _:
+                raise bad(f"{place}[{number}]", ONLY_TEXT)
+    return BETWEEN.join(filter(None, paragraphs))
+
+
+def _is_custom(tool: bodies.ToolDefinition) -> bool:
+    """Return whether the client describes the tool; Anthropic's own tools, such as web_search, have no schema."""
+    return tool.type in (None, "custom")
 
 
 def _tool(place: str, tool: bodies.ToolDefinition) -> schemas.Tool:
-    if tool.type not in (None, "custom"):
-        raise bad(f"{place}.type", f"{tool.type!r} is not supported: only tools with a schema of their own are")
     if tool.input_schema is None:
         raise bad(f"{place}.input_schema", "missing")
     return schemas.Tool("function", schemas.ToolFunction(tool.name, tool.description, tool.input_schema))

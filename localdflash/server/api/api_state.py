@@ -1,6 +1,7 @@
 """State shared by the handlers: engines, metrics, and the grammars of the loaded pairs."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from localdflash.server.tcp import TcpPort
 from localdflash.text.grammar import Grammars
 
 ANY_MODEL = "localdflash"  # whatever is loaded
+# Names of Anthropic's models, which Claude Code requests, mean whatever is loaded, too.
+ANTHROPIC_MODEL = re.compile(r"claude-.*|(haiku|sonnet|opus|opusplan)(\[1m\])?")
 
 
 @dataclass
@@ -50,7 +53,8 @@ class AppState:
             raise ApiError(503, "the device is lost: start localdflash again", code="device_failed")
         if not self.engines.worker_of(loaded):
             raise ApiError(503, "the engine has stopped: start it again", code="engine_stopped")
-        if model not in (None, loaded.files.id, loaded.options.pair):
+        is_known = model in (None, loaded.files.id, loaded.options.pair)
+        if model and not is_known and not ANTHROPIC_MODEL.fullmatch(model):
             raise await asyncio.to_thread(_unknown_model, model, loaded)
         return loaded
 

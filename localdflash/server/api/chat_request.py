@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -103,8 +104,44 @@ def render_chat(
     known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
     if syntax_of(tokenizer) == "words":
         asked, tools = describe_in_words(asked, tools), ()
-    stretches = render(template, asked, variables=known, tools=tools)
+    stretches = _rendered(template, asked, known, tools)
     return AnswerPrompt(loaded, stretches, start_answer(tokenizer, stretches, begun, first_part=first_part))
+
+
+def _rendered(
+    template: str,
+    messages: Sequence[TemplateMessage],
+    variables: Mapping[str, str | bool],
+    tools: Sequence[Mapping[str, Any]],
+) -> list[PromptStretch]:
+    """Render the prompt. If the template refuses or drops system messages after the first, reminders replace them."""
+    first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
+    if first > 1:  # templates take one system message
+        system = "\n\n".join(filter(None, (one.content for one in messages[:first])))
+        messages = [TemplateMessage("system", system), *messages[first:]]
+    late = [one.content.strip() for one in messages[1:] if one.role == "system"]
+    if not late:
+        return render(template, messages, variables=variables, tools=tools)
+    with suppress(ModelError):
+        stretches = render(template, messages, variables=variables, tools=tools)
+        text = "".join(piece.text for piece in stretches)
+        if all(one in text for one in late):
+            return stretches
+    return render(template, _with_reminders(messages), variables=variables, tools=tools)
+
+
+def _with_reminders(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """Return the messages; system messages after the first become text of the user's message next to them."""
+    reminded = [*messages[:1]]
+    for message in messages[1:]:
+        content = message.content
+        if message.role == "system":
+            content = f"<system-reminder>\n{content}\n</system-reminder>"
+        if message.role in ("system", "user") and reminded[-1].role == "user":  # templates want turns to alternate
+            reminded[-1] = TemplateMessage("user", f"{reminded[-1].content}\n\n{content}")
+        else:
+            reminded.append(TemplateMessage("user", content) if message.role == "system" else message)
+    return reminded
 
 
 def prompt_of(loaded: LoadedPair, body: ChatRequest, *, first_part: FirstPart = "") -> AnswerPrompt:

@@ -1,7 +1,7 @@
 """Errors, JSON and event streams over HTTP. A connection that closes cancels its response."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -115,6 +115,13 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def with_warning(response: Response, left_out: Sequence[str]) -> Response:
+    """Return the response with a header that names the tools that were left out of the prompt, if any."""
+    if left_out:
+        response.headers["Warning"] = f'299 localdflash "tools left out: {", ".join(left_out)}"'
+    return response
 
 
 def event(body: Any) -> bytes:

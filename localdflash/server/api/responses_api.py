@@ -157,7 +157,10 @@ def chat_request(body: bodies.ResponsesRequest) -> schemas.ChatRequest:
         raise bad("text.format.schema", "missing")
     return schemas.ChatRequest(
         **body.shared(),
-        messages=_with_system(body.instructions or "", messages_of_items(body.input)),
+        messages=[
+            *([schemas.ChatMessage("system", body.instructions)] if body.instructions else []),
+            *messages_of_items(body.input),
+        ],
         tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())],
         tool_choice=schemas.NamedTool("function", schemas.CalledFunction(choice.name))
         if isinstance(choice, bodies.NamedChoice)
@@ -181,14 +184,6 @@ def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
     if body.truncation == "auto":
         told = "truncation: only `disabled` is supported"
         raise ApiError(400, told, param="truncation", code="unsupported_parameter")
-
-
-def _with_system(instructions: str, messages: list[schemas.ChatMessage]) -> list[schemas.ChatMessage]:
-    """Join instructions and leading system messages to one, because templates accept only one."""
-    first = next((at for at, one in enumerate(messages) if one.role not in ("system", "developer")), len(messages))
-    parts = [instructions, *(str(one.content) for one in messages[:first])]
-    system = "\n\n".join(part for part in parts if part)
-    return [*([schemas.ChatMessage("system", system)] if system or first == len(messages) else []), *messages[first:]]
 
 
 def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.ChatMessage]:

@@ -71,10 +71,11 @@ TABLE: dict[Dialect, list[tuple[dict[str, Any], str]]] = {
     MESSAGES: [
         ({"max_tokens": None}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "system", "content": [CALL]}]}, "messages[0].content[0]"),
         ({"messages": user({"type": "video"})}, "messages[0].content[0].type"),
         ({"messages": user(PICTURE)}, "messages[0].content[0]"),
-        ({"messages": user({"type": "document", "source": {}})}, "messages[0].content[0]"),
+        ({"messages": user({"type": "document", "source": {"type": "url"}})}, "messages[0].content[0]"),
         ({"messages": user(CALL)}, "messages[0].content[0]"),
         (
             {"messages": user({"type": "tool_result", "tool_use_id": "1", "content": [PICTURE]})},
@@ -86,7 +87,6 @@ TABLE: dict[Dialect, list[tuple[dict[str, Any], str]]] = {
         ({"system": [PICTURE]}, "system[0].type"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
         ({"tools": [{"name": "f", "input_schema": {"properties": []}}]}, "tools[0]"),
-        ({"tools": [{"name": "web_search", "type": "web_search_20250305"}]}, "tools[0].type"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),

@@ -1,0 +1,102 @@
+"""Requests of coding agents in their default settings. Each test names the client whose request it repeats."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from localdflash.loading.load_pair import LoadedPair
+from localdflash.server.api import agent_bodies as bodies
+from localdflash.server.api import anthropic_api
+from localdflash.server.api.chat_request import AnswerPrompt, prompt_of
+from tests.server.api.dialects import MESSAGES
+from tests.support.scripted_pair import scripted_client
+
+Json = dict[str, Any]
+# Claude Code 2.1.197: the first block of its system prompt; cch and the end of the version differ in every request.
+BILLING = "x-anthropic-billing-header: cc_version=2.1.197.{}; cc_entrypoint=sdk-cli; cch={};"
+REMINDER = "Available agents: none."
+
+
+def claude_code(billing: str = BILLING.format("7b4", "eb6c6"), **more: Any) -> Json:
+    return {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 64,
+        "system": [{"type": "text", "text": billing}, {"type": "text", "text": "You help."}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+            {"role": "system", "content": [{"type": "text", "text": REMINDER}]},
+        ],
+        **more,
+    }
+
+
+def prompt(loaded: LoadedPair, body: Json) -> AnswerPrompt:
+    """Return the prompt of a request to /v1/messages."""
+    return prompt_of(loaded, anthropic_api.chat_request(msgspec.convert(body, bodies.MessagesRequest)))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma", "refusing"])
+def test_a_system_message_between_others(vocabularies: dict[str, Path], family: str) -> None:
+    """Claude Code, beta mid-conversation-system-2026-04-07. Gemma's template drops the message, others refuse it."""
+    with scripted_client(vocabularies["gemma" if family == "gemma" else "qwen3"], "Hi.", "<|im_end|>") as (
+        client,
+        loaded,
+    ):
+        if family == "refusing":  # as Qwen3.5's
+            template = loaded.tokenizer.chat_template()
+            refuse = (
+                "{%- for m in messages[1:] if m.role == 'system' %}{{ raise_exception('system first') }}{% endfor -%}"
+            )
+            loaded.tokenizer.chat_template = lambda: refuse + template  # type: ignore[method-assign]
+        text = prompt(loaded, claude_code()).text
+        assert REMINDER in text
+        assert ("<|im_start|>system\n" + REMINDER in text) == (family == "qwen3")
+        assert ("Hello\n\n<system-reminder>\n" + REMINDER in text) == (family != "qwen3")
+        assert client.post(MESSAGES.path, claude_code()).status_code == 200
+        counted = {name: value for name, value in claude_code().items() if name != "max_tokens"}
+        told = client.post("/v1/messages/count_tokens", counted).json()
+        assert told == {"input_tokens": len(prompt(loaded, claude_code()).encode())}
+
+
+def test_the_billing_header_is_not_in_the_prompt(vocabularies: dict[str, Path]) -> None:
+    """Claude Code. The header stands in a block, or begins a text."""
+    with scripted_client(vocabularies["qwen3"], "Hi.", "<|im_end|>") as (_, loaded):
+        first, second = (
+            prompt(loaded, claude_code(BILLING.format(*two))).text for two in (("7b4", "e1"), ("76c", "f2"))
+        )
+        joined = claude_code(system=BILLING.format("1ab", "03") + "You help.")
+        assert first == second == prompt(loaded, joined).text
+        assert "You help." in first
+        assert "cc_version" not in first
+
+
+def test_tools_of_anthropic_are_left_out_with_a_warning(vocabularies: dict[str, Path]) -> None:
+    """Anthropic's client: tools that only Anthropic's models know have a type and no schema."""
+    typed = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]
+    own = {"name": "read", "description": "Read a file", "input_schema": {"type": "object"}}
+    with scripted_client(vocabularies["qwen3"], "Hi.", "<|im_end|>") as (client, loaded):
+        assert prompt(loaded, claude_code(tools=[*typed, own])).text == prompt(loaded, claude_code(tools=[own])).text
+        for stream in (False, True):
+            told = client.post(MESSAGES.path, claude_code(tools=[*typed, own], stream=stream))
+            assert told.status_code == 200
+            assert told.headers["warning"] == '299 localdflash "tools left out: web_search, bash"'
+        assert "warning" not in client.post(MESSAGES.path, claude_code(tools=[own])).headers
+
+
+def test_a_text_document_is_read(vocabularies: dict[str, Path]) -> None:
+    """Claude Code sends a file that the user mentions as a document."""
+    source = {"type": "text", "media_type": "text/plain", "data": "Contents."}
+    document = {"type": "document", "source": source, "title": "notes.txt"}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [document]}
+    with scripted_client(vocabularies["qwen3"], "Hi.", "<|im_end|>") as (_, loaded):
+        for block in (document, result):
+            text = prompt(loaded, claude_code(messages=[{"role": "user", "content": [block]}])).text
+            assert "notes.txt\n\nContents." in text
+
+
+def test_names_of_anthropics_models_mean_the_loaded_pair(client: Any) -> None:
+    """Claude Code requests its models by these names: /v1/messages, and a check of /v1/models."""
+    for name in ("claude-haiku-4-5-20251001", "claude-opus-4-8[1m]", "sonnet", "opus", "haiku"):
+        assert client.post(MESSAGES.path, MESSAGES.body(model=name, max_tokens=2)).json()["model"] == "embedded"
