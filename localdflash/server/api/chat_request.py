@@ -100,6 +100,7 @@ def render_chat(
     tokenizer = loaded.tokenizer
     if not (template := tokenizer.chat_template()):
         raise ModelError(f"{loaded.files.target}: the model has no chat template: it can complete, but not chat")
+    messages = _with_one_system(messages)
     asked, begun = (messages[:-1], messages[-1].content) if goes_on else (messages, "")
     known = {**tokenizer.template_tokens(), **template_switches(template, variables)}
     if syntax_of(tokenizer) == "words":
@@ -115,10 +116,6 @@ def _rendered(
     tools: Sequence[Mapping[str, Any]],
 ) -> list[PromptStretch]:
     """Render the prompt. If the template refuses or drops system messages after the first, reminders replace them."""
-    first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
-    if first > 1:  # templates take one system message
-        system = "\n\n".join(filter(None, (one.content for one in messages[:first])))
-        messages = [TemplateMessage("system", system), *messages[first:]]
     late = [one.content.strip() for one in messages[1:] if one.role == "system"]
     if not late:
         return render(template, messages, variables=variables, tools=tools)
@@ -128,6 +125,15 @@ def _rendered(
         if all(one in text for one in late):
             return stretches
     return render(template, _with_reminders(messages), variables=variables, tools=tools)
+
+
+def _with_one_system(messages: Sequence[TemplateMessage]) -> Sequence[TemplateMessage]:
+    """Join the leading system messages, of which templates take one."""
+    first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
+    if first < 2:
+        return messages
+    system = "\n\n".join(filter(None, (one.content for one in messages[:first])))
+    return [TemplateMessage("system", system), *messages[first:]]
 
 
 def _with_reminders(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:

@@ -45,7 +45,7 @@ def test_a_system_message_between_others(vocabularies: dict[str, Path], family: 
         loaded,
     ):
         if family == "refusing":  # as Qwen3.5's
-            template = loaded.tokenizer.chat_template()
+            template = loaded.tokenizer.chat_template() or ""
             refuse = (
                 "{%- for m in messages[1:] if m.role == 'system' %}{{ raise_exception('system first') }}{% endfor -%}"
             )
