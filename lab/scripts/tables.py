@@ -23,13 +23,6 @@ CHAT_PROMPTS = {
     "talk": "talk",
     "json": "JSON by a schema",
 }
-CODE_PROMPTS = {
-    "fim_line": "rest of a line",
-    "fim_block": "block",
-    "function": "docstring to function",
-    "edit": "edit",
-    "prose": "explanation",
-}
 Row = list[str]
 
 
@@ -92,15 +85,6 @@ def _of_chat() -> Iterator[tuple[str, Any]]:
     whole = load("smollm2")
     yield from ((label, whole["categories"][name]) for name, label in CHAT_PROMPTS.items())
     yield "all", whole["overall"]
-
-
-def embedded() -> Iterator[Row]:
-    """The embedded pair."""
-    whole = load("cpu")
-    yield ["prompts", "llama.cpp", "without drafting", "with drafting", "speedup", "τ", "identical text"]
-    for name, one in [*((CODE_PROMPTS[n], c) for n, c in whole["categories"].items()), ("all", whole["overall"])]:
-        rates = [f"{one[key]:.0f}" for key in ("llama_cpp_ar_tok_s", "ar_tok_s", "tok_s")]
-        yield [name, *rates, f"{one['speedup']:.2f}×", f"{one['tau']:.2f}", one["identical"]]
 
 
 def shapes() -> Iterator[Row]:
@@ -263,7 +247,7 @@ def first_minute() -> Iterator[Row]:
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
     table.__name__: table
     for table in (
-        *(chat, chat_modes, chat_context, chat_facts, embedded, shapes, prompts, kv, activations),
+        *(chat, chat_modes, chat_context, chat_facts, shapes, prompts, kv, activations),
         *(peers, first_token, first_minute, infill, places, typing, latency, gpu_steps, gpu_rates),
     )
 }
