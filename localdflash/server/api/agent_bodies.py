@@ -128,6 +128,7 @@ class CallItem(Struct, tag="function_call"):
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
 
 
 class OutputItem(Struct, tag="function_call_output"):
@@ -149,13 +150,14 @@ ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 
 class FunctionTool(Struct):
-    """Tool; `parameters` is the schema of its arguments."""
+    """Tool; `parameters` is the schema of its arguments. A tool of the type "namespace" groups `tools`."""
 
     type: str
     name: Annotated[str, Meta(pattern=r"^[\w.-]{1,128}$")] | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    tools: list["FunctionTool"] | None = None
 
 
 class NamedChoice(Struct):

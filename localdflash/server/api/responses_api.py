@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +17,10 @@ from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import prepare_chat, text_of
 from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
 from localdflash.server.api.generation import GenerationRequest, cached_tokens
-from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event
+from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event, with_warning
 from localdflash.server.api.request_body import converted
 
+OWN_TOOLS = ("function", "namespace")  # of the client; OpenAI's server would run the others, such as web_search
 NOT_STORED = "responses are not kept here: send the whole conversation as input"
 Event = dict[str, Any]
 
@@ -31,6 +32,7 @@ class ResponseWriter:
     generation: GenerationRequest
     body: bodies.ResponsesRequest
     answer: AnswerBlocks
+    functions: "Mapping[str, Function]"  # see `functions_of`
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _number: int = 0  # of the next event
@@ -67,19 +69,42 @@ class ResponseWriter:
         kind, called = _CONTENTS[block.kind], block.kind == "call"
         match change.what:
             case "begin":
-                item = _item(block, "in_progress", begun=True)
+                item = self._item(block, "in_progress", begun=True)
                 yield self._event("response.output_item.added", output_index=block.number, item=item)
                 if not called:
                     yield self._content_event(block, "response.content_part.added", part=_part(block, ""))
             case "more":
                 yield self._content_event(block, f"{kind}.delta", delta=change.text)
             case "end":
-                whole = {"name": block.name, "arguments": block.text or "{}"} if called else {"text": block.text}
+                arguments = {**self._called(block), "arguments": block.text or "{}"}
+                whole = arguments if called else {"text": block.text}
                 yield self._content_event(block, f"{kind}.done", **whole)
                 if not called:
                     yield self._content_event(block, "response.content_part.done", part=_part(block, block.text))
-                item = _item(block, self._status(block))
+                item = self._item(block, self._status(block))
                 yield self._event("response.output_item.done", output_index=block.number, item=item)
+
+    def _item(self, block: AnswerBlock, status: str, *, begun: bool = False) -> dict[str, Any]:
+        """Return an item of the output; one that has just begun is empty."""
+        item: dict[str, Any] = {"id": f"{_PREFIXES[block.kind]}_{block.id}", "status": status}
+        content = [] if begun else [_part(block, block.text)]
+        match block.kind:
+            case "thoughts":
+                return item | {"type": "reasoning", "summary": [], "content": content}
+            case "text":
+                return item | {"type": "message", "role": "assistant", "content": content}
+        arguments = "" if begun else block.text or "{}"
+        return (
+            item
+            | {"type": "function_call", "call_id": f"call_{block.id}", "arguments": arguments}
+            | self._called(block)
+        )
+
+    def _called(self, block: AnswerBlock) -> dict[str, Any]:
+        """Return the name of the called tool, as the request has it."""
+        if not (function := self.functions.get(block.name)):
+            return {"name": block.name}
+        return {"name": function.tool.name, **({"namespace": function.namespace} if function.namespace else {})}
 
     def _content_event(self, block: AnswerBlock, kind: str, **fields: Any) -> Event:
         """Return an event about the content of an item, or the arguments of a call."""
@@ -97,7 +122,7 @@ class ResponseWriter:
 
     def _whole(self) -> dict[str, Any]:
         cut, blocks = self.answer.choice.finish == "length", self.answer.blocks
-        output = [_item(block, self._status(block)) for block in blocks]
+        output = [self._item(block, self._status(block)) for block in blocks]
         ended = {"incomplete_details": {"reason": "max_output_tokens"}} if cut else {"completed_at": int(time.time())}
         whole = self._response("incomplete" if cut else "completed", output)
         return whole | ended | {"usage": _usage(self.generation, blocks)}
@@ -124,7 +149,7 @@ class ResponseWriter:
             "temperature": request.params.temperature,
             "text": {"format": msgspec.to_builtins(form or schemas.ResponseFormat("text"))},
             "tool_choice": msgspec.to_builtins(body.tool_choice or "auto"),
-            "tools": [msgspec.to_builtins(tool) for tool in body.tools or ()],
+            "tools": [msgspec.to_builtins(function.tool) for function in self.functions.values()],
             "top_p": request.params.top_p,
             "truncation": "disabled",
             "usage": None,
@@ -142,14 +167,44 @@ _PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
 
 async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRequest) -> Response:
     """Answer a conversation."""
-    generation, make_parts = await prepare_chat(state, chat_request(body))
-    writer = ResponseWriter(generation, body, AnswerBlocks(make_parts()))
+    functions = functions_of(body)
+    generation, make_parts = await prepare_chat(state, chat_request(body, functions))
+    writer = ResponseWriter(generation, body, AnswerBlocks(make_parts()), functions)
     if body.stream:
-        return EventStream(writer.events(state), named_event, writer.failed)
-    return await json_of(http, writer.whole(state))
+        response: Response = EventStream(writer.events(state), named_event, writer.failed)
+    else:
+        response = await json_of(http, writer.whole(state))
+    return with_warning(response, [tool.name or tool.type for tool in body.tools or () if tool.type not in OWN_TOOLS])
 
 
-def chat_request(body: bodies.ResponsesRequest) -> schemas.ChatRequest:
+@dataclass(frozen=True)
+class Function:
+    """Tool that the client runs."""
+
+    tool: bodies.FunctionTool
+    namespace: str = ""
+
+
+def functions_of(body: bodies.ResponsesRequest) -> dict[str, Function]:
+    """Return the functions by the names that the model reads; the name of one in a namespace begins with it."""
+    functions: dict[str, Function] = {}
+    for number, tool in enumerate(body.tools or ()):
+        is_group = tool.type == "namespace"
+        group = tool.tools or () if is_group else (tool,)
+        for index, member in enumerate(group):
+            if member.type == "function":
+                if member.name is None:
+                    raise bad(f"tools[{number}]{f'.tools[{index}]' if is_group else ''}.name", "missing")
+                namespace = (tool.name or "") if is_group else ""
+                functions[_model_name(member.name, namespace)] = Function(member, namespace)
+    return functions
+
+
+def _model_name(name: str, namespace: str | None) -> str:
+    return f"{namespace}__{name}" if namespace else name
+
+
+def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, Function]) -> schemas.ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     _refuse_stored_state(body)
     choice, form = body.tool_choice, body.text.format if body.text else None
@@ -161,7 +216,10 @@ def chat_request(body: bodies.ResponsesRequest) -> schemas.ChatRequest:
             *([schemas.ChatMessage("system", body.instructions)] if body.instructions else []),
             *messages_of_items(body.input),
         ],
-        tools=[_tool(f"tools[{number}]", tool) for number, tool in enumerate(body.tools or ())],
+        tools=[
+            schemas.Tool("function", schemas.ToolFunction(name, one.tool.description, one.tool.parameters))
+            for name, one in functions.items()
+        ],
         tool_choice=schemas.NamedTool("function", schemas.CalledFunction(choice.name))
         if isinstance(choice, bodies.NamedChoice)
         else choice,
@@ -175,7 +233,7 @@ def chat_request(body: bodies.ResponsesRequest) -> schemas.ChatRequest:
 def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
     refused = {
         **dict.fromkeys(("previous_response_id", "conversation", "prompt"), NOT_STORED),
-        **{name: f"{NOT_STORED}, with {name} false" for name in ("store", "background")},
+        "background": f"{NOT_STORED}, with background false",
         **dict.fromkeys(("max_tool_calls", "top_logprobs"), "not supported; leave it out"),
     }
     for name, reason in refused.items():
@@ -207,7 +265,8 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
             case bodies.MessageItem():
                 messages.append(schemas.ChatMessage(item.role, text_of(item.content, f"{place}.content")))
             case bodies.CallItem():
-                call = schemas.ToolCall(schemas.CalledFunction(item.name, item.arguments), item.call_id)
+                name = _model_name(item.name, item.namespace)
+                call = schemas.ToolCall(schemas.CalledFunction(name, item.arguments), item.call_id)
                 messages[-1].tool_calls = [*(messages[-1].tool_calls or ()), call]
             case bodies.ReasoningItem():
                 thoughts = item.content or item.summary or []
@@ -226,27 +285,6 @@ def _parsed_item(place: str, raw: dict[str, object]) -> bodies.Item:
         raise bad(f"{place}.type", f"{kind!r} is not supported: one of {', '.join(bodies.ITEMS)}")
     item: bodies.Item = converted({**raw, "type": kind}, bodies.Item, place)  # type: ignore[arg-type]
     return item
-
-
-def _tool(place: str, tool: bodies.FunctionTool) -> schemas.Tool:
-    if tool.type != "function":
-        raise bad(f"{place}.type", f"{tool.type!r} is not supported: only functions of the client's own are")
-    if tool.name is None:
-        raise bad(f"{place}.name", "missing")
-    return schemas.Tool("function", schemas.ToolFunction(tool.name, tool.description, tool.parameters))
-
-
-def _item(block: AnswerBlock, status: str, *, begun: bool = False) -> dict[str, Any]:
-    """Return an item of the output; one that has just begun is empty."""
-    item: dict[str, Any] = {"id": f"{_PREFIXES[block.kind]}_{block.id}", "status": status}
-    content = [] if begun else [_part(block, block.text)]
-    match block.kind:
-        case "thoughts":
-            return item | {"type": "reasoning", "summary": [], "content": content}
-        case "text":
-            return item | {"type": "message", "role": "assistant", "content": content}
-    called = {"call_id": f"call_{block.id}", "name": block.name, "arguments": "" if begun else block.text or "{}"}
-    return item | {"type": "function_call", **called}
 
 
 def _part(block: AnswerBlock, text: str) -> dict[str, Any]:

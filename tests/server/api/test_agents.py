@@ -10,7 +10,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api import agent_bodies as bodies
 from localdflash.server.api import anthropic_api
 from localdflash.server.api.chat_request import AnswerPrompt, prompt_of
-from tests.server.api.dialects import MESSAGES
+from tests.server.api.dialects import MESSAGES, RESPONSES, response_events
 from tests.support.scripted_pair import scripted_client
 
 Json = dict[str, Any]
@@ -100,3 +100,24 @@ def test_names_of_anthropics_models_mean_the_loaded_pair(client: Any) -> None:
     """Claude Code requests its models by these names: /v1/messages, and a check of /v1/models."""
     for name in ("claude-haiku-4-5-20251001", "claude-opus-4-8[1m]", "sonnet", "opus", "haiku"):
         assert client.post(MESSAGES.path, MESSAGES.body(model=name, max_tokens=2)).json()["model"] == "embedded"
+
+
+def test_tools_in_namespaces_are_called_by_both_names(tool_vocabularies: dict[str, Path]) -> None:
+    """Codex 0.171 sends tools of the types function, namespace and web_search, and gets a call's namespace back."""
+    member = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+    tools = [{"type": "namespace", "name": "mcp__city", "tools": [member]}, {"type": "web_search"}]
+    call = "<tool_call>", '\n{"name": "mcp__city__weather", "arguments": {}}\n', "</tool_call>", "<|im_end|>"
+    with scripted_client(tool_vocabularies["hermes"], *call) as (client, _):
+        body = RESPONSES.body(store=True) | {"tools": tools}
+        told = client.post(RESPONSES.path, body)
+        assert told.headers["warning"] == '299 localdflash "tools left out: web_search"'
+        assert told.json()["store"] is False
+        for output in (
+            told.json()["output"],
+            response_events(client.post(RESPONSES.path, {**body, "stream": True}).text)[-1]["response"]["output"],
+        ):
+            (item,) = output
+            assert (item["type"], item["name"], item["namespace"]) == ("function_call", "weather", "mcp__city")
+        result = {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}
+        again = {**body, "input": [{"role": "user", "content": "Rain?"}, item, result]}
+        assert client.post(RESPONSES.path, again).status_code == 200

@@ -103,7 +103,7 @@ TABLE: dict[Dialect, list[tuple[dict[str, Any], str]]] = {
             {"input": [{"type": "function_call_output", "call_id": "1", "output": [INPUT_PICTURE]}]},
             "input[0].output[0]",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "namespace", "tools": [{"type": "function"}]}]}, "tools[0].tools[0].name"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "f", "parameters": {"required": {}}}]}, "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice"),
@@ -119,10 +119,9 @@ TABLE: dict[Dialect, list[tuple[dict[str, Any], str]]] = {
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": {"id": "conv_1"}}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-        ({"store": True}, "store"),
     ],
 }
-KEPT = ("previous_response_id", "conversation", "prompt", "store", "background")
+KEPT = ("previous_response_id", "conversation", "prompt", "background")
 
 
 @pytest.fixture
