@@ -32,7 +32,7 @@ class ResponseWriter:
     generation: GenerationRequest
     body: bodies.ResponsesRequest
     answer: AnswerBlocks
-    functions: "Mapping[str, Function]"  # see `functions_of`
+    functions: "Mapping[str, ClientTool]"  # see `functions_of`
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _number: int = 0  # of the next event
@@ -178,16 +178,16 @@ async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRe
 
 
 @dataclass(frozen=True)
-class Function:
+class ClientTool:
     """Tool that the client runs."""
 
     tool: bodies.FunctionTool
     namespace: str = ""
 
 
-def functions_of(body: bodies.ResponsesRequest) -> dict[str, Function]:
+def functions_of(body: bodies.ResponsesRequest) -> dict[str, ClientTool]:
     """Return the functions by the names that the model reads; the name of one in a namespace begins with it."""
-    functions: dict[str, Function] = {}
+    functions: dict[str, ClientTool] = {}
     for number, tool in enumerate(body.tools or ()):
         is_group = tool.type == "namespace"
         group = tool.tools or () if is_group else (tool,)
@@ -196,7 +196,7 @@ def functions_of(body: bodies.ResponsesRequest) -> dict[str, Function]:
                 if member.name is None:
                     raise bad(f"tools[{number}]{f'.tools[{index}]' if is_group else ''}.name", "missing")
                 namespace = (tool.name or "") if is_group else ""
-                functions[_model_name(member.name, namespace)] = Function(member, namespace)
+                functions[_model_name(member.name, namespace)] = ClientTool(member, namespace)
     return functions
 
 
@@ -204,7 +204,7 @@ def _model_name(name: str, namespace: str | None) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, Function]) -> schemas.ChatRequest:
+def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, ClientTool]) -> schemas.ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     _refuse_stored_state(body)
     choice, form = body.tool_choice, body.text.format if body.text else None

@@ -108,7 +108,7 @@ def test_tools_in_namespaces_are_called_by_both_names(tool_vocabularies: dict[st
     tools = [{"type": "namespace", "name": "mcp__city", "tools": [member]}, {"type": "web_search"}]
     call = "<tool_call>", '\n{"name": "mcp__city__weather", "arguments": {}}\n', "</tool_call>", "<|im_end|>"
     with scripted_client(tool_vocabularies["hermes"], *call) as (client, _):
-        body = RESPONSES.body(store=True) | {"tools": tools}
+        body = RESPONSES.body(store=True, max_tokens=200) | {"tools": tools}
         told = client.post(RESPONSES.path, body)
         assert told.headers["warning"] == '299 localdflash "tools left out: web_search"'
         assert told.json()["store"] is False
