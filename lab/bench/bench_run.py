@@ -21,6 +21,7 @@ from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_d
 from localdflash.lab.bench.prompt_set import CATEGORIES, BenchPrompt, load
 from localdflash.lab.bench.verify_table import SECONDS
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.loading.proof import check_first
 from localdflash.models.backend_names import RUNNERS, Runner
 from localdflash.models.load_options import Options
 from localdflash.text.chat_template import TemplateMessage, encode_chat
@@ -120,6 +121,7 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
     longest = limit_tokens(limit)
     prompts = [replace(prompt, max_tokens=min(prompt.max_tokens, longest)) for prompt in load(limit)]
     categories = {name: Category() for name in CATEGORIES}
+    check_first(options)
     with LoadedPair(options) as loaded, opened(loaded, options) as ways:
         pairs: dict[str, Pair | None] = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}
         encoded = [prompt_ids(loaded, prompt) for prompt in prompts]

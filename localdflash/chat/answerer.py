@@ -19,6 +19,7 @@ from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_th
 from localdflash.chat.messages import Finish, Message, StepRecord, prompt_text
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.engine.sampling_params import SamplingParams
+from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.server.engine_spec import Others
 from localdflash.text.thoughts import split
 
@@ -68,6 +69,7 @@ class ServerInfo:
     rows: str = ""  # what llama.cpp's are, and what that costs
     drafters: Sequence[str] | None = None  # by name; None: not known
     sampling: Mapping[str, float] = field(default_factory=dict)  # fields of SamplingParams that its makers recommend
+    gpu_check: str = ""  # status of the CUDA engine with this pair
 
 
 class Answerer:
@@ -112,6 +114,17 @@ class Answerer:
             raise
         finally:
             self._opening = None
+
+    async def _after_check(self, about: ServerInfo) -> ServerInfo:
+        """Return the status of a pair anew if its GPU check was running; report what came of the check."""
+        if about.gpu_check != CHECKING_GPU:
+            return about
+        self.about = now = await self._look()
+        if now.backend != about.backend:
+            self._say(f"{now.pair} runs on {now.backend} from now on")
+        elif now.gpu_check != CHECKING_GPU:
+            self._say(f"{now.backend} runs {now.pair}; no CUDA engine: {now.gpu_check}")
+        return now
 
     async def _look(self) -> ServerInfo:
         """Query the status of this chat's pair until it is loaded."""
@@ -177,7 +190,7 @@ class Answerer:
         reading: AnswerReader | None = None
         for restarts in range(MAX_RESTARTS + 1):
             try:
-                about = await self.ready()
+                about = await self._after_check(await self.ready())
                 from localdflash.chat import answer_events
 
                 if not reading:
@@ -342,6 +355,7 @@ def _parse_info(told: Mapping[str, Any]) -> ServerInfo:
             str(told.get("rows") or ""),
             [str(name) for name in told["drafters"]] if "drafters" in told else None,
             {name: value for name, value in (told.get("sampling") or {}).items() if isinstance(value, int | float)},
+            str(told.get("gpu_check") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LocaldflashError("unexpected reply from the engine; is it another version?") from None

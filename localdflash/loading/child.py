@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,9 +19,14 @@ from localdflash.base.system.process import apart
 from localdflash.models.load_options import Options
 
 MAX_STDERR_BYTES = 4096  # of the end of the child's stderr
+POLL_SECONDS = 0.1
 # Fields of the options that cannot be sent to another process, or have no meaning there.
 NOT_SENT = frozenset({"progress", "compiling", "costs", "roomy"})
 Report = Mapping[str, Any]
+
+
+class Cancelled(Exception):
+    """End of a child because its result is no longer needed."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +40,17 @@ class ChildExit:
 
 
 def run(
-    program: str, options: Options, limit: float, on_report: Callable[[Report], None], renewed: bool = False
+    program: str,
+    options: Options,
+    limit: float,
+    on_report: Callable[[Report], None],
+    renewed: bool = False,
+    cancelled: threading.Event | None = None,
 ) -> ChildExit:
     """Run a Python program with these options for at most `limit` seconds; OSError if no process can be started.
 
     With `renewed` every line restarts the time limit. Progress goes to the callbacks in `options`, other reports to
-    `on_report`.
+    `on_report`. Setting `cancelled` kills the child and raises Cancelled.
     """
     sent = {name: value for name, value in vars(options).items() if name not in NOT_SENT}
     command = [sys.executable, "-P", "-c", program, json.dumps(sent)]
@@ -47,27 +58,29 @@ def run(
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, **apart()
         ) as child:
-            expired = threading.Event()
+            deadline, expired, ended = time.monotonic() + limit, threading.Event(), threading.Event()
 
-            def expire() -> None:
-                expired.set()
-                child.kill()
+            def watch() -> None:
+                while not ended.wait(POLL_SECONDS):
+                    if time.monotonic() > deadline:
+                        expired.set()
+                    if expired.is_set() or (cancelled and cancelled.is_set()):
+                        child.kill()
+                        return
 
-            timer = threading.Timer(limit, expire)
+            def renew() -> None:
+                nonlocal deadline
+                deadline = time.monotonic() + limit
 
-            def restart_timer() -> None:
-                nonlocal timer
-                timer.cancel()
-                timer = threading.Timer(limit, expire)
-                timer.start()
-
-            timer.start()
+            threading.Thread(target=watch, daemon=True).start()
             try:
-                report = _read_reports(child.stdout, options, on_report, restart_timer if renewed else lambda: None)
+                report = _read_reports(child.stdout, options, on_report, renew if renewed else lambda: None)
                 child.wait()
             finally:
-                timer.cancel()
+                ended.set()
                 child.kill()
+        if cancelled and cancelled.is_set():
+            raise Cancelled
         return ChildExit(report, child.returncode, expired.is_set(), _last_line(stderr))
 
 

@@ -10,7 +10,7 @@ from localdflash.base.errors import UsageError
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
-from localdflash.loading.proof import SOUND, check_first, engine_status, is_tried_on
+from localdflash.loading.proof import SOUND, engine_status, is_tried_on
 from localdflash.loading.trial import try_first
 from localdflash.models.backend_names import Backend, Runner
 from localdflash.models.load_options import Options
@@ -46,7 +46,6 @@ class LoadedPair:
         with headers_kept():
             if not tried:
                 try_first(self.files, options)
-                check_first(self.files, options)  # after the trial, so that a damaged file is not the engine's fault
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
             # The status of the CUDA engine with this pair, "" if the engine is no candidate.
             is_candidate = options.backend == "cuda" or (options.backend == "auto" and is_tried_on(options))

@@ -1,12 +1,14 @@
 """First-load check of the CUDA engine for a pair on a machine, before `auto` uses it.
 
 A child process loads the pair and runs the checks of `backends/cuda/proof`, since wrong kernels may crash or hang it.
-Until its verdict is good, another backend runs the pair; `--backend cuda` warns. Verdicts are files, written before a
-check begins: the state "begun" in a file whose lock no process holds means that the check crashed its process.
+The daemon starts it while another backend runs the pair; `--backend cuda` only warns. Verdicts are files, written
+before a check begins: the state "begun" in a file whose lock no process holds means that the check crashed its process.
 """
 
 import hashlib
 import os
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -168,23 +170,30 @@ def is_tried_on(options: Options) -> bool:
     return options.gpu_layers < 0 and device.means_gpu(options.device)
 
 
-def check_first(files: LocalPair, options: Options) -> None:
-    """Check the engine with a pair that `auto` would load on it, unless there is a verdict.
-
-    UsageError if LOCALDFLASH_CUDA_OPS is not understood.
-    """
+def unchecked(files: LocalPair, options: Options) -> Subject | None:
+    """Return the subject of a check that `auto` still needs to use the engine with a pair, else None."""
     if options.backend != "auto" or not is_tried_on(options):
-        return
-    Choices.parse(os.environ.get(VARIABLE, ""))
-    with suppress(LocaldflashError):  # `require_trusted` raises it later
+        return None
+    with suppress(LocaldflashError):  # `require_trusted` raises it
         subject = Subject.of(files, options)
         verdict = recall(subject.place)
-        if verdict is None or verdict.state == "undecided":
-            check(subject, files, options)
+        return subject if verdict is None or verdict.state == "undecided" else None
+    return None
+
+
+def check_first(options: Options) -> None:
+    """Check the engine with the pair of the options before that pair is loaded, if `auto` needs that."""
+    files = local_files(load_registry().resolve(options.pair, options.drafter or None))
+    if subject := unchecked(files, options):
+        check(subject, files, options)
 
 
 def require_trusted(files: LocalPair, options: Options) -> tuple[Subject, Verdict]:
-    """Return the subject of a check that passed, and its verdict; NoDevice if there is none."""
+    """Return the subject of a check that passed, and its verdict; NoDevice if there is none.
+
+    UsageError if LOCALDFLASH_CUDA_OPS is not understood.
+    """
+    Choices.parse(os.environ.get(VARIABLE, ""))
     subject = Subject.of(files, options)
     doubt, verdict = subject.why_not(), recall(subject.place)
     if doubt or verdict is None:
@@ -205,12 +214,18 @@ def record_lost_gpu(subject: Subject, error: DeviceError) -> None:
         keep(subject.place, subject.verdict("unsound", "loading", str(error)[:MAX_REASON_CHARS]))
 
 
-def check(subject: Subject, files: LocalPair, options: Options) -> Verdict | None:
-    """Check the engine with a pair and store the verdict; None if another process is checking it."""
+def check(
+    subject: Subject, files: LocalPair, options: Options, cancelled: threading.Event | None = None
+) -> Verdict | None:
+    """Check the engine with a pair and store the verdict; None if another process is checking it.
+
+    Setting `cancelled` ends the check without a verdict and raises `child.Cancelled`.
+    """
     try:
         with subject.lock():
             missing = device.missing_tools()
-            found = subject.verdict("undecided", "compiling", missing) if missing else _checked(subject, files, options)
+            undecided = subject.verdict("undecided", "compiling", missing)
+            found = undecided if missing else _checked(subject, files, options, cancelled)
             keep(subject.place, found)
             return found
     except TimeoutError:
@@ -221,11 +236,11 @@ def check(subject: Subject, files: LocalPair, options: Options) -> Verdict | Non
         ) from error
 
 
-def _checked(subject: Subject, files: LocalPair, options: Options) -> Verdict:
+def _checked(subject: Subject, files: LocalPair, options: Options, cancelled: threading.Event | None) -> Verdict:
     """Check the pair, and again with what failed in a simpler form, until it is sound or nothing is left to try."""
     choices, reasons = Choices.parse(os.environ.get(VARIABLE, "")), list[str]()
     while True:
-        verdict = _checked_once(subject, files, replace(options, cuda_ops=str(choices)))
+        verdict = _checked_once(subject, files, replace(options, cuda_ops=str(choices)), cancelled)
         if verdict.state == "sound":
             return replace(verdict, choices=str(choices), degraded=[*reasons, *verdict.degraded])
         lower = choices.lowered(verdict.operation) if verdict.state == "unsound" else None
@@ -235,7 +250,7 @@ def _checked(subject: Subject, files: LocalPair, options: Options) -> Verdict:
         reasons.append(verdict.said)
 
 
-def _checked_once(subject: Subject, files: LocalPair, options: Options) -> Verdict:
+def _checked_once(subject: Subject, files: LocalPair, options: Options, cancelled: threading.Event | None) -> Verdict:
     """Run the child; the verdict's file holds the current stage, in case this process is killed."""
     at = "loading"
 
@@ -250,10 +265,10 @@ def _checked_once(subject: Subject, files: LocalPair, options: Options) -> Verdi
     limit = TIMEOUT_SECONDS + size / BYTES_PER_SECOND
     keep(subject.place, subject.verdict("begun", at))
     try:
-        ended = child.run(PROGRAM, options, limit, on_report, renewed=True)
+        ended = child.run(PROGRAM, options, limit, on_report, renewed=True, cancelled=cancelled)
     except OSError as error:
         return subject.verdict("undecided", at, f"no process could be started: {error.strerror}")
-    except BaseException:  # Ctrl-C: the child was killed without a verdict
+    except BaseException:  # Ctrl-C or cancelled: the child was killed without a verdict
         subject.place.unlink(missing_ok=True)
         raise
     return _verdict(subject, ended, at, limit)
@@ -278,6 +293,8 @@ def _verdict(subject: Subject, ended: child.ChildExit, at: str, limit: float) ->
 def main() -> None:
     """Run in the child: load the pair of the options in the first argument, check it, report the result."""
     options, report = child.begin()
+    if sys.platform != "win32":
+        os.nice(10)  # another backend may be answering
     at = "loading"
 
     def begin(stage: str) -> None:

@@ -9,4 +9,5 @@ RowsMode = Literal["auto", "exact", "fast"]
 RUNNERS: tuple[Runner, ...] = get_args(Runner)
 ROWS_MODES: tuple[RowsMode, ...] = get_args(RowsMode)
 BACKENDS: tuple[Backend, ...] = ("auto", *RUNNERS)
+CHECKING_GPU = "checking"  # status of the CUDA engine with a pair that another backend runs until then
 PLANNED: tuple[Backend, ...] = tuple(name for name in BACKENDS if name != "torch")  # the reference plans nothing

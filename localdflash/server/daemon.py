@@ -197,6 +197,7 @@ class Daemon:
             await asyncio.sleep(TICK_SECONDS)
             self._error = self._dead()
             await self._engines.free_unused()
+            await self._switch_to_gpu()
             is_idle = 0 < self._settings.idle <= self._activity.idle_seconds
             is_orphaned = self._settings.private is not None and os.getppid() != self._parent
             # Removing the socket file asks for another daemon.
@@ -221,6 +222,13 @@ class Daemon:
         self._say(f"{loaded.options.pair} is loaded ({loaded.backend}, {loaded.context} tokens of context)")
         if loaded.notice:
             self._say(loaded.notice)
+
+    async def _switch_to_gpu(self) -> None:
+        try:
+            for loaded in await self._engines.switch_to_gpu():
+                self._say(f"{loaded.options.pair} is loaded again ({loaded.backend}), after a check of the GPU")
+        except LocaldflashError as error:
+            self._say(f"cannot load the checked pair: {error}")
 
     def _dead(self) -> BaseException | None:
         if self._engines.failed:

@@ -157,6 +157,18 @@ class Engines:
                 async with self._changing:
                     await self._drop(worker)
 
+    async def switch_to_gpu(self) -> list[LoadedPair]:
+        """Load idle pairs again whose check of the CUDA engine has passed meanwhile; return them."""
+        loaded = list[LoadedPair]()
+        for worker in self.workers:
+            roles = self.roles(worker)
+            if worker.passed_check and roles and not worker.busy and not self._changing.locked():
+                async with self._changing:
+                    worker.passed_check = False  # once: after a failure the pair stays where it is
+                    await self._wait_until_idle(worker, "wait")
+                    loaded.append(await _whole(self._swap(roles, self._first.beside(worker.options), [worker])))
+        return loaded
+
     def _role_named(self, name: str, role: PairRole) -> PairRole:
         """Return the role whose unloaded pair is called `name`, else `role`; a chat never loads the completion pair."""
         later = [one for one in ROLES if role != "chat" and not self._is_there(one) and one in self._later]

@@ -4,9 +4,9 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -22,7 +22,10 @@ from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling import SampledToken
 from localdflash.engine.scheduler import EngineJob, Scheduler
+from localdflash.loading import proof
+from localdflash.loading.child import Cancelled
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import PROGRAM, total
 from localdflash.text.stream import AnswerText, Detokenizer, Ending, TextDecoder
@@ -133,6 +136,7 @@ class PairWorker:
         self.failed: threading.Event = threading.Event()  # set if the device is lost; only a new process can recover
         self.loaded_at = 0.0
         self.doing = ""  # slow stage of the current load, for status reports
+        self.passed_check = False  # whether the CUDA engine, checked meanwhile, can run the pair instead
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._compute_lock = compute_lock or ComputeLock()
         self.used = self.completed = time.monotonic()  # when the last answer ended, and the last completion
@@ -141,6 +145,7 @@ class PairWorker:
         self._gate: Future[None] = Future()  # done: requests may begin
         self._gate.set_result(None)
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()  # set when the pair is about to be unloaded
         self._closed = False
 
     def beside(self, options: Options) -> Self:
@@ -203,6 +208,7 @@ class PairWorker:
             if self._closed:
                 self.scheduler.close()
             self.loaded_at = time.time()
+            stack.enter_context(self._checking_gpu(loaded))
             loading.set_result(loaded)
             try:
                 self.scheduler.run()
@@ -212,6 +218,35 @@ class PairWorker:
                     return  # every request has received this error
                 raise
             _write_out(prefixes, loaded)
+
+    @contextmanager
+    def _checking_gpu(self, loaded: LoadedPair) -> Iterator[None]:
+        """Check the CUDA engine with the pair in a thread, if `auto` needs that, while this backend answers."""
+        subject = proof.unchecked(loaded.files, self.options)
+        if not subject:
+            yield
+            return
+        loaded.gpu_check = CHECKING_GPU
+        loaded.notice = f"{loaded.backend} answers until the CUDA engine is checked on this GPU (minutes, once)"
+
+        def check() -> None:
+            try:
+                proof.check(subject, loaded.files, self.options, self._ended)
+            except Cancelled:
+                return
+            except LocaldflashError as error:
+                loaded.gpu_check = str(error)
+                return
+            loaded.gpu_check = subject.why_not() or proof.SOUND
+            self.passed_check = loaded.gpu_check == proof.SOUND
+
+        thread = threading.Thread(target=check, name="gpu check")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
 
     def _compiling(self, done: int, total: int) -> None:
         self.doing = f"compiling {done} of {total}" if done < total else ""

@@ -40,8 +40,8 @@ class At:
 
 
 @asynccontextmanager
-async def asking(source: Any) -> AsyncIterator[Answerer]:
-    answerer = Answerer(source, lambda _: None)
+async def asking(source: Any, say: Callable[[str], None] = lambda _: None) -> AsyncIterator[Answerer]:
+    answerer = Answerer(source, say)
     try:
         yield answerer
     finally:

@@ -18,6 +18,7 @@ from localdflash.chat.answer_sources import NamedServer
 from localdflash.chat.answerer import Answerer, AnswerRestart, ServerInfo
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.models.backend_names import CHECKING_GPU
 from tests.chat.asking import (
     END,
     GREEDY,
@@ -138,6 +139,29 @@ async def test_an_answer_goes_on_where_the_engine_died(path: Path) -> None:
     assert source.opened == 3
     first, second, third = script.asked
     assert first == second == third
+
+
+@pytest.mark.parametrize(
+    ("after", "line"),
+    [
+        ({"backend": "cuda", "gpu_check": "sound"}, "scripted runs on cuda from now on"),
+        ({"gpu_check": "its check failed"}, "cpu runs scripted; no CUDA engine: its check failed"),
+    ],
+)
+async def test_the_end_of_a_gpu_check_is_reported_before_the_next_answer(
+    path: Path, after: dict[str, str], line: str
+) -> None:
+    script = Script(*[answer("a")] * 4)
+    script.about |= {"context": 4000, "backend": "cpu", "gpu_check": CHECKING_GPU}
+    lines = list[str]()
+    async with scripted(script, path) as source, asking(source, lines.append) as answerer:
+        await ask(answerer)
+        await ask(answerer)
+        assert lines == []
+        script.about |= after
+        await ask(answerer)
+        await ask(answerer)
+    assert lines == [line]
 
 
 @pytest.mark.parametrize(("code", "begun"), [("model_not_found", False), ("model_changed", True)])

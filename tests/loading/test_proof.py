@@ -4,11 +4,14 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from localdflash.backends.cuda import identity
@@ -80,7 +83,8 @@ def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tup
         monkeypatch.setattr(automatic, "load_on", load_on)
         monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
         monkeypatch.setattr(automatic, "choose_engine", lambda *_: HostChoice("cpu", "a test"))
-        proof.check_first(files, options)
+        if subject := proof.unchecked(files, options):
+            proof.check(subject, files, options)
         backend, found = automatic.load_best(files, options)
         return backend, "; ".join(filter(None, found.notices))
 
@@ -223,6 +227,27 @@ def test_while_another_process_checks_another_backend_runs_the_pair(
     assert started == [command]
 
 
+def test_a_cancelled_check_leaves_no_process_and_no_verdict(
+    files: LocalPair, options: Options, subject: Subject, say: Say, tmp_path: Path
+) -> None:
+    """As where the daemon ends in the middle of a check in the background."""
+    cancelled, pid = threading.Event(), tmp_path / "pid"
+    say(*begins("rows"), then=f"open({str(pid)!r}, 'w').write(str(os.getpid()))\nimport time; time.sleep(600)")
+
+    def cancel() -> None:
+        while not (pid.exists() and pid.read_text()):
+            time.sleep(0.01)
+        cancelled.set()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(child.Cancelled):
+        proof.check(subject, files, options, cancelled)
+    thread.join()
+    assert not psutil.pid_exists(int(pid.read_text()))
+    assert recall(subject.place) is None
+
+
 def test_ctrl_c_leaves_no_verdict(
     files: LocalPair, options: Options, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +257,7 @@ def test_ctrl_c_leaves_no_verdict(
 
     monkeypatch.setattr(child, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        proof.check_first(files, options)
+        proof.check(subject, files, options)
     assert recall(subject.place) is None
 
 

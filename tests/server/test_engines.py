@@ -2,18 +2,22 @@
 
 import asyncio
 import gc
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
 from localdflash.base.errors import OutOfMemory
+from localdflash.loading import proof
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.models.load_options import Options
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engine_spec import ROLES, PairRole
@@ -274,3 +278,25 @@ async def test_an_unused_pair_is_unloaded_and_freed(make: Any, tiny: str, monkey
     assert await daemon.pairs() == {tiny: ["chat", "completion"]}
     gc.collect()
     assert chat() is None
+
+
+async def test_a_pair_whose_gpu_check_passes_is_loaded_again_between_two_answers(
+    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = threading.Event()
+    subjects = iter([SimpleNamespace(why_not=lambda: "")])
+    monkeypatch.setattr(proof, "unchecked", lambda *_: next(subjects, None))
+    monkeypatch.setattr(proof, "check", lambda *_: passed.wait())
+    daemon = await make()
+    before = daemon.engines.worker("chat")
+    told = await daemon.get("/ps")
+    assert (told["gpu_check"], "until the CUDA engine is checked" in told["notice"]) == (CHECKING_GPU, True)
+    async with daemon.answering(tiny):
+        passed.set()
+        while not before.passed_check:
+            await asyncio.sleep(0.005)
+        assert await daemon.engines.switch_to_gpu() == []
+    assert len(await daemon.engines.switch_to_gpu()) == 1
+    assert daemon.engines.worker("chat") is daemon.engines.worker("completion") is not before
+    assert await daemon.answered_by(CHAT, HELLO) == tiny
+    assert await daemon.engines.switch_to_gpu() == []

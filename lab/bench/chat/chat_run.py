@@ -15,6 +15,7 @@ from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, size_o
 from localdflash.lab.bench.chat.report import identical, report
 from localdflash.lab.bench.pace import Watcher
 from localdflash.loading.load_pair import LoadedPair
+from localdflash.loading.proof import check_first
 from localdflash.models.backend_names import RUNNERS
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
@@ -28,6 +29,7 @@ def run(options: Options, wanted: EngineSpec, limit: int | None, repeats: int, w
     prompts, size = load(limit), size_of(limit)
     result: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": False}
     try:
+        check_first(options)
         with LoadedPair(options) as loaded, opened(loaded, options) as ways:
             result |= {"backend": loaded.backend} | ({} if ways.hosts else {"device": hardware.gpu()})
             bench = ChatBench(loaded, ways, prompts, repeats, size, watcher)
