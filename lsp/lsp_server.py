@@ -149,6 +149,8 @@ class SuggestionServer(LanguageServer):
             grows=self.settings.push,
             closed=closed,
         )
+        if self._context.is_far(document.uri, place.line):
+            await self._context.look(document.uri, place.line)
         offers = await session.offers(cursor)
         if target and target.selected and re.search(r"\w$", target.head):  # a menu's word is not lengthened
             offers = [offer for offer in offers if not re.match(r"\w", offer.text)]
@@ -228,7 +230,6 @@ class SuggestionServer(LanguageServer):
         self._context.opened(document.uri)
         if self.settings.next_edit:
             self.next_edits.opened(document)
-        self._pause(document.uri, 0)
 
     def _edited(self, document: Document, line: int, old: Sequence[str], new: Sequence[str]) -> None:
         self._context.changed(document, line, old, new)
@@ -269,11 +270,11 @@ class SuggestionServer(LanguageServer):
 
     async def _rest(self, uri: str) -> None:
         """Look up context in a pause, and have the engine read the new part."""
-        if self.completable(uri) is None:
-            return
         session = self.sessions.get(uri)
-        new = await self._context.look(uri, session.line if session else 0)
-        if session and session is self._active:
+        if session is None or self.completable(uri) is None:
+            return  # where the cursor is, the first request tells
+        new = await self._context.look(uri, session.line)
+        if session is self._active:
             session.rest(new)
 
     async def _learn_model(self) -> None:

@@ -13,12 +13,11 @@ from pygls.uris import to_fs_path
 from localdflash.code.context.context import ContextPiece, OpenFile
 from localdflash.code.context.denied import Refusal, is_secret
 from localdflash.code.context.edits import EditHistory
-from localdflash.code.context.gather import gather
+from localdflash.code.context.gather import NEAR_LINES, gather
 from localdflash.code.context.index import Workspace
 from localdflash.lsp.document import Document, line_feeds
 from localdflash.text.syntax import language_of
 
-MAX_CONTEXT_CHARS = 6_000  # of other code; the engine cuts it to its budget of tokens
 MAX_REPLACED_TEXTS = 8  # texts that edits took away, as drafts
 CELL_SCHEME = "vscode-notebook-cell"  # the scheme of a cell's URI: the path is the notebook's, the fragment its own
 MAX_NEIGHBOURS = 8  # open files that are looked through
@@ -32,6 +31,7 @@ class EditorContext:
         self._workspace = Workspace(roots, warn)
         self._edits = EditHistory()
         self._parts: dict[str, list[ContextPiece]] = {}
+        self._lines: dict[str, int] = {}  # where context was looked up last
         self._recent: dict[str, None] = {}  # open documents, the one used last at the end
         self._looking = asyncio.Lock()
         self._when_read: Callable[[], None] = lambda: None
@@ -87,9 +87,14 @@ class EditorContext:
     def closed(self, uri: str) -> None:
         """Handle that a document was closed."""
         self._parts.pop(uri, None)
+        self._lines.pop(uri, None)
         self._recent.pop(uri, None)
         if path_of(uri) is None:
             self._edits.forget(self._name(uri))  # it may be saved under any name, one of a secret file too
+
+    def is_far(self, uri: str, line: int) -> bool:
+        """Return whether context was looked up at no line near this one."""
+        return uri not in self._lines or abs(self._lines[uri] - line) > NEAR_LINES
 
     async def look(self, uri: str, line: int) -> bool:
         """Look up the code that belongs to a cursor; return whether it differs from before."""
@@ -101,7 +106,10 @@ class EditorContext:
             allowed = [other for other in near[:MAX_NEIGHBOURS] if self.refusal(other) is None]
             others = [self._neighbour(self._documents[other]) for other in allowed]
             parts = await asyncio.to_thread(self._gather, self._file(document), line, others)
-        if parts == self._parts.get(uri, []) or uri not in self._documents:
+        if uri not in self._documents:
+            return False
+        self._lines[uri] = line
+        if parts == self._parts.get(uri, []):
             return False
         self._parts[uri] = parts
         return True
@@ -110,7 +118,7 @@ class EditorContext:
         for name in {edit.name for edit in self._edits.edits()}:
             if not self._workspace.allowed_name(name):  # any more
                 self._edits.forget(name)
-        return gather(self._workspace, current, line, others, self._edits, MAX_CONTEXT_CHARS)
+        return gather(self._workspace, current, line, others, self._edits)
 
     def _used(self, uri: str) -> None:
         self._recent.pop(uri, None)

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 MAX_RESTARTS = 2  # of the daemon, for one completion
 MAX_FILE_BYTES = 4_000_000
-INDEXING_SECONDS = 10.0
-MAX_CONTEXT_CHARS = 8000  # of other code
+INDEXING_SECONDS = 3.0  # that a repository is read for code of other files
 
 
 @click.command()
@@ -77,13 +76,14 @@ def command(
     is_ignored = check_allowed(path)
     text = read_text(path)
     offset = offset_of(text, line, column)
+    root = repository_of(path)
     body = {
         **sampling_fields(params, max_tokens),
-        "path": path.name,
+        "path": path.absolute().relative_to(root).as_posix() if root else path.name,
         "prefix": text[:offset],
         "middle": "",
         "suffix": text[offset:],
-        "context": context_of(path, text, line - 1) if explain and not is_ignored else [],
+        "context": context_of(path, root, text, line - 1) if root and not is_ignored else [],
         "mode": "line" if one_line else "auto",
     }
     interrupt = Interrupt()
@@ -227,23 +227,20 @@ def repository_of(path: Path) -> Path | None:
     return next((folder for folder in path.absolute().parents if (folder / ".git").exists()), None)
 
 
-def context_of(path: Path, text: str, line: int) -> list[dict[str, Any]]:
-    """Return other code of the file's repository for the prompt; [] outside of repositories."""
+def context_of(path: Path, root: Path, text: str, line: int) -> list[dict[str, Any]]:
+    """Return other code of the file's repository for the prompt."""
     from localdflash.code.context.context import OpenFile
     from localdflash.code.context.edits import EditHistory
     from localdflash.code.context.gather import gather
     from localdflash.code.context.index import Workspace
 
     path = path.absolute()
-    root = repository_of(path)
-    if root is None:
-        return []
     workspace = Workspace([root], lambda _: None)
     workspace.start()
     try:
         workspace.settled(INDEXING_SECONDS)
         current = OpenFile(path, path.relative_to(root).as_posix(), language_of(path.name), text)
-        parts = gather(workspace, current, line, [], EditHistory(), MAX_CONTEXT_CHARS)
+        parts = gather(workspace, current, line, [], EditHistory())
     finally:
         workspace.close()
     return [{"kind": one.kind, "name": one.name, "text": one.text, "weight": one.weight} for one in parts]

@@ -4,6 +4,7 @@ Code is encoded as plain text and markers as ids, so a file that spells a marker
 suffix first ("spm"), typing only appends to the prompt. Sources: the models' READMEs, reports and tokenizers.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -47,6 +48,7 @@ class FimFormat:
     stop_strings: tuple[str, ...] = ()  # text that ends the middle
     telltale: str | None = None  # a further token that identifies the family among others with the same markers
     model_name: str = ""  # a word of `general.name` that identifies it, where no token can
+    architecture: str = ""  # `general.architecture` that identifies it as well
     max_prompt_tokens: int = 1 << 30  # as trained; longer prompts are slower, and no better
     files: tuple[str, str] | None = None  # tokens before a repository's name and before each other file's
 
@@ -58,6 +60,8 @@ class FimFormat:
 
 _PIPES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 _PLAIN = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+_NEXT_EDIT_NAMES = re.compile(r"\bzeta(?:\b|[-_ ]?\d)|\bsweep\b|\bnext[-_ ]edit\b")
+_EDITABLE_REGION = "<|editable_region_start|>"
 _QWEN_STOPS = ("<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
 
 # In the order of detection: where families share markers, the one with the stricter sign comes first.
@@ -77,7 +81,7 @@ FORMATS: dict[str, FimFormat] = {
             max_prompt_tokens=1024,
             files=("<repo_name>", "<file_sep>"),
         ),
-        FimFormat("mellum", *_PLAIN, order="spm", model_name="mellum"),
+        FimFormat("mellum", *_PLAIN, order="spm", model_name="mellum", architecture="mellum"),
         FimFormat("granite", *_PLAIN, stops=("<|endoftext|>",), model_name="granite"),
         FimFormat("starcoder2", *_PLAIN, stops=("<file_sep>", "<|endoftext|>"), telltale="<file_sep>"),
         FimFormat("starcoder", *_PLAIN, stops=("<|endoftext|>",)),
@@ -103,12 +107,21 @@ def format_of(name: str) -> FimFormat:
 
 def detect(tokenizer: ModelFacts) -> FimFormat:
     """Return the format whose markers are single tokens of this vocabulary; ModelError if there is none."""
-    model_name = (tokenizer.metadata("general.name") or "").lower()
+    names = (tokenizer.metadata(f"general.{key}") or "" for key in ("name", "basename", "architecture"))
+    model_name, base_name, architecture = (name.lower() for name in names)
+    if is_next_edit_model(f"{model_name} {base_name}") or tokenizer.has_special(_EDITABLE_REGION):
+        raise ModelError("the model predicts edits and does not fill in the middle; choose a code model trained for it")
     for fim in FORMATS.values():
         needed = (*fim.markers, fim.telltale) if fim.telltale else fim.markers
-        if needed and fim.model_name in model_name and all(map(tokenizer.has_special, needed)):
+        is_named = fim.model_name in model_name or (architecture != "" and fim.architecture == architecture)
+        if needed and is_named and all(map(tokenizer.has_special, needed)):
             return fim
     raise ModelError("vocabulary: no fill-in-the-middle tokens; choose a code model trained with them")
+
+
+def is_next_edit_model(name: str) -> bool:
+    """Return whether a model's name is that of a next-edit model, which has the FIM markers of its base model."""
+    return bool(_NEXT_EDIT_NAMES.search(name.lower()))
 
 
 def build(fim: FimFormat, tokenizer: Vocabulary, prefix: str, suffix: str) -> list[int]:

@@ -18,7 +18,7 @@ from localdflash.models.config import is_loopback
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
 from localdflash.server.refusals import error_of
-from localdflash.text.fim_formats import FORMATS, FimFormat, detect
+from localdflash.text.fim_formats import FORMATS, FimFormat, detect, is_next_edit_model
 
 Json = dict[str, Any]
 DENIED_STATUSES = (401, 403)
@@ -137,6 +137,8 @@ async def _llama(probe: ServerProbe, _model: str) -> InfillServer | None:
     context = settings.get("n_ctx")
     context = context if isinstance(context, int) else 0
     name = model_of(props)
+    if is_next_edit_model(name):
+        raise _cannot(probe, name)
     ids = await _marker_ids(probe)
     try:
         form = detect(PieceVocabulary(ids, name))
@@ -183,6 +185,8 @@ async def _ollama(probe: ServerProbe, model: str) -> InfillServer | None:
             f"{probe.address.place} has no model: run `ollama pull` there with one that fills in the middle"
         )
     for name in known:
+        if is_next_edit_model(name):
+            continue
         shown = await probe.ask("/api/show", {"model": name})
         if shown is None and model:
             raise ModelError(f"{probe.address.place} has no model {model}: run `ollama pull {model}` there")
@@ -216,7 +220,7 @@ async def _openai(probe: ServerProbe, model: str) -> InfillServer | None:
     if not known:
         raise ModelError(f"{probe.address.place} has no model loaded")
     for name in known:
-        if server := await _openai_model(probe, name):
+        if not is_next_edit_model(name) and (server := await _openai_model(probe, name)):
             return server
     raise _cannot(probe, *known)
 

@@ -90,6 +90,7 @@ def test_explain_shows_code_of_other_files(tmp_path: Path, complete: Callable[..
     other = told["prompt"][0]
     assert (other["kind"], other["name"], other["left_out"]) == ("import", "shapes.py", False)
     assert "def area_of_circle(radius)" in other["text"]
+    assert {part["name"] for part in told["prompt"]} == {"shapes.py", "app.py"}
     assert "shapes.py" in complete(f"{tmp_path / 'app.py'}:3:22", "--explain").out
     told = json.loads(complete(f"{tmp_path / 'app.py'}:3:22", "--max-tokens", 2000, "--json").out)
     assert told["tokens"] <= 512  # half of the context

@@ -105,6 +105,16 @@ async def test_accepted_and_refused_suggestions_are_counted(editor: Any) -> None
         assert e.statuses[-1].tokensPerSecond == 1000.0
 
 
+async def test_the_first_request_has_the_context_of_its_own_line(editor: Any) -> None:
+    async with editor(oracle="nothing") as e:
+        e.open("def parse_header(reader, token):\n    return reader.skip(token)\n", "file:///project/other.py")
+        e.open("x = 1\n" * 300 + "parse_header(reader, token)\n\n", URI)
+        await e.ask(301, 0)
+        with daemons.client() as client:
+            (asked,) = client.get("/oracle")["asked"]
+        assert [part["name"] for part in asked["context"]] == ["other.py"]
+
+
 async def test_an_odd_uri_is_no_error(editor: Any) -> None:
     async with editor(oracle=TEXT) as e:
         logged: list[Any] = []

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -75,6 +76,27 @@ def test_bos_spaces_and_stops(make_vocabulary: MakeVocabulary, sentencepiece: To
     assert spelled(with_bos, build(detect(with_bos), with_bos, "", "")) == f"<s>{''.join(PIPES)}"
     names = [*PIPES, "<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]
     assert stop_ids(FORMATS["qwen"], tokenizer) == set(map(tokenizer.special, names))
+
+
+@pytest.mark.parametrize(
+    ("specials", "metadata", "expected"),
+    [
+        ([*PLAIN, "<file_sep>"], {"general.architecture": "mellum"}, "mellum"),
+        (PIPES, {"general.name": "Zeta", "general.basename": "qwen2.5-coder"}, "edits"),
+        (["<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"], {"general.name": "zeta-2"}, "edits"),
+        (PIPES, {"general.name": "Sweep Next Edit 1.5B"}, "edits"),
+        ([*PIPES, "<|editable_region_start|>"], {}, "edits"),
+    ],
+)
+def test_metadata_tells_mellum_and_models_that_predict_edits(
+    specials: list[str], metadata: dict[str, str], expected: str
+) -> None:
+    facts = Mock(has_special=specials.__contains__, metadata=metadata.get)
+    if expected in FORMATS:
+        assert detect(facts) is FORMATS[expected]
+    else:
+        with pytest.raises(ModelError, match=expected):
+            detect(facts)
 
 
 @given(

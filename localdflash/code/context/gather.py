@@ -24,6 +24,7 @@ T = TypeVar("T")
 NEAR_LINES = 20  # around the cursor, whose names are looked up
 STEP_LINES = 5  # by which that window moves
 MAX_AMBIGUOUS_FILES = 3  # a name that more files define is not looked up without an import
+MAX_CONTEXT_CHARS = 6_000  # of all pieces; the engine cuts them to its budget of tokens
 MAX_PASSAGES = 4
 MAX_EDITS = 8
 MIN_SIMILARITY = 0.05  # Jaccard similarity of the identifiers of two passages
@@ -51,9 +52,14 @@ _WeightedDefinitions = Sequence[tuple[Definition, float]]
 
 
 def gather(
-    workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, characters: int
+    workspace: Workspace,
+    current: OpenFile,
+    line: int,
+    others: Sequence[OpenFile],
+    edits: EditHistory,
+    characters: int = MAX_CONTEXT_CHARS,
 ) -> list[ContextPiece]:
-    """Return the parts in prompt order, at most `characters` long; none for a file that is not allowed."""
+    """Return the pieces in prompt order, at most `characters` long; none for a file that is not allowed."""
     if not _allowed(workspace, current):
         return []
     names = _names_near(current.text.split("\n"), line)

@@ -88,7 +88,7 @@ def find_extent(language: str, before: str, after: str, mode: Mode = "auto") -> 
     last = line if line.strip() or not above else above[-1]
     opens = opens_block(language, last) and (not line.strip() or not rest.strip())
     kind = _kind(mode, line, rest, brackets, opens)
-    unclosed = _find_unclosed(brackets.stack, after, open_before)
+    unclosed = _find_unclosed(language, brackets, after, open_before)
     closers = _find_closers_below(brackets, indent_of(line), rest, later)
     return Extent(kind, language, line, rest, brackets, open_before, unclosed, closers, in_string, opens, above, below)
 
@@ -156,10 +156,12 @@ def _find_closers_below(brackets: Brackets, indent: int, rest: str, later: str) 
     return "" if closes_one else found[0]
 
 
-def _find_unclosed(stack: Sequence[Opener], after: str, open_before: int) -> frozenset[int]:
+def _find_unclosed(language: str, brackets: Brackets, after: str, open_before: int) -> frozenset[int]:
     """Return the brackets that the text after the cursor leaves open, by its closers and their lines' indentation."""
+    stack, later = brackets.stack, Brackets(language)
+    later.inside = brackets.inside
     left = set(range(len(stack)))
-    depth, indent, first, blank = 0, 0, True, True
+    indent, first, blank = 0, True, True
     for char in _short(after[:MAX_AFTER_CHARS]):
         if char == "\n":
             indent, first, blank = 0, False, True
@@ -167,11 +169,8 @@ def _find_unclosed(stack: Sequence[Opener], after: str, open_before: int) -> fro
             indent += 1
         else:
             blank = False
-            if char in "([{":
-                depth += 1
-            elif char in CLOSERS and depth:
-                depth -= 1
-            elif char in CLOSERS:
+            if char in CLOSERS and not later.inside and not later.stack:
                 fitting = [i for i in left if stack[i].closer == char and (first or stack[i].indent <= indent)]
                 left -= {max(fitting, default=-1)}
+        later.feed(char)
     return frozenset(left if len(after) <= MAX_AFTER_CHARS else left - set(range(open_before)))

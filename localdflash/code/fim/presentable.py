@@ -23,6 +23,7 @@ _INCOMPLETE = re.compile(
     r"\b(?:return|yield|raise|throw|assert|del|import|from|with|for|while|elif|except|as|await|case|new|typeof|extends|"
     r"const|let|var|def|class|function)\Z"
 )
+_NAME, _CALL = re.compile(r"[\w.]+"), re.compile(r"[\w.]*\(")
 _SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
 
 
@@ -100,7 +101,7 @@ class PresentableEnding:
         if self._is_requested or self._sent or self._continued == MAX_CONTINUED_ENDS or not is_likely:
             return False
         whole = (self._text + copy(self._stopping).finish()).rstrip()
-        return bool(whole) and self._sound_end(whole) is None
+        return bool(whole) and (whole.endswith("(") or self._sound_end(whole) is None)
 
     def _continue_past_end(self) -> None:
         """Read the pieces again, with a stopping rule that ends the text later."""
@@ -131,15 +132,21 @@ class PresentableEnding:
         prose = self._extent.brackets.inside
         repeats = stutter(whole.rpartition("\n")[2])
         in_sentence = prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
-        if not repeats and not in_sentence:
+        begun = "".join(self._pieces).partition(whole)[2] if whole else ""
+        if not repeats and not in_sentence and (prose or not self._is_half_call(whole, begun)):
             yield len(whole), whole
         ends = [found.start() for found in re.finditer("\n", whole)]
         if not repeats:
             ends += [found.start() for found in (_SENTENCE if prose else _END).finditer(whole)]
         for end in sorted(set(ends), reverse=True):
             text = whole[:end]
-            if end < len(whole) and text.strip() and not (not prose and _INCOMPLETE.search(text)):
+            breaks_off = self._is_half_call(text, whole[end:] + begun) or _INCOMPLETE.search(self._extent.line + text)
+            if end < len(whole) and text.strip() and (prose or not breaks_off):
                 yield end, text
+
+    def _is_half_call(self, text: str, rest: str) -> bool:
+        """Return whether a text ends before the arguments of a call, unless it is only the called name."""
+        return bool(_CALL.match(rest)) and not self._extent.rest.startswith("(") and not _NAME.fullmatch(text.strip())
 
     def _overlap(self, whole: str) -> int:
         """Return how many characters at the text's end also begin the rest of the cursor's line."""

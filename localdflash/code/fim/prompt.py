@@ -1,10 +1,11 @@
 """Assemble the prompt of a completion within a budget of tokens.
 
-    head (other code) | prefix up to the anchor | suffix | middle: text typed since the anchor
+    head (other code) | prefix up to the anchor | suffix | middle: the cursor's line, from its first code on
 
 Parts that change least come first, and room is used in coarse steps, so that the next key keeps their KV cache.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ STEP_TOKENS = 64  # in which room is used, and the least of a part that is cut
 MARKER_TOKENS = 8
 MAX_LINE_CHARS = 400  # of the cursor's line that may go into the middle
 MIN_ANSWER_TOKENS = 128  # reserved, so that a warming request has the same prompt as the completion after it
+_EMPTY_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 _COMMENTS = {"python": "#", "lua": "--"}
 
 
@@ -109,13 +111,15 @@ def assemble(
     answer = min(_up(max(max_tokens, MIN_ANSWER_TOKENS)), context // 2)
     room = max(min(most, context - answer) - MARKER_TOKENS, 0)
     most_middle = room // 8
-    gap, middle = _middle(encoder, gap, most_middle)
+    gap, above, middle = _split_typed(encoder, gap, most_middle)
     most_head, most_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
     head, others_told = _head(encoder, fim, gap, others, most_head)
     after = first_of(encoder, gap.suffix, most_suffix)
     left = max(room - most_middle - _up(len(head)) - _up(len(after.ids)), 0)
-    before = last_of(encoder, gap.prefix, left, gap.first_line)
-    budget = TokenBudget(context, room, answer, most_head, left, most_suffix, most_middle)
+    before, typed = last_of(encoder, gap.prefix, left, gap.first_line), encoder.text(above)
+    before = replace(before, end=before.end + len(above), ids=(*before.ids, *typed))
+    gap = replace(gap, prefix=gap.prefix + above)
+    budget = TokenBudget(context, room, answer, most_head, left + len(typed), most_suffix, most_middle)
     ids = arrange_prompt(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
     parts = [*others_told, *_own_parts(gap, before, after, len(middle), word)]
     return InfillPrompt(ids, parts, budget, max_tokens)
@@ -126,25 +130,27 @@ def _up(tokens: int) -> int:
 
 
 def _normal(gap: Gap) -> Gap:
-    """Return the gap with LF line ends, and the anchor before the first code of its line, as in training."""
+    """Return the gap with LF line ends, and the anchor at the start of its first line with code."""
     prefix, middle, suffix = (text.replace("\r\n", "\n") for text in (gap.prefix, gap.middle, gap.suffix))
     line = prefix.rfind("\n") + 1
     if len(prefix) - line < MAX_LINE_CHARS:
         prefix, middle = prefix[:line], prefix[line:] + middle
-    typed = middle.lstrip(" \t\n")
-    blanks = middle[: len(middle) - len(typed)]
-    return replace(gap, prefix=prefix + blanks, middle=typed, suffix=suffix)
+    typed = _EMPTY_LINES.sub("", middle)
+    return replace(gap, prefix=prefix + middle[: len(middle) - len(typed)], middle=typed, suffix=suffix)
 
 
-def _middle(encoder: Encoder, gap: Gap, most: int) -> tuple[Gap, list[int]]:
-    """Return the typed text; if it is long, the lines before the cursor's join the prefix."""
-    if len(gap.middle) <= most * MAX_CHARS_PER_TOKEN and len(middle := encoder.text(gap.middle)) <= most:
-        return gap, middle
-    line = gap.middle.rfind("\n") + 1
-    prefix, typed = gap.prefix + gap.middle[:line], gap.middle[line:]
+def _split_typed(encoder: Encoder, gap: Gap, most: int) -> tuple[Gap, str, list[int]]:
+    """Return the gap, the text typed before the first code of the cursor's line, and the ids of the middle.
+
+    As in training, the typed text follows the prefix, which is cut without it: Enter does not move the cut.
+    """
+    typed = gap.middle[gap.middle.rfind("\n") + 1 :].lstrip(" \t")
+    above = gap.middle[: len(gap.middle) - len(typed)]
     if len(typed) > most * MAX_CHARS_PER_TOKEN or len(middle := encoder.text(typed)) > most:
-        prefix, typed, middle = prefix + typed, "", []
-    return replace(gap, prefix=prefix, middle=typed), middle
+        return replace(gap, prefix=gap.prefix + gap.middle, middle=""), "", []
+    if len(above) > most * MAX_CHARS_PER_TOKEN or len(encoder.text(above)) + len(middle) > most:
+        gap, above = replace(gap, prefix=gap.prefix + above), ""
+    return replace(gap, middle=typed), above, middle
 
 
 def _head(

@@ -84,7 +84,11 @@ class Soundness:
         if len(brackets.stack) - below > self._most_open or (extent.closers_below and not below):
             return False
         if not brackets.inside and ends_its_line and not brackets.stack:
-            return not _OPERATOR.search(text) or bool(_INCREMENT.search(text)) or self._ends_like_line_above(text)
+            return (
+                not _OPERATOR.search(extent.line + text)
+                or bool(_INCREMENT.search(text))
+                or self._ends_like_line_above(text)
+            )
         return True
 
     def _ends_like_line_above(self, text: str) -> bool:

@@ -44,6 +44,9 @@ CASES = {
     ),
     "what follows the cursor in part": ("def pop(self, key, d", "=None):\n    pass\n", sure("efault=None"), "efault"),
     "what follows the cursor": ("f(", ")\n", sure("a, b)\n"), "a, b"),
+    "a half call": ("vali", "\n", [("dator", 0.9), (" = self._get", 0.9), ("(", 0.1), ("x", 0.1), *DOUBT], "dator"),
+    "a half call that the model ends": ("vali", "\n", sure("dator = self._get("), "dator"),
+    "a called name": ("x = self._g", "\n", [("et", 0.9), ("(", 0.9), ("a", 0.1), *DOUBT], "et"),
     "a runaway number": ("x = a", "\n", sure(" + 1" + "0" * 60 + "\n"), ""),
 }
 
@@ -79,6 +82,9 @@ GOES_ON = {
     "a statement goes on to the header that is missing": (
         *("def f(a):\n    ", "\n        return a\n"),
         *([("b", 0.9), (" = 1", 0.9), ("\n\n", 0.9), ("    if b:", 0.9), ("\n", 0.9)], "b = 1\n\n    if b:"),
+    ),
+    "a call goes on to its end": (
+        *("vali", "\n", [("dator", 0.9), (" = self._get(", 0.9), END, (")", 0.5), END], "dator = self._get()"),
     ),
     "not for ever": ("x = ", "\n", [("f", 0.9), ("(", 0.9), END, ("(", 0.9), END, ("(", 0.9), END, ("))))", 0.9)], "f"),
 }

@@ -49,14 +49,25 @@ def test_the_budget_holds(encoder: Encoder, name: str) -> None:
 
 
 def test_the_next_key_only_adds(encoder: Encoder, fim: FimFormat) -> None:
-    """While a user types from one anchor, all but the newest ids of the last prompt are kept."""
+    """While a user types from one anchor, all but the newest ids, or those of the line, are kept."""
     typed, before = "".join(LINES[1000:1012]), list[int]()
     for end in range(1, len(typed)):
         ids = prompt(encoder, fim, replace(GAP, middle=typed[:end])).ids
         shared = next((i for i, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), len(before))
-        if len(encoder.text(typed[:end].lstrip())) <= 100 and typed[:end].strip():
-            assert not before or len(before) - shared <= 4
+        entered = typed[:end].rpartition("\n")[2].strip() == ""
+        line = typed[:end].rstrip().rpartition("\n")[2] if entered else ""
+        assert not before or len(before) - shared <= 4 + len(encoder.text(line))
         before = ids
+
+
+@pytest.mark.parametrize("line", ["", "retu", "return x"])
+@pytest.mark.parametrize("name", ["localdflash", "qwen"])
+def test_after_enter_the_prompt_is_that_of_opening_the_place(encoder: Encoder, name: str, line: str) -> None:
+    typed = "    x = 1\n\n        "
+    gap = replace(GAP, prefix="".join(LINES[:20]))
+    entered = prompt(encoder, FORMATS[name], replace(gap, middle=typed + line))
+    assert entered.ids == prompt(encoder, FORMATS[name], replace(gap, prefix=gap.prefix + typed, middle=line)).ids
+    assert tokens(entered, "middle") == len(encoder.text(line))
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000_000, "x = 1\n" * 1_700_000])

@@ -23,6 +23,7 @@ SOUND = {
     "a header that ends a statement of lines": ("t]:", "def f(\n    a,\n) -> list[in", "\n    pass\n"),
     "in a block whose header was cut off": ("c:", "    if a:\n        b()\n    if ", "\n        e\n"),
     "an opener that is closed below": ("[", "x = ", "\n    1,\n]\n"),
+    "a word that ends like an operator": ("or", "raise KeyErr", "\n"),
     "beside an error far away": ("y = 1", "x = (\n" + "\n" * 40 + "def f():\n    pass\n\n\n", "\n"),
 }
 UNSOUND = {
@@ -31,6 +32,7 @@ UNSOUND = {
     "the line's own bracket, before a long text": ("str", "def f(a) -> list[", "\n    pass\n" + "x = 1\n" * 1000),
     "a second star among parameters": ("*args,", "def f(\n    a,\n    *,\n    ", "\n    b=1,\n):\n    pass\n"),
     "an opener without a body": ("if a:", CLASS, "\n        b()\n"),
+    "an operator behind the line's own blank": ("in", "return a ", "\n"),
     "a dedent to nowhere": ("a = 1\n      b = 2", CLASS, "\n"),
     "a header that takes its body away": ("x() -> None: ...", "def ", "\n    pass\n"),
 }

@@ -42,6 +42,9 @@ CASES = {
         *('"""One.\n\nTwo.\n    """\n    return 1', "block"),
     ),
     "brackets that nobody closes": ("python", "f(\n    ", "\n", "a,\n    b,\n)\nx = 1\n", "a,\n    b,\n)", "block"),
+    "a bracket that only a string below has": (
+        *("python", "def netloc(sel", '\n    return "[:)" + ")"\n', "f) -> str:\n", "f) -> str:", "statement"),
+    ),
     "a bracket that is there": ("python", "f(", ")\n", "a, b)\nx = 1\n", "a, b", "suffix"),
     "a quote that is there": ("python", 'f("', '")\n', 'abc")\n', "abc", "suffix"),
     "an escaped quote": ("python", "f('", "')\n", "a\\'b')\n", "a\\'b", "suffix"),

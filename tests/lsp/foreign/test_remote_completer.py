@@ -105,6 +105,13 @@ async def test_ollama_without_a_model_and_without_the_one_asked_for() -> None:
     assert "llama3 at" in str(await refused(ollama(models={"llama3": CHAT})))
 
 
+@pytest.mark.parametrize(
+    "answers", [llama(model="zeta-2-Q8_0"), ollama(models={"zeta:7b": QWEN_SHOWN}), openai(models=("zed/zeta-2",))]
+)
+async def test_models_that_predict_edits_are_refused(answers: dict[str, Answer]) -> None:
+    assert CANNOT in str(await refused(answers))
+
+
 async def test_openai_that_ignores_or_refuses_the_suffix_or_has_no_model_is_refused() -> None:
     assert CANNOT in str(await refused(openai(suffix=False)))
     no_suffix = Said({"error": {"message": "suffix is not currently supported"}}, 400)
