@@ -144,7 +144,7 @@ class ScriptedEngine:
         answer = self.answers.pop(0) if len(self.answers) > 1 else (self.answers or [Answer.of("Nothing.")])[0]
         prompt, room = len(tokens(_prompt(body))), self._about["context"]
         if prompt >= room:
-            told = f"the prompt has {prompt} tokens: the context holds {room}; shorten it"
+            told = f"prompt is too long: {prompt} tokens > {room} maximum"
             answer = Answer(status=400, message=told, code="context_length_exceeded")
         if answer.status != 200:
             respond(writer, error(answer), answer.status)

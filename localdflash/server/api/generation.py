@@ -22,6 +22,7 @@ from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]
 NO_LIMIT = 2**31
+OVERFLOW = "context_length_exceeded"  # code of the error
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,10 @@ def with_choices(
         raise bad("logit_bias", f"{strange[0]} is no token of this model, which has {tokenizer.vocab_size}")
     room = context - len(request.ids)
     if room < min(request.max_tokens, 1):
-        told = f"the prompt has {len(request.ids)} tokens: the context holds {context}; shorten it"
-        raise ApiError(400, told, param=param, code="context_length_exceeded")
+        # Claude Code, pi and opencode match the words before the semicolon, litellm those after it.
+        message = f"prompt is too long: {len(request.ids)} tokens > {context} maximum"
+        message += f"; this model's maximum context length is {context} tokens"
+        raise ApiError(400, message, param=param, code=OVERFLOW)
     seed = request.params.seed
     requests = [
         replace(

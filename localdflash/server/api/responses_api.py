@@ -11,12 +11,14 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from localdflash.engine.generate import Request
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.server.api import agent_bodies as bodies
 from localdflash.server.api import schemas
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.chat_request import prepare_chat, text_of
-from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, BlockEvent
-from localdflash.server.api.generation import GenerationRequest, cached_tokens
+from localdflash.server.api.content_blocks import AnswerBlock, AnswerBlocks, AnswerParts, BlockEvent
+from localdflash.server.api.generation import OVERFLOW, GenerationRequest, cached_tokens
 from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, named_event, with_warning
 from localdflash.server.api.request_body import converted
 
@@ -57,8 +59,9 @@ class ResponseWriter:
         return last["response"]
 
     def failed(self, error: ApiError) -> Event:
-        """Return the event of an error in the middle, the last one."""
-        response = self._response("failed") | {"error": {"code": "server_error", "message": str(error)}}
+        """Return the event of an error, the last one."""
+        code = error.code if error.code == OVERFLOW else "server_error"
+        response = self._response("failed") | {"error": {"code": code, "message": str(error)}}
         return self._event("response.failed", response=response)
 
     def _event(self, kind: str, **fields: Any) -> Event:
@@ -168,13 +171,33 @@ _PREFIXES = {"thoughts": "rs", "text": "msg", "call": "fc"}
 async def responses(http: HttpRequest, state: AppState, body: bodies.ResponsesRequest) -> Response:
     """Answer a conversation."""
     functions = functions_of(body)
-    generation, make_parts = await prepare_chat(state, chat_request(body, functions))
+    try:
+        generation, make_parts = await prepare_chat(state, chat_request(body, functions))
+    except ApiError as error:
+        if error.code == OVERFLOW:
+            return await _overflow(state, body, error)
+        raise
     writer = ResponseWriter(generation, body, AnswerBlocks(make_parts()), functions)
     if body.stream:
         response: Response = EventStream(writer.events(state), named_event, writer.failed)
     else:
         response = await json_of(http, writer.whole(state))
     return with_warning(response, [tool.name or tool.type for tool in body.tools or () if tool.type not in OWN_TOOLS])
+
+
+async def _overflow(state: AppState, body: bodies.ResponsesRequest, error: ApiError) -> Response:
+    """Return a stream that fails, as OpenAI does: there Codex looks for the code. Without a stream, raise the error."""
+    error.param = "input"
+    if not body.stream:
+        raise error
+    loaded = await state.ready("chat", body.model)
+    generation = GenerationRequest(loaded, [Request([], 0, SamplingParams(), frozenset())])
+    writer = ResponseWriter(generation, body, AnswerBlocks(AnswerParts(None, None)), {})
+
+    async def events() -> AsyncGenerator[Event]:
+        yield writer.failed(error)
+
+    return EventStream(events(), named_event)
 
 
 @dataclass(frozen=True)
