@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+PING = 'event: ping\ndata: {"type":"ping"}'
 FIELDS = {  # of each event beside its type
     "message_start": {"message"},
     "content_block_start": {"index", "content_block"},
@@ -26,7 +27,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
     *blocks, rest = text.split("\n\n")
     assert rest == ""
     events = list[dict[str, Any]]()
-    for block in blocks:
+    for block in (one for one in blocks if one != PING):
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"

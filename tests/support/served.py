@@ -119,7 +119,7 @@ class Client:
         assert response.headers["content-type"].startswith("text/event-stream")
         *events, done, rest = response.text.split("\n\n")
         assert (done, rest) == ("data: [DONE]", "")
-        return [json.loads(event.removeprefix("data: ")) for event in events]
+        return [json.loads(event.removeprefix("data: ")) for event in events if event != ": ping"]
 
 
 @pytest.fixture

@@ -41,7 +41,9 @@ async def messages(http: HttpRequest, state: AppState, body: bodies.MessagesRequ
     generation, make_parts = await prepare_chat(state, chat_request(body))
     answer = state, generation, AnswerBlocks(make_parts()), body.stop_sequences or ()
     if body.stream:
-        response: Response = EventStream(_events(*answer), named_event, lambda error: error_body(error, MESSAGES))
+        response: Response = EventStream(
+            _events(*answer), named_event, lambda error: error_body(error, MESSAGES), named_event({"type": "ping"})
+        )
     else:
         response = await json_of(http, _message(*answer))
     return with_warning(response, [tool.name for tool in body.tools or () if not _is_custom(tool)])

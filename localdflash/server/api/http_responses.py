@@ -1,6 +1,7 @@
 """Errors, JSON and event streams over HTTP. A connection that closes cancels its response."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
@@ -19,6 +20,8 @@ from localdflash.server.refusals import ERRORS
 T = TypeVar("T")
 DONE = msgspec.Raw(b"[DONE]")  # the last event of OpenAI's streams
 MESSAGES = "/v1/messages"
+HEADERS_SECONDS = 0.5  # until then an error has its own status
+PING_SECONDS = 5.0
 _ANTHROPIC = {
     401: "authentication_error",
     403: "permission_error",
@@ -135,36 +138,55 @@ def named_event(body: Mapping[str, Any]) -> bytes:
 
 
 class EventStream(Response):
-    """Stream of server-sent events; an error before the first has its own status, a later one is the last event."""
+    """Stream of server-sent events; an error before the first has its own status, a later one is the last event.
+
+    While a prompt is read, or the request waits, `ping` is sent: many clients give up on a silent connection.
+    """
 
     def __init__(
         self,
         events: AsyncGenerator[Any],
         encode: Callable[[Any], bytes] = event,
         failure: Callable[[ApiError], Any] = error_body,
+        ping: bytes = b": ping\n\n",  # a comment
     ) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
-        self._events, self._encode, self._failure = events, encode, failure
+        self._events, self._encode, self._failure, self._ping = events, encode, failure, ping
         self._started = False
+        self._sending = asyncio.Lock()
+        self._ping_at = time.monotonic() + HEADERS_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         await until_disconnect(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
-        async with aclosing(self._events) as events:
-            try:
-                async for body in events:
-                    await self._send_part(send, body)
-            except Exception as error:
-                if not self._started:
-                    raise
-                await self._send_part(send, self._failure(as_api_error(error)))
+        pinging = asyncio.create_task(self._send_pings(send))
+        try:
+            async with aclosing(self._events) as events:
+                try:
+                    async for body in events:
+                        await self._send_part(send, self._encode(body))
+                except Exception as error:
+                    if not self._started:
+                        raise
+                    await self._send_part(send, self._encode(self._failure(as_api_error(error))))
+        finally:
+            pinging.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_part(self, send: Send, body: Any) -> None:
-        if not self._started:
-            self._started = True
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self._encode(body), "more_body": True})
+    async def _send_pings(self, send: Send) -> None:
+        """Send a ping whenever nothing else was sent for `PING_SECONDS`; the first one brings the headers."""
+        while True:
+            await asyncio.sleep(self._ping_at - time.monotonic())
+            if time.monotonic() >= self._ping_at:
+                await self._send_part(send, self._ping)
+
+    async def _send_part(self, send: Send, data: bytes) -> None:
+        self._ping_at = time.monotonic() + PING_SECONDS
+        async with self._sending:
+            if not self._started:
+                self._started = True
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": data, "more_body": True})

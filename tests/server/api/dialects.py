@@ -15,6 +15,7 @@ PROMPT = "def add(a, b):\n"
 BEFORE, AFTER = "class Box:\n    def add(self, a, b):\n        ", "\n\nbox = Box()\n"
 USER = {"role": "user", "content": QUESTION}
 ABOUT = "What it is like"
+PING = ": ping"
 Json = dict[str, Any]
 _EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
@@ -116,7 +117,7 @@ def openai_events(text: str) -> list[Json]:
 def plain_events(text: str) -> list[Json]:
     *events, rest = text.split("\n\n")
     assert rest == ""
-    return [json.loads(event.removeprefix("data: ")) for event in events]
+    return [json.loads(event.removeprefix("data: ")) for event in events if event != PING]
 
 
 def _function(name: str, **fields: Any) -> Json:
@@ -233,7 +234,7 @@ def response_events(text: str) -> list[Json]:
     *blocks, rest = text.split("\n\n")
     assert rest == ""
     events = list[Json]()
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(block for block in blocks if block != PING):
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert (name, event["sequence_number"]) == (f"event: {event['type']}", number)

@@ -2,11 +2,14 @@
 
 import json
 import socket
+import threading
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from localdflash.engine.host_pair import HostPair
+from localdflash.server.api import http_responses
 from tests.server.api.dialects import CHAT, COMPLETIONS, DIALECTS, MESSAGES, RESPONSES, Dialect
 
 ENDLESS = "root ::= " + "[a-z] " * 950  # no token of the end before
@@ -82,6 +85,28 @@ def test_the_newest_completion_of_a_document_cancels_the_older_with_its_choices(
     assert {choice["index"] for event in events for choice in event["choices"]} == {0}
     assert events[-1]["choices"][0]["finish_reason"] == "cancelled"
     live.until_idle()
+
+
+@pytest.mark.parametrize("dialect", [CHAT, MESSAGES], ids=lambda dialect: dialect.path)
+def test_bytes_arrive_while_a_prompt_is_read(live: Any, monkeypatch: pytest.MonkeyPatch, dialect: Dialect) -> None:
+    reading = threading.Event()
+    prefill = HostPair.prefill
+
+    def held(pair: HostPair, *arguments: Any) -> int:
+        assert reading.wait(30)
+        return prefill(pair, *arguments)
+
+    monkeypatch.setattr(HostPair, "prefill", held)
+    monkeypatch.setattr(http_responses, "HEADERS_SECONDS", 0.01)
+    monkeypatch.setattr(http_responses, "PING_SECONDS", 0.01)
+    with live.client() as client, client.stream("POST", dialect.path, json=dialect.body(stream=True)) as answer:
+        assert answer.status_code == 200
+        pieces = answer.iter_text()
+        pings = [next(pieces), next(pieces)]
+        reading.set()
+        text = "".join([*pings, *pieces])
+    assert text.startswith((": ping\n\n", 'event: ping\ndata: {"type":"ping"}\n\n'))
+    assert dialect.add_up(text).text
 
 
 def test_a_slow_reader_holds_nobody_up(live: Any) -> None:
