@@ -232,12 +232,12 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
     @work
     async def _open_answerer(self) -> None:
         try:
-            about = await self.talk.answerer.ready()
+            info = await self.talk.answerer.ready()
         except LocaldflashError as error:
             self.show_error(f"{error}; sending a message tries again")
         else:
-            if about.notice:
-                self.say(about.notice)
+            if info.notice:
+                self.say(info.notice)
         self.refresh_status()
         await asyncio.to_thread(lexer_for, "python")  # 40 ms
         if not self.is_headless:  # tests start many apps in one process
@@ -254,7 +254,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         self.panic(Text(f"localdflash: {printable(line)}", overflow="fold"))
 
     def _refresh_while_answering(self) -> None:
-        if self.talk.answering:
+        if self.talk.is_answering:
             self.refresh_status()
 
     def refresh_status(self) -> None:
@@ -264,27 +264,27 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         self.refresh_keys()
         answerer, answer, speed = self.talk.answerer, self.talk.last_answer(), self.talk.speed
         numbers = answer.numbers if answer else {}
-        about, growing = answerer.about, self.talk.answering
+        info, growing = answerer.info, self.talk.is_answering
         self.status_bar.update(
             Status(
-                model=about.pair if about else "",
+                model=info.pair if info else "",
                 stage="" if answerer.stage == "ready" else answerer.stage,
-                used=self.talk.used,
-                context=about.context if about else 0,
+                context_tokens=self.talk.context_tokens,
+                context=info.context if info else 0,
                 rate=speed.rate if growing else numbers.get("tokens_per_second"),
                 average=not growing,
                 tau=speed.tau if growing else numbers.get("tau"),
-                accepted=speed.share if growing else _share(numbers),
+                accepted=speed.acceptance_rate if growing else _share(numbers),
                 ttft_ms=speed.ttft_ms if growing else numbers.get("ttft_ms"),
                 draft=self.talk.settings.draft,
-                drafter=about.drafter if about and answerer.is_localdflash else True,
+                drafter=info.drafter if info and answerer.is_localdflash else True,
                 busy=growing,
             )
         )
-        self.transcript.set_view(model=about.pair if about else self.start.pair)
+        self.transcript.set_view(model=info.pair if info else self.start.pair)
         panel = self.query_one(SpeedPanel)
         if panel.display:
-            panel.update_view(speed, about.drafters if about else None)
+            panel.update_view(speed, info.drafters if info else None)
 
     @on(Prompt.Notice)
     def _show_notice(self, event: Prompt.Notice) -> None:
@@ -326,7 +326,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         """Handle Ctrl+C: copy the selection, else stop the answer, else quit on the second press."""
         if selected := self.screen.get_selected_text():
             await self.copy_text(selected, "the selection")
-        elif self.talk.answering:
+        elif self.talk.is_answering:
             self.action_stop()
         elif time.monotonic() - self._last_interrupt < DOUBLE_PRESS_SECONDS:
             await self.action_quit()

@@ -78,11 +78,11 @@ def _rates(rates: Sequence[float], width: int) -> list[Content]:
 
 
 def _slots(view: Acceptance, width: int) -> list[Content]:
-    if not view.acceptance:
+    if not view.acceptance_by_position:
         return []
-    rows, digits = [_title("Accepted, by slot of the draft")], len(grouped(max(view.offered, default=0)))
-    for slot, share in enumerate(view.acceptance[:_MAX_SLOTS]):
-        count = f" of {grouped(view.offered[slot]):<{digits}}" if slot < len(view.offered) else ""
+    rows, digits = [_title("Accepted, by slot of the draft")], len(grouped(max(view.drafted_counts, default=0)))
+    for slot, share in enumerate(view.acceptance_by_position[:_MAX_SLOTS]):
+        count = f" of {grouped(view.drafted_counts[slot]):<{digits}}" if slot < len(view.drafted_counts) else ""
         rows.append(_row(f"{slot + 1:>2} ", share, f" {_percent(share):>5}{count}", width, "$primary"))
     return rows
 

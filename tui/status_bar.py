@@ -29,7 +29,7 @@ class Status:
 
     model: str = ""
     stage: str = ""  # see `Answerer`
-    used: int | None = None  # context tokens
+    context_tokens: int | None = None  # context tokens
     context: int = 0
     rate: float | None = None  # tokens per second
     average: bool = False  # whether the rate is that of the whole answer
@@ -91,12 +91,12 @@ def _numbers(status: Status) -> list[StatusPart]:
 
 
 def _context(status: Status) -> StatusPart:
-    if status.used is None:
+    if status.context_tokens is None:
         return StatusPart("context", "", 70)
-    used = grouped(status.used)
+    used = grouped(status.context_tokens)
     if not status.context:
         return StatusPart("context", f"{used} tokens", 55)
-    share = status.used / status.context
+    share = status.context_tokens / status.context
     count = f"{used}/{grouped(status.context)}"
     if share >= 1:
         return StatusPart("context", f"{count} context full", 80, "$error", "context full")

@@ -149,7 +149,7 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         """Search files, one search at a time; outdated results are dropped."""
         try:
             while (search := self._pending_search) is not None:
-                if not self.files.listed:
+                if not self.files.is_listed:
                     self._show(search, [], "looking for files …")
                 hits = await asyncio.to_thread(self.files.find, search.query)
                 if self._pending_search == search:

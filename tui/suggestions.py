@@ -64,7 +64,7 @@ def command_suggestions(query: str) -> list[PromptSuggestion]:
     found = [one for one in commands.COMMANDS if any(name.startswith(typed) for name in (one.name, *one.aliases))]
     if not found:
         named = Haystack([command.name for command in commands.COMMANDS], "/")
-        found = [commands.COMMANDS[at] for _, at in named.best(query, len(commands.COMMANDS))]
+        found = [commands.COMMANDS[at] for _, at in named.find_best(query, len(commands.COMMANDS))]
     found.sort(key=lambda command: typed not in (command.name, *command.aliases))
     return [_of_command(command, query) for command in found]
 
@@ -73,7 +73,7 @@ def argument_suggestions(of: CompletionContext, choices: ArgumentChoices) -> lis
     """Return the arguments of a command that match the query."""
     names = choices(of.command)
     if of.query:
-        names = [names[at] for _, at in Haystack(names, "/").best(of.query, len(names))]
+        names = [names[at] for _, at in Haystack(names, "/").find_best(of.query, len(names))]
     return [PromptSuggestion(sanitize(name), name, "", match_positions(of.query, name), sends=True) for name in names]
 
 

@@ -68,7 +68,7 @@ _QUOTED = re.compile(r"`([^`\s]+)`")
 
 
 def language(info: str) -> str:
-    """Return the language of a fence's info string, in one spelling; "" if it names none."""
+    """Return the canonical name of the language in a fence's info string, or ""."""
     first = re.split(r"[\s,{:=]", info.strip().lstrip("{."), maxsplit=1)[0].casefold()
     return _LANGUAGE_ALIASES.get(first, first)
 
@@ -80,7 +80,7 @@ def fits_language(info: str, path: str) -> bool:
 
 
 def path_in_info(info: str) -> str:
-    """The path in ```` ```python path=src/box.py ````, ```` ```src/box.py ```` or ```` ```python:src/box.py ````."""
+    """Return the path in ```` ```py path=src/box.py ````, ```` ```src/box.py ```` or ```` ```py:src/box.py ````."""
     if len(info) > _MAX_LINE_CHARACTERS:
         return ""
     if found := _ATTRIBUTE.search(info):
@@ -90,7 +90,7 @@ def path_in_info(info: str) -> str:
         if _is_path(word):
             return word
         before, colon, after = word.partition(":")
-        if colon and _is_path(after) and not before.isdecimal():  # 12:20:src/box.py cites lines that are there
+        if colon and _is_path(after) and not before.isdecimal():  # 12:20:src/box.py cites existing lines
             return after
     return ""
 
@@ -105,7 +105,7 @@ def path_in_comment(line: str) -> str:
 def path_above(line: str, info: str) -> str:
     """Return the path in the line above a fence: alone on it, or the only quoted one before a final colon."""
     if len(line) > _MAX_LINE_CHARACTERS or not (is_diff(info) or language(info) in ("", "dockerfile", *_EXTENSIONS)):
-        return ""  # a fence of another kind, such as console, shows no file
+        return ""  # other fences, such as console, show no file
     bare = _DECORATION.sub("", line).strip("*_ ")
     bare = _REMARK.sub("", _LABEL.sub("", bare)).strip("`*_: ")
     if _is_path(bare) and (language(info) in ("", "text") or is_diff(info) or fits_language(info, bare)):
@@ -145,7 +145,7 @@ _THOUGHT_END = re.compile(r"</think>[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Code block. `name`: the file that the block names, or "". `labelled`: whether its first line names the file."""
+    """Code block. `name`: the file that it names, or "". `labelled`: the code's first line names the file."""
 
     info: str
     lines: tuple[str, ...]
@@ -182,69 +182,69 @@ class _BlockReader:
     def __init__(self, text: str) -> None:
         self._lines = [line.removesuffix("\r") for line in text.split("\n")]
         self._at = 0
-        self._found: list[AnswerBlock] = []
+        self._blocks: list[AnswerBlock] = []
 
     def read(self) -> list[AnswerBlock]:
         while self._at < len(self._lines):
             if fence := _FENCE.match(self._lines[self._at]):
-                self._fence(fence)
-            elif not self._marked(len(self._lines)):
+                self._read_fence(fence)
+            elif not self._read_diff_or_exchange(len(self._lines)):
                 self._at += 1
-        return self._found
+        return self._blocks
 
-    def _marked(self, end: int) -> bool:
+    def _read_diff_or_exchange(self, end: int) -> bool:
         """Read the diff or search/replace block that begins at this line; return False if none does."""
         if _SEARCH.match(self._lines[self._at]):
-            self._found.append(self._exchange())
+            self._blocks.append(self._read_exchange())
         elif patches.is_diff_start(self._lines, self._at):
             patch, self._at = patches.read_file_patch(self._lines, self._at, end)
-            self._found.append(patch)
+            self._blocks.append(patch)
         else:
             return False
         return True
 
-    def _fence(self, opening: re.Match[str]) -> None:
+    def _read_fence(self, opening: re.Match[str]) -> None:
         indent, ticks, info = opening.groups()
         first = self._at + 1
         closing = re.compile(rf"[ \t]{{0,{len(indent) + 3}}}{re.escape(ticks[0])}{{{len(ticks)},}}[ \t]*$")
         end = next((at for at in range(first, len(self._lines)) if closing.match(self._lines[at])), len(self._lines))
         inside = [line[len(indent) :] if not line[: len(indent)].strip() else line for line in self._lines[first:end]]
         self._lines[first:end] = inside
-        name = path_in_info(info) or path_above(self._above(), info)
-        before = len(self._found)
+        name = path_in_info(info) or path_above(self._line_above(), info)
+        before = len(self._blocks)
         self._at = first
-        texts = [at for at, line in enumerate(inside) if line.strip()]
-        marked = is_diff(info) or any(_SEARCH.match(inside[at]) for at in texts[:2])  # else code, with marks as text
-        marked = marked or (bool(texts) and patches.is_diff_start(inside, texts[0]))
-        while self._at < end and marked:
-            if not self._marked(end):
+        filled = [at for at, line in enumerate(inside) if line.strip()]
+        has_marks = is_diff(info) or any(_SEARCH.match(inside[at]) for at in filled[:2])  # else the marks are code
+        has_marks = has_marks or (bool(filled) and patches.is_diff_start(inside, filled[0]))
+        while self._at < end and has_marks:
+            if not self._read_diff_or_exchange(end):
                 self._at += 1
-        if len(self._found) > before:  # the mark at the end may be further down than it seemed
+        if len(self._blocks) > before:  # a block may contain a line like the fence's end
             after = next((at for at in range(self._at, len(self._lines)) if self._lines[at].strip()), self._at)
             ends = after < len(self._lines) and closing.match(self._lines[after]) and after >= end
             self._at = after + 1 if ends else self._at
             return
         self._at = end + 1
-        self._found.append(self._plain(info, inside, name, end))
+        self._blocks.append(self._make_fence(info, inside, name, end))
 
-    def _plain(self, info: str, inside: list[str], name: str, end: int) -> AnswerBlock:
+    def _make_fence(self, info: str, inside: list[str], name: str, end: int) -> AnswerBlock:
         closed = end < len(self._lines)
-        if is_diff(info):  # without the names of a file
+        if is_diff(info):  # without file names
             hunks, _, problem = patches.read_hunks([*inside, "```"], 0, len(inside))
             return FilePatch(name, name, hunks, problem)
         in_comment = path_in_comment(inside[0]) if inside else ""
         labelled = bool(in_comment) and name in ("", in_comment)
         return Fence(info, tuple(inside), name or in_comment, labelled, closed)
 
-    def _above(self) -> str:
+    def _line_above(self) -> str:
         """Return the line above a fence, across one empty line."""
         above = [line for line in self._lines[max(self._at - 2, 0) : self._at] if line.strip()]
         return above[-1] if above else ""
 
-    def _exchange(self) -> SearchReplace:
+    def _read_exchange(self) -> SearchReplace:
         name = self._exchange_name()
-        middle = self._next(_MIDDLE, self._at + 1)
-        end = self._next(_REPLACE, middle + 1)
+        middle = self._find_line(_MIDDLE, self._at + 1)
+        end = self._find_line(_REPLACE, middle + 1)
         if end >= len(self._lines):
             self._at = len(self._lines)
             return SearchReplace(name, (), (), "is cut short: the answer ends inside it")
@@ -252,17 +252,17 @@ class _BlockReader:
         self._at = end + 1
         return SearchReplace(name, tuple(search), tuple(replace))
 
-    def _next(self, mark: re.Pattern[str], at: int) -> int:
+    def _find_line(self, mark: re.Pattern[str], at: int) -> int:
         return next((line for line in range(at, len(self._lines)) if mark.match(self._lines[line])), len(self._lines))
 
     def _exchange_name(self) -> str:
         """Return the file named in the lines above, the fence's included; else that of the previous block."""
         for line in reversed(self._lines[max(self._at - 4, 0) : self._at]):
             fence = _FENCE.match(line)
-            named = path_in_info(fence[3]) if fence else path_above(line, "") or path_in_comment(line)
-            if named:
-                return named
+            path = path_in_info(fence[3]) if fence else path_above(line, "") or path_in_comment(line)
+            if path:
+                return path
             if line.strip() and not fence:
                 break
-        last = self._found[-1] if self._found else None
+        last = self._blocks[-1] if self._blocks else None
         return last.name if isinstance(last, SearchReplace) else ""

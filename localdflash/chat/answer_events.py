@@ -14,7 +14,7 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server.refusals import error_of, refusal
 from localdflash.text.thoughts import ThoughtWriter
 
-MIN_PACE_SECONDS = 0.05  # shorter answers, as from a cache or a buffering proxy, have no rate
+MIN_PACE_SECONDS = 0.05  # shorter answers, from a cache or a buffering proxy, get no rate
 NO_DRAFTER = ("", "none")  # names of a step without a draft
 
 
@@ -104,46 +104,46 @@ class Replay:
 
     def __init__(self) -> None:
         self.text = ""
-        self._again: list[AnswerPart] | None = None  # parts of the repeated answer, while they match `text`
-        self._length = 0  # of its text
+        self._repeated: list[AnswerPart] | None = None  # parts of the repeated answer, while they match `text`
+        self._length = 0  # characters of these parts
 
     def begin_again(self) -> None:
-        """Start over: the answer arrives once more, from its start."""
-        self._again, self._length = [] if self.text else None, 0
+        """Expect the answer once more, from its start."""
+        self._repeated, self._length = [] if self.text else None, 0
 
     def push(self, text: str, step: StepRecord | None) -> tuple[bool, list[AnswerPart]]:
         """Return whether the answer differs and starts over, and the parts to show now."""
-        if self._again is None:
+        if self._repeated is None:
             self.text += text
             return False, [(text, step)]
-        self._again.append((text, step))
-        known, self._length = self.text[self._length :], self._length + len(text)
-        if known.startswith(text):
+        self._repeated.append((text, step))
+        expected, self._length = self.text[self._length :], self._length + len(text)
+        if expected.startswith(text):
             if self._length == len(self.text):
-                self._again = None
+                self._repeated = None
             return False, []
-        if text.startswith(known):
-            self._again, new = None, text[len(known) :]
+        if text.startswith(expected):
+            self._repeated, new = None, text[len(expected) :]
             self.text += new
             return False, [(new, step and _last_tokens(step, len(new.encode("utf-8", "replace"))))]
-        return True, self._all_anew()
+        return True, self._restart()
 
     def finish(self) -> tuple[bool, list[AnswerPart]]:
-        """Return the same at the end: an answer shorter than before differs."""
-        return (True, self._all_anew()) if self._again is not None else (False, [])
+        """Return the same as `push` at the end of the answer; an answer shorter than before differs."""
+        return (True, self._restart()) if self._repeated is not None else (False, [])
 
-    def _all_anew(self) -> list[AnswerPart]:
-        told, self._again = self._again or [], None
-        self.text = "".join(text for text, _ in told)
-        return told
+    def _restart(self) -> list[AnswerPart]:
+        parts, self._repeated = self._repeated or [], None
+        self.text = "".join(text for text, _ in parts)
+        return parts
 
 
 class AnswerReader:
-    """State of an answer, requested at `asked`, as far as its events have arrived."""
+    """State of a streamed answer; `requested_at` is a time of `perf_counter`."""
 
-    def __init__(self, settings: ChatSettings, asked: float) -> None:
+    def __init__(self, settings: ChatSettings, requested_at: float) -> None:
         self.model, self.replay = "", Replay()
-        self._settings, self._asked = settings, asked
+        self._settings, self._requested_at = settings, requested_at
         self._reason = ""
         self._ttft_ms: float | None = None
         self.begin_again()
@@ -156,8 +156,8 @@ class AnswerReader:
         self._timings: ChunkTimings | None = None
         self._usage: Usage | None = None
 
-    def take(self, chunk: Chunk) -> tuple[bool, list[AnswerPart]]:
-        """Return whether the answer differs from before and starts over, and the parts that an event adds."""
+    def add_chunk(self, chunk: Chunk) -> tuple[bool, list[AnswerPart]]:
+        """Return whether the answer differs from the one shown and starts over, and the parts that an event adds."""
         self.model = chunk.model or self.model
         self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
         choice = chunk.choices[0] if chunk.choices else ChunkChoice()
@@ -167,7 +167,7 @@ class AnswerReader:
         if text:
             self._last = time.perf_counter()
             self._first = self._first or self._last
-            self._ttft_ms = self._ttft_ms or round((self._last - self._asked) * 1e3, 1)
+            self._ttft_ms = self._ttft_ms or round((self._last - self._requested_at) * 1e3, 1)
         step = None
         if chunk.step:
             drafter = "" if chunk.step.drafter in NO_DRAFTER else chunk.step.drafter
@@ -175,18 +175,18 @@ class AnswerReader:
         return self.replay.push(text, step) if text or step else (False, [])
 
     def finish(self, *, is_localdflash: bool) -> Finish:
-        """Return why the answer ended. The daemon calls the end of the context "length" too."""
+        """Return why the answer ended. The daemon reports "length" also if the context is full."""
         if self._reason == "length":
-            most = self._settings.max_tokens or 0
+            max_tokens = self._settings.max_tokens or 0
             tokens = _answer_numbers(self._timings, self._usage).get("tokens", 0)
-            return "context" if is_localdflash and not 0 < most <= tokens else "length"
+            return "context" if is_localdflash and not 0 < max_tokens <= tokens else "length"
         known: dict[str, Finish] = {"cancelled": "cancelled", "repeat": "repeat"}
         return known.get(self._reason, "stop")
 
     def numbers(self, *, is_localdflash: bool) -> dict[str, Any]:
         """See `Message.numbers`."""
         numbers = _answer_numbers(self._timings, self._usage)
-        tokens, seconds = numbers.get("tokens", 0), self._last - self._first  # the time before belongs to the prompt
+        tokens, seconds = numbers.get("tokens", 0), self._last - self._first  # without the prefill
         if not numbers.get("tokens_per_second") and tokens > 1 and seconds >= MIN_PACE_SECONDS:
             numbers["tokens_per_second"] = round((tokens - 1) / seconds, 1)
         if self._ttft_ms is not None:

@@ -20,85 +20,85 @@ if TYPE_CHECKING:
     from localdflash.server.address import Address
 
 Say = Callable[[str], None]
-Look = Callable[[str], None]  # gets "starting" or "loading" again and again, see `localdflash.server.spawn`
+OnStage = Callable[[str], None]  # gets "starting" or "loading" repeatedly, see `localdflash.server.spawn`
 T = TypeVar("T")
 
 
 class ServerSource(ABC):
-    """Way to reach a server. `restarts`: `open` may be tried again. `pair`: this chat's; "": the default chat pair."""
+    """Server to connect to. `restarts`: `open` may be called again. `pair`: the chat's pair, "" for the default."""
 
     restarts = True
     pair = ""
 
     @abstractmethod
-    async def open(self, say: Say, look: Look) -> "Address":
+    async def open(self, say: Say, on_stage: OnStage) -> "Address":
         """Find or start the server, and wait until its model is loaded. Cancelling this stops the wait."""
 
-    def loaded(self, pair: str) -> None:
-        """Record that this pair is loaded: the chat keeps it, and a restarted daemon loads it."""
+    def remember_pair(self, pair: str) -> None:
+        """Record the loaded pair, so that a restarted daemon loads it again."""
         self.pair = pair
 
-    async def close(self) -> None:  # noqa: B027 - a server that others use stays
+    async def close(self) -> None:  # noqa: B027 - a shared server keeps running
         """Stop using the server."""
 
 
 class SharedDaemon(ServerSource):
-    """Daemon that editors and other commands share. `watched`: the screen shows the stages, so no lines are written."""
+    """Daemon that editors and other commands share. `shows_stages`: stages go to `on_stage`, not to `say`."""
 
-    def __init__(self, wanted: EngineSpec, *, watched: bool = True) -> None:
-        self.wanted, self._watched = wanted, watched
-        self.pair = wanted.pair if "pair" in wanted.given else ""
+    def __init__(self, spec: EngineSpec, *, shows_stages: bool = True) -> None:
+        self.spec, self._shows_stages = spec, shows_stages
+        self.pair = spec.pair if "pair" in spec.given else ""
 
-    async def open(self, say: Say, look: Look) -> "Address":
+    async def open(self, say: Say, on_stage: OnStage) -> "Address":
         """See `ServerSource`."""
 
-        def connected(say: Say, look: Look) -> "Address":
+        def connect_daemon(say: Say, on_stage: OnStage) -> "Address":
             from localdflash.server.address import Address
             from localdflash.server.spawn import connect
 
-            connect(self.wanted, say, look if self._watched else None)
+            connect(self.spec, say, on_stage if self._shows_stages else None)
             return Address(paths.engine_socket())
 
         try:
-            return await run_in_thread(connected, say, look)
+            return await run_in_thread(connect_daemon, say, on_stage)
         except (KeyError, TypeError, ValueError):
-            raise LocaldflashError(f"what listens at {paths.engine_socket()} is no engine of localdflash") from None
+            raise LocaldflashError(
+                f"{paths.engine_socket()}: the program that listens here is not localdflash's engine"
+            ) from None
 
-    def loaded(self, pair: str) -> None:
+    def remember_pair(self, pair: str) -> None:
         """See `ServerSource`."""
-        super().loaded(pair)
-        self.wanted = replace(
-            self.wanted, options={**self.wanted.options, "pair": pair}, given={*self.wanted.given, "pair"}
-        )
+        super().remember_pair(pair)
+        self.spec = replace(self.spec, options={**self.spec.options, "pair": pair}, given={*self.spec.given, "pair"})
 
 
 class PrivateDaemon(SharedDaemon):
     """Daemon of this process alone, which ends with it."""
 
-    def __init__(self, wanted: EngineSpec, *, watched: bool = True) -> None:
-        super().__init__(wanted, watched=watched)
+    def __init__(self, spec: EngineSpec, *, shows_stages: bool = True) -> None:
+        super().__init__(spec, shows_stages=shows_stages)
         self._child: subprocess.Popen[bytes] | None = None
 
-    async def open(self, say: Say, look: Look) -> "Address":
+    async def open(self, say: Say, on_stage: OnStage) -> "Address":
         """See `ServerSource`."""
 
-        def started(say: Say, look: Look) -> "Address":
+        def start_daemon(say: Say, on_stage: OnStage) -> "Address":
             from localdflash.server import private
             from localdflash.server.address import Address
 
-            self._end()
+            self._stop()
             path = paths.private_socket()
-            self._child = private.start(self.wanted, path, look, None if self._watched else say)
+            self._child = private.start(self.spec, path, on_stage, None if self._shows_stages else say)
             return Address(path)
 
-        return await run_in_thread(started, say, look)
+        return await run_in_thread(start_daemon, say, on_stage)
 
     async def close(self) -> None:
         """See `ServerSource`."""
         if self._child:
-            await run_in_thread(lambda *_: self._end(), print, print)
+            await run_in_thread(lambda *_: self._stop(), print, print)
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         from localdflash.server import private
 
         if self._child:
@@ -114,8 +114,8 @@ class NamedServer(ServerSource):
     def __init__(self, url: str, key_file: Path | None = None, model: str = "") -> None:
         self.url, self.key_file, self.pair = url, key_file, model
 
-    async def open(self, say: Say, look: Look) -> "Address":
-        """See `ServerSource`; whether the server exists shows at the first request."""
+    async def open(self, say: Say, on_stage: OnStage) -> "Address":
+        """Return the address; only the first request shows whether a server listens there."""
         from localdflash.server.address import Address
         from localdflash.server.tcp import read_key
 
@@ -126,28 +126,28 @@ class _CallerCancellation(Exception):
     """Raised in the worker thread after the caller was cancelled."""
 
 
-async def run_in_thread(work: Callable[[Say, Look], T], say: Say, look: Look) -> T:
-    """Run blocking work in a daemon thread and return its result; if cancelled, the work ends at its next check."""
-    loop, given_up, done = asyncio.get_running_loop(), threading.Event(), Future[T]()
-    done.set_running_or_notify_cancel()
+async def run_in_thread(work: Callable[[Say, OnStage], T], say: Say, on_stage: OnStage) -> T:
+    """Run blocking work in a daemon thread and return its result; if cancelled, the work ends at its next stage."""
+    loop, cancelled, future = asyncio.get_running_loop(), threading.Event(), Future[T]()
+    future.set_running_or_notify_cancel()
 
     def on_loop(call: Callable[[str], None], line: str) -> None:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(call, line)
 
-    def looked(stage: str) -> None:
-        if given_up.is_set():
+    def check_cancelled(stage: str) -> None:
+        if cancelled.is_set():
             raise _CallerCancellation
-        on_loop(look, stage)
+        on_loop(on_stage, stage)
 
     def run() -> None:
         try:
-            done.set_result(work(lambda line: on_loop(say, line), looked))
+            future.set_result(work(lambda line: on_loop(say, line), check_cancelled))
         except Exception as error:
-            done.set_exception(error)
+            future.set_exception(error)
 
-    threading.Thread(target=run, name="engine starts", daemon=True).start()
+    threading.Thread(target=run, name="engine start", daemon=True).start()
     try:
-        return await asyncio.wrap_future(done)
+        return await asyncio.wrap_future(future)
     finally:
-        given_up.set()
+        cancelled.set()

@@ -66,8 +66,8 @@ class ServerInfo:
     drafter: bool = False
     notice: str = ""
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by part
-    rows: str = ""  # what llama.cpp's are, and what that costs
-    drafters: Sequence[str] | None = None  # by name; None: not known
+    rows: str = ""  # llama.cpp's bit-exact batch widths, and their cost
+    drafters: Sequence[str] | None = None  # names; None: unknown
     sampling: Mapping[str, float] = field(default_factory=dict)  # fields of SamplingParams that its makers recommend
     gpu_check: str = ""  # status of the CUDA engine with this pair
 
@@ -81,10 +81,10 @@ class Answerer:
     """
 
     def __init__(self, source: ServerSource, say: Callable[[str], None]) -> None:
-        self.about: ServerInfo | None = None
+        self.info: ServerInfo | None = None
         self.stage = ""
         self.on_stage: Callable[[str], None] = lambda _: None
-        self.is_localdflash = not isinstance(source, NamedServer)  # and so knows more than OpenAI's interface
+        self.is_localdflash = not isinstance(source, NamedServer)  # has more fields than OpenAI's API
         self.when_busy: Callable[[str, ModelBusy], Awaitable[Others]] = self._wait_for_others
         self._is_local = self.is_localdflash
         self._source, self._say = source, say
@@ -94,8 +94,8 @@ class Answerer:
 
     async def ready(self) -> ServerInfo:
         """Return the loaded model as soon as it is loaded. Cancelling this leaves the loading to the next caller."""
-        if self._address and self.about:
-            return self.about
+        if self._address and self.info:
+            return self.info
         if not self._opening:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -103,53 +103,53 @@ class Answerer:
 
     async def _open(self) -> ServerInfo:
         try:
-            self._enter("starting")
-            await run_in_thread(_import_client, self._say, self._enter)
-            self._address = await self._source.open(self._say, self._enter)
-            self.about = await self._look()
-            self._enter("ready")
-            return self.about
+            self._set_stage("starting")
+            await run_in_thread(_import_client, self._say, self._set_stage)
+            self._address = await self._source.open(self._say, self._set_stage)
+            self.info = await self._query_status()
+            self._set_stage("ready")
+            return self.info
         except BaseException:
-            self._lose()
+            self._mark_gone()
             raise
         finally:
             self._opening = None
 
-    async def _after_check(self, about: ServerInfo) -> ServerInfo:
-        """Return the status of a pair anew if its GPU check was running; report what came of the check."""
-        if about.gpu_check != CHECKING_GPU:
-            return about
-        self.about = now = await self._look()
-        if now.backend != about.backend:
+    async def _after_check(self, info: ServerInfo) -> ServerInfo:
+        """Return the new status of a pair whose GPU check was running, and report the result of the check."""
+        if info.gpu_check != CHECKING_GPU:
+            return info
+        self.info = now = await self._query_status()
+        if now.backend != info.backend:
             self._say(f"{now.pair} runs on {now.backend} from now on")
         elif now.gpu_check != CHECKING_GPU:
             self._say(f"{now.backend} runs {now.pair}; no CUDA engine: {now.gpu_check}")
         return now
 
-    async def _look(self) -> ServerInfo:
+    async def _query_status(self) -> ServerInfo:
         """Query the status of this chat's pair until it is loaded."""
         if isinstance(self._source, NamedServer):
-            return await self._look_at_another(self._source)
-        while "context" not in (told := _select_pair(await self._get("/ps?role=chat"), self._source.pair)):
-            if "pair" not in told:
+            return await self._query_remote_server(self._source)
+        while "context" not in (status := _select_pair(await self._get("/ps?role=chat"), self._source.pair)):
+            if "pair" not in status:
                 raise EngineDisconnect("the chat's model was unloaded: ask again")
-            self._enter(f"loading: {told['doing']}" if told.get("doing") else "loading")
+            self._set_stage(f"loading: {status['doing']}" if status.get("doing") else "loading")
             await asyncio.sleep(POLL_SECONDS)
-        about = _parse_info(told)
-        self._source.loaded(about.pair)
-        return about
+        info = _parse_info(status)
+        self._source.remember_pair(info.pair)
+        return info
 
-    async def _look_at_another(self, source: NamedServer) -> ServerInfo:
+    async def _query_remote_server(self, source: NamedServer) -> ServerInfo:
         try:
             models = (await self._get("/v1/models")).get("data")
         except (EngineDisconnect, DeviceError):
             raise
-        except LocaldflashError:  # not every server has the list
+        except LocaldflashError:  # the server has no model list
             if not source.pair:
                 raise
             return ServerInfo(source.pair)
         models = models if isinstance(models, list) else []
-        known = {str(one["id"]): one for one in models if isinstance(one, dict) and one.get("id")}
+        known = {str(model["id"]): model for model in models if isinstance(model, dict) and model.get("id")}
         name = source.pair or next(iter(known), "default")
         model = known.get(name, {})
         self.is_localdflash = model.get("owned_by") == "localdflash"
@@ -158,16 +158,16 @@ class Answerer:
         meta = model.get("meta")
         return _parse_info({**meta, "pair": name, "context": meta.get("n_ctx")} if isinstance(meta, dict) else {})
 
-    def _enter(self, stage: str) -> None:
+    def _set_stage(self, stage: str) -> None:
         if stage != self.stage:
             self.stage = stage
             self.on_stage(stage)
 
-    def _lose(self) -> None:
+    def _mark_gone(self) -> None:
         """Mark the server as gone: the next request looks for it again."""
         self._address = None
         self._close_idle()
-        self._enter("gone")
+        self._set_stage("gone")
 
     async def close(self) -> None:
         """Close all connections, and cancel a pending start."""
@@ -182,123 +182,124 @@ class Answerer:
             self._idle.pop().close()
 
     async def answer(
-        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
+        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", continue_last: bool = False
     ) -> AsyncGenerator[AnswerPiece | AnswerRestart | Done, None]:
-        """Yield the answer, or with `goes_on` the rest of the last message. Closing this stops the engine."""
-        asked = time.perf_counter()
+        """Yield the answer, or with `continue_last` the rest of the last message. Closing this stops the engine."""
+        requested_at = time.perf_counter()
         body: dict[str, object] = {}
-        reading: AnswerReader | None = None
+        reader: AnswerReader | None = None
         for restarts in range(MAX_RESTARTS + 1):
             try:
-                about = await self._after_check(await self.ready())
+                info = await self._after_check(await self.ready())
                 from localdflash.chat import answer_events
 
-                if not reading:
-                    settings = settings.resolved(about.sampling, about.context) if self.is_localdflash else settings
-                    reading = answer_events.AnswerReader(settings, asked)
-                    fields = own_fields(settings, goes_on=goes_on) if self.is_localdflash else openai_fields(settings)
+                if not reader:
+                    settings = settings.resolved(info.sampling, info.context) if self.is_localdflash else settings
+                    reader = answer_events.AnswerReader(settings, requested_at)
+                    own = localdflash_fields(settings, continue_last=continue_last)
+                    fields = own if self.is_localdflash else openai_fields(settings)
                     body = {"messages": wire_messages(messages, system, is_localdflash=self.is_localdflash)} | fields
-                async with aclosing(self._chunks({**body, "model": about.pair})) as chunks:
+                async with aclosing(self._chunks({**body, "model": info.pair})) as chunks:
                     async for chunk in chunks:
-                        for one in _make_events(*reading.take(chunk)):
-                            yield one
-                for one in _make_events(*reading.replay.finish()):
-                    yield one
+                        for event in _make_events(*reader.add_chunk(chunk)):
+                            yield event
+                for event in _make_events(*reader.replay.finish()):
+                    yield event
                 kind = {"is_localdflash": self.is_localdflash}
-                yield Done(reading.finish(**kind), reading.numbers(**kind))
+                yield Done(reader.finish(**kind), reader.numbers(**kind))
                 return
             except NoLoadedModel:
                 if not self._is_local or restarts == MAX_RESTARTS:
                     raise
                 await self.load(pair := self._source.pair)
-                self._say(f"{pair} had made room for another model: it is loaded again")
+                self._say(f"{pair} was unloaded for another model; it is loaded again")
             except (EngineDisconnect, DeviceError) as error:
-                self._lose()
+                self._mark_gone()
                 if not self._source.restarts or restarts == MAX_RESTARTS:
-                    if not (reading and reading.replay.text):
+                    if not (reader and reader.replay.text):
                         raise
-                    yield Done("gone", reading.numbers(is_localdflash=self.is_localdflash), error)
+                    yield Done("gone", reader.numbers(is_localdflash=self.is_localdflash), error)
                     return
-            if reading:
-                reading.begin_again()
+            if reader:
+                reader.begin_again()
 
     async def _chunks(self, body: Mapping[str, object]) -> "AsyncGenerator[Chunk, None]":
         """Yield the events of one request; EngineDisconnect if the stream breaks off."""
-        breath, whole = time.perf_counter(), False
+        last_yield, is_complete = time.perf_counter(), False
         async with (
             self._connection() as connection,
             aclosing(connection.events("/v1/chat/completions", body)) as events,
         ):
             async for chunk in events:
                 yield chunk
-                whole = whole or any(choice.finish_reason for choice in chunk.choices)
-                if time.perf_counter() - breath > YIELD_SECONDS:
+                is_complete = is_complete or any(choice.finish_reason for choice in chunk.choices)
+                if time.perf_counter() - last_yield > YIELD_SECONDS:
                     await asyncio.sleep(0)
-                    breath = time.perf_counter()
-        if not whole:
+                    last_yield = time.perf_counter()
+        if not is_complete:
             raise EngineDisconnect("the engine closed the connection during an answer")
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
         """Let a running local daemon prefill a prompt that is still being written. Cancelling this stops it."""
-        if not self._is_local or not self._address or not self.about:
+        if not self._is_local or not self._address or not self.info:
             return
-        body = {"model": self.about.pair, "max_tokens": 0, "messages": wire_messages(messages, system)}
+        body = {"model": self.info.pair, "max_tokens": 0, "messages": wire_messages(messages, system)}
         with suppress(LocaldflashError):
             await self._post("/v1/chat/completions", body | template_fields(settings))
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         """Return the number of prompt tokens of these messages; None if the server does not report it."""
-        about = await self.ready()
+        info = await self.ready()
         if not self.is_localdflash:
             return None
-        body = {"model": about.pair, "messages": wire_messages(messages, system), "count": True}
+        body = {"model": info.pair, "messages": wire_messages(messages, system), "count": True}
         body |= template_fields(settings)
-        told = (await self._again_if_gone("/apply-template", body)).get("tokens")
-        if not isinstance(told, int):
+        count = (await self._post_with_retry("/apply-template", body)).get("tokens")
+        if not isinstance(count, int):
             raise LocaldflashError("unexpected reply from the engine: no token count; is it another version?")
-        return told
+        return count
 
     async def load(self, pair: str) -> ServerInfo:
         """Load another pair for this chat. If that fails, the old one stays. Cancelling this stops the wait."""
         await self.ready()
         if isinstance(self._source, NamedServer):
-            return await self._name(self._source, pair)
-        self._enter("loading")
+            return await self._select_model(self._source, pair)
+        self._set_stage("loading")
         body = {"pair": pair, "role": "chat"}
         try:
             try:
-                told = await self._again_if_gone("/load", {**body, "others": "refuse"})
+                status = await self._post_with_retry("/load", {**body, "others": "refuse"})
             except ModelBusy as busy:
-                self._enter("waiting")
+                self._set_stage("waiting")
                 others = await self.when_busy(pair, busy)
-                self._enter("waiting" if others == "wait" else "loading")
-                told = await self._again_if_gone("/load", {**body, "others": others})
+                self._set_stage("waiting" if others == "wait" else "loading")
+                status = await self._post_with_retry("/load", {**body, "others": others})
         finally:
             if self._address:
-                self._enter("ready")
-        self.about = about = _parse_info(told)
-        self._source.loaded(about.pair)
-        return about
+                self._set_stage("ready")
+        self.info = info = _parse_info(status)
+        self._source.remember_pair(info.pair)
+        return info
 
     async def _wait_for_others(self, pair: str, busy: ModelBusy) -> Others:
         self._say(f"{busy}; waiting to load {pair} ...")
         return "wait"
 
-    async def _name(self, source: NamedServer, model: str) -> ServerInfo:
+    async def _select_model(self, source: NamedServer, model: str) -> ServerInfo:
         """Select another model of a remote server."""
         models = (await self._get("/v1/models")).get("data")
-        if not any(isinstance(one, dict) and one.get("id") == model for one in models or ()):
+        if not any(isinstance(entry, dict) and entry.get("id") == model for entry in models or ()):
             raise ModelError(f"the server has no model {model!r}")
-        source.loaded(model)
-        self.about = await self._look()
-        return self.about
+        source.remember_pair(model)
+        self.info = await self._query_status()
+        return self.info
 
-    async def _again_if_gone(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
+    async def _post_with_retry(self, target: str, body: Mapping[str, object]) -> dict[str, Any]:
         """POST, and repeat it once if the server has gone away since the last request."""
         try:
             return await self._post(target, body)
         except (EngineDisconnect, DeviceError):
-            self._lose()
+            self._mark_gone()
             if not self._source.restarts:
                 raise
         await self.ready()
@@ -323,15 +324,15 @@ class Answerer:
         try:
             yield connection
         finally:
-            self._idle.append(connection)  # closed by itself, unless its last answer was read to the end
+            self._idle.append(connection)  # a connection with an unread answer has closed itself
 
 
-def _select_pair(told: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
-    """Return the entry of a pair in the answer of /ps; of the default chat pair for ""."""
+def _select_pair(status: Mapping[str, Any], pair: str) -> Mapping[str, Any]:
+    """Return the entry of a pair in the reply of /ps; for "" that of the default chat pair."""
     if not pair:
-        return told
+        return status
     try:
-        return next((one for one in told["pairs"] if pair in (one["pair"], one["options"]["pair"])), {})
+        return next((entry for entry in status["pairs"] if pair in (entry["pair"], entry["options"]["pair"])), {})
     except (KeyError, TypeError):
         raise LocaldflashError("unexpected reply from the engine; is it another version?") from None
 
@@ -341,28 +342,28 @@ def _import_client(*_: object) -> None:
     import localdflash.server.client  # noqa: F401
 
 
-def _parse_info(told: Mapping[str, Any]) -> ServerInfo:
-    """Return the loaded model, from the answer of /ps, of /load or of /v1/models."""
+def _parse_info(status: Mapping[str, Any]) -> ServerInfo:
+    """Return the loaded model, from the reply of /ps, /load or /v1/models."""
     try:
         return ServerInfo(
-            str(told["pair"]),
-            int(told["context"] or 0),
-            str(told.get("backend", "")),
-            str(told.get("device", "")),
-            bool(told.get("drafter", False)),
-            str(told.get("notice") or ""),
-            {str(part): int(size) for part, size in (told.get("memory") or {}).items()},
-            str(told.get("rows") or ""),
-            [str(name) for name in told["drafters"]] if "drafters" in told else None,
-            {name: value for name, value in (told.get("sampling") or {}).items() if isinstance(value, int | float)},
-            str(told.get("gpu_check") or ""),
+            str(status["pair"]),
+            int(status["context"] or 0),
+            str(status.get("backend", "")),
+            str(status.get("device", "")),
+            bool(status.get("drafter", False)),
+            str(status.get("notice") or ""),
+            {str(part): int(size) for part, size in (status.get("memory") or {}).items()},
+            str(status.get("rows") or ""),
+            [str(name) for name in status["drafters"]] if "drafters" in status else None,
+            {name: value for name, value in (status.get("sampling") or {}).items() if isinstance(value, int | float)},
+            str(status.get("gpu_check") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LocaldflashError("unexpected reply from the engine; is it another version?") from None
 
 
-def _make_events(anew: bool, told: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | AnswerRestart | Done]:
-    return [*([AnswerRestart()] if anew else []), *(AnswerPiece(text, step) for text, step in told)]
+def _make_events(differs: bool, parts: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | AnswerRestart]:
+    return [*([AnswerRestart()] if differs else []), *(AnswerPiece(text, step) for text, step in parts)]
 
 
 def wire_messages(messages: Sequence[Message], system: str, *, is_localdflash: bool = True) -> list[dict[str, str]]:
@@ -376,20 +377,20 @@ def wire_messages(messages: Sequence[Message], system: str, *, is_localdflash: b
 
 
 def openai_fields(settings: ChatSettings) -> dict[str, object]:
-    """Return the sampling fields of OpenAI's API, without defaults and unset ones."""
+    """Return the sampling fields of OpenAI's API that differ from its defaults."""
     fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
     unset = {"temperature": (None,), "top_p": (None, 1.0), "max_tokens": (None, 0), "seed": (None,)}
     return fields | {name: value for name, none in unset.items() if (value := getattr(settings, name)) not in none}
 
 
-def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
-    """Return all fields of resolved settings; sampling gets a seed, so that a repeated request has the same answer."""
-    fields = openai_fields(settings) | template_fields(settings, goes_on=goes_on)
+def localdflash_fields(settings: ChatSettings, *, continue_last: bool) -> dict[str, object]:
+    """Return all fields of resolved settings. Sampling gets a seed, so that a repeated request has the same answer."""
+    fields = openai_fields(settings) | template_fields(settings, continue_last=continue_last)
     fields |= {"steps": True, "end_repeats": True}
-    fields["reasoning_format"] = "none"  # one text, whose tokens have the sizes that the steps tell
-    nothing = SamplingParams()
+    fields["reasoning_format"] = "none"  # thoughts stay in the text, so that the token sizes of the steps match
+    defaults = SamplingParams()
     for name in ("top_k", "min_p", "repetition_penalty"):
-        if (value := getattr(settings, name)) != getattr(nothing, name):
+        if (value := getattr(settings, name)) != getattr(defaults, name):
             fields[name] = value
     if settings.temperature and settings.seed is None:
         import secrets
@@ -400,7 +401,7 @@ def own_fields(settings: ChatSettings, *, goes_on: bool) -> dict[str, object]:
     return fields
 
 
-def template_fields(settings: ChatSettings, *, goes_on: bool = False) -> dict[str, object]:
-    """Return the fields, besides the messages, that decide the prompt."""
-    fields: dict[str, object] = {"continue_final_message": True} if goes_on else {}
+def template_fields(settings: ChatSettings, *, continue_last: bool = False) -> dict[str, object]:
+    """Return the fields other than the messages that change the prompt."""
+    fields: dict[str, object] = {"continue_final_message": True} if continue_last else {}
     return fields | {"chat_template_kwargs": {"enable_thinking": settings.thinking}}

@@ -1,8 +1,8 @@
 """Write proposals to disk, and undo them.
 
 A file is written under a temporary name and renamed into place. The old content goes to the journal first, so changes
-cut off by a crash can be undone: undo touches only files that are as the set left them. All operations happen in the
-open folder of a file, so a link that appears meanwhile is not followed.
+cut off by a crash can be undone. Undo changes only files that were not modified since. All operations use the open
+folder of a file, so a link that appears meanwhile is not followed.
 """
 
 import errno
@@ -26,35 +26,35 @@ from localdflash.chat.proposals import FileProposal
 from localdflash.code.context.files import clean_name
 
 MAX_CHANGE_SETS = 50  # sets in the journal
-_SETTLED_SECONDS = 60.0  # after which no process is still writing a set
-_CHANGED = "was changed meanwhile: look at the diff again"
+_STALE_SECONDS = 60.0  # a set this old is no longer being written
+_CHANGED = "was changed meanwhile; look at the diff again"
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
     """Written files, in order. `problem` says why the rest was not written; `notice` is a warning."""
 
-    done: tuple[FileProposal, ...]
+    written: tuple[FileProposal, ...]
     problem: str = ""
     notice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
-    """Restored files, and a line with the reason for each that was not restored."""
+    """Restored files, and a line for each file that was not restored."""
 
     restored: tuple[str, ...]
-    left: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class _FileChange(msgspec.Struct, frozen=True):
-    """File of a change set: what to restore, and how to recognise that the file is unchanged since."""
+    """File of a change set: its old content, and the hash of the new content."""
 
     path: str
     before: bytes | None
-    mode: int | None  # before
+    mode: int | None  # of the old file
     after: str | None  # SHA-256
-    folders: list[str]  # that were made for it, outermost first
+    folders: list[str]  # created for it, outermost first
 
 
 class _ChangeSet(msgspec.Struct):
@@ -76,15 +76,14 @@ class _ChangeSet(msgspec.Struct):
 
 
 class Journal:
-    """Change sets applied below a root, newest last; stored in `folder`, or in memory without one."""
+    """Change sets applied below a root, newest last; stored in `folder`, or in memory if it is None."""
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
         self.target = WorkspaceFolder(root)
         self._folder = folder
         self._sets = [] if folder is None else _load_sets(folder, self.target.path)
-        for one in self._sets[-1:]:
-            if one.age > _SETTLED_SECONDS:
-                _remove_temporaries(self.target, one)
+        if self._sets and self._sets[-1].age > _STALE_SECONDS:
+            _remove_temporaries(self.target, self._sets[-1])
 
     def last(self) -> tuple[tuple[str, ...], float] | None:
         """Return the files that `undo_last` would restore, and how many seconds ago they were written."""
@@ -93,35 +92,35 @@ class Journal:
     def add(self, proposals: Sequence[FileProposal]) -> tuple[_ChangeSet, str]:
         """Record a set before it is written; return it, and a warning if it is recorded in memory only."""
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-        one = _ChangeSet(name, self.target.path, [_record_change(self.target, each) for each in proposals])
-        self._sets = [*self._sets[1 - MAX_CHANGE_SETS :], one]
-        return one, self._store(one)
+        changes = _ChangeSet(name, self.target.path, [_record_change(self.target, each) for each in proposals])
+        self._sets = [*self._sets[1 - MAX_CHANGE_SETS :], changes]
+        return changes, self._store(changes)
 
-    def keep(self, paths: Sequence[str]) -> None:
+    def keep_only(self, paths: Sequence[str]) -> None:
         """Reduce the newest set to these files."""
         newest = self._sets[-1]
         newest.files = [entry for entry in newest.files if entry.path in paths]
         if not newest.files:
             self._sets.pop()
-        self.close(newest)
+        self.update(newest)
 
-    def take(self) -> _ChangeSet | None:
+    def pop_newest(self) -> _ChangeSet | None:
         """Remove the newest set from memory and return it."""
         return self._sets.pop() if self._sets else None
 
-    def close(self, one: _ChangeSet) -> None:
-        """Store what remains of a set; remove a set without files."""
-        if one.files:
-            self._store(one)
+    def update(self, changes: _ChangeSet) -> None:
+        """Store a set that has changed; remove a set without files."""
+        if changes.files:
+            self._store(changes)
         elif self._folder is not None:
             with suppress(OSError):
-                (self._folder / f"{one.name}.json").unlink(missing_ok=True)
+                (self._folder / f"{changes.name}.json").unlink(missing_ok=True)
 
-    def _store(self, one: _ChangeSet) -> str:
+    def _store(self, changes: _ChangeSet) -> str:
         if self._folder is None:
             return ""
         try:
-            replace_file(self._folder / f"{one.name}.json", msgspec.json.encode(one).decode(), sync=True)
+            replace_file(self._folder / f"{changes.name}.json", msgspec.json.encode(changes).decode(), sync=True)
             for old in sorted(self._folder.glob("*.json"))[:-MAX_CHANGE_SETS]:
                 old.unlink(missing_ok=True)
         except OSError as error:
@@ -133,40 +132,40 @@ class Journal:
 
 def apply_proposals(proposals: Sequence[FileProposal], journal: Journal) -> ApplyResult:
     """Write the files in order, each only if unchanged since the proposal; stop at the first failure."""
-    noted, notice = journal.add(proposals)
-    done: list[FileProposal] = []
+    changes, notice = journal.add(proposals)
+    written: list[FileProposal] = []
     problem = ""
     for one in proposals:
         try:
             if one.problem:
                 raise UsageError(one.problem)
             journal.target.check(one.path)
-            _write(journal.target, one.path, one.before, one.after, noted.temporary)
+            _write(journal.target, one.path, one.before, one.after, changes.temporary)
         except UsageError as error:
             problem = f"{clean_name(one.path)} {error}"
             break
-        done.append(one)
+        written.append(one)
     if problem:
-        journal.keep([one.path for one in done])
-    return ApplyResult(tuple(done), problem, notice)
+        journal.keep_only([one.path for one in written])
+    return ApplyResult(tuple(written), problem, notice)
 
 
 def undo_last(journal: Journal) -> UndoResult | None:
     """Restore the files of the newest set, last file first; return None if there is nothing to undo."""
-    while taken := journal.take():
+    while changes := journal.pop_newest():
         restored: list[str] = []
-        left: list[tuple[_FileChange, str]] = []
-        _remove_temporaries(journal.target, taken)
-        for entry in reversed(taken.files):
+        problems: list[tuple[_FileChange, str]] = []
+        _remove_temporaries(journal.target, changes)
+        for entry in reversed(changes.files):
             try:
-                if _restore(journal.target, entry, taken.temporary):
+                if _restore(journal.target, entry, changes.temporary):
                     restored.append(entry.path)
             except UsageError as error:
-                left.append((entry, f"{clean_name(entry.path)} {error}"))
-        taken.files = [entry for entry, _ in reversed(left)]
-        journal.close(taken)
-        if restored or left:  # else a set that never got to the disk, or was taken back by another chat
-            return UndoResult(tuple(reversed(restored)), tuple(line for _, line in reversed(left)))
+                problems.append((entry, f"{clean_name(entry.path)} {error}"))
+        changes.files = [entry for entry, _ in reversed(problems)]
+        journal.update(changes)
+        if restored or problems:  # else the set was never written, or was undone by another chat
+            return UndoResult(tuple(reversed(restored)), tuple(line for _, line in reversed(problems)))
     return None
 
 
@@ -185,7 +184,7 @@ def _restore(target: WorkspaceFolder, entry: _FileChange, temporary: str) -> boo
     now = found.data if found else None
     if now != entry.before:
         if _hash(now) != entry.after:
-            raise UsageError("was changed since: it is left as it is")
+            raise UsageError("was changed since; it is not restored")
         _write(target, entry.path, now, entry.before, temporary, entry.mode)
     for folder in reversed(entry.folders):
         _remove_empty(target, folder)
@@ -206,59 +205,59 @@ def _write(
         with target.reach(name, created) as place:
             if place is None:
                 raise UsageError(_CHANGED)
-            here, last = place
-            found = read_at(here, last)
+            folder, file_name = place
+            found = read_at(folder, file_name)
             if (found.data if found else None) != before:
                 raise UsageError(_CHANGED)
             if found and not found.mode & 0o222:
                 raise UsageError("is read-only")
             if after is None:
-                here.remove(last)
+                folder.remove(file_name)
             else:
-                _write_temporary(here, last, after, found, temporary, found.mode if found else mode)
-            with suppress(OSError):  # it is done; only a power cut now could lose it
-                here.sync()
+                _write_temporary(folder, file_name, after, found, temporary, found.mode if found else mode)
+            with suppress(OSError):  # the file is written; only a power cut could lose it
+                folder.sync()
     except (OSError, UsageError) as error:
-        for folder in reversed(created or []):
-            _remove_empty(target, folder)
+        for path in reversed(created or []):
+            _remove_empty(target, path)
         if isinstance(error, OSError):
             raise UsageError(f"cannot be written: {error.strerror}") from error
         raise
 
 
 def _write_temporary(
-    here: OpenFolder, last: str, data: bytes, found: WorkspaceFile | None, temporary: str, mode: int | None
+    folder: OpenFolder, name: str, data: bytes, found: WorkspaceFile | None, temporary: str, mode: int | None
 ) -> None:
     """Write a temporary file in the same folder, then move it into place in one step."""
     try:
-        descriptor = here.open(temporary, NEW, 0o666 if mode is None else mode & 0o777)
+        descriptor = folder.open(temporary, NEW, 0o666 if mode is None else mode & 0o777)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             if mode is not None:
                 set_mode(descriptor, mode)
             os.fsync(descriptor)
-        _move_into_place(here, last, found, temporary)
+        _move_into_place(folder, name, found, temporary)
     finally:
         with suppress(OSError):
-            here.remove(temporary)
+            folder.remove(temporary)
 
 
-def _move_into_place(here: OpenFolder, last: str, found: WorkspaceFile | None, temporary: str) -> None:
+def _move_into_place(folder: OpenFolder, name: str, found: WorkspaceFile | None, temporary: str) -> None:
     """Check once more, then move; a new file is linked, which fails if the name exists."""
     if found is None:
         try:
-            here.link(temporary, last)
+            folder.link(temporary, name)
             return
         except FileExistsError:
             raise UsageError(_CHANGED) from None
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                 raise
-    now = read_at(here, last)
+    now = read_at(folder, name)
     if (now and now.identity) != (found and found.identity):
         raise UsageError(_CHANGED)
-    here.replace(temporary, last)
+    folder.replace(temporary, name)
 
 
 def _remove_empty(target: WorkspaceFolder, folder: str) -> None:
@@ -267,12 +266,12 @@ def _remove_empty(target: WorkspaceFolder, folder: str) -> None:
             place[0].remove_folder(place[1])
 
 
-def _remove_temporaries(target: WorkspaceFolder, one: _ChangeSet) -> None:
+def _remove_temporaries(target: WorkspaceFolder, changes: _ChangeSet) -> None:
     """Remove the temporary files of an interrupted set."""
-    for entry in one.files:
+    for entry in changes.files:
         with suppress(OSError, UsageError), target.reach(normalise_name(entry.path)) as place:
             if place:
-                place[0].remove(one.temporary)
+                place[0].remove(changes.temporary)
 
 
 def _hash(data: bytes | None) -> str | None:
@@ -286,7 +285,7 @@ def _load_sets(folder: Path, root: str) -> list[_ChangeSet]:
         with suppress(OSError, ValueError, msgspec.MsgspecError):
             if not path.is_file():  # reading a pipe would never end
                 continue
-            one = msgspec.json.decode(path.read_bytes(), type=_ChangeSet)
-            if one.root == root and one.name == path.stem and one.age >= 0:
-                found.append(one)
+            changes = msgspec.json.decode(path.read_bytes(), type=_ChangeSet)
+            if changes.root == root and changes.name == path.stem and changes.age >= 0:
+                found.append(changes)
     return found

@@ -15,9 +15,9 @@ from localdflash.chat.messages import Attachment
 if TYPE_CHECKING:
     from localdflash.code.context.index import Workspace
 
-MAX_ATTACHED_BYTES = 256 * 1024  # bytes of one file
-LISTING_SECONDS = 3.0  # seconds that a listing is good for
-REFRESH_WAIT_SECONDS = 0.1  # seconds that a lookup waits for a newer listing where there is an older one
+MAX_ATTACHED_BYTES = 256 * 1024  # of one file
+LISTING_SECONDS = 3.0  # after which a listing is refreshed
+REFRESH_WAIT_SECONDS = 0.1  # that a lookup waits for a refresh
 _MAX_RECENT = 20
 _INDEX_POLL_SECONDS = 2.0  # between two reads of an index that is being built
 
@@ -41,12 +41,12 @@ class AttachableFiles:
 
     def __init__(self, root: Path, say: Callable[[str], None] = lambda line: None) -> None:
         self.root = os.path.realpath(root)
-        self._say, self._said = say, set[str]()
+        self._say, self._reported = say, set[str]()
         self._lock = threading.Lock()
-        self._listed, self._walking, self._indexing = threading.Event(), False, threading.Lock()
-        self._walked = 0.0  # time.monotonic()
+        self._listed, self._is_listing, self._indexing = threading.Event(), False, threading.Lock()
+        self._listed_at = 0.0  # time.monotonic()
         self._names = Haystack((), "/")
-        self._defined: tuple[Haystack, Sequence[str]] = Haystack((), "."), ()  # definitions, and the file of each
+        self._defined: tuple[Haystack, Sequence[str]] = Haystack((), "."), ()  # definitions, and their files
         self._recent: list[FileMatch] = []
         self._workspace: Workspace | None = None
         self._edition = -1
@@ -59,9 +59,9 @@ class AttachableFiles:
             self._workspace.close()
 
     @property
-    def listed(self) -> bool:
+    def is_listed(self) -> bool:
         """Return whether a lookup can be answered without waiting."""
-        return self._walked > 0.0
+        return self._listed_at > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
         """Return the best files and indexed definitions (`box.py:ad`: those in box.py); for "" the latest mentions."""
@@ -106,34 +106,34 @@ class AttachableFiles:
     def _matches(self, query: str, limit: int) -> list[FileMatch]:
         names, (defined, paths) = self._names, self._defined
         found: list[tuple[int, FileMatch]] = []
-        for tier, at in names.best(query, limit):
+        for tier, at in names.find_best(query, limit):
             found.append((tier, FileMatch(names.names[at], "", match_positions(query, names.names[at]))))
-        for tier, at in defined.best(query, limit):
+        for tier, at in defined.find_best(query, limit):
             path, symbol = paths[at], defined.names[at]
-            marked = tuple(len(path) + 1 + one for one in match_positions(query, symbol))
+            marked = tuple(len(path) + 1 + at for at in match_positions(query, symbol))
             found.append((tier, FileMatch(path, symbol, marked)))
         return [hit for _, hit in sorted(found, key=lambda pair: pair[0])][:limit]
 
     def _members(self, path: str, symbol: str, limit: int) -> list[FileMatch]:
         """Return the definitions in a file that match `symbol`."""
         defined, paths = self._defined
-        inside = [i for i, one in enumerate(paths) if f"/{one}".endswith(f"/{path}")]
+        inside = [i for i, file in enumerate(paths) if f"/{file}".endswith(f"/{path}")]
         names = [defined.names[index] for index in inside]
-        chosen = [at for _, at in Haystack(names, ".").best(symbol, limit)] if symbol else range(len(names))
+        chosen = [at for _, at in Haystack(names, ".").find_best(symbol, limit)] if symbol else range(len(names))
         hits = [FileMatch(paths[inside[i]], names[i]) for i in chosen][:limit]
         return [FileMatch(hit.path, hit.symbol, match_positions(f":{symbol}", hit.name)[1:]) for hit in hits]
 
     def _refresh(self) -> None:
         """Start a new listing if the current one is old; wait for it only briefly if there is an older one."""
-        first = not self.listed
+        first = not self.is_listed
         with self._lock:
-            if not self._walking and (first or time.monotonic() - self._walked > LISTING_SECONDS):
-                self._walking = True
+            if not self._is_listing and (first or time.monotonic() - self._listed_at > LISTING_SECONDS):
+                self._is_listing = True
                 self._listed.clear()
-                threading.Thread(target=self._walk, name="files", daemon=True).start()
+                threading.Thread(target=self._list, name="files", daemon=True).start()
         self._listed.wait(None if first else REFRESH_WAIT_SECONDS)
 
-    def _walk(self) -> None:
+    def _list(self) -> None:
         from localdflash.code.context.ignore import IgnoreRules
         from localdflash.code.context.listing import list_files
 
@@ -142,9 +142,9 @@ class AttachableFiles:
             if listing.names != self._names.names:
                 self._names = Haystack(listing.names, "/")
             if listing.cut:
-                self._tell(f"only {len(listing.names):,} files of this folder are listed: the others go by their path")
+                self._report_once(f"only {len(listing.names):,} files are listed; type the path of any other")
         finally:
-            self._walked, self._walking = time.monotonic(), False
+            self._listed_at, self._is_listing = time.monotonic(), False
             self._listed.set()
         if not self._closed and self._indexing.acquire(blocking=False):
             try:
@@ -155,11 +155,11 @@ class AttachableFiles:
     def _index(self) -> None:
         """Copy the definitions of the workspace's index, which the first call starts."""
         if self.root in (os.path.realpath(Path.home()), os.path.realpath("/")):
-            return  # everything that a user has is no project
+            return  # a home folder is not a project
         if self._workspace is None:
             from localdflash.code.context.index import Workspace
 
-            self._workspace = Workspace([Path(self.root)], self._tell)
+            self._workspace = Workspace([Path(self.root)], self._report_once)
             self._workspace.start()
         workspace, settled = self._workspace, False
         while not settled and not self._closed:
@@ -179,51 +179,51 @@ class AttachableFiles:
         from localdflash.code.context.ignore import IgnoreRules
         from localdflash.code.context.listing import VERSION_CONTROL
 
-        shown = clean_name(path)
+        display_name = clean_name(path)
         try:
             lexical = self._full(path)
             real = os.path.realpath(lexical)
-        except ValueError:  # a NUL in it
-            raise UsageError(f"{shown}: no such file") from None
+        except ValueError:  # a NUL in the path
+            raise UsageError(f"{display_name}: no such file") from None
         if is_secret(PurePath(lexical)) or is_secret(PurePath(real)):
-            raise UsageError(f"{shown}: its name is on the list of files that hold secrets: it is never read")
+            raise UsageError(f"{display_name}: files of this name hold secrets and are never read")
         top = self.root.rstrip("/") + "/"
         if real == self.root:
-            raise UsageError(f"{shown}: is a folder: name a file in it")
+            raise UsageError(f"{display_name}: is a folder; name a file in it")
         if not real.startswith(top):
-            raise UsageError(f"{shown}: lies outside of this folder, where nothing is read")
+            raise UsageError(f"{display_name}: is outside of this folder; only files in it are read")
         rules, below = IgnoreRules(Path(self.root)), real.removeprefix(top)
-        places = [one.removeprefix(top) for one in (lexical, real) if one.startswith(top)]
+        places = [name.removeprefix(top) for name in (lexical, real) if name.startswith(top)]
         if VERSION_CONTROL & {part for place in places for part in place.split("/")}:
-            raise UsageError(f"{shown}: belongs to version control, and is not read")
+            raise UsageError(f"{display_name}: belongs to version control, and is not read")
         if any(rules.ignored(place) for place in places):
-            raise UsageError(f"{shown}: is left out by .gitignore or .localdflashignore: it is not read")
+            raise UsageError(f"{display_name}: is ignored by .gitignore or .localdflashignore, and is not read")
         if not os.path.isfile(real):
-            what = "is a folder: name a file in it" if os.path.isdir(real) else "no such file"
-            raise UsageError(f"{shown}: {what}")
+            problem = "is a folder; name a file in it" if os.path.isdir(real) else "no such file"
+            raise UsageError(f"{display_name}: {problem}")
         return below
 
     def _text(self, below: str) -> str:
         from localdflash.code.context.files import clean_name, read_bytes, read_signature
 
-        shown, found = clean_name(below), read_signature(f"{self.root}/{below}")
+        display_name, found = clean_name(below), read_signature(f"{self.root}/{below}")
         if found is not None and found.size > MAX_ATTACHED_BYTES:
-            most = format_size(MAX_ATTACHED_BYTES)
-            raise UsageError(f"{shown}: {format_size(found.size)}: at most {most} of a file can be attached")
+            size, limit = format_size(found.size), format_size(MAX_ATTACHED_BYTES)
+            raise UsageError(f"{display_name}: too large ({size}, at most {limit})")
         data = read_bytes(self.root, below)
         if data is None:
-            raise UsageError(f"{shown}: cannot be read")
+            raise UsageError(f"{display_name}: cannot be read")
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = "\0"
         if "\0" in text:
-            raise UsageError(f"{shown}: is no text in UTF-8")
+            raise UsageError(f"{display_name}: not UTF-8 text")
         return text
 
-    def _tell(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+    def _report_once(self, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
             self._say(line)
 
 
@@ -250,7 +250,7 @@ def _select_lines(name: str, part: str, text: str) -> str:
     lines = text.splitlines(keepends=True)
     start, end = int(first), int(last or first)
     if not 1 <= start <= end:
-        raise UsageError(f"{name}:{part}: lines are given as first-last, counted from 1")
+        raise UsageError(f"{name}:{part}: expected lines as first-last, counted from 1")
     if end > len(lines):
         raise UsageError(f"{name}:{part}: the file has {len(lines)} lines")
     return "".join(lines[start - 1 : end])

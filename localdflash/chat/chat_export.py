@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 SCHEMA = 1
-_ENDS = {
+_FINISH_NOTES = {
     "length": "cut at the limit",
     "context": "cut: the context was full",
-    "repeat": "cut: it said the same again and again",
+    "repeat": "cut: the text repeated itself",
     "cancelled": "stopped",
     "gone": "cut off",
 }
-# What ends the blocks of HTML that go on over blank lines.
+# Ends of the HTML blocks that may contain blank lines.
 _HTML_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#&~|]")
-_LONE = re.compile("[\ud800-\udfff]")  # not in UTF-8
+_SURROGATE = re.compile("[\ud800-\udfff]")  # not in UTF-8
 
 
 def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
@@ -50,7 +50,7 @@ def export_markdown(info: SessionInfo, messages: Sequence[Message]) -> str:
         parts += [f"Attached: {_escape_line(one.name)}\n\n{fence(one.text)}" for one in message.attachments]
         if message.text:
             parts.append(_close_blocks(parser, message.text))
-    return _LONE.sub("\ufffd", "\n\n".join(parts)) + "\n"
+    return _SURROGATE.sub("\ufffd", "\n\n".join(parts)) + "\n"
 
 
 def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
@@ -66,12 +66,12 @@ def export_json(info: SessionInfo, messages: Sequence[Message]) -> str:
 def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
     """Write a new file, or replace one, atomically. UsageError if it exists already, StoreError if that fails."""
     try:
-        path = Path(os.path.realpath(path))  # a link stays one
+        path = Path(os.path.realpath(path))  # a link is kept
         mode = path.stat().st_mode if path.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             raise UsageError(f"{path}: not a file; give another name")
         if mode is not None and not overwrite:
-            raise UsageError(f"{path}: is there already; give another name")
+            raise UsageError(f"{path}: exists already; give another name")
         draft = path.with_name(f".{secrets.token_hex(8)}.part")
         try:
             with draft.open("xb") as file:
@@ -86,27 +86,27 @@ def write_export(path: Path, text: str, *, overwrite: bool = False) -> None:
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
     except ValueError as error:
-        raise UsageError(f"{str(path)!a}: no name for a file") from error
+        raise UsageError(f"{str(path)!a}: not a valid file name") from error
 
 
 def _author_line(number: int, message: Message) -> str:
-    who = {"user": "You", "assistant": "Assistant", "system": "Instructions"}[message.role]
+    author = {"user": "You", "assistant": "Assistant", "system": "Instructions"}[message.role]
     facts = (
         _escape_line(str(message.numbers.get("model", ""))),
         _format_time(message.created),
-        _ENDS.get(message.finish, ""),
+        _FINISH_NOTES.get(message.finish, ""),
     )
-    return f"**{number}. {who}**" + "".join(f" · {fact}" for fact in facts if fact)
+    return f"**{number}. {author}**" + "".join(f" · {fact}" for fact in facts if fact)
 
 
 def _close_blocks(parser: "MarkdownIt", text: str) -> str:
-    """Return the text, followed by what closes a block that it leaves open."""
+    """Return the text, with the end of a block that it leaves open."""
     fences = re.findall(r"^ {0,3}(`{3,}|~{3,})", text, re.MULTILINE)
     for end in ("", *sorted(set(fences), key=len, reverse=True), *_HTML_ENDS):
-        whole = f"{text}\n{end}" if end else text
-        last = parser.parse(f"{whole}\n\n---\n")[-1]
+        closed = f"{text}\n{end}" if end else text
+        last = parser.parse(f"{closed}\n\n---\n")[-1]
         if last.type == "hr" and last.level == 0:
-            return whole
+            return closed
     return text
 
 
@@ -126,4 +126,4 @@ def _message_fields(message: Message) -> dict[str, Any]:
 
 
 def _encode_json(value: object) -> str:
-    return _LONE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))

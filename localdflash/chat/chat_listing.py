@@ -1,4 +1,4 @@
-"""Lists of chats: the newest, and those that contain some words, each with the passage that was found."""
+"""Lists of chats: the newest, and search results with an excerpt of the match."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _INFO = """
 _NEWEST = "ORDER BY updated DESC, sessions.id DESC LIMIT ?"
 MAX_TITLE = 60  # characters
 MAX_EXCERPT = 120
-_LEAD_CHARACTERS = 30  # characters that an excerpt shows before what was found
+_LEAD_CHARACTERS = 30  # of an excerpt before the match
 # Scripts without spaces between words: Thai to Khmer, Japanese, Chinese.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -38,7 +38,7 @@ class SessionInfo:
     created: float
     updated: float
     messages: int
-    excerpt: str  # of the newest message that was found; where none was searched for, of the last one
+    excerpt: str  # of the newest matching message; without a search, of the last one
 
 
 def session_info(database: Connection, session: int) -> SessionInfo:
@@ -48,9 +48,10 @@ def session_info(database: Connection, session: int) -> SessionInfo:
 
 def newest_sessions(database: Connection, folder: str | None, limit: int) -> list[SessionInfo]:
     """Return the chats written to last, of a folder if given, without empty ones."""
-    here = "AND folder = CAST(? AS TEXT)" if folder is not None else ""
+    in_folder = "AND folder = CAST(? AS TEXT)" if folder is not None else ""
     values = (limit,) if folder is None else (encode_text(folder), limit)
-    return [_make_info(row) for row in database.execute(f"{_INFO} WHERE head IS NOT NULL {here} {_NEWEST}", values)]
+    rows = database.execute(f"{_INFO} WHERE head IS NOT NULL {in_folder} {_NEWEST}", values)
+    return [_make_info(row) for row in rows]
 
 
 def search_sessions(database: Connection, text: str, limit: int) -> list[SessionInfo]:
@@ -58,15 +59,15 @@ def search_sessions(database: Connection, text: str, limit: int) -> list[Session
     words = tuple(dict.fromkeys(_UNSEARCHABLE.sub(" ", text).split()))
     if not words:
         return []
-    known = [word for word in words if any(map(str.isalnum, word)) and not _UNSPACED.search(word)]
-    terms = ['"' + word.replace('"', '""') + '"' for word in known]
-    if terms and known[-1] == words[-1]:
+    indexed = [word for word in words if any(map(str.isalnum, word)) and not _UNSPACED.search(word)]
+    terms = ['"' + word.replace('"', '""') + '"' for word in indexed]
+    if terms and indexed[-1] == words[-1]:
         terms[-1] += "*"
-    query = " ".join(terms), [word for word in words if word not in known]
-    messages: dict[int, int] = {}  # by session, the newest that was found
+    query = " ".join(terms), [word for word in words if word not in indexed]
+    messages: dict[int, int] = {}  # by session, the newest match
     for session, message in _search_rows(database, query, "texts", "messages", "text", "session"):
         messages.setdefault(session, message)
-        if len(messages) == limit:  # they come newest first, so a word that is everywhere costs no more than another
+        if len(messages) == limit:  # rows come newest first: a frequent word costs no more than a rare one
             break
     titled = {number for number, _ in _search_rows(database, query, "titles", "sessions", "title", "sessions.id")}
     texts = dict(_select_ids(database, "SELECT id, text FROM messages WHERE id IN", messages.values()))
@@ -82,10 +83,10 @@ def search_sessions(database: Connection, text: str, limit: int) -> list[Session
 def _search_rows(
     database: Connection, query: tuple[str, Sequence[str]], index: str, table: str, column: str, session: str
 ) -> Iterator[tuple[int, int]]:
-    """Yield session and id of each row with all terms of an FTS5 expression (if not "") and all parts, newest first."""
-    terms, parts = query
-    conditions = [f"instr({table}.{column}, CAST(? AS TEXT))"] * len(parts)
-    values: list[Any] = [encode_text(part) for part in parts]
+    """Yield session and id of the rows, newest first, that match an FTS5 expression (or "") and have all substrings."""
+    terms, substrings = query
+    conditions = [f"instr({table}.{column}, CAST(? AS TEXT))"] * len(substrings)
+    values: list[Any] = [encode_text(part) for part in substrings]
     source, order = table, f"{table}.id"
     if terms:
         source, order = f"{index} JOIN {table} ON {table}.id = {index}.rowid", f"{index}.rowid"
@@ -124,9 +125,9 @@ def make_excerpt(text: str, words: tuple[str, ...] = ()) -> str:
 
 
 def _find_word(word: str, text: str) -> int:
-    """Return the index of a word, preferably at a word boundary; -1 if it is spelled otherwise."""
-    sought = re.escape(word)
-    match = re.search(rf"(?<!\w){sought}", text, re.IGNORECASE) or re.search(sought, text, re.IGNORECASE)
+    """Return the index of a word, preferably at a word boundary; -1 if it does not occur."""
+    pattern = re.escape(word)
+    match = re.search(rf"(?<!\w){pattern}", text, re.IGNORECASE) or re.search(pattern, text, re.IGNORECASE)
     return match.start() if match else -1
 
 

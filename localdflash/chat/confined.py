@@ -13,7 +13,7 @@ from localdflash.base.system.open_folder import OpenFolder
 from localdflash.code.context.denied import is_secret
 from localdflash.text.sanitize import sanitize
 
-MAX_FILE_BYTES = 1_000_000  # bytes of a file, before and after
+MAX_FILE_BYTES = 1_000_000  # of a file, before and after a change
 _REPOSITORY = re.compile(r"\.(?:git|hg|svn|jj)|git~\d+", re.IGNORECASE)  # git~1: the short name of .git on Windows
 
 
@@ -36,7 +36,7 @@ class WorkspaceFolder:
         plain = normalise_name(name)
         if is_secret(PurePosixPath(self.path, plain)):
             raise UsageError("is on the list of secret files")
-        from localdflash.code.context.ignore import IgnoreRules  # read anew: the rules may be older than this answer
+        from localdflash.code.context.ignore import IgnoreRules  # read again each time: the rules may have changed
 
         if IgnoreRules(Path(self.path)).ignored(plain):
             raise UsageError("is ignored by .gitignore or .localdflashignore")
@@ -44,24 +44,24 @@ class WorkspaceFolder:
 
     @contextmanager
     def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[OpenFolder, str] | None]:
-        """Yield the open folder of a file and the file's name in it, or None. `created`: folders that were made."""
+        """Yield the open folder of a file and its name there, or None. If `created` is given, make missing folders."""
         *folders, last = name.split("/")
-        here = OpenFolder(self.path)
+        current = OpenFolder(self.path)
         try:
             for depth, folder in enumerate(folders, 1):
                 with suppress(FileExistsError):
                     if created is not None:
-                        here.make(folder)
+                        current.make(folder)
                         created.append("/".join(folders[:depth]))
-                deeper = _open_folder(here, folder)
-                if deeper is None:
+                child = _open_folder(current, folder)
+                if child is None:
                     yield None
                     return
-                here.close()
-                here = deeper
-            yield here, last
+                current.close()
+                current = child
+            yield current, last
         finally:
-            here.close()
+            current.close()
 
     def read(self, name: str) -> WorkspaceFile | None:
         """Return a file that may be changed, or None; UsageError if it is not a regular, small file."""
@@ -75,7 +75,7 @@ class WorkspaceFolder:
 def normalise_name(name: str) -> str:
     """Return a name without `./`; UsageError if no file below a root can have it."""
     if sanitize(name) != name or "\n" in name or "\t" in name:
-        raise UsageError("has characters in its name that cannot be seen")
+        raise UsageError("has invisible characters in its name")
     if name.startswith(("/", "~")) or "\\" in name or re.match(r"[A-Za-z]:", name):
         raise UsageError("is not a path below this folder, with slashes")
     parts = [part for part in name.split("/") if part != "."]
@@ -93,32 +93,32 @@ def normalise_name(name: str) -> str:
 def read_at(folder: OpenFolder, name: str) -> WorkspaceFile | None:
     """Read a file in an open folder, like `WorkspaceFolder.read`."""
     try:
-        about = folder.about(name)
+        status = folder.about(name)
     except FileNotFoundError:
         return None
-    if stat.S_ISLNK(about.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         raise UsageError("is a link")
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise UsageError("is not a plain file")
     with open(folder.open(name), "rb", buffering=0) as file:
-        about = os.fstat(file.fileno())
-        data = file.read(MAX_FILE_BYTES + 1) if stat.S_ISREG(about.st_mode) else None
+        status = os.fstat(file.fileno())
+        data = file.read(MAX_FILE_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
     if data is None:
         raise UsageError("is not a plain file")
-    if max(about.st_size, len(data)) > MAX_FILE_BYTES:
+    if max(status.st_size, len(data)) > MAX_FILE_BYTES:
         raise UsageError("is larger than 1 MB")
-    return WorkspaceFile(data, stat.S_IMODE(about.st_mode), (about.st_ino, about.st_size, about.st_mtime_ns))
+    return WorkspaceFile(data, stat.S_IMODE(status.st_mode), (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
-def _open_folder(here: OpenFolder, folder: str) -> OpenFolder | None:
+def _open_folder(parent: OpenFolder, name: str) -> OpenFolder | None:
     try:
-        return OpenFolder(folder, here)
+        return OpenFolder(name, parent)
     except FileNotFoundError:
         return None
     except OSError as error:
-        found = here.about(folder).st_mode
-        if stat.S_ISLNK(found):
+        mode = parent.about(name).st_mode
+        if stat.S_ISLNK(mode):
             raise UsageError("is reached through a link") from error
-        if not stat.S_ISDIR(found):
-            raise UsageError("lies below something that is no folder") from error
+        if not stat.S_ISDIR(mode):
+            raise UsageError("is below something that is not a folder") from error
         raise

@@ -30,42 +30,42 @@ async def plan_fit(
     answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings, reserve: int
 ) -> FittedChat:
     """Return the fewest exchanges to leave out for `reserve` free tokens; ContextOverflow if the last does not fit."""
-    about = await answerer.ready()
+    info = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
 
     async def tokens(number: int) -> int | None:
         return await answerer.count(messages[starts[number] :], system=system, settings=settings)
 
-    least = await tokens(len(starts) - 1)
-    if least is None or not about.context:
-        return FittedChat(0, least or 0, about.context)
-    if least >= about.context:
+    fewest = await tokens(len(starts) - 1)
+    if fewest is None or not info.context:
+        return FittedChat(0, fewest or 0, info.context)
+    if fewest >= info.context:
         raise ContextOverflow(
-            f"the last message alone makes {least} tokens, {least - about.context + 1} more than a context of"
-            f" {about.context} has room for: shorten it"
+            f"the last message has {fewest} tokens, {fewest - info.context + 1} too many for the context of"
+            f" {info.context}; shorten it"
         )
-    # The answer is in (low, high]: all before low is too long, what starts at high fits.
-    low, high, found = -1, len(starts) - 1, least
-    number = 0  # the whole of it first: it may fit
+    # Binary search in (low, high]: the messages from `low` on are too many, those from `high` on fit.
+    low, high, found = -1, len(starts) - 1, fewest
+    number = 0  # first all messages: they may fit
     while low + 1 < high:
         count = await tokens(number)
-        if count is not None and count + reserve <= about.context:
+        if count is not None and count + reserve <= info.context:
             high, found = number, count
         else:
             low = number
         number = (low + high) // 2
-    return FittedChat(starts[high], found, about.context)
+    return FittedChat(starts[high], found, info.context)
 
 
 async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> str:
     """Return the model's summary of these messages; if they do not all fit, of the newest."""
-    about = await answerer.ready()
-    most = max(about.context // SUMMARY_SHARE, 1)
-    asked = [*messages, Message("user", _SUMMARY_PROMPT)]
-    settings = replace(settings, temperature=0.0, max_tokens=most, thinking=False)
-    fit = await plan_fit(answerer, asked, system=system, settings=settings, reserve=most)
+    info = await answerer.ready()
+    max_tokens = max(info.context // SUMMARY_SHARE, 1)
+    request = [*messages, Message("user", _SUMMARY_PROMPT)]
+    settings = replace(settings, temperature=0.0, max_tokens=max_tokens, thinking=False)
+    fit = await plan_fit(answerer, request, system=system, settings=settings, reserve=max_tokens)
     text = ""
-    async with aclosing(answerer.answer(asked[fit.dropped :], settings, system=system)) as events:
+    async with aclosing(answerer.answer(request[fit.dropped :], settings, system=system)) as events:
         async for event in events:
             match event:
                 case AnswerPiece(piece):
@@ -73,5 +73,5 @@ async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: 
                 case AnswerRestart():
                     text = ""
     if not (text := split(text)[1].strip()):
-        raise LocaldflashError("the model has written no summary")
+        raise LocaldflashError("the model returned no summary")
     return text

@@ -19,10 +19,10 @@ from localdflash.base.files import paths
 from localdflash.base.system import file_lock
 from localdflash.base.system.owner import is_open_to_others
 
-LOCK_SECONDS = 5.0  # to wait for another process
+LOCK_SECONDS = 5.0  # that another process may hold a lock
 _POLL_SECONDS = 0.01
 INDEXES = ("texts", "titles")
-_SIDE_FILES = ("-wal", "-shm")  # SQLite's write-ahead log and its index
+_SIDE_FILES = ("-wal", "-shm")  # SQLite's log and its index
 _REASONS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_READONLY: "cannot write; check the permissions of the file and its folder",
@@ -36,7 +36,7 @@ _TOKENS = "tokenize='unicode61 remove_diacritics 2', prefix='1 2'"
 
 _CHATS = (
     """CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, -- never one again that a deleted chat had
+        id INTEGER PRIMARY KEY AUTOINCREMENT, -- ids of deleted chats are not reused
         created REAL NOT NULL,
         updated REAL NOT NULL,
         head INTEGER,
@@ -96,11 +96,11 @@ class Presence:
         try:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._lock_error(error) from error
 
-    def alone(self) -> bool:
+    def try_exclusive(self) -> bool:
         """Take the exclusive lock; return False, still holding the shared lock, if others use the file."""
-        if self._taken(shared=False):
+        if self._try_lock(shared=False):
             return True
         self.share()
         return False
@@ -108,24 +108,24 @@ class Presence:
     def share(self) -> None:
         """Take the shared lock. StoreError if another process holds the exclusive lock for long."""
         end = time.monotonic() + LOCK_SECONDS
-        while not self._taken(shared=True):
+        while not self._try_lock(shared=True):
             if time.monotonic() > end:
-                raise StoreError(f"{self._path}: another localdflash has kept your chats locked; try again")
+                raise StoreError(f"{self._path}: another localdflash keeps your chats locked; try again")
             time.sleep(_POLL_SECONDS)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the lock. May be called again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _taken(self, *, shared: bool) -> bool:
+    def _try_lock(self, *, shared: bool) -> bool:
         try:
             return file_lock.take(self._file, shared=shared)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._lock_error(error) from error
 
-    def _failed(self, error: OSError) -> StoreError:
+    def _lock_error(self, error: OSError) -> StoreError:
         return StoreError(f"{self._path}: cannot lock your chats: {error.strerror}")
 
 
@@ -137,21 +137,21 @@ class Database:
         if path is None:
             self._presence, self._connection = None, _connect(":memory:")
             return
-        self._presence, self._connection = self._entered(path)
+        self._presence, self._connection = self._open_locked(path)
         self._file = _file_identity(path)
         self._log: tuple[int, int] | None = None
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection for statements that change nothing. StoreError if the file cannot be read."""
-        with self._gate, self._failures():
+        with self._gate, self._convert_errors():
             yield self._connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection in one transaction: committed to disk, or rolled back with StoreError."""
-        with self._gate, self._failures():
-            self._look_for_the_file()
+        with self._gate, self._convert_errors():
+            self._reopen_if_replaced()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -166,9 +166,9 @@ class Database:
         with self._gate:
             self._connection.close()
             if self._presence is not None:
-                self._presence.leave()
+                self._presence.release()
 
-    def _entered(self, path: Path) -> tuple[Presence, sqlite3.Connection]:
+    def _open_locked(self, path: Path) -> tuple[Presence, sqlite3.Connection]:
         """Open the file; create its folder if missing."""
         try:
             paths.create_private(path.parent)
@@ -178,10 +178,10 @@ class Database:
         try:
             return presence, self._open(path, presence)
         except BaseException:
-            presence.leave()
+            presence.release()
             raise
 
-    def _look_for_the_file(self) -> None:
+    def _reopen_if_replaced(self) -> None:
         """Reopen the file if ours was removed or replaced, because writes to it would be lost."""
         if self._path is None or self._presence is None:
             return
@@ -189,73 +189,73 @@ class Database:
         if _file_identity(self._path) == self._file:
             self._log = _file_identity(log)
             return
-        if self._log and _file_identity(log) == self._log:  # ours: it would be read into the other file
+        if self._log and _file_identity(log) == self._log:  # our log, which SQLite would apply to the new file
             for end in _SIDE_FILES:
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
-        presence, connection = self._entered(self._path)
+        presence, connection = self._open_locked(self._path)
         self._connection.close()
-        self._presence.leave()
+        self._presence.release()
         self._presence, self._connection, self._file = presence, connection, _file_identity(self._path)
         raise StoreLost(f"{self._path}: was removed or replaced")
 
     def _open(self, path: Path, presence: Presence) -> sqlite3.Connection:
-        alone = presence.alone()
+        is_exclusive = presence.try_exclusive()
         try:
-            return _connect_file(path, check=alone)
+            return _connect_file(path, check=is_exclusive)
         except sqlite3.Error as error:
             if not _is_damage(error):
-                raise self._failure(error) from error
-            if not alone:
+                raise self._store_error(error) from error
+            if not is_exclusive:
                 raise _damaged_in_use(path) from error
-            connection, told = self._replaced(path)
-            self._say(told)
+            connection, notice = self._replace_file(path)
+            self._say(notice)
             return connection
         finally:
             presence.share()
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.ProgrammingError:
-            raise  # a mistake of ours
+            raise  # a bug in this program
         except sqlite3.Error as error:
             if _error_code(error) == sqlite3.SQLITE_CORRUPT_VTAB:
-                raise self._reindexed() from error
-            raise (self._begun_anew() if _is_damage(error) else self._failure(error)) from error
+                raise self._rebuild_indexes() from error
+            raise (self._start_new_file() if _is_damage(error) else self._store_error(error)) from error
 
-    def _reindexed(self) -> StoreError:
+    def _rebuild_indexes(self) -> StoreError:
         """Rebuild the search indexes from the messages."""
         try:
             for index in INDEXES:
                 self._connection.execute(f"INSERT INTO {index} ({index}) VALUES ('rebuild')")
         except sqlite3.Error as error:
-            return self._begun_anew() if _is_damage(error) else self._failure(error)
-        return StoreError(f"{self._path}: its search index was damaged and has been made anew; try again")
+            return self._start_new_file() if _is_damage(error) else self._store_error(error)
+        return StoreError(f"{self._path}: its search index was damaged and was rebuilt; try again")
 
-    def _begun_anew(self) -> StoreError:
+    def _start_new_file(self) -> StoreError:
         """Set the file aside, unless another process has it open, and start a new one; return the error to raise."""
         if self._path is None or self._presence is None:
             return StoreError("chats: damaged in memory")
-        if not self._presence.alone():
+        if not self._presence.try_exclusive():
             return _damaged_in_use(self._path)
-        self._connection.close()  # before the file moves: closing removes its log by name
+        self._connection.close()  # before the rename: closing removes the log by its name
         try:
-            self._connection, told = self._replaced(self._path)
+            self._connection, notice = self._replace_file(self._path)
             self._file = _file_identity(self._path)
         finally:
             self._presence.share()
-        return StoreLost(told)
+        return StoreLost(notice)
 
-    def _replaced(self, path: Path) -> tuple[sqlite3.Connection, str]:
+    def _replace_file(self, path: Path) -> tuple[sqlite3.Connection, str]:
         aside = _set_aside(path)
         try:
-            told = f"{path}: was damaged; it is now {aside.name}, and a new one begins"
-            return _connect_file(path, check=False), told
+            notice = f"{path}: was damaged; it is now {aside.name}, and a new one was created"
+            return _connect_file(path, check=False), notice
         except sqlite3.Error as error:
-            raise self._failure(error) from error
+            raise self._store_error(error) from error
 
-    def _failure(self, error: sqlite3.Error) -> StoreError:
+    def _store_error(self, error: sqlite3.Error) -> StoreError:
         reason = _REASONS.get(_error_code(error) & 0xFF, f"cannot read or write: {error}")
         return StoreError(f"{self._path or 'chats'}: {reason}")
 
@@ -263,44 +263,44 @@ class Database:
 def _file_identity(path: Path) -> tuple[int, int] | None:
     """Return device and inode of a file; None if it is missing."""
     try:
-        about = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return about.st_dev, about.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _connect_file(path: Path, check: bool) -> sqlite3.Connection:
     """Open or create the file. `check`: verify it if a previous process did not close it."""
     log = path.with_name(path.name + "-wal")
     try:
-        with suppress(FileExistsError):  # SQLite gives its files the mode that this one has
+        with suppress(FileExistsError):  # SQLite's side files get the same mode
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise StoreError(f"{path}: not a file; move it away")
-        if is_open_to_others(about):
+        if is_open_to_others(status):
             path.chmod(0o600)
-        left = log.exists() and log.stat().st_size > 0
+        has_log = log.exists() and log.stat().st_size > 0
     except OSError as error:
         raise StoreError(f"{path}: cannot open your chats: {error.strerror}") from error
-    return _connect(str(path), check and left)
+    return _connect(str(path), check and has_log)
 
 
 def _connect(name: str, check: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(name, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
     connection.text_factory = decode_text
     try:
-        if (found := _version(connection)) > len(MIGRATIONS):
+        if (version := _version(connection)) > len(MIGRATIONS):
             raise StoreError(
-                f"{name}: version {found}, of a newer localdflash: update this one, which reads up to"
-                f" {len(MIGRATIONS)}, or move the file away"
+                f"{name}: version {version} is of a newer localdflash (this one reads up to {len(MIGRATIONS)});"
+                " update localdflash, or move the file away"
             )
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON").fetchall()
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute("PRAGMA synchronous = FULL")
         if check and connection.execute("PRAGMA quick_check (1)").fetchone() != ("ok",):
-            damage = sqlite3.DatabaseError("pages do not fit together")
+            damage = sqlite3.DatabaseError("inconsistent pages")
             damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise damage
         _migrate(connection)
@@ -317,7 +317,7 @@ def _set_aside(path: Path) -> Path:
         if not any(os.path.lexists(f"{aside}{end}") for end in ("", *_SIDE_FILES)):
             break
     try:
-        for end in (*_SIDE_FILES, ""):  # the file last: an old log beside a new file would be read into it
+        for end in (*_SIDE_FILES, ""):  # the file last: SQLite would apply an old log to a new file
             with suppress(FileNotFoundError):
                 os.rename(f"{path}{end}", f"{aside}{end}")
     except OSError as error:
@@ -339,8 +339,8 @@ def _error_code(error: sqlite3.Error) -> int:
 
 def _version(connection: sqlite3.Connection) -> int:
     """Return the number of migrations applied to the database; 0 for a new one."""
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
-    return int(found)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -366,7 +366,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """Return the text that `encode_text` got; damaged bytes do not hide the rest."""
+    """Return the text that `encode_text` encoded; damaged bytes become U+FFFD."""
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

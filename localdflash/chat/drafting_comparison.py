@@ -12,9 +12,9 @@ from localdflash.chat.answerer import Answerer, AnswerPiece, Done
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 
-_WholeAnswer = tuple[str, Mapping[str, Any]]  # text, statistics
-DRAFT_ORDER = (False, True, True, False)  # drafting or not: neither gains by being first or last
-MAX_TOKENS = 256  # of each answer, where the settings do not bound it
+_Answer = tuple[str, Mapping[str, Any]]  # text, statistics
+DRAFT_ORDER = (False, True, True, False)  # draft or not, in an order that favours neither
+MAX_TOKENS = 256  # of each answer, if the settings have no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ModeResult:
 class Comparison:
     """Results of both modes. `identical` is None until both have answered; `running`: activity, "" at the end."""
 
-    plain: ModeResult = ModeResult()
+    baseline: ModeResult = ModeResult()
     drafting: ModeResult = ModeResult()
     rounds: int = len(DRAFT_ORDER) // 2
     identical: bool | None = None
@@ -42,7 +42,7 @@ class Comparison:
     @property
     def ratio(self) -> float | None:
         """Return the speedup of drafting; None until both modes have answered."""
-        return self.drafting.rate / self.plain.rate if self.plain.rate and self.drafting.rate else None
+        return self.drafting.rate / self.baseline.rate if self.baseline.rate and self.drafting.rate else None
 
 
 async def compare_drafting(
@@ -56,28 +56,29 @@ async def compare_drafting(
     """Answer the last question with and without drafting, interleaved, with one seed; `say` receives the progress."""
     await answerer.ready()
     if not answerer.is_localdflash:
-        raise UsageError("another server answers here, which does not tell how: only the engine of localdflash does")
+        raise UsageError("a comparison needs localdflash's engine, and this chat uses another server")
     last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
     if last is None:
         raise UsageError("nothing was asked yet: ask something, then compare")
-    asked = messages[: last + 1]
+    conversation = messages[: last + 1]
     seed = secrets.randbits(31) if settings.seed is None else settings.seed
     settings = replace(settings, max_tokens=settings.max_tokens or MAX_TOKENS, seed=seed)
     say(Comparison(running="reading the conversation"))
     first = replace(settings, max_tokens=1, draft=False)
-    await _request_answer(answerer, asked, system, first)  # so that no measured answer reads the whole prompt
-    heard: dict[bool, list[_WholeAnswer]] = {False: [], True: []}
+    await _request_answer(answerer, conversation, system, first)  # prefills, so that no measured answer has to
+    by_mode: dict[bool, list[_Answer]] = {False: [], True: []}
     for number, draft in enumerate(DRAFT_ORDER, 1):
-        say(_compare_answers(heard, f"answer {number} of {len(DRAFT_ORDER)}, {'drafting' if draft else 'plain'}"))
-        heard[draft].append(await _request_answer(answerer, asked, system, replace(settings, draft=draft)))
-    found = _compare_answers(heard, "")
-    say(found)
-    return found
+        mode = "drafting" if draft else "baseline"
+        say(_compare_answers(by_mode, f"answer {number} of {len(DRAFT_ORDER)}, {mode}"))
+        by_mode[draft].append(await _request_answer(answerer, conversation, system, replace(settings, draft=draft)))
+    result = _compare_answers(by_mode, "")
+    say(result)
+    return result
 
 
 async def _request_answer(
     answerer: Answerer, messages: Sequence[Message], system: str, settings: ChatSettings
-) -> _WholeAnswer:
+) -> _Answer:
     """Return one whole answer. EngineDisconnect if it was interrupted, because its timing would be wrong."""
     parts: list[str] = []
     async with aclosing(answerer.answer(messages, settings, system=system)) as events:
@@ -86,31 +87,29 @@ async def _request_answer(
                 case AnswerPiece(text):
                     parts.append(text)
                 case Done("gone" | "cancelled", _, error):
-                    raise error or EngineDisconnect("the engine gave up an answer of the comparison: try again")
+                    raise error or EngineDisconnect("an answer of the comparison was cancelled: try again")
                 case Done(_, numbers):
                     return "".join(parts), numbers
                 case _:
-                    raise EngineDisconnect("the engine was started again while it was measured: try again")
-    raise EngineDisconnect("the engine went away while it was measured: try again")
+                    raise EngineDisconnect("the engine restarted during the comparison: try again")
+    raise EngineDisconnect("the engine went away during the comparison: try again")
 
 
-def _compare_answers(heard: dict[bool, list[_WholeAnswer]], running: str) -> Comparison:
-    texts = {text for answers in heard.values() for text, _ in answers}
-    both = all(heard.values())
-    return Comparison(
-        _summarise(heard[False]), _summarise(heard[True]), identical=len(texts) == 1 if both else None, running=running
-    )
+def _compare_answers(by_mode: dict[bool, list[_Answer]], running: str) -> Comparison:
+    texts = {text for answers in by_mode.values() for text, _ in answers}
+    identical = len(texts) == 1 if all(by_mode.values()) else None
+    return Comparison(_summarise(by_mode[False]), _summarise(by_mode[True]), identical=identical, running=running)
 
 
-def _summarise(answers: Sequence[_WholeAnswer]) -> ModeResult:
+def _summarise(answers: Sequence[_Answer]) -> ModeResult:
     if not answers:
         return ModeResult()
-    numbers = [one for _, one in answers]
-    first = [one["ttft_ms"] for one in numbers if "ttft_ms" in one]
+    numbers = [answer for _, answer in answers]
+    ttfts = [one["ttft_ms"] for one in numbers if "ttft_ms" in one]
     return ModeResult(
         median(one["tokens_per_second"] for one in numbers),
         sum(one["tokens"] for one in numbers),
         numbers[-1]["tau"],
         len(answers),
-        median(first) if first else None,
+        median(ttfts) if ttfts else None,
     )

@@ -1,4 +1,4 @@
-"""Text of a file as lines, changed so that the byte order mark, line ends and a missing last line end stay."""
+"""Lines of a text file, and changes to them that keep the byte order mark and the line ends."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -8,10 +8,10 @@ from typing import NamedTuple, Self
 
 from localdflash.base.errors import UsageError
 
-CONTEXT_LINES = 3  # lines around a change
+CONTEXT_LINES = 3  # around a change
 _BOM = b"\xef\xbb\xbf"
 _Change = tuple[int, int, int, int]
-_MAX_COMPARED = 25_000_000  # product of lines from which a comparison would take seconds
+_MAX_COMPARED = 25_000_000  # old lines times new lines; more would take seconds
 
 
 class Splice(NamedTuple):
@@ -48,24 +48,23 @@ class FileText:
             text = data.removeprefix(_BOM).decode("utf-8")
         except UnicodeDecodeError:
             raise UsageError("is not in UTF-8") from None
-        whole = text.split("\n")
-        last = whole.pop()
-        lines = [line.removesuffix("\r") for line in whole]
-        ends = ["\r\n" if line.endswith("\r") else "\n" for line in whole]
-        if last:
-            lines.append(last)
+        *complete, unfinished = text.split("\n")
+        lines = [line.removesuffix("\r") for line in complete]
+        ends = ["\r\n" if line.endswith("\r") else "\n" for line in complete]
+        if unfinished:
+            lines.append(unfinished)
             ends.append("")
         return cls(tuple(lines), tuple(ends), data.startswith(_BOM))
 
     @property
-    def is_open(self) -> bool:
+    def lacks_final_newline(self) -> bool:
         """Return whether the last line has no end."""
         return bool(self.ends) and not self.ends[-1]
 
-    def spliced(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
+    def with_splices(self, splices: Iterable[Splice], final: bool | None = None) -> bytes:
         """Return the file with lines replaced and line ends kept. `final`: whether the last line gets an end."""
-        usual = Counter(end for end in self.ends if end).most_common(1)
-        new_end = usual[0][0] if usual else "\n"
+        most_common = Counter(end for end in self.ends if end).most_common(1)
+        new_end = most_common[0][0] if most_common else "\n"
         lines: list[str] = []
         ends: list[str] = []
         at = 0
@@ -75,15 +74,15 @@ class FileText:
             at = stop
         lines += self.lines[at:]
         ends = [end or new_end for end in (*ends, *self.ends[at:])]
-        if ends and (self.is_open if final is None else not final):
+        if ends and (self.lacks_final_newline if final is None else not final):
             ends[-1] = ""
         text = "".join(line + end for line, end in zip(lines, ends, strict=True))
         try:
             data = text.encode()
         except UnicodeEncodeError:
-            raise UsageError("would get characters that UTF-8 does not have") from None
+            raise UsageError("would get lone surrogates, which UTF-8 cannot encode") from None
         if b"\0" in data:
-            raise UsageError("would get a NUL, as no text has")
+            raise UsageError("would get a NUL character")
         return _BOM * self.bom + data
 
 
@@ -99,7 +98,7 @@ def make_hunks(before: bytes | None, after: bytes | None) -> tuple[ShownHunk, ..
 
 
 def _split_rows(data: bytes | None) -> list[tuple[str, bool]]:
-    """Return the lines, each with whether it has an end."""
+    """Return pairs of a line and whether it has an end."""
     text = FileText.read(data or b"")
     return [(line, bool(end)) for line, end in zip(text.lines, text.ends, strict=True)]
 
@@ -134,17 +133,17 @@ def _make_hunk(old: Sequence[tuple[str, bool]], new: Sequence[tuple[str, bool]],
     lead = group[0][0] - first
     lines: list[str] = []
 
-    def show(sign: str, rows: Sequence[tuple[str, bool]]) -> None:
-        for line, ended in rows:
+    def add_lines(sign: str, rows: Sequence[tuple[str, bool]]) -> None:
+        for line, has_end in rows:
             lines.append(sign + line)
-            if not ended:
+            if not has_end:
                 lines.append("\\ No line end at the end of the file")
 
     at = first
     for start, stop, begin, end in group:
-        show(" ", old[at:start])
-        show("-", old[start:stop])
-        show("+", new[begin:end])
+        add_lines(" ", old[at:start])
+        add_lines("-", old[start:stop])
+        add_lines("+", new[begin:end])
         at = stop
-    show(" ", old[at : at + CONTEXT_LINES])
+    add_lines(" ", old[at : at + CONTEXT_LINES])
     return ShownHunk(first + 1, group[0][2] - lead + 1, tuple(lines))

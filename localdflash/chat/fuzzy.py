@@ -1,13 +1,13 @@
-"""Find names by some of their letters, ignoring case, best first: 20 000 names in a few milliseconds."""
+"""Fuzzy search in names, ignoring case, best first: 20 000 names in a few milliseconds."""
 
 import heapq
 import itertools
 import re
 from collections.abc import Iterator, Sequence
 
-_MAX_SPREAD = 6  # n scattered letters must be within 6 n characters
-_MAX_SCATTERED = 400  # names whose letters are looked for one by one
-_SCATTERED_TIER = 5  # the last tier, in its order
+_MAX_SPREAD = 6  # n letters must occur within 6 n characters
+_MAX_SCATTERED = 400  # names whose letters are matched one by one
+_SCATTERED_TIER = 5  # the last tier, already sorted
 _WORDS = re.compile(r"(?:^|(?<=[/_.\-\s:]))[^/_.\-\s:]|(?<=[a-z])[A-Z]")
 
 
@@ -20,7 +20,7 @@ class Haystack:
         self._last = [name.rpartition(separator)[2] for name in self._folded]
         self._initials = ["".join(_WORDS.findall(name)).lower() for name in names]
 
-    def best(self, query: str, limit: int) -> list[tuple[int, int]]:
+    def find_best(self, query: str, limit: int) -> list[tuple[int, int]]:
         """Return the tiers (the lower, the better) and indices of at most `limit` names; none for an empty query."""
         query, found, seen = query.lower(), list[tuple[int, int]](), set[int]()
         if not query:
@@ -42,9 +42,9 @@ class Haystack:
         yield [i for i, name in enumerate(last) if query in name]
         yield [i for i, name in enumerate(self._initials) if query in name]
         yield [i for i, name in enumerate(folded) if query in name]
-        yield self._loosely(query)
+        yield self._find_scattered(query)
 
-    def _loosely(self, query: str) -> list[int]:
+    def _find_scattered(self, query: str) -> list[int]:
         """Return names that contain all letters in order and close together, the closest first."""
         from rapidfuzz import process
         from rapidfuzz.distance import LCSseq
@@ -60,15 +60,15 @@ class Haystack:
 
 
 def match_positions(query: str, name: str) -> tuple[int, ...]:
-    """Return the indices of a name to highlight for a query: adjacent if possible, as far right as can be."""
-    small, wanted = [character.lower() for character in name], query.lower()
-    at = "".join(one if len(one) == 1 else "\0" for one in small).rfind(wanted)
+    """Return the indices of a name to highlight for a query: adjacent if possible, and as far right as possible."""
+    letters, needle = [character.lower() for character in name], query.lower()
+    at = "".join(one if len(one) == 1 else "\0" for one in letters).rfind(needle)
     if at >= 0:
-        return tuple(range(at, at + len(wanted)))
+        return tuple(range(at, at + len(needle)))
     marked: list[int] = []
     index = len(name)
-    for character in reversed(wanted):
-        index = next((one for one in range(index - 1, -1, -1) if small[one] == character), -1)
+    for character in reversed(needle):
+        index = next((at for at in range(index - 1, -1, -1) if letters[at] == character), -1)
         if index < 0:
             return ()
         marked.append(index)

@@ -8,13 +8,13 @@ from localdflash.base.errors import UsageError
 from localdflash.chat.attachable_files import AttachableFiles
 from localdflash.chat.messages import Attachment
 
-MAX_MENTIONS = 50  # files that one message mentions
-MAX_PATH_CHARACTERS = 1_000  # characters of a path
+MAX_MENTIONS = 50  # in one message
+MAX_PATH_CHARACTERS = 1_000
 _PART = r"\d{1,9}(?:-\d{1,9})?|[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)*"
 _AT = re.compile(rf'(?<![\w@./\\+%-])@(?:"((?:[^"\\\n]|\\["\\])+)"(?::({_PART}))?|([^\s"][^\s]*))')
 _UNQUOTED = re.compile(r"""[\w./~\-+@#$%&=!()\[\]{},^]*[\w/~\-+#$%&=]""")
 _WITH_PART = re.compile(rf"(.+):({_PART})")
-_END_PUNCTUATION = ".,;:!?)]}>'\"`*_…"  # of a sentence, not of a name, where no file is called so
+_END_PUNCTUATION = ".,;:!?)]}>'\"`*_…"  # ends a sentence, unless a file has this name
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 
 
@@ -84,7 +84,7 @@ def attach_mentions(text: str, files: AttachableFiles, picked: Collection[str] =
     refused: list[str] = []
     for count, mention in enumerate({one.name: one for one in find_mentions(text, files.exists, picked)}.values()):
         if count == MAX_MENTIONS:
-            refused.append(f"more than {MAX_MENTIONS} files are mentioned: send them in several messages")
+            refused.append(f"more than {MAX_MENTIONS} files are mentioned; send them in several messages")
             break
         try:
             found = files.read(mention.path, mention.part)
@@ -110,11 +110,11 @@ def _possible_readings(token: str, start: int) -> list[tuple[int, str, str]]:
 
 def _find_fences(text: str) -> list[tuple[int, int]]:
     """Return the ranges of fenced code."""
-    fences, opened = [], None
+    fences, opening = [], None
     for found in _FENCE.finditer(text):
-        if opened is None:
-            opened = found
-        elif found[1].startswith(opened[1]):
-            fences.append((opened.start(), found.end()))
-            opened = None
-    return [*fences, (opened.start(), len(text))] if opened else fences
+        if opening is None:
+            opening = found
+        elif found[1].startswith(opening[1]):
+            fences.append((opening.start(), found.end()))
+            opening = None
+    return [*fences, (opening.start(), len(text))] if opening else fences

@@ -22,12 +22,12 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One verify step of an answer, of which `accepted` tokens were drafted.
+    """Verify step of an answer, with the number of accepted draft tokens.
 
     `sizes` are the UTF-8 bytes of each committed token in the answer's text (0 for one without text).
     """
 
-    drafter: str  # "" where nothing was drafted
+    drafter: str  # "" for a step without a draft
     drafted: int
     accepted: int
     sizes: tuple[int, ...]
@@ -41,7 +41,7 @@ class Message:
     role: Role
     text: str
     attachments: tuple[Attachment, ...] = ()
-    finish: Finish = ""  # of answers, as what stands below
+    finish: Finish = ""  # this and the next two only of answers
     numbers: Mapping[str, Any] = field(default_factory=dict)  # see `localdflash.chat.answerer`
     steps: tuple[StepRecord, ...] = ()
     id: int = 0  # in the store; 0: not stored yet

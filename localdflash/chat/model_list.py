@@ -14,8 +14,8 @@ from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.memory.parts import gigabytes
 
 LIST_SECONDS = 20.0
-END_SECONDS = 5.0  # seconds that a download may take to end its own processes
-FIT_SECONDS = 45.0  # headers of files that are not here are read from the hub
+END_SECONDS = 5.0  # for a download to end its own processes
+FIT_SECONDS = 45.0  # reads the headers of missing files from the hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ModelRow:
     id: str
     description: str
     memory: str
-    here: bool
+    is_downloaded: bool
     why_not: str = ""
     download: str = ""
 
@@ -64,21 +64,21 @@ async def pull_model(spec: str, show: Callable[[PullProgress], None]) -> str:
     process = await _start_command("models", "pull", "--jsonl", "--", spec)
     assert process.stdout
     assert process.stderr
-    saying, pair = asyncio.create_task(process.stderr.read()), ""
+    errors, pair = asyncio.create_task(process.stderr.read()), ""
     try:
         async for line in process.stdout:
-            told = json.loads(line)
-            if "total" in told:
-                show(PullProgress(told["doing"], told["name"], told["done"], told["total"]))
-            pair = told.get("pair", pair)
+            event = json.loads(line)
+            if "total" in event:
+                show(PullProgress(event["doing"], event["name"], event["done"], event["total"]))
+            pair = event.get("pair", pair)
         if await process.wait() or not pair:
-            raise _last_line_error(await saying, "localdflash models pull")
+            raise _last_line_error(await errors, "localdflash models pull")
         return pair
     except ValueError:
         raise LocaldflashError("`localdflash models pull` printed malformed output") from None
     finally:
-        await _end_process(process, gently=True)  # it ends pip, if that is what fetches
-        saying.cancel()
+        await _end_process(process, gently=True)  # lets it end pip
+        errors.cancel()
 
 
 async def explain_fit(pair: str) -> list[str]:
@@ -106,15 +106,15 @@ async def _run_json(seconds: float, *arguments: str) -> Any:
     process = await _start_command(*arguments)
     command = f"localdflash {' '.join(arguments)}"
     try:
-        printed, said = await asyncio.wait_for(process.communicate(), seconds)
+        output, errors = await asyncio.wait_for(process.communicate(), seconds)
     except TimeoutError:
         raise LocaldflashError(f"`{command}` took longer than {seconds:g} s") from None
     finally:
         await _end_process(process)
     try:
-        return json.loads(printed)
+        return json.loads(output)
     except ValueError:
-        raise _last_line_error(said, command) from None
+        raise _last_line_error(errors, command) from None
 
 
 async def _start_command(*arguments: str) -> Process:
@@ -125,8 +125,8 @@ async def _start_command(*arguments: str) -> Process:
     )
 
 
-def _last_line_error(said: bytes, command: str) -> ModelError:
-    lines = said.decode(errors="replace").strip().splitlines() or [f"`{command}` printed nothing"]
+def _last_line_error(errors: bytes, command: str) -> ModelError:
+    lines = errors.decode(errors="replace").strip().splitlines() or [f"`{command}` printed nothing"]
     return ModelError(lines[-1].removeprefix("localdflash: "))
 
 

@@ -1,4 +1,4 @@
-"""Unified diffs as models write them, with wrong counts and line numbers: parsed, and placed without guessing."""
+"""Parse unified diffs with the wrong counts and line numbers that models write, and find the lines that they change."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ _HUNK_HEAD = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))
 _GIT = re.compile(r"diff --git (\S+) (\S+)$")
 _OTHER_CHANGE = re.compile(r"rename |copy |similarity |old mode |GIT binary patch|Binary files ")
 _PREFIXED = re.compile(r"[abciow]/(.+)")
-_HUNK_LINE = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # as a hunk's line; not the head of a file, nor the end of a mail
+_HUNK_LINE = re.compile(r"\+| +\S|-(?!-- |- ?$)")  # not a file header, nor a mail signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class PatchHunk:
 
     at: int | None
     lines: tuple[str, ...]
-    old_open: bool = False  # it says that the old file's last line has no end; `new_open` the same of the new one
-    new_open: bool = False
+    old_lacks_newline: bool = False  # the old file's last line has no end
+    new_lacks_newline: bool = False
 
     @property
     def old(self) -> list[str]:
@@ -79,23 +79,23 @@ def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk
 
 def find_splices(text: FileText, hunks: Sequence[PatchHunk]) -> tuple[list[Splice], bool | None]:
     """Return the splices, sorted, and whether the last line is to have an end; UsageError if ambiguous."""
-    placed = []
+    located = []
     for number, hunk in enumerate(hunks, 1):
         try:
-            placed.append((find_lines(text.lines, hunk.old, hunk.at), hunk))
+            located.append((find_lines(text.lines, hunk.old, hunk.at), hunk))
         except UsageError as error:
             raise UsageError(f"hunk {number} of {len(hunks)} {error}") from None
-    placed.sort(key=lambda one: one[0])
+    located.sort(key=lambda pair: pair[0])
     found: list[Splice] = []
     final: bool | None = None
     reached = 0
-    for start, hunk in placed:
+    for start, hunk in located:
         if start < reached:
             raise UsageError(f"two hunks change line {start + 1}")
         found += _splices_of_hunk(start, hunk)
         reached = start + len(hunk.old)
-        if reached == len(text.lines) and hunk.old_open != hunk.new_open:
-            final = hunk.old_open
+        if reached == len(text.lines) and hunk.old_lacks_newline != hunk.new_lacks_newline:
+            final = hunk.old_lacks_newline
     return found, final
 
 
@@ -103,25 +103,25 @@ def find_lines(lines: Sequence[str], old: Sequence[str], at: int | None = None) 
     """Return the only line, from 0, where `old` occurs; UsageError with the reason if that is not exactly one."""
     if not old:
         if lines:
-            raise UsageError("does not say next to which lines it belongs")
+            raise UsageError("has no context lines, so its position is unknown")
         return 0
     for form in (str, str.rstrip):
-        wanted, there = [form(line) for line in old], [form(line) for line in lines]
-        if at is not None and there[at : at + len(old)] == wanted:
+        needle, haystack = [form(line) for line in old], [form(line) for line in lines]
+        if at is not None and haystack[at : at + len(old)] == needle:
             return at
-        places = _find_two(there, wanted)
+        places = _find_two(haystack, needle)
         if len(places) == 1:
             return places[0]
         if places:
             raise UsageError(f"fits in more than one place: lines {places[0] + 1} and {places[1] + 1}")
     present = {line.strip() for line in lines}
-    strange = next((line for line in old if line.strip() not in present), None)
-    raise UsageError("fits nowhere" + (f": the file has no line {strange.strip()[:60]!r}" if strange else ""))
+    missing = next((line for line in old if line.strip() not in present), None)
+    raise UsageError("fits nowhere" + (f": the file has no line {missing.strip()[:60]!r}" if missing else ""))
 
 
-def _find_two(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
+def _find_two(lines: Sequence[str], needle: Sequence[str]) -> list[int]:
     """Return the first two occurrences. Searching one string takes linear time, however often a line repeats."""
-    text, part = "\n".join(["", *lines, ""]), "\n".join(["", *wanted, ""])
+    text, part = "\n".join(["", *lines, ""]), "\n".join(["", *needle, ""])
     first = text.find(part)
     second = text.find(part, first + 1)
     return [text.count("\n", 0, start) for start in (first, second) if start >= 0]
@@ -176,7 +176,7 @@ def _read_body(lines: Sequence[str], at: int, end: int, head: re.Match[str] | No
         if line[0] not in " +-\\" and end < len(lines):
             return body, at, f"has a line without a sign: {line[:60]!r}"
         if line[0] not in " +-\\":
-            break  # no fence says where the diff ends
+            break  # outside of a fence, another line ends the diff
         body.append(line)
         at += 1
     while body and not body[-1].strip():

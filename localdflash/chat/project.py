@@ -1,4 +1,4 @@
-"""Instructions of a project, AGENTS.md: anybody may have written it, so it is sent only if the user allowed it."""
+"""Instructions of a project, AGENTS.md: sent only if the user allowed it, because anybody may have written the file."""
 
 import os
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from localdflash.chat.roles import read_text
 FILE_NAME = "AGENTS.md"
 MAX_FILE_BYTES = 32 << 10
 MAX_DECISIONS_BYTES = 16 << 20
-_ROOT_MARKERS = (".git", ".hg", ".jj")  # what lies in the topmost folder of a project
+_ROOT_MARKERS = (".git", ".hg", ".jj")  # in the top folder of a project
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class ProjectFile:
 def find_project_file(folder: Path) -> ProjectFile | None:
     """Return the nearest file, in this folder or above it up to the project's root; None if there is none."""
     folder = Path(os.path.realpath(folder))
-    for place in (folder, *folder.parents):
-        if (place / FILE_NAME).is_file():
-            return ProjectFile(place / FILE_NAME, _load_decisions().get(str(place / FILE_NAME)))
-        if any((place / root).exists() for root in _ROOT_MARKERS):
+    for parent in (folder, *folder.parents):
+        if (file := parent / FILE_NAME).is_file():
+            return ProjectFile(file, _load_decisions().get(str(file)))
+        if any((parent / root).exists() for root in _ROOT_MARKERS):
             return None
     return None
 
@@ -44,7 +44,7 @@ def remember_decision(file: ProjectFile, allowed: bool) -> None:
     try:
         write_json(path, _load_decisions() | {str(file.path): allowed})
     except OSError as error:
-        raise LocaldflashError(f"{path}: cannot be written: {error.strerror}; it is asked again") from error
+        raise LocaldflashError(f"{path}: cannot be written: {error.strerror}; you will be asked again") from error
 
 
 def _decisions_path() -> Path:
@@ -54,4 +54,4 @@ def _decisions_path() -> Path:
 def _load_decisions() -> dict[str, bool]:
     """Return the decisions by path; a malformed file counts as empty."""
     found = read_json(_decisions_path(), MAX_DECISIONS_BYTES)
-    return {path: one for path, one in found.items() if isinstance(one, bool)}
+    return {path: allowed for path, allowed in found.items() if isinstance(allowed, bool)}

@@ -1,4 +1,4 @@
-"""Changes of an answer to the files of a workspace. Nothing is written here, and nothing is guessed."""
+"""Changes that an answer proposes to the files of a workspace. Ambiguous ones are refused; nothing is written here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ class FileProposal:
 
 def propose(answer: str, root: Path, attached: Sequence[str] = ()) -> list[FileProposal]:
     """Return the changes of an answer below a folder, in order; `attached`: the files that the question attaches."""
-    drafts = _FileEdits(WorkspaceFolder(root), attached)
+    edits = _FileEdits(WorkspaceFolder(root), attached)
     for block in find_blocks(answer):
-        drafts.take(block)
-    return drafts.proposals()
+        edits.apply(block)
+    return edits.proposals()
 
 
 class _FileEdits:
@@ -42,16 +42,16 @@ class _FileEdits:
 
     def __init__(self, folder: WorkspaceFolder, attached: Sequence[str]) -> None:
         self._folder = folder
-        self._only = attached[0] if len(set(attached)) == 1 else ""
+        self._attached = attached[0] if len(set(attached)) == 1 else ""
         self._before: dict[str, bytes | None] = {}
         self._after: dict[str, bytes | None] = {}
         self._problems: list[FileProposal] = []
 
-    def take(self, block: AnswerBlock) -> None:
+    def apply(self, block: AnswerBlock) -> None:
         """Apply a block to the file that it names, or record why that is impossible."""
-        name = _file_name(block) or self._unnamed(block)
+        name = _file_name(block) or self._only_attachment(block)
         if not name and isinstance(block, Fence):
-            return  # code to read, for no file
+            return  # example code, not a change
         try:
             if not name:
                 raise UsageError("names no file")
@@ -65,11 +65,11 @@ class _FileEdits:
         changed = [path for path, after in self._after.items() if after != self._before[path]]
         return [_make_proposal(path, self._before[path], self._after[path]) for path in changed] + self._problems
 
-    def _unnamed(self, block: AnswerBlock) -> str:
-        """Return the attached file, if a block may be meant for it."""
-        if isinstance(block, Fence) and language(block.info) and not fits_language(block.info, self._only):
+    def _only_attachment(self, block: AnswerBlock) -> str:
+        """Return the only attached file, if the language of a block fits; else ""."""
+        if isinstance(block, Fence) and language(block.info) and not fits_language(block.info, self._attached):
             return ""
-        return self._only
+        return self._attached
 
     def _change(self, name: str, block: AnswerBlock) -> None:
         path = self._folder.check(name)
@@ -79,7 +79,7 @@ class _FileEdits:
         before = self._after.get(path, self._before[path])
         after = _apply_block(path, before, block)
         if after == before:
-            raise UsageError("has nothing to change: it already reads so")
+            raise UsageError("already has this content")
         if after is not None and len(after) > MAX_FILE_BYTES:
             raise UsageError("would be larger than 1 MB")
         self._after[path] = after
@@ -102,8 +102,8 @@ def _apply_block(path: str, before: bytes | None, block: AnswerBlock) -> bytes |
         raise UsageError("is cut short: the answer ends inside the code")
     code = block.lines
     if block.labelled and code[0] not in text.lines[:1]:
-        code = code[1:]  # the line only says which file it is
-    return text.spliced(find_rewrite(path, text.lines, code))
+        code = code[1:]  # this line only names the file
+    return text.with_splices(find_rewrite(path, text.lines, code))
 
 
 def _apply_patch(before: bytes | None, text: FileText, patch: FilePatch) -> bytes | None:
@@ -113,15 +113,15 @@ def _apply_patch(before: bytes | None, text: FileText, patch: FilePatch) -> byte
         raise UsageError("would be renamed, which is not supported")
     adds_only = all(not hunk.old for hunk in patch.hunks)
     if patch.old == NOTHING and before:
-        raise UsageError("is to be new, but is there already")
+        raise UsageError("would be created, but exists already")
     if before is None and not adds_only:
-        raise UsageError("is not there to be changed")
+        raise UsageError("does not exist")
     splices, final = patches.find_splices(text, patch.hunks)
-    after = text.spliced(splices, final)
+    after = text.with_splices(splices, final)
     if patch.new != NOTHING:
         return after
     if before is None or after.removeprefix(b"\xef\xbb\xbf"):
-        raise UsageError("is to be deleted, but the diff does not have all of its lines")
+        raise UsageError("would be deleted, but the diff does not remove all lines")
     return None
 
 
@@ -129,9 +129,9 @@ def _apply_search_replace(before: bytes | None, text: FileText, exchange: Search
     if exchange.problem:
         raise UsageError(exchange.problem)
     if before is None and exchange.search:
-        raise UsageError("is not there to be changed")
+        raise UsageError("does not exist")
     start = patches.find_lines(text.lines, exchange.search)
-    return text.spliced([Splice(start, start + len(exchange.search), exchange.replace)])
+    return text.with_splices([Splice(start, start + len(exchange.search), exchange.replace)])
 
 
 def _make_proposal(path: str, before: bytes | None, after: bytes | None) -> FileProposal:

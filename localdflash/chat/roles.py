@@ -11,11 +11,11 @@ from localdflash.base.errors import UsageError
 from localdflash.base.files.paths import config_folder
 from localdflash.base.files.strict_toml import did_you_mean
 
-MAX_ROLE_BYTES = 64 << 10  # bytes of a file
+MAX_ROLE_BYTES = 64 << 10
 NONE = "none"  # the user's name for no role
 _NAME = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
-# For small models: few instructions, each of which can be followed to the letter.
+# For small models: few and literal instructions.
 BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "coder": (
@@ -56,7 +56,7 @@ def roles_folder() -> Path:
 
 
 def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
-    """Return the text of every role by name; `say` receives a line for each file that is left out."""
+    """Return the text of every role by name; `say` receives a line for each invalid file."""
     found, folder = dict(BUILTIN), roles_folder()
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix == ".md")
@@ -69,7 +69,7 @@ def list_roles(say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
         try:
             found[_check_name(file.stem)] = read_text(file, MAX_ROLE_BYTES)
         except UsageError as error:
-            found.pop(file.stem, None)  # `role` would not give the one that comes along either
+            found.pop(file.stem, None)  # `load_role` fails too, instead of using the shipped role
             say(str(error) if str(file) in str(error) else f"{file}: {error}")
     return dict(sorted(found.items()))
 
@@ -90,7 +90,7 @@ def load_role(name: str) -> str:
 
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or name == NONE:
-        raise UsageError(f"{name!a} is no name for a role: a-z, 0-9, '-' and '_', at most 64, and not {NONE!r}")
+        raise UsageError(f"{name!a} is not a role name: a-z, 0-9, '-' and '_', at most 64, and not {NONE!r}")
     return name
 
 
@@ -98,7 +98,7 @@ def read_text(file: Path, max_bytes: int) -> str:
     """Return the text of a small file, stripped; UsageError with the reason."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            raise UsageError(f"{file}: not a file of text")
+            raise UsageError(f"{file}: not a text file")
         with file.open("rb") as stream:
             data = stream.read(max_bytes + 1)
     except OSError as error:
@@ -111,5 +111,5 @@ def read_text(file: Path, max_bytes: int) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{file}:{line}: not UTF-8; save the file as UTF-8") from error
     if not text:
-        raise UsageError(f"{file}: is empty")
+        raise UsageError(f"{file}: empty file")
     return text

@@ -1,4 +1,4 @@
-"""The sampling settings of a chat, by the names that `/set` takes."""
+"""Sampling settings of a chat, and their parsing from the arguments of `/set`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +15,7 @@ _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Settings of the next answer; None: see `resolved`. `max_tokens` 0 means all the room left in the context."""
+    """Settings of the next answer; None: see `resolved`. `max_tokens` 0 means no limit but the context."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -29,9 +29,9 @@ class ChatSettings:
 
     def resolved(self, sampling: Mapping[str, float], context: int) -> Self:
         """Return the settings with unset values filled in, from the model's `sampling` and a share of `context`."""
-        usual = asdict(SamplingParams()) | {"max_tokens": context // ANSWER_SHARE} | dict(sampling)
-        open_ = {name: usual[name] for name in (*_SAMPLING, "max_tokens") if getattr(self, name) is None}
-        return replace(self, **open_)
+        defaults = asdict(SamplingParams()) | {"max_tokens": context // ANSWER_SHARE} | dict(sampling)
+        unset = {name: defaults[name] for name in (*_SAMPLING, "max_tokens") if getattr(self, name) is None}
+        return replace(self, **unset)
 
     def changed(self, name: str, value: str) -> Self:
         """Return the settings with one value parsed from user input; UsageError says what is allowed."""
@@ -41,10 +41,10 @@ class ChatSettings:
         try:
             return replace(self, **{name: read(value.strip())})
         except (ValueError, KeyError):
-            raise UsageError(f"{name}: expected {expected}, found {value.strip()!r}") from None
+            raise UsageError(f"{name}: expected {expected}, got {value.strip()!r}") from None
 
 
-def _number(
+def _number_parser(
     kind: type[float], low: float, high: float, unset: Sequence[str] = (AUTO,)
 ) -> Callable[[str], float | None]:
     """Return a parser of numbers in a range; `unset` words are parsed as None."""
@@ -52,27 +52,27 @@ def _number(
     def read(value: str) -> float | None:
         if value.lower() in unset:
             return None
-        found = kind(value)
-        if not low <= found <= high:  # which NaN is not
+        number = kind(value)
+        if not low <= number <= high:  # true for NaN
             raise ValueError
-        return found
+        return number
 
     return read
 
 
-def _switch(value: str) -> bool:
+def _parse_switch(value: str) -> bool:
     return {"on": True, "off": False}[value.lower()]
 
 
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "temperature": ("a number from 0 to 10, or auto", _number(float, 0, 10)),
-    "top_k": ("a whole number, 0 for all, or auto", _number(int, 0, 2**31 - 1)),
-    "top_p": ("a number above 0, up to 1, or auto", _number(float, 1e-6, 1)),
-    "min_p": ("a number from 0 to 1, or auto", _number(float, 0, 1)),
-    "repetition_penalty": ("a number from 0.1 to 10, or auto", _number(float, 0.1, 10)),
-    "seed": ("a whole number, or none", _number(int, 0, 2**63 - 1, ("none", "off"))),
-    "max_tokens": ("a whole number, 0 for all the room there is, or auto", _number(int, 0, 2**31 - 1)),
-    "thinking": ("on or off", _switch),
-    "draft": ("on or off", _switch),
+    "temperature": ("a number from 0 to 10, or auto", _number_parser(float, 0, 10)),
+    "top_k": ("a whole number, 0 for all, or auto", _number_parser(int, 0, 2**31 - 1)),
+    "top_p": ("a number above 0, up to 1, or auto", _number_parser(float, 1e-6, 1)),
+    "min_p": ("a number from 0 to 1, or auto", _number_parser(float, 0, 1)),
+    "repetition_penalty": ("a number from 0.1 to 10, or auto", _number_parser(float, 0.1, 10)),
+    "seed": ("a whole number, or none", _number_parser(int, 0, 2**63 - 1, ("none", "off"))),
+    "max_tokens": ("a whole number, 0 for no limit, or auto", _number_parser(int, 0, 2**31 - 1)),
+    "thinking": ("on or off", _parse_switch),
+    "draft": ("on or off", _parse_switch),
 }
 SETTINGS = tuple(_PARSERS)

@@ -1,4 +1,4 @@
-"""Store chats while they grow. Messages that cannot be stored stay in memory and are stored later."""
+"""Store chats while they grow. Messages that cannot be stored stay in memory until a later attempt succeeds."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,18 +25,18 @@ class Chat:
     session: int | None = None
     system: str = ""
     model: str = ""
-    stored: dict[int, Message] = field(default_factory=dict)  # by id, as they are on disk
+    stored: dict[int, Message] = field(default_factory=dict)  # content on disk, by id
 
 
 class Saver:
     """Writer of a folder's chats to a file; without one they are stored in memory, or not at all."""
 
-    def __init__(self, path: Path | None, folder: str, tell: Callable[[str], None], *, in_memory: bool = True) -> None:
-        self._path, self._folder, self._tell = path, folder, tell
-        self._stores = path is not None or in_memory
+    def __init__(self, path: Path | None, folder: str, say: Callable[[str], None], *, in_memory: bool = True) -> None:
+        self._path, self._folder, self._say = path, folder, say
+        self._is_enabled = path is not None or in_memory
         self._store: ChatStore | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
-        self._saving = asyncio.Lock()
+        self._save_lock = asyncio.Lock()
         self.unsaved: list[Chat] = []  # chats with messages that could not be stored
 
     async def run_in_store(
@@ -44,22 +44,22 @@ class Saver:
     ) -> T:
         """Run a method of the store in its thread."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._disk, lambda: work(self._opened(loop), *arguments, **names))
+        return await loop.run_in_executor(self._disk, lambda: work(self._open_store(loop), *arguments, **names))
 
-    def _opened(self, loop: asyncio.AbstractEventLoop) -> "ChatStore":
+    def _open_store(self, loop: asyncio.AbstractEventLoop) -> "ChatStore":
         """Return the store; one in memory if the file cannot be opened."""
         from localdflash.chat.store import ChatStore
 
         if self._store is None:
 
-            def tell(line: str) -> None:
-                loop.call_soon_threadsafe(self._tell, line)
+            def say(line: str) -> None:
+                loop.call_soon_threadsafe(self._say, line)
 
             try:
-                self._store = ChatStore(self._path, tell)
+                self._store = ChatStore(self._path, say)
             except StoreError as error:
-                tell(f"chats are not kept: {error}")
-                self._store = ChatStore(None, tell)
+                say(f"chats are not saved: {error}")
+                self._store = ChatStore(None, say)
         return self._store
 
     async def close(self) -> None:
@@ -69,33 +69,33 @@ class Saver:
         self._disk.shutdown()
 
     def forget(self, session: int) -> None:
-        """Never store a chat again: it was deleted."""
+        """Discard the unsaved messages of a deleted chat."""
         self.unsaved = [chat for chat in self.unsaved if chat.session != session]
 
     async def save(self, chat: Chat) -> None:
         """Store all unsaved messages; report a failure once. Cancelling the caller does not stop it."""
-        if self._stores:
+        if self._is_enabled:
             await asyncio.shield(asyncio.create_task(self._save_all(chat)))
 
     async def _save_all(self, chat: Chat) -> None:
-        async with self._saving:
+        async with self._save_lock:
             before, failed = self.unsaved, list[Chat]()
-            for one in dict.fromkeys([*before, chat]):
+            for each in dict.fromkeys([*before, chat]):
                 try:
-                    await self._save_again_if_lost(one)
+                    await self._save_again_if_lost(each)
                 except StoreError as error:
-                    failed.append(one)
+                    failed.append(each)
                     if not before and len(failed) == 1:
-                        self._tell(f"not saved: {error}; the chat goes on and is saved as soon as that works")
+                        self._say(f"not saved: {error}; saving is tried again with each message")
             self.unsaved = failed
             if before and not failed:
-                self._tell("saved again")
+                self._say("saved again")
 
     async def _save_again_if_lost(self, chat: Chat) -> None:
         try:
             await self._save(chat)
-        except StoreLost as error:  # all of it again, as another chat
-            self._tell(f"{error}; this chat is stored again")
+        except StoreLost as error:  # store all messages, as a new chat
+            self._say(f"{error}; this chat is stored again")
             chat.session, chat.stored = None, {}
             chat.messages[:] = [replace(message, id=0) for message in chat.messages]
             await self._save(chat)
@@ -108,10 +108,10 @@ class Saver:
             parent = chat.messages[i - 1].id if i else None
             is_empty = message.role == "assistant" and not message.text and not message.finish
             if parent == 0 or (not message.id and is_empty):
-                return  # an answer joins the store with its first text
+                return  # an answer is stored once it has text
             if chat.session is None:
-                about = {"folder": self._folder, "model": chat.model, "system": chat.system}
-                chat.session = await self.run_in_store(ChatStore.create, **about)
+                fields = {"folder": self._folder, "model": chat.model, "system": chat.system}
+                chat.session = await self.run_in_store(ChatStore.create, **fields)
             if not message.id:
                 stored = await self.run_in_store(ChatStore.add, chat.session, parent, message)
             elif (before := chat.stored.get(message.id)) is not message:

@@ -11,10 +11,10 @@ from localdflash.base.system.process import apart, kill_with_children
 from localdflash.chat.messages import Attachment
 from localdflash.text.sanitize import sanitize
 
-MAX_OUTPUT_BYTES = 64 << 10  # bytes of output: a program that says more is ended
+MAX_OUTPUT_BYTES = 64 << 10  # a program that prints more is killed
 TIMEOUT_SECONDS = 120.0
-DRAIN_SECONDS = 2.0  # after the kill: a child in another session keeps the pipe open
-_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of programs that colour what they print into a pipe
+DRAIN_SECONDS = 2.0  # after the kill, because a child in another session keeps the pipe open
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # some programs print colours even into a pipe
 
 
 def parse_command(text: str) -> str:
@@ -30,32 +30,32 @@ async def run_command(command: str, folder: Path) -> Attachment:
         )
     except OSError as error:
         raise UsageError(f"{command}: cannot be run: {error.strerror}") from error
-    printed, end = bytearray(), ""
+    output, ending = bytearray(), ""
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            end = await _read_output(process, printed)
+            ending = await _read_output(process, output)
     except TimeoutError:
-        end = f"ended after {TIMEOUT_SECONDS:g} s"
+        ending = f"ended after {TIMEOUT_SECONDS:g} s"
     finally:
         await _end_process(process)
-    text = sanitize(_COLOURS.sub("", printed[:MAX_OUTPUT_BYTES].decode(errors="replace")))
-    closing = f"\n[{end}]" if end else ""
-    return Attachment("output", f"$ {command}", f"{text.rstrip()}{closing}\n")
+    text = sanitize(_COLOURS.sub("", output[:MAX_OUTPUT_BYTES].decode(errors="replace")))
+    last_line = f"\n[{ending}]" if ending else ""
+    return Attachment("output", f"$ {command}", f"{text.rstrip()}{last_line}\n")
 
 
-async def _read_output(process: Process, printed: bytearray) -> str:
+async def _read_output(process: Process, output: bytearray) -> str:
     """Read the output; return how the command ended, "" for exit code 0."""
     assert process.stdout
     while data := await process.stdout.read(MAX_OUTPUT_BYTES):
-        printed += data
-        if len(printed) > MAX_OUTPUT_BYTES:
+        output += data
+        if len(output) > MAX_OUTPUT_BYTES:
             return f"ended after {MAX_OUTPUT_BYTES >> 10} KB"
     code = await process.wait()
     return f"exit code {code}" if code else ""
 
 
 async def _end_process(process: Process) -> None:
-    """Kill the process and its children, and read what they had written: asyncio waits for the end of a full pipe."""
+    """Kill the process and its children, and drain the pipe: asyncio waits until it is empty."""
     kill_with_children(process.pid)
     assert process.stdout
     with suppress(TimeoutError):

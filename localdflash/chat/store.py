@@ -1,4 +1,4 @@
-"""Chats in one SQLite file, which any number of processes and threads may use at once."""
+"""Store of chats in one SQLite file, which several processes and threads may use at once."""
 
 import json
 import time
@@ -17,8 +17,8 @@ from localdflash.chat.database import INDEXES, Database, encode_text
 from localdflash.chat.messages import Attachment, Message, StepRecord
 
 _COLUMNS = ("created", "role", "finish", "text", "attachments", "numbers", "steps")
-_PLACES = "?, ?, ?, " + ", ".join(["CAST(? AS TEXT)"] * 4)
-# Up from a message to its root.
+_PLACEHOLDERS = "?, ?, ?, " + ", ".join(["CAST(? AS TEXT)"] * 4)
+# A message and its ancestors, root first.
 _BRANCH = f"""
     WITH RECURSIVE branch (id, parent, depth) AS (
         SELECT id, parent, depth FROM messages WHERE id = ?
@@ -30,7 +30,7 @@ _BRANCH = f"""
 """
 
 
-_steps_of = msgspec.json.Decoder(tuple[StepRecord, ...]).decode  # in a third of the time that `json` takes
+_steps_of = msgspec.json.Decoder(tuple[StepRecord, ...]).decode  # three times as fast as `json`
 
 
 class ChatStore:
@@ -45,9 +45,9 @@ class ChatStore:
         self._database.close()
 
     def create(self, *, folder: str, model: str = "", system: str = "") -> int:
-        """Create a chat, not listed before its first message, which also gives it a title."""
+        """Create a chat. The first message gives it a title, and makes it listed."""
         with self._database.writing() as database:
-            return _inserted(
+            return _insert(
                 database,
                 "INSERT INTO sessions (created, updated, title, folder, model, system)"
                 " VALUES (?1, ?1, '', CAST(?2 AS TEXT), CAST(?3 AS TEXT), CAST(?4 AS TEXT))",
@@ -55,16 +55,16 @@ class ChatStore:
             )
 
     def add(self, session: int, parent: int | None, message: Message) -> Message:
-        """Store a message below another one, or as a first one, as the head; StoreLost if the chat was deleted."""
+        """Store a message as the new head, below `parent` if given; StoreLost if the chat was deleted."""
         with self._database.writing() as database:
-            return _added(database, session, parent, message)
+            return _add_message(database, session, parent, message)
 
     def update(self, message: Message, before: Message | None = None) -> Message:
-        """Store a message that has an id as it is now; StoreLost if its chat was deleted meanwhile.
+        """Store the changes of a message that has an id; StoreLost if its chat was deleted meanwhile.
 
-        If another process has changed the text since `before`, that stays, and this message becomes another version.
+        If another process has changed the text since `before`, this message is added as another version.
         """
-        changes = f"({', '.join(_COLUMNS)}) = ({_PLACES})"
+        changes = f"({', '.join(_COLUMNS)}) = ({_PLACEHOLDERS})"
         select = "SELECT session, parent, text FROM messages WHERE id = ?"
         with self._database.writing() as database:
             found = database.execute(select, (message.id,)).fetchone()
@@ -72,7 +72,7 @@ class ChatStore:
                 raise StoreLost(f"message {message.id} cannot be stored: its chat was deleted")
             session, parent, text = found
             if before is not None and text not in (before.text, message.text):
-                return _added(database, session, parent, message)
+                return _add_message(database, session, parent, message)
             database.execute(f"UPDATE messages SET {changes} WHERE id = ?", (*_to_row(message), message.id))
             database.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), session))
         return message
@@ -135,21 +135,22 @@ class ChatStore:
         """Set the chat's title; "" means that of its first message."""
         with self._database.writing() as database:
             _head(database, session)
-            _change(database, session, "title", chat_listing.shorten(" ".join(title.split()), chat_listing.MAX_TITLE))
-            _name(database, session)
+            title = chat_listing.shorten(" ".join(title.split()), chat_listing.MAX_TITLE)
+            _set_column(database, session, "title", title)
+            _set_default_title(database, session)
 
     def set_system(self, session: int, text: str) -> None:
         """Set the chat's instructions."""
         with self._database.writing() as database:
             _head(database, session)
-            _change(database, session, "system", text)
+            _set_column(database, session, "system", text)
 
     def fork(self, session: int, message: int) -> int:
         """Create a chat with a copy of the branch up to this message."""
         columns = ", ".join(("depth", *_COLUMNS))
         with self._database.writing() as database:
             _check_message(database, session, message)
-            copy = _inserted(
+            copy = _insert(
                 database,
                 "INSERT INTO sessions (created, updated, title, folder, model, system)"
                 " SELECT ?1, ?1, title, folder, model, system FROM sessions WHERE id = ?2",
@@ -157,7 +158,7 @@ class ChatStore:
             )
             parent = None
             for number, *_ in database.execute(_BRANCH, (message,)).fetchall():
-                parent = _inserted(
+                parent = _insert(
                     database,
                     f"INSERT INTO messages (session, parent, {columns})"
                     f" SELECT ?, ?, {columns} FROM messages WHERE id = ?",
@@ -210,18 +211,18 @@ def _depth(database: Connection, session: int, parent: int | None) -> int:
     return int(row[0])
 
 
-def _added(database: Connection, session: int, parent: int | None, message: Message) -> Message:
-    number = _inserted(
+def _add_message(database: Connection, session: int, parent: int | None, message: Message) -> Message:
+    number = _insert(
         database,
-        f"INSERT INTO messages (session, parent, depth, {', '.join(_COLUMNS)}) VALUES (?, ?, ?, {_PLACES})",
+        f"INSERT INTO messages (session, parent, depth, {', '.join(_COLUMNS)}) VALUES (?, ?, ?, {_PLACEHOLDERS})",
         (session, parent, _depth(database, session, parent) + 1, *_to_row(message)),
     )
     _set_head(database, session, number)
-    _name(database, session)
+    _set_default_title(database, session)
     return replace(message, id=number)
 
 
-def _inserted(database: Connection, statement: str, values: tuple[Any, ...]) -> int:
+def _insert(database: Connection, statement: str, values: tuple[Any, ...]) -> int:
     number = database.execute(statement, values).lastrowid
     assert number is not None
     return number
@@ -231,11 +232,11 @@ def _set_head(database: Connection, session: int, message: int) -> None:
     database.execute("UPDATE sessions SET head = ?, updated = ? WHERE id = ?", (message, time.time(), session))
 
 
-def _change(database: Connection, session: int, column: str, text: str) -> None:
+def _set_column(database: Connection, session: int, column: str, text: str) -> None:
     database.execute(f"UPDATE sessions SET {column} = CAST(? AS TEXT) WHERE id = ?", (encode_text(text), session))
 
 
-def _name(database: Connection, session: int) -> None:
+def _set_default_title(database: Connection, session: int) -> None:
     """Give a chat without a title the title of its first user message."""
     row = database.execute(
         f"SELECT messages.id, {', '.join(f'messages.{column}' for column in _COLUMNS)} FROM sessions"
@@ -244,7 +245,7 @@ def _name(database: Connection, session: int) -> None:
         (session,),
     ).fetchone()
     if row:
-        _change(database, session, "title", chat_listing.make_title(_from_row(row)))
+        _set_column(database, session, "title", chat_listing.make_title(_from_row(row)))
 
 
 def _to_row(message: Message) -> tuple[Any, ...]:
@@ -276,5 +277,5 @@ def _from_row(row: tuple[Any, ...]) -> Message:
 
 
 def _json(value: object) -> bytes:
-    # Not as ASCII: two lone surrogates side by side would come back as one character.
+    # Not as ASCII: two adjacent lone surrogates would be read back as one character.
     return encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""A conversation: its messages, its continuation, and their storage. Another answer or an edit makes another branch."""
+"""Conversation: send messages, stream and store answers. Another answer or an edit creates another branch."""
 
 import asyncio
 import time
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from localdflash.chat.answerer import Answerer
     from localdflash.chat.store import ChatStore
 
-SAVE_SECONDS = 2.0  # between two saves of a growing answer: a killed process loses no more
-SAVE_SHARE = 20  # saving takes at most 1/20 of the time, so that long answers are saved less often
+SAVE_SECONDS = 2.0  # between two saves of a growing answer; a killed process loses no more
+SAVE_SHARE = 20  # saving takes at most 1/20 of the time: long answers are saved less often
 
 Show = Callable[[str, StepRecord | None], None]
 
@@ -32,21 +32,21 @@ class Talk:
         answerer: "Answerer",
         chats: Path | None,
         folder: str,
-        tell: Callable[[str], None],
+        say: Callable[[str], None],
         *,
         in_memory: bool = True,
     ) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
-        self.project = ""  # the project's instructions, where they go along
-        self._chat, self._saver = Chat(), Saver(chats, folder, tell, in_memory=in_memory)
+        self.project = ""  # the project's instructions, if they are sent
+        self._chat, self._saver = Chat(), Saver(chats, folder, say, in_memory=in_memory)
         self.run_in_store = self._saver.run_in_store
-        self.left_out = 0  # leading messages that no longer go to the model: the context is full
-        self.summary = ""  # what goes to the model instead of them
-        self.trouble: LocaldflashError | None = None  # why the last answer is "gone"
-        self.used: int | None = None  # tokens of the context that the messages take, where that is known
-        self.speed = Acceptance()  # of the answer under way, or the last one
-        self._reading: asyncio.Task[None] | None = None
+        self.dropped = 0  # number of leading messages that are not sent, because the context is full
+        self.summary = ""  # sent instead of the dropped messages
+        self.error: LocaldflashError | None = None  # reason of the finish "gone" of the last answer
+        self.context_tokens: int | None = None  # tokens that the messages take; None: unknown
+        self.speed = Acceptance()  # of the current or the last answer
+        self._reader: asyncio.Task[None] | None = None
         self._growing: _GrowingAnswer | None = None
         self._answering, self._closed = asyncio.Lock(), False
 
@@ -70,38 +70,38 @@ class Talk:
         self._chat.system = text
 
     @property
-    def before(self) -> str:
-        """Return all instructions: the project's, the chat's, and a summary of messages that are left out."""
+    def system_prompt(self) -> str:
+        """Return the project's instructions, the chat's instructions, and the summary of the dropped messages."""
         summary = f"Summary of the conversation up to here:\n\n{self.summary}" if self.summary else ""
         return "\n\n".join(filter(None, (self.project, self.system, summary)))
 
     @property
-    def answering(self) -> bool:
+    def is_answering(self) -> bool:
         """Return whether an answer is in progress or being stored."""
         return self._answering.locked()
 
     def last_answer(self) -> Message | None:
         """Return the newest answer, complete or not, if there is one."""
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
-        return self._growing.message() if answer and self._growing and self.answering else answer
+        return self._growing.message() if answer and self._growing and self.is_answering else answer
 
     async def close(self) -> None:
         """Stop, store all messages, and close the store. May be called again."""
         if not self._closed:
             self._closed = True
-            await self.settled()
+            await self.stop_and_wait()
             await self.save()
             await self._saver.close()
 
     def new(self) -> None:
         """Start an empty chat with the same instructions."""
-        self._chat, self.left_out, self.summary, self.used = Chat(system=self.system), 0, "", None
+        self._chat, self.dropped, self.summary, self.context_tokens = Chat(system=self.system), 0, "", None
 
     async def open(self, session: int) -> None:
         """Open a stored chat."""
         info = await self.run_in_store(lambda store: store.info(session))
         self._show(await self.run_in_store(lambda store: store.path(session)), session, info.system)
-        self.left_out, self.summary, self.used = 0, "", None
+        self.dropped, self.summary, self.context_tokens = 0, "", None
 
     def _show(self, path: list[Message], session: int, system: str) -> None:
         """Show a stored chat; an unfinished answer, left by a killed process, was cancelled."""
@@ -112,26 +112,26 @@ class Talk:
     async def delete(self, session: int) -> None:
         """Delete a chat; if it is shown, start a new one."""
         if session == self.session:
-            await self.settled()
+            await self.stop_and_wait()
         await self.run_in_store(lambda store: store.delete(session))
         self._saver.forget(session)
         if session == self.session:
             self.new()
 
     def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
-        """Append a user message."""
+        """Append a user message, without asking for an answer."""
         self.messages.append(Message("user", text, tuple(attachments)))
         return self.messages[-1]
 
-    def take_back_answer(self) -> None:
+    def remove_answer(self) -> None:
         """Remove the messages after the last user message, to answer it again. UsageError if there is none."""
         del self.messages[self._last_question() + 1 :]
 
-    def take_back_question(self) -> Message:
+    def remove_question(self) -> Message:
         """Remove the last user message and all after it; return it. UsageError if there is none."""
         question = self.messages[self._last_question()]
         del self.messages[self._last_question() :]
-        self.left_out = min(self.left_out, len(self.messages))
+        self.dropped = min(self.dropped, len(self.messages))
         return question
 
     def _last_question(self) -> int:
@@ -146,28 +146,28 @@ class Talk:
         if session is not None:
             await self.run_in_store(lambda store: store.set_system(session, system))
 
-    async def version(self, step: int) -> bool:
+    async def show_version(self, step: int) -> bool:
         """Show the previous (-1) or next (+1) version of the newest message with several; return False at the end."""
         await self.save()
         session, stored = self.session, [message.id for message in reversed(self.messages) if message.id]
         if session is None:
             return False
 
-        def turn(store: "ChatStore") -> list[Message] | None:
+        def switch(store: "ChatStore") -> list[Message] | None:
             for message in stored:
                 versions = store.versions(message)
                 if len(versions) > 1:
-                    place = versions.index(message) + step
-                    if not 0 <= place < len(versions):
+                    index = versions.index(message) + step
+                    if not 0 <= index < len(versions):
                         return None
-                    store.set_head(session, store.leaf(versions[place]))
+                    store.set_head(session, store.leaf(versions[index]))
                     return store.path(session)
             return None
 
-        path = await self.run_in_store(turn)
+        path = await self.run_in_store(switch)
         if path is not None:
             self._show(path, session, self.system)
-            self.left_out, self.used = min(self.left_out, len(self.messages) - 1), None
+            self.dropped, self.context_tokens = min(self.dropped, len(self.messages) - 1), None
         return path is not None
 
     async def fork(self, number: int | None) -> None:
@@ -181,51 +181,51 @@ class Talk:
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
         await self.open(await self.run_in_store(lambda store: store.fork(session, self.messages[last - 1].id)))
 
-    async def answer(self, show: Show, begun_anew: Callable[[], None], *, goes_on: bool = False) -> Message:
-        """Answer the last message, or continue the last answer, which joins the messages however it ends."""
+    async def answer(self, show: Show, on_restart: Callable[[], None], *, continue_last: bool = False) -> Message:
+        """Answer the last message, or continue the last answer; on an error or a stop the partial answer stays."""
         async with self._answering:
-            chat, place = self._chat, len(self.messages) - goes_on
-            begun = chat.messages.pop() if goes_on else Message("assistant", "")
-            growing = self._growing = _GrowingAnswer(begun, chat, place)
-            sent = [*chat.messages[self.left_out :], *([begun] if goes_on else [])]
+            chat, index = self._chat, len(self.messages) - continue_last
+            begun = chat.messages.pop() if continue_last else Message("assistant", "")
+            growing = self._growing = _GrowingAnswer(begun, chat, index)
+            sent = [*chat.messages[self.dropped :], *([begun] if continue_last else [])]
             chat.messages.append(begun)
             try:
-                self._reading = asyncio.create_task(self._read(sent, growing, show, begun_anew, goes_on))
-                await self._reading
+                self._reader = asyncio.create_task(self._read(sent, growing, show, on_restart, continue_last))
+                await self._reader
             except asyncio.CancelledError:
                 growing.finish, growing.numbers = "cancelled", self._numbers()
                 task = asyncio.current_task()
                 if task and task.cancelling():
                     raise
             except BaseException:
-                if growing.text == begun.text:  # it did not begin: the chat is as it was
-                    if not goes_on:
-                        del chat.messages[place]
+                if growing.text == begun.text:  # no text yet: restore the chat
+                    if not continue_last:
+                        del chat.messages[index]
                     raise
                 growing.finish, growing.numbers = "gone", self._numbers()
                 raise
             finally:
-                self._reading = None
-                growing.join()
+                self._reader = None
+                growing.put()
                 await self.save(chat)
-            return chat.messages[place]
+            return chat.messages[index]
 
     async def count(self) -> None:
         """Count the context tokens of the messages, unless an answer reports them meanwhile."""
-        if not self.messages or self.answering:
+        if not self.messages or self.is_answering:
             return
-        counted, sent = list(self.messages), self.messages[self.left_out :]
-        used = await self.answerer.count(sent, system=self.before, settings=self.settings)
-        if not self.answering and self.messages == counted:
-            self.used = used
+        counted, sent = list(self.messages), self.messages[self.dropped :]
+        context_tokens = await self.answerer.count(sent, system=self.system_prompt, settings=self.settings)
+        if not self.is_answering and self.messages == counted:
+            self.context_tokens = context_tokens
 
     def stop(self) -> None:
         """Stop an answer in progress; its text so far stays."""
-        if self._reading:
-            self._reading.cancel()
+        if self._reader:
+            self._reader.cancel()
 
-    async def settled(self) -> None:
-        """Stop, and wait until the partial answer has joined the messages."""
+    async def stop_and_wait(self) -> None:
+        """Stop the answer, and wait until its text so far is stored."""
         self.stop()
         async with self._answering:
             pass
@@ -235,15 +235,15 @@ class Talk:
         sent: Sequence[Message],
         growing: "_GrowingAnswer",
         show: Show,
-        begun_anew: Callable[[], None],
-        goes_on: bool,
+        on_restart: Callable[[], None],
+        continue_last: bool,
     ) -> None:
         from localdflash.chat.answerer import AnswerPiece, Done
 
         await self.save(growing.chat)
-        saved, pause = time.monotonic(), SAVE_SECONDS
+        saved, interval = time.monotonic(), SAVE_SECONDS
         self.speed = Acceptance()
-        events = self.answerer.answer(sent, self.settings, system=self.before, goes_on=goes_on)
+        events = self.answerer.answer(sent, self.settings, system=self.system_prompt, continue_last=continue_last)
         async with aclosing(events) as pieces:
             async for piece in pieces:
                 match piece:
@@ -251,38 +251,38 @@ class Talk:
                         growing.add(text, step)
                         self.speed.add(step, text)
                         show(text, step)
-                    case Done(finish, numbers, error):
-                        growing.finish, growing.numbers, self.trouble = finish, numbers, error
+                    case Done(finish, numbers, reason):
+                        growing.finish, growing.numbers, self.error = finish, numbers, reason
                         prompt, tokens = numbers.get("prompt_tokens"), numbers.get("tokens")
-                        self.used = prompt + tokens if prompt is not None and tokens is not None else None
+                        self.context_tokens = prompt + tokens if prompt is not None and tokens is not None else None
                     case _:
-                        growing.begin_anew()
-                        begun_anew()
-                if time.monotonic() - saved > pause:
+                        growing.restart()
+                        on_restart()
+                if time.monotonic() - saved > interval:
                     began = time.monotonic()
-                    growing.join()
+                    growing.put()
                     await self.save(growing.chat)
                     saved = time.monotonic()
-                    pause = max(SAVE_SECONDS, SAVE_SHARE * (saved - began))
+                    interval = max(SAVE_SECONDS, SAVE_SHARE * (saved - began))
 
     def _numbers(self) -> dict[str, Any]:
         """Return the statistics of an incomplete answer."""
-        about = self.answerer.about
-        return {**({"model": about.pair} if about else {}), **self.speed.numbers()}
+        info = self.answerer.info
+        return {**({"model": info.pair} if info else {}), **self.speed.numbers()}
 
     async def save(self, chat: Chat | None = None) -> None:
         """Store unsaved messages of this chat or of the given one. A failure is reported once."""
         chat = chat or self._chat
-        if self.answerer.about:
-            chat.model = self.answerer.about.pair
+        if self.answerer.info:
+            chat.model = self.answerer.info.pair
         await self._saver.save(chat)
 
 
 class _GrowingAnswer:
     """Answer in progress, at its position in a chat."""
 
-    def __init__(self, begun: Message, chat: Chat, place: int) -> None:
-        self.chat, self._begun, self._place = chat, begun, place
+    def __init__(self, begun: Message, chat: Chat, index: int) -> None:
+        self.chat, self._begun, self._index = chat, begun, index
         self._parts, self._steps = [begun.text], list(begun.steps)
         self.finish, self.numbers = begun.finish, begun.numbers
 
@@ -295,21 +295,21 @@ class _GrowingAnswer:
         if step:
             self._steps.append(step)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         self._parts, self._steps = [self._begun.text], list(self._begun.steps)
 
-    def join(self) -> None:
+    def put(self) -> None:
         """Put the answer, complete or not, into the chat."""
-        if self._place < len(self.chat.messages):
-            self.chat.messages[self._place] = self.message()
+        if self._index < len(self.chat.messages):
+            self.chat.messages[self._index] = self.message()
 
     def message(self) -> Message:
-        here = self.chat.messages[self._place : self._place + 1]
+        current = self.chat.messages[self._index : self._index + 1]
         return replace(
             self._begun,
             text=self.text,
             finish=self.finish,
             numbers=dict(self.numbers),
             steps=tuple(self._steps),
-            id=here[0].id if here else self._begun.id,
+            id=current[0].id if current else self._begun.id,
         )

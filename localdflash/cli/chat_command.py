@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from localdflash.chat.messages import Attachment
 
 Session = int | Literal["latest"] | None
-ESCAPE_MS = "40"  # after which a lone Esc is no longer the beginning of another key
-NOT_256_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminals with fewer or more
+ESCAPE_MS = "40"  # delay after which Esc is a key, not the start of an escape sequence
+NOT_256_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminal types
 MAX_ANSWER_TOKENS = 256  # default for printed answers
 
 
@@ -101,7 +101,7 @@ def command(
 
     settings = ChatSettings(**sampling, max_tokens=max_tokens or MAX_ANSWER_TOKENS, draft=not no_draft)
     chats = None if no_log or (prompt is not None and session is None) else chats_file()
-    source = _source(ctx, options, alone=no_daemon or no_draft, watched=False, no_draft=no_draft)
+    source = _source(ctx, options, private=no_daemon or no_draft, stages=False, no_draft=no_draft)
     with open_chat(source, chats, settings, system) as chat:
         if session is not None:
             chat.wait(chat.resume(session, system))
@@ -146,7 +146,7 @@ def _run_screen(
     from localdflash.tui.chat_app import ChatApp
 
     url = "" if no_daemon else load_config().server.url
-    source = _source(ctx, options, alone=no_daemon)
+    source = _source(ctx, options, private=no_daemon)
     debug = ctx.ensure_object(dict).get("debug", False)
     app = ChatApp(ChatStart(source, Path.cwd(), chats, settings, system, session, options["pair"], url, debug))
     gc.enable()
@@ -177,13 +177,13 @@ def _system_prompt(system: str, role: str | None) -> str:
 
 
 def _source(
-    ctx: click.Context, options: dict[str, Any], *, alone: bool = False, watched: bool = True, no_draft: bool = False
+    ctx: click.Context, options: dict[str, Any], *, private: bool = False, stages: bool = True, no_draft: bool = False
 ) -> "ServerSource":
-    """Return the engine or server that answers; `alone`: a private engine, which `no_draft` needs."""
+    """Return the engine or server that answers; `private`: start a private engine, which `no_draft` needs."""
     from localdflash.chat.answer_sources import NamedServer, PrivateDaemon, SharedDaemon
 
     server = load_config().server
-    if server.url and not alone:
+    if server.url and not private:
         return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
-    engine = requested_engine(ctx, {**options, "no_draft": no_draft} if alone else options, "chat")
-    return PrivateDaemon(engine, watched=watched) if alone else SharedDaemon(engine, watched=watched)
+    engine = requested_engine(ctx, {**options, "no_draft": no_draft} if private else options, "chat")
+    return (PrivateDaemon if private else SharedDaemon)(engine, shows_stages=stages)

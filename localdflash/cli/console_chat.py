@@ -20,27 +20,27 @@ from localdflash.cli.output import ENGINE_RESTARTED, print_json, print_json_line
 from localdflash.text.sanitize import sanitize
 from localdflash.text.thoughts import ThoughtSplit, split
 
-MAX_STDIN_BYTES = 16 * 2**20  # the daemon's limit of a request
+MAX_STDIN_BYTES = 16 * 2**20  # the daemon's limit for a request
 NOT_IN_OPENAI = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # sampling parameters, with neutral values
-_COUNTED = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
+_COUNTS = ("tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot", "steps_by_drafter")
 OutputFormat = Literal["text", "json", "jsonl"]
 Show = Callable[[str], None]
 
 
 class ConsoleChat:
-    """Chat with printed answers. Ctrl-C stops the current answer and sets `interrupt`. `kept`: it is stored on disk.
+    """Chat with printed answers. Ctrl-C stops the current answer and sets `interrupt`. `is_stored`: on disk.
 
     `wait` runs a coroutine to its end; Ctrl-C cancels it and raises KeyboardInterrupt.
     """
 
-    def __init__(self, talk: Talk, runner: asyncio.Runner, interrupt: Interrupt, *, kept: bool) -> None:
-        self.talk, self.wait, self.interrupt, self.kept = talk, runner.run, interrupt, kept
+    def __init__(self, talk: Talk, runner: asyncio.Runner, interrupt: Interrupt, *, is_stored: bool) -> None:
+        self.talk, self.wait, self.interrupt, self.is_stored = talk, runner.run, interrupt, is_stored
 
     @property
     def pair(self) -> str:
         """Return the name of the pair that answers."""
-        about = self.talk.answerer.about
-        return about.pair if about else ""
+        info = self.talk.answerer.info
+        return info.pair if info else ""
 
     async def resume(self, session: int | Literal["latest"], system: str) -> None:
         """Continue an earlier chat, with new instructions unless `system` is "". UsageError if there is no chat."""
@@ -55,7 +55,7 @@ class ConsoleChat:
         if system:
             await self.talk.set_instructions(system)
         if self.talk.messages and self.talk.messages[-1].role == "user":
-            self.talk.take_back_question()  # it was not answered
+            self.talk.remove_question()  # it was not answered
 
     def text_of(self, number: str) -> str:
         """Return the text of message N, or of the last answer if `number` is "". UsageError if there is none."""
@@ -75,20 +75,20 @@ class ConsoleChat:
         try:
             return self._answer(show, think)
         except BaseException:
-            self.talk.take_back_question()
+            self.talk.remove_question()
             raise
 
-    def again(self, show: Show, think: Show) -> Message:
+    def retry(self, show: Show, think: Show) -> Message:
         """Answer the last message again; on an error the previous answer stays. UsageError if there is no answer."""
-        before = list(self.talk.messages)
-        self.talk.take_back_answer()
+        messages = list(self.talk.messages)
+        self.talk.remove_answer()
         try:
             return self._answer(show, think)
         except BaseException:
-            self.talk.messages[:] = before
+            self.talk.messages[:] = messages
             raise
 
-    def more(self, show: Show, think: Show) -> Message:
+    def continue_last(self, show: Show, think: Show) -> Message:
         """Continue the last answer. UsageError if there is none."""
         if not self.talk.messages or self.talk.messages[-1].role != "assistant":
             raise UsageError("this chat has no answer to continue")
@@ -97,31 +97,31 @@ class ConsoleChat:
     def _answer(self, show: Show, think: Show, begun: str | None = None) -> Message:
         """Return an answer to the messages, or the continuation of one with the text `begun`."""
 
-        def split_after_begun() -> ThoughtSplit:
+        def start_split() -> ThoughtSplit:
             split = ThoughtSplit()
             split.push(begun or "")
             return split
 
-        split = split_after_begun()
+        split = start_split()
 
-        def emit(thoughts: str, said: str) -> None:
+        def emit(thoughts: str, text: str) -> None:
             if thoughts:
                 think(thoughts)
-            if said:
-                show(said)
+            if text:
+                show(text)
 
         def restart() -> None:
             nonlocal split
-            split = split_after_begun()
+            split = start_split()
             show("\n")
 
         try:
             with self.interrupt:
-                answering = self.talk.answer(lambda new, _: emit(*split.push(new)), restart, goes_on=begun is not None)
-                answer = self.wait(answering)
+                on_text = lambda new, _: emit(*split.push(new))  # noqa: E731
+                answer = self.wait(self.talk.answer(on_text, restart, continue_last=begun is not None))
                 emit(*split.finish())
             if answer.finish == "gone":
-                raise EngineDisconnect(str(self.talk.trouble))
+                raise EngineDisconnect(str(self.talk.error))
         except (EngineDisconnect, DeviceError) as error:
             raise EngineDisconnect(f"{error}: try again") from None
         return answer
@@ -130,30 +130,30 @@ class ConsoleChat:
 @contextmanager
 def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, system: str) -> Iterator[ConsoleChat]:
     """Connect to the engine of a source, starting it if necessary, and open a chat."""
-    engine, gone = Answerer(source, say), False
+    answerer, was_lost = Answerer(source, say), False
 
     def report_restart(stage: str) -> None:
-        nonlocal gone
-        if stage == "ready" and gone:
+        nonlocal was_lost
+        if stage == "ready" and was_lost:
             say(ENGINE_RESTARTED)
-        gone = stage == "gone" or (gone and stage != "ready")
+        was_lost = stage == "gone" or (was_lost and stage != "ready")
 
-    engine.on_stage = report_restart
+    answerer.on_stage = report_restart
     with asyncio.Runner() as runner:
         try:
-            runner.run(engine.ready())
+            runner.run(answerer.ready())
             ignored = [name for name, none in NOT_IN_OPENAI.items() if getattr(settings, name) not in (None, none)]
-            if ignored and not engine.is_localdflash:
-                say(f"The server has OpenAI's API only: {', '.join(ignored)} ignored.")
-            talk = Talk(engine, chats, os.getcwd(), say, in_memory=False)
+            if ignored and not answerer.is_localdflash:
+                say(f"The server has only OpenAI's API: {', '.join(ignored)} ignored.")
+            talk = Talk(answerer, chats, os.getcwd(), say, in_memory=False)
             talk.settings, talk.system = settings, system
             stop = lambda: runner.get_loop().call_soon_threadsafe(talk.stop)  # noqa: E731
             try:
-                yield ConsoleChat(talk, runner, Interrupt(stop), kept=chats is not None)
+                yield ConsoleChat(talk, runner, Interrupt(stop), is_stored=chats is not None)
             finally:
                 runner.run(talk.close())
         finally:
-            runner.run(engine.close())
+            runner.run(answerer.close())
 
 
 def read_stdin() -> str:
@@ -203,8 +203,8 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
                 say(f"[{model_name(str(answer.numbers['model']))}{better_pair_hint(chat.pair)}]")
         case "json":
             answer = chat.ask(prompt, lambda _: None, attachments=attachments)
-            thoughts, said, _ = split(answer.text)
-            print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": said, **_result(answer)})
+            thoughts, text, _ = split(answer.text)
+            print_json({**({"thoughts": thoughts} if thoughts else {}), "answer": text, **_result(answer)})
         case "jsonl":
             answer = chat.ask(
                 prompt,
@@ -218,16 +218,16 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
 
 def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
     """Stream an answer to stdout without its reasoning; report on stderr why it was cut."""
-    terminal, says_thinking = sys.stdout.isatty(), sys.stderr.isatty()
+    is_terminal, announces_thinking = sys.stdout.isatty(), sys.stderr.isatty()
 
     def show(text: str) -> None:
-        sys.stdout.write(sanitize(text) if terminal else text)
+        sys.stdout.write(sanitize(text) if is_terminal else text)
         sys.stdout.flush()
 
     def think(_thoughts: str) -> None:
-        nonlocal says_thinking
-        if says_thinking:
-            says_thinking = False
+        nonlocal announces_thinking
+        if announces_thinking:
+            announces_thinking = False
             say("[thinking]")
 
     answer = ask(show, think)
@@ -235,7 +235,7 @@ def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
     if answer.finish == "repeat":
         say("[stopped: the model repeated itself]")
     if answer.finish == "length" and "tokens" in answer.numbers:
-        say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets how many]")
+        say(f"[cut after {answer.numbers['tokens']} tokens: --max-tokens sets the limit]")
     return answer
 
 
@@ -251,5 +251,5 @@ def statistics(numbers: Mapping[str, Any]) -> dict[str, Any]:
     by_drafter = {name or "none": steps for name, steps in numbers["steps_by_drafter"].items()}
     ms = numbers.get("ms") or {"prompt": numbers.get("prompt_ms", 0.0), "answer": numbers.get("answer_ms", 0.0)}
     speed = round(numbers["tokens_per_second"], 1)
-    counts = {name: numbers[name] for name in _COUNTED}
+    counts = {name: numbers[name] for name in _COUNTS}
     return {**counts, "steps_by_drafter": by_drafter, "ms": ms, "tokens_per_second": speed}

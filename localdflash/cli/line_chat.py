@@ -24,9 +24,9 @@ from localdflash.tui.commands import COMMANDS, Command, parse
 SMALL_MODEL = "This is the small model that ships with localdflash: it knows some Python and little else."
 HOW_TO_LEAVE = "Ctrl-C stops an answer; Ctrl-D, or Ctrl-C at the prompt, leaves. /help lists the commands."
 _ALSO = (
-    ("@path", "A file that goes along: @path, @path:12-40, @path:Name."),
-    ("!command", "Run a command of yours; what it prints goes along with the next message. You are asked first."),
-    ("Ctrl-C", "Stop the answer; at the prompt, leave. So does Ctrl-D."),
+    ("@path", "Attach a file: @path, @path:12-40, @path:Name."),
+    ("!command", "Run a shell command, after a confirmation; its output is attached to the next message."),
+    ("Ctrl-C", "Stop the answer; at the prompt, leave, like Ctrl-D."),
 )
 
 
@@ -45,7 +45,7 @@ def converse(chat: ConsoleChat) -> int:
 
 
 def _report_attached(attachment: Attachment) -> None:
-    say(f"[goes along: {attachment_line(attachment).text.removeprefix('▸ ')}]")
+    say(f"[attached: {attachment_line(attachment).text.removeprefix('▸ ')}]")
 
 
 def _read_line(prompt: str) -> str:
@@ -58,7 +58,7 @@ def _read_line(prompt: str) -> str:
 
 
 def exchange(ask: Callable[[Show, Show], Message]) -> bool:
-    """Stream an answer and print its statistics; on an error print that and return False."""
+    """Stream an answer and print its statistics; if an error ends it, print the error and return False."""
     try:
         answer = print_answer(ask)
     except ContextOverflow as error:
@@ -119,7 +119,7 @@ class LineChat:
 
     def _run_in_shell(self, command: str) -> None:
         """Run a shell command if the user agrees; attach its output to the next message."""
-        say(f"Run this in {self._files.root}? What it prints goes along with your next message: {command}")
+        say(f"Run this in {self._files.root}? Its output is attached to your next message: {command}")
         with suppress(EOFError, KeyboardInterrupt):
             if _read_line("[y/N] ").strip().lower() in ("y", "yes"):
                 output = self._chat.wait(run_command(command, Path(self._files.root)))
@@ -140,10 +140,10 @@ class LineChat:
 
     def do_help(self) -> None:
         """List the commands."""
-        here = [(one.usage, one.help) for one in COMMANDS if hasattr(self, f"do_{one.name}")]
-        width = max(len(usage) for usage, _ in here)
-        for usage, about in (*here, *_ALSO):
-            say(f"{usage:<{width}}  {about}")
+        supported = [(one.usage, one.help) for one in COMMANDS if hasattr(self, f"do_{one.name}")]
+        width = max(len(usage) for usage, _ in supported)
+        for usage, description in (*supported, *_ALSO):
+            say(f"{usage:<{width}}  {description}")
 
     def do_new(self) -> None:
         """Start a new chat."""
@@ -156,11 +156,11 @@ class LineChat:
 
     def do_retry(self) -> None:
         """Answer the last message again."""
-        exchange(self._chat.again)
+        exchange(self._chat.retry)
 
     def do_continue(self) -> None:
         """Continue the last answer."""
-        exchange(self._chat.more)
+        exchange(self._chat.continue_last)
 
     def do_copy(self, number: str = "") -> None:
         """Copy the last answer, or message N."""
@@ -171,16 +171,17 @@ class LineChat:
         """List the models, or load one."""
         if name:
             try:
-                about = self._chat.wait(self._chat.talk.answerer.load(name))
+                info = self._chat.wait(self._chat.talk.answerer.load(name))
             except KeyboardInterrupt:
                 say(f"{name} is not loaded")
                 return
-            say("; ".join(filter(None, (f"{about.pair} is loaded: {about.context} tokens of context", about.notice))))
+            say("; ".join(filter(None, (f"{info.pair} is loaded: {info.context} tokens of context", info.notice))))
             return
         for row in self._chat.wait(model_list.list_models()):
-            marks = (row.memory, "" if row.here else "not here", row.why_not and f"does not run here: {row.why_not}")
-            used = " (this one)" if row.id == self._chat.pair else ""
-            say(f"{row.id}{used}: {', '.join(filter(None, (row.description, *marks)))}")
+            state = "" if row.is_downloaded else "not downloaded"
+            marks = (row.memory, state, row.why_not and f"cannot run on this machine: {row.why_not}")
+            mark = " (loaded)" if row.id == self._chat.pair else ""
+            say(f"{row.id}{mark}: {', '.join(filter(None, (row.description, *marks)))}")
         say("/model ID loads one")
 
     def do_role(self, name: str = "") -> None:
@@ -199,10 +200,10 @@ class LineChat:
             self._chat.wait(self._chat.talk.set_instructions(text))
         say(f"Instructions before the chat: {self._chat.talk.system or 'none'}")
 
-    def do_set(self, given: str = "") -> None:
+    def do_set(self, assignment: str = "") -> None:
         """Show or change the settings."""
-        if given:
-            name, _, value = given.replace("=", " ").partition(" ")
+        if assignment:
+            name, _, value = assignment.replace("=", " ").partition(" ")
             self._chat.talk.settings = self._chat.talk.settings.changed(name, value)
         settings = asdict(self._chat.talk.settings)
         if settings["seed"] is None:
@@ -214,30 +215,30 @@ class LineChat:
         self.do_set(f"thinking {value or ('off' if self._chat.talk.settings.thinking else 'on')}")
 
     def do_project(self, value: str = "") -> None:
-        """Show or decide whether the project's instructions are attached."""
+        """Show or decide whether the project's instructions are sent."""
         if value not in ("", "on", "off"):
-            raise UsageError(f"expected on or off, found {value!r}")
+            raise UsageError(f"expected on or off, got {value!r}")
         file = project.find_project_file(Path.cwd())
         if file is None:
             raise UsageError(f"no {project.FILE_NAME} in this folder or its parents")
         if value:
             self._chat.talk.project = file.text() if value == "on" else ""
-            if self._chat.kept:
+            if self._chat.is_stored:
                 project.remember_decision(file, value == "on")
-        how = "goes along, from the next answer on" if self._chat.talk.project else "does not go along"
-        say(f"{project.FILE_NAME} {how}: {file.path}")
+        state = "is sent, from the next answer on" if self._chat.talk.project else "is not sent"
+        say(f"{project.FILE_NAME} {state}: {file.path}")
 
     def _attach_project(self) -> None:
-        """Attach the project's instructions if the user allowed it; say so, or that there are some."""
+        """Send the project's instructions if the user allowed it; if the user has not decided, print how to."""
         file = project.find_project_file(Path.cwd())
         if file is None or file.allowed is False:
             return
         if file.allowed is None:
-            say(f"This project has {project.FILE_NAME}: /project on sends it along, /project off never does.")
+            say(f"This project has {project.FILE_NAME}: /project on sends it to the model, /project off does not.")
             return
         try:
             self._chat.talk.project = file.text()
-            say(f"[{project.FILE_NAME} goes along]")
+            say(f"[{project.FILE_NAME} is sent]")
         except UsageError as error:
             say(str(error))
 

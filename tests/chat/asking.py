@@ -1,4 +1,4 @@
-"""Asking an engine from a test: where it is, whole answers, and a server that says whatever a test wants."""
+"""Helpers for tests that ask an engine: answers as objects, and a scripted server."""
 
 import asyncio
 import json
@@ -20,19 +20,19 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding
 END = b"0\r\n\r\n"
 
 
-class At:
-    """A source that is there already; `opened` counts how often it was looked for."""
+class FixedSource:
+    """Source of a running server; `opened` counts the calls of `open`."""
 
     restarts = True
 
     def __init__(self, path: Path) -> None:
         self.path, self.opened, self.pair = path, 0, ""
 
-    async def open(self, say: Callable[[str], None], look: Callable[[str], None]) -> Address:
+    async def open(self, say: Callable[[str], None], on_stage: Callable[[str], None]) -> Address:
         self.opened += 1
         return Address(self.path)
 
-    def loaded(self, pair: str) -> None:
+    def remember_pair(self, pair: str) -> None:
         self.pair = pair
 
     async def close(self) -> None:
@@ -40,13 +40,13 @@ class At:
 
 
 @asynccontextmanager
-async def asking(source: Any, say: Callable[[str], None] = lambda _: None) -> AsyncIterator[Answerer]:
+async def open_answerer(source: Any, say: Callable[[str], None] = lambda _: None) -> AsyncIterator[Answerer]:
     answerer = Answerer(source, say)
     try:
         yield answerer
     finally:
         await answerer.close()
-        await asyncio.sleep(0)  # connections that were closed are gone
+        await asyncio.sleep(0)  # lets closed connections go
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Return the text that a reader has in the end."""
+        """Return the text at the end, after all restarts."""
         text = ""
         for event in self.events:
             match event:
@@ -80,15 +80,12 @@ async def ask(
     return Answer([event async for event in answerer.answer(messages, settings, **more)])
 
 
-# A server of bytes
-
-
 def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def event(**told: Any) -> bytes:
-    return chunk(f"data: {json.dumps({'model': 'scripted', **told})}\n\n".encode())
+def event(**fields: Any) -> bytes:
+    return chunk(f"data: {json.dumps({'model': 'scripted', **fields})}\n\n".encode())
 
 
 def text(content: str, step: dict[str, Any] | None = None) -> bytes:
@@ -103,25 +100,25 @@ def answer(*texts: str) -> bytes:
     return HEAD + b"".join(map(text, texts)) + finish()
 
 
-def plain(status: int, body: Any) -> bytes:
+def response(status: int, body: Any) -> bytes:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(data), data)
 
 
-class Script:
-    """Says `answers` to one chat after the other, in parts, and hangs up after each; `asked` are their bodies.
+class ScriptedServer:
+    """Server that sends one of `answers` per chat request, in parts, and closes the connection; see `requests`.
 
-    A part that is an event is waited for. `models` is what /v1/models says, `about` what /ps does.
+    It waits for a part that is an event. `models` is the reply of /v1/models, `status` that of /ps.
     """
 
     def __init__(self, *answers: bytes | Sequence[bytes | asyncio.Event], models: Any = None) -> None:
-        self.answers, self.models, self.about = list(answers), models, dict(ABOUT)
-        self.asked: list[dict[str, Any]] = []
+        self.answers, self.models, self.status = list(answers), models, dict(ABOUT)
+        self.requests: list[dict[str, Any]] = []
         self.heads: list[str] = []
         self.others: list[tuple[str, dict[str, Any]]] = []
-        self.left = asyncio.Event()  # somebody left before the end
+        self.client_left = asyncio.Event()  # a client closed the connection early
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError):
                 await self._serve(reader, writer)
@@ -136,41 +133,41 @@ class Script:
             body = json.loads(await reader.readexactly(int(length or 0)) or b"{}")
             target = head.split()[1]
             if target.endswith(("/chat/completions", "/complete")):
-                self.asked.append(body)
-                await self._say(self.answers.pop(0) if self.answers else b"", reader, writer)
+                self.requests.append(body)
+                await self._send(self.answers.pop(0) if self.answers else b"", reader, writer)
                 return
             self.others.append((target, body))
-            told = self._told(target)
-            writer.write(plain(404, {}) if told is None else plain(200, told))
+            reply = self._reply(target)
+            writer.write(response(404, {}) if reply is None else response(200, reply))
 
-    def _told(self, target: str) -> Any:
-        pairs = [{**self.about, "options": {"pair": self.about.get("pair")}}]
+    def _reply(self, target: str) -> Any:
+        pairs = [{**self.status, "options": {"pair": self.status.get("pair")}}]
         return {
-            "/ps?role=chat": {**self.about, "pairs": pairs},
+            "/ps?role=chat": {**self.status, "pairs": pairs},
             "/v1/models": self.models,
             "/load": ABOUT | {"pair": "other"},
         }.get(target)
 
-    async def _say(
-        self, said: bytes | Sequence[bytes | asyncio.Event], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    async def _send(
+        self, parts: bytes | Sequence[bytes | asyncio.Event], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        gone = asyncio.create_task(reader.read())
-        for part in [said] if isinstance(said, bytes) else said:
+        disconnected = asyncio.create_task(reader.read())
+        for part in [parts] if isinstance(parts, bytes) else parts:
             if isinstance(part, asyncio.Event):
                 waiting = asyncio.create_task(part.wait())
-                await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((waiting, disconnected), return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
-                if gone.done():
-                    self.left.set()
+                if disconnected.done():
+                    self.client_left.set()
                     return
             else:
                 writer.write(part)
                 await writer.drain()
-        gone.cancel()
+        disconnected.cancel()
 
 
 @asynccontextmanager
-async def scripted(script: Script, path: Path) -> AsyncIterator[At]:
-    """The script behind a Unix socket."""
-    async with await asyncio.start_unix_server(script.connected, path):
-        yield At(path)
+async def serve_script(script: ScriptedServer, path: Path) -> AsyncIterator[FixedSource]:
+    """Serve the script on a Unix socket."""
+    async with await asyncio.start_unix_server(script.handle, path):
+        yield FixedSource(path)

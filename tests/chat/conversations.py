@@ -12,14 +12,14 @@ from tests.support.fake_answerer import FakeAnswerer
 
 
 @asynccontextmanager
-async def talking(*script: object, chats: Path | None = None) -> AsyncIterator[tuple[Talk, Any, list[str]]]:
-    """Yield a conversation, its engine, and the lines shown to the user; then close it."""
-    told: list[str] = []
+async def open_talk(*script: object, chats: Path | None = None) -> AsyncIterator[tuple[Talk, Any, list[str]]]:
+    """Yield a conversation, its engine, and the notices; then close it."""
+    notices: list[str] = []
     answerer: Any = FakeAnswerer(*script)
-    talk = Talk(answerer, chats, "/home/x", told.append)
-    yield talk, answerer, told
+    talk = Talk(answerer, chats, "/home/x", notices.append)
+    yield talk, answerer, notices
     await talk.close()
-    await talk.close()  # the second one does nothing
+    await talk.close()  # a second call does nothing
 
 
 def ignore(*_: object) -> None:
@@ -31,7 +31,7 @@ async def exchange(talk: Talk, text: str = "why?") -> Message:
     return await talk.answer(ignore, ignore)
 
 
-async def stored(talk: Talk) -> list[Message]:
-    """Return the messages of the chat as they are on disk."""
+async def stored_messages(talk: Talk) -> list[Message]:
+    """Return the messages on disk."""
     assert talk.session is not None
     return await talk.run_in_store(ChatStore.path, talk.session)

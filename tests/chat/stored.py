@@ -1,4 +1,4 @@
-"""Messages with every field set, and programs that use a store and are killed."""
+"""Messages with all fields, stores that are closed after the test, and programs that use a store."""
 
 import subprocess
 import sys
@@ -20,21 +20,21 @@ ANSWER = Message(
 )
 
 
-def silent(line: str) -> None:
+def fail_on_notice(line: str) -> None:
     raise AssertionError(f"unexpected: {line}")
 
 
-OPENED: list[ChatStore] = []  # closed after each test
+OPEN_STORES: list[ChatStore] = []  # closed after each test
 
 
-def opened(path: Path | None, say: Callable[[str], None] = silent) -> ChatStore:
+def open_store(path: Path | None, say: Callable[[str], None] = fail_on_notice) -> ChatStore:
     store = ChatStore(path, say)
-    OPENED.append(store)
+    OPEN_STORES.append(store)
     return store
 
 
 def chat(store: ChatStore, *texts: str, folder: str = "/here") -> int:
-    """A chat of these messages, the user's and the model's in turn."""
+    """Add a chat with these messages, alternately the user's and the model's; return its id."""
     session, parent = store.create(folder=folder), None
     for i, text in enumerate(texts):
         parent = store.add(session, parent, Message("assistant" if i % 2 else "user", text)).id
@@ -46,8 +46,8 @@ def texts(store: ChatStore, session: int) -> list[str]:
 
 
 @contextmanager
-def program(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run Python with a store's names at hand; it writes what it has done to its stdout. Killed at the end."""
+def run_program(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run Python code with the names of a store imported; kill it at the end."""
     names = "import sys\nfrom pathlib import Path\n" + "".join(
         f"from localdflash.{module} import {name}\n"
         for module, name in (("chat.messages", "Message"), ("chat.store", "ChatStore"), ("base.errors", "StoreError"))

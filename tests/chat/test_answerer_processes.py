@@ -1,4 +1,4 @@
-"""Real daemons: they start, load, die, load another pair; a private one ends with its chat."""
+"""Real daemons: start, load, death and restart; a private daemon ends with its chat."""
 
 import asyncio
 from dataclasses import replace
@@ -14,7 +14,7 @@ from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server import spawn
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
-from tests.chat.asking import QUESTION, ask, asking
+from tests.chat.asking import QUESTION, ask, open_answerer
 from tests.support import daemons
 
 pytestmark = [
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:ResourceWarning"),
     pytest.mark.filterwarnings(daemons.DROPPED_SOCKET),
 ]
-WANTED = EngineSpec({"pair": "embedded", "threads": 1})
+SPEC = EngineSpec({"pair": "embedded", "threads": 1})
 LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=200)
 
 
@@ -35,12 +35,12 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines take twenty steps a second."""
+    """Limit engines to twenty steps a second."""
     monkeypatch.setattr(spawn, "PROGRAM", daemons.SLOW + spawn.PROGRAM)
 
 
-async def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) -> None:
-    async with asking(SharedDaemon(WANTED)) as shared, asking(PrivateDaemon(WANTED)) as private:
+async def test_shared_daemon_outlives_the_chat_and_a_private_one_does_not(folder: Path) -> None:
+    async with open_answerer(SharedDaemon(SPEC)) as shared, open_answerer(PrivateDaemon(SPEC)) as private:
         await asyncio.gather(shared.ready(), private.ready())
         assert len(daemons.daemons(folder)) == 2
     assert len(daemons.daemons(folder)) == 1
@@ -48,29 +48,31 @@ async def test_a_shared_engine_stays_and_a_private_one_does_not(folder: Path) ->
     assert not paths.private_socket().exists()
 
 
-async def test_a_gpu_that_ends_every_engine_gives_way_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_crashing_gpu_falls_back_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", daemons.GPU_ENDS_STEPS + spawn.PROGRAM)
-    wanted = EngineSpec({"pair": "embedded", "threads": 1, "backend": "auto"})
+    spec = EngineSpec({"pair": "embedded", "threads": 1, "backend": "auto"})
 
-    async with asking(SharedDaemon(wanted)) as answerer:
+    async with open_answerer(SharedDaemon(spec)) as answerer:
         settings = replace(LONG, max_tokens=16)
         devices = list[str]()
-        answerer.on_stage = lambda stage: devices.append(answerer.about.device) if answerer.about else None
+        answerer.on_stage = lambda stage: devices.append(answerer.info.device) if answerer.info else None
         events = [event async for event in answerer.answer(QUESTION, settings)]
         assert isinstance(events[-1], Done)
         assert events[-1].finish == "length"
-        assert answerer.about
-        assert answerer.about.device == "cpu"
-        assert "2 times today" in answerer.about.notice
+        assert answerer.info
+        assert answerer.info.device == "cpu"
+        assert "2 times today" in answerer.info.notice
         assert "gpu" in devices
-        anew = [index for index, event in enumerate(events) if isinstance(event, AnswerRestart)]
-        text = "".join(event.text for event in events[anew[-1] if anew else 0 :] if isinstance(event, AnswerPiece))
+        restarts = [index for index, event in enumerate(events) if isinstance(event, AnswerRestart)]
+        text = "".join(
+            event.text for event in events[restarts[-1] if restarts else 0 :] if isinstance(event, AnswerPiece)
+        )
         assert text == (await ask(answerer, settings=settings)).text
 
 
 @pytest.mark.usefixtures("slow")
-async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(folder: Path) -> None:
-    async with asking(SharedDaemon(WANTED)) as answerer:
+async def test_killed_daemon_is_restarted_with_identical_text(folder: Path) -> None:
+    async with open_answerer(SharedDaemon(SPEC)) as answerer:
         settings = replace(LONG, max_tokens=16)
         whole = (await ask(answerer, settings=settings)).text
         events, text = [], ""
@@ -84,18 +86,18 @@ async def test_an_engine_killed_in_the_middle_goes_on_with_the_same_text(folder:
     assert AnswerRestart() not in events
 
 
-async def test_who_leaves_while_it_starts_does_not_wait(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+async def test_cancelling_during_the_load_ends_a_private_daemon(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     slow = "import time; from localdflash.loading.load_pair import LoadedPair; load = LoadedPair.__init__;"
     slow += "LoadedPair.__init__ = lambda *a: (time.sleep(60), load(*a))[1];"
     monkeypatch.setattr(spawn, "PROGRAM", slow + spawn.PROGRAM)
 
     loading = asyncio.Event()
-    async with asking(PrivateDaemon(WANTED)) as answerer:
+    async with open_answerer(PrivateDaemon(SPEC)) as answerer:
         answerer.on_stage = lambda stage: loading.set() if stage == "loading" else None
-        asked = asyncio.create_task(ask(answerer))
+        asking = asyncio.create_task(ask(answerer))
         await asyncio.wait_for(loading.wait(), 60)
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
         assert answerer.stage == "loading"
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began < 3

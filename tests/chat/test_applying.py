@@ -1,4 +1,4 @@
-"""Proposals on disk: applied, undone, and safe from full disks, links and kills."""
+"""Applying and undoing proposals, with full disks, links and killed processes."""
 
 import errno
 import os
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from localdflash.base.files import paths
 from localdflash.chat.applying import MAX_CHANGE_SETS, ApplyResult, Journal, UndoResult, apply_proposals, undo_last
 from localdflash.chat.proposals import FileProposal
-from tests.chat.workplace import contents, made, proposal
+from tests.chat.workplace import contents, make_files, proposal
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return made(tmp_path / "work", {"a.txt": "a\n", "src/b.py": "b = 1\n", "c.txt": "c\n"})
+    return make_files(tmp_path / "work", {"a.txt": "a\n", "src/b.py": "b = 1\n", "c.txt": "c\n"})
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def test_apply_and_undo(root: Path, folder: Path, on_disk: bool) -> None:
     assert journal.last() is not None
     assert undo_last(journal) == UndoResult(("a.txt", "new/deep/d.txt", "c.txt"))
     assert contents(root) == before
-    assert sorted(os.listdir(root)) == ["a.txt", "c.txt", "src"]  # made folders are gone
+    assert sorted(os.listdir(root)) == ["a.txt", "c.txt", "src"]  # created folders are removed
     assert undo_last(journal) is None
     assert journal.last() is None
     assert not on_disk or os.listdir(folder) == []
 
 
-def test_modes_are_kept(root: Path, folder: Path) -> None:
+def test_apply_and_undo_keep_file_modes(root: Path, folder: Path) -> None:
     journal, mode = Journal(root, folder), 0o600
     for name in ("a.txt", "c.txt"):
         (root / name).chmod(mode)
@@ -64,13 +64,13 @@ def test_modes_are_kept(root: Path, folder: Path) -> None:
     assert stat.S_IMODE((root / "c.txt").stat().st_mode) == mode
 
 
-def test_the_journal_is_for_the_user_alone(root: Path, folder: Path) -> None:
+def test_journal_is_private(root: Path, folder: Path) -> None:
     _apply(root, Journal(root, folder), a_txt=b"2\n")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
 
 
-def test_the_journal_keeps_the_newest(root: Path, folder: Path) -> None:
+def test_journal_keeps_the_newest_sets(root: Path, folder: Path) -> None:
     journal = Journal(root, folder)
     for number in range(MAX_CHANGE_SETS + 3):
         _apply(root, journal, a_txt=b"%d\n" % number)
@@ -81,35 +81,35 @@ def test_the_journal_keeps_the_newest(root: Path, folder: Path) -> None:
     assert (root / "a.txt").read_bytes() == b"2\n"
 
 
-def test_a_file_that_changed_meanwhile_is_left_alone(root: Path, folder: Path) -> None:
+def test_apply_stops_at_a_file_changed_meanwhile(root: Path, folder: Path) -> None:
     journal = Journal(root, folder)
     chosen = [proposal(root, name, b"2\n") for name in ("a.txt", "src/b.py", "c.txt")]
     (root / "src/b.py").write_bytes(b"theirs\n")
     outcome = apply_proposals(chosen, journal)
-    assert outcome.done == (chosen[0],)
+    assert outcome.written == (chosen[0],)
     assert outcome.problem.startswith("src/b.py was changed meanwhile")
     assert (root / "a.txt").read_bytes() == b"2\n"
     assert (root / "c.txt").read_bytes() == b"c\n"
     assert undo_last(journal) == UndoResult(("a.txt",))
 
 
-def test_undo_leaves_what_was_changed_since(root: Path, folder: Path) -> None:
+def test_undo_skips_files_changed_since(root: Path, folder: Path) -> None:
     journal = Journal(root, folder)
     _apply(root, journal, a_txt=b"1\n")
     _apply(root, journal, a_txt=b"2\n", c_txt=b"2\n", n_txt=b"2\n")
     (root / "a.txt").write_bytes(b"theirs\n")
     undone = undo_last(journal)
-    assert undone == UndoResult(("c.txt", "n.txt"), ("a.txt was changed since: it is left as it is",))
+    assert undone == UndoResult(("c.txt", "n.txt"), ("a.txt was changed since; it is not restored",))
     assert not (root / "n.txt").exists()
     assert (root / "a.txt").read_bytes() == b"theirs\n"
-    # The older set is next; a later run may try what was left again.
-    assert undo_last(journal) == UndoResult((), ("a.txt was changed since: it is left as it is",))
+    # The older set comes next; a later run tries the skipped file again.
+    assert undo_last(journal) == UndoResult((), ("a.txt was changed since; it is not restored",))
     (root / "a.txt").write_bytes(b"2\n")
     assert undo_last(Journal(root, folder)) == UndoResult(("a.txt",))
     assert (root / "a.txt").read_bytes() == b"1\n"
 
 
-def test_what_cannot_be_applied_is_not(root: Path, folder: Path) -> None:
+def test_proposal_with_a_problem_is_not_applied(root: Path, folder: Path) -> None:
     before = contents(root)
     outcome = apply_proposals([FileProposal("a.txt", None, None, problem="fits nowhere")], Journal(root, folder))
     assert outcome == ApplyResult((), "a.txt fits nowhere")
@@ -118,13 +118,13 @@ def test_what_cannot_be_applied_is_not(root: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../a.txt", ".git/config", "src/../../x"])
-def test_names_are_checked_again(root: Path, folder: Path, path: str) -> None:
+def test_apply_checks_file_names(root: Path, folder: Path, path: str) -> None:
     before = contents(root.parent)
     assert apply_proposals([FileProposal(path, None, b"x", "new")], Journal(root, folder)).problem
     assert contents(root.parent).keys() - before.keys() == set()
 
 
-def test_without_a_place_for_the_journal_undo_is_in_memory(root: Path, tmp_path: Path) -> None:
+def test_undo_is_in_memory_without_a_journal_folder(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     journal = Journal(root, tmp_path / "file" / "undo")
     outcome = _apply(root, journal, a_txt=b"2\n")
@@ -149,7 +149,7 @@ def _failing(code: int) -> Callable[..., NoReturn]:
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "fchmod", "open"])
-def test_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_full_disk_changes_nothing(root: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     journal, code = Journal(root), errno.ENOSPC
     before = contents(root)
     chosen = [proposal(root, "a.txt", b"2\n"), proposal(root, "n/n.txt", b"2\n")]
@@ -161,14 +161,14 @@ def test_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> 
     monkeypatch.setattr(os, call, open_ if call == "open" else _failing(code))
     outcome = apply_proposals(chosen, journal)
     monkeypatch.undo()
-    assert outcome.done == ()
+    assert outcome.written == ()
     assert outcome.problem == f"a.txt cannot be written: {os.strerror(code)}"
     assert contents(root) == before
     assert undo_last(journal) is None
 
 
 def _swap(root: Path, name: str, outside: Path) -> None:
-    """Replace a folder, or the file, by a link, as an attacker would between check and write."""
+    """Replace a folder, or the file, by a link, as an attacker might between check and write."""
     first = name.split("/", maxsplit=1)[0]
     (root / first).rename(root / "moved")
     (root / first).symlink_to(outside / first if (outside / first).exists() else outside)
@@ -176,10 +176,10 @@ def _swap(root: Path, name: str, outside: Path) -> None:
 
 @pytest.mark.parametrize("name", ["src/b.py", "src/new.py"])
 @pytest.mark.parametrize("call", ["fsync", "open", "replace", "link", "fchmod"])
-def test_a_link_that_appears_at_any_time_leads_nowhere(
+def test_link_created_during_a_write_is_not_followed(
     root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str, call: str
 ) -> None:
-    outside = made(root.parent / "outside", {"b.py": "theirs\n", "a.txt": "theirs\n"})
+    outside = make_files(root.parent / "outside", {"b.py": "theirs\n", "a.txt": "theirs\n"})
     before = contents(outside)
     chosen = proposal(root, name, b"2\n")
     original = getattr(os, call)
@@ -200,23 +200,23 @@ def test_a_link_that_appears_at_any_time_leads_nowhere(
 
 
 def change_until(root: Path, folder: Path, what: str, step: int) -> NoReturn:
-    """Apply or undo changes, and kill this process before the system call of this number."""
-    left = [step]
+    """Apply or undo changes, and kill this process before system call number `step`."""
+    remaining = [step]
 
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+    def count_down(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*given: Any, **named: Any) -> Any:
-            if left[0] == 0:
+            if remaining[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
+            remaining[0] -= 1
             return call(*given, **named)
 
         return wrapper
 
-    leave = os._exit
+    exit_now = os._exit
     try:
         journal = Journal(root, folder)
         for name in ("open", "fsync", "rename", "replace", "link", "unlink", "fchmod", "mkdir", "rmdir", "close"):
-            setattr(os, name, counted(getattr(os, name)))
+            setattr(os, name, count_down(getattr(os, name)))
         if what == "apply":
             new = FileProposal("n/n.txt", None, b"2\n", "new")
             changed, gone = FileProposal("a.txt", b"a\n", b"2\n"), FileProposal("src/b.py", b"b = 1\n", None, "delete")
@@ -224,23 +224,23 @@ def change_until(root: Path, folder: Path, what: str, step: int) -> NoReturn:
         else:
             undo_last(journal)
     except BaseException:
-        leave(1)
-    leave(0)
+        exit_now(1)
+    exit_now(0)
 
 
 def _run(root: Path, folder: Path, what: str, step: int) -> int:
-    """Change files in a child that is killed at this call; return how it ended."""
+    """Change files in a child that is killed at this call; return its exit code."""
     child = os.fork()
     if not child:
         change_until(root, folder, what, step)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_killed_at_any_step_a_file_is_old_or_new_and_undo_works(tmp_path: Path) -> None:
+def test_kill_during_apply_leaves_old_or_new_files_and_undo_works(tmp_path: Path) -> None:
     old = {"a.txt": b"a\n", "src/b.py": b"b = 1\n"}
     new = {"a.txt": b"2\n", "n/n.txt": b"2\n"}
     for step in range(100):
-        root, folder = made(tmp_path / str(step), old), tmp_path / f"{step}-undo"
+        root, folder = make_files(tmp_path / str(step), old), tmp_path / f"{step}-undo"
         killed = _run(root, folder, "apply", step) == -signal.SIGKILL
         found = {name: text for name, text in contents(root).items() if not name.endswith(".tmp")}
         assert all(text in (old.get(name), new.get(name)) for name, text in found.items()), step
@@ -252,23 +252,23 @@ def test_killed_at_any_step_a_file_is_old_or_new_and_undo_works(tmp_path: Path) 
         if not killed:
             assert step > 15
             return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("every step was killed")
 
 
-def test_killed_while_undoing(tmp_path: Path) -> None:
+def test_kill_during_undo_can_be_undone(tmp_path: Path) -> None:
     old = {"a.txt": b"a\n", "src/b.py": b"b = 1\n"}
     for step in range(0, 100, 5):
-        root, folder = made(tmp_path / str(step), old), tmp_path / f"{step}-undo"
+        root, folder = make_files(tmp_path / str(step), old), tmp_path / f"{step}-undo"
         assert _run(root, folder, "apply", 1_000) == 0
         killed = _run(root, folder, "undo", step) == -signal.SIGKILL
         undo_last(Journal(root, folder))
         assert contents(root) == old, step
         if not killed:
             return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("every step was killed")
 
 
-def test_a_journal_with_things_that_are_no_files(root: Path) -> None:
+def test_journal_ignores_pipes_folders_and_garbage(root: Path) -> None:
     folder = paths.data_folder() / "undo"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "00000000000000000001-aa.json")

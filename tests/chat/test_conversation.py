@@ -1,4 +1,4 @@
-"""Conversations: answers, versions, forks; what was typed or received reaches the disk once."""
+"""Conversations: answers, versions, forks, and their storage."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
 from localdflash.chat.talk import Talk
-from tests.chat.conversations import exchange, ignore, stored, talking
+from tests.chat.conversations import exchange, ignore, open_talk, stored_messages
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP, FakeAnswerer
 
 
-async def test_an_answer_joins_the_messages_and_the_store() -> None:
-    async with talking(*ANSWER) as (talk, answerer, told):
+async def test_answer_is_appended_and_stored() -> None:
+    async with open_talk(*ANSWER) as (talk, answerer, notices):
         shown: list[object] = []
         talk.system = "Be brief."
         talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
@@ -23,31 +23,31 @@ async def test_an_answer_joins_the_messages_and_the_store() -> None:
         assert shown == [("It ", STEP), ("is.", None)]
         assert (answer.text, answer.finish, answer.steps, answer.numbers) == ("It is.", "stop", (STEP,), NUMBERS)
         assert talk.messages[-1] is answer
-        ((sent, system, goes_on),) = answerer.asked
-        assert ([message.text for message in sent], system, goes_on) == (["why?"], "Be brief.", False)
-        assert await stored(talk) == talk.messages
+        ((sent, system, continue_last),) = answerer.requests
+        assert ([message.text for message in sent], system, continue_last) == (["why?"], "Be brief.", False)
+        assert await stored_messages(talk) == talk.messages
         info = await talk.run_in_store(ChatStore.info, talk.session or 0)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
-    assert told == []
+    assert notices == []
 
 
-async def test_another_answer_is_another_version() -> None:
-    async with talking(*ANSWER) as (talk, answerer, _told):
+async def test_retry_adds_a_version() -> None:
+    async with open_talk(*ANSWER) as (talk, answerer, _notices):
         await exchange(talk)
-        talk.take_back_answer()
+        talk.remove_answer()
         answerer.script = [AnswerPiece("No.", None), Done("stop", {})]
         await talk.answer(ignore, ignore)
         assert [message.text for message in talk.messages] == ["why?", "No."]
-        assert not await talk.version(1)
-        assert await talk.version(-1)
+        assert not await talk.show_version(1)
+        assert await talk.show_version(-1)
         assert [message.text for message in talk.messages] == ["why?", "It is."]
-        assert not await talk.version(-1)
-        assert await talk.version(1)
+        assert not await talk.show_version(-1)
+        assert await talk.show_version(1)
         assert talk.messages[-1].text == "No."
 
 
-async def test_a_fork_leaves_the_chat_before() -> None:
-    async with talking(*ANSWER) as (talk, _answerer, _told):
+async def test_fork_keeps_the_original_chat() -> None:
+    async with open_talk(*ANSWER) as (talk, _answerer, _notices):
         await exchange(talk)
         await exchange(talk, "and then?")
         before = talk.session
@@ -62,52 +62,52 @@ async def test_a_fork_leaves_the_chat_before() -> None:
                 await talk.fork(number)
 
 
-async def test_nothing_to_work_with() -> None:
-    async with talking() as (talk, _answerer, _told):
-        for what in (talk.take_back_answer, talk.take_back_question):
+async def test_empty_chat_refuses_retry_edit_and_fork() -> None:
+    async with open_talk() as (talk, _answerer, _notices):
+        for remove in (talk.remove_answer, talk.remove_question):
             with pytest.raises(UsageError, match="nothing was asked"):
-                what()
+                remove()
         with pytest.raises(UsageError, match="nothing to fork"):
             await talk.fork(None)
-        assert not await talk.version(-1)
+        assert not await talk.show_version(-1)
         assert talk.session is None
 
 
-async def test_a_chat_that_was_deleted_elsewhere_is_stored_again() -> None:
-    async with talking(*ANSWER) as (talk, _answerer, told):
+async def test_chat_deleted_elsewhere_is_stored_again() -> None:
+    async with open_talk(*ANSWER) as (talk, _answerer, notices):
         await exchange(talk)
         assert talk.session is not None
         await talk.run_in_store(ChatStore.delete, talk.session)
         await exchange(talk, "and then?")
-        assert await stored(talk) == talk.messages
+        assert await stored_messages(talk) == talk.messages
         assert len(talk.messages) == 4
-    (line,) = told
+    (line,) = notices
     assert line.endswith("it was deleted; this chat is stored again")
 
 
-async def every_text(talk: Talk) -> list[list[str]]:
-    """The texts of all chats."""
+async def all_texts(talk: Talk) -> list[list[str]]:
+    """Return the texts of all chats."""
     found = await talk.run_in_store(ChatStore.sessions)
     return sorted([[one.text for one in await talk.run_in_store(ChatStore.path, info.id)] for info in found])
 
 
-class Full:
-    """A method of the store that fails until there is room."""
+class FullDisk:
+    """Patch of a store method, which fails while `full` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        self.full, work = True, getattr(ChatStore, name)
+        self.full, method = True, getattr(ChatStore, name)
 
         def failing(*arguments: Any) -> Any:
             if self.full:
                 raise StoreError("chats.db: the disk is full")
-            return work(*arguments)
+            return method(*arguments)
 
         monkeypatch.setattr(ChatStore, name, failing)
 
 
-async def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with talking(*ANSWER) as (talk, _answerer, told):
-        disk = Full(monkeypatch, "add")
+async def test_unsaved_chat_is_saved_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_talk(*ANSWER) as (talk, _answerer, notices):
+        disk = FullDisk(monkeypatch, "add")
         talk.system = "Be brief."
         await exchange(talk, "first")
         talk.new()
@@ -116,24 +116,24 @@ async def test_a_chat_that_was_left_unsaved_is_saved_with_the_next_one(monkeypat
         disk.full = False
         await talk.save()
         assert not talk._saver.unsaved
-        assert await every_text(talk) == [["first", "It is."], ["second", "It is."]]
+        assert await all_texts(talk) == [["first", "It is."], ["second", "It is."]]
         systems = {info.title: info.system for info in await talk.run_in_store(ChatStore.sessions)}
         assert systems == {"first": "Be brief.", "second": "Be long."}
-    assert [line.split(":")[0] for line in told] == ["not saved", "saved again"]
+    assert [line.split(":")[0] for line in notices] == ["not saved", "saved again"]
 
 
-async def test_nothing_that_two_processes_add_to_one_answer_is_overwritten(tmp_path: Path) -> None:
+async def test_two_processes_continuing_one_answer_make_two_versions(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
 
-    async with talking(*ANSWER, chats=path) as (talk, answerer, told):
+    async with open_talk(*ANSWER, chats=path) as (talk, answerer, notices):
         await exchange(talk)
         assert talk.session
         answerer.script = [AnswerPiece(" From one.", None), Done("stop", {})]
         other_answerer: Any = FakeAnswerer(AnswerPiece(" From the other.", None), Done("stop", {}))
         other = Talk(other_answerer, path, "/home/x", ignore)
         await other.open(talk.session)
-        await talk.answer(ignore, ignore, goes_on=True)
-        await other.answer(ignore, ignore, goes_on=True)
+        await talk.answer(ignore, ignore, continue_last=True)
+        await other.answer(ignore, ignore, continue_last=True)
         versions = await talk.run_in_store(ChatStore.versions, talk.messages[-1].id)
         assert versions == [talk.messages[-1].id, other.messages[-1].id]
         await other.close()
@@ -141,47 +141,47 @@ async def test_nothing_that_two_processes_add_to_one_answer_is_overwritten(tmp_p
             "why?",
             "It is. From the other.",
         ]
-        assert await talk.version(1)
+        assert await talk.show_version(1)
         assert talk.messages[-1].text == "It is. From the other."
-    assert told == []
+    assert notices == []
 
 
-async def test_what_a_killed_process_left_is_shown_as_stopped_and_goes_on() -> None:
-    async with talking() as (talk, answerer, _told):
+async def test_answer_of_a_killed_process_is_cancelled_and_can_continue() -> None:
+    async with open_talk() as (talk, answerer, _notices):
         session = await talk.run_in_store(ChatStore.create, folder="/home/x")
         question = await talk.run_in_store(ChatStore.add, session, None, Message("user", "why?"))
         await talk.run_in_store(ChatStore.add, session, question.id, Message("assistant", "It "))
         await talk.open(session)
         assert talk.messages[-1].finish == "cancelled"
         answerer.script = [AnswerPiece("is.", None), Done("stop", {})]
-        answer = await talk.answer(ignore, ignore, goes_on=True)
+        answer = await talk.answer(ignore, ignore, continue_last=True)
         assert (answer.text, answer.finish) == ("It is.", "stop")
         assert await talk.run_in_store(ChatStore.path, session) == talk.messages
 
 
-@pytest.mark.parametrize("what", ["the file", "the folder", "another file"])
-async def test_a_file_that_is_removed_while_it_is_used(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", ["the file", "the folder", "another file"])
+async def test_chat_is_stored_again_after_its_file_was_removed(removed: str, tmp_path: Path) -> None:
     path = tmp_path / "data" / "chats.db"
 
-    async with talking(*ANSWER, chats=path) as (talk, _answerer, told):
+    async with open_talk(*ANSWER, chats=path) as (talk, _answerer, notices):
         await exchange(talk, "first")
-        if what == "another file":
-            with_another_chat = ChatStore(path.with_name("other.db"), ignore)
-            number = with_another_chat.create(folder="/home/x")
-            with_another_chat.add(number, None, Message("user", "not ours"))
-            with_another_chat.close()
+        if removed == "another file":
+            other_store = ChatStore(path.with_name("other.db"), ignore)
+            number = other_store.create(folder="/home/x")
+            other_store.add(number, None, Message("user", "not ours"))
+            other_store.close()
             path.with_name("other.db").rename(path)
         else:
-            for file in [path] if what == "the file" else list(path.parent.iterdir()):
+            for file in [path] if removed == "the file" else list(path.parent.iterdir()):
                 file.unlink()
-        if what == "the folder":
+        if removed == "the folder":
             path.parent.rmdir()
         await exchange(talk, "second")
-    (line,) = told
+    (line,) = notices
     assert line == f"{path}: was removed or replaced; this chat is stored again"
     store = ChatStore(path, ignore)
     found = [[one.text for one in store.path(info.id)] for info in store.sessions()]
     store.close()
     assert found[0] == ["first", "It is.", "second", "It is."]
-    assert found[1:] == ([["not ours"]] if what == "another file" else [])
+    assert found[1:] == ([["not ours"]] if removed == "another file" else [])
     assert path.stat().st_mode & 0o077 == 0

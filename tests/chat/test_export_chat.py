@@ -1,4 +1,4 @@
-"""A chat as one file, and messages as the model gets them."""
+"""Export of a chat as Markdown or JSON, and the prompt text of messages."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_markdown_reads_well() -> None:
+def test_markdown_export() -> None:
     info = SessionInfo(7, "Why *not*?", "/here/my_project", "tiny", "Be brief.", 1_750_000_000.0, 0.0, 2, "")
     question = Message("user", "Why?", (Attachment("file", "a_b.py", "```\nx"),), created=1_750_000_060.0)
     answer = Message(
@@ -87,7 +87,7 @@ def test_markdown_reads_well() -> None:
 
 
 def heads(text: str) -> list[str]:
-    """The mark and the line below it of every message that begins at the top level, as CommonMark reads it."""
+    """Return the mark and the author of each message that CommonMark finds at the top level."""
     blocks = [token for token in MarkdownIt("commonmark").parse(text) if not token.type.endswith(("_open", "_close"))]
     return [
         mark.content.strip() + line.content.partition(" · ")[0]
@@ -102,7 +102,7 @@ OPEN_ENDS = [
 ]
 
 
-def test_no_message_swallows_the_next_one() -> None:
+def test_markdown_export_closes_open_blocks() -> None:
     for text in OPEN_ENDS:
         exported = export_markdown(INFO, [Message("assistant", text), Message("user", "and?")])
         assert heads(exported) == ["<!-- message 1 -->**1. Assistant**", "<!-- message 2 -->**2. You**"], text
@@ -111,7 +111,7 @@ def test_no_message_swallows_the_next_one() -> None:
 
 @given(st.lists(MESSAGES.filter(lambda message: not re.search(r"\\ud[89a-f]|\binf\b", repr(message))), max_size=3))
 @settings(max_examples=40)
-def test_json_has_everything(messages: list[Message]) -> None:
+def test_json_export_round_trips(messages: list[Message]) -> None:
     written = json.loads(export_json(INFO, messages))
     assert [read(one) for one in written["messages"]] == messages
 
@@ -122,11 +122,11 @@ def read(one: dict[str, Any]) -> Message:
     return Message(**one, attachments=attachments, steps=steps)
 
 
-def test_a_file_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
+def test_export_replaces_a_file_only_with_overwrite(tmp_path: Path) -> None:
     file = tmp_path / "chat.md"
     file.write_text("mine")
     file.chmod(0o640)
-    with pytest.raises(UsageError, match=r"chat\.md: is there already; give another name$"):
+    with pytest.raises(UsageError, match=r"chat\.md: exists already; give another name$"):
         write_export(file, "x")
     assert file.read_text() == "mine"
     write_export(file, "x", overwrite=True)
@@ -139,10 +139,12 @@ def test_a_file_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
     [
         ("folder", UsageError, "not a file"),
         ("absent/chat.md", StoreError, "No such file or directory"),
-        ("a\x00b", UsageError, "no name"),
+        ("a\x00b", UsageError, "not a valid file name"),
     ],
 )
-def test_places_where_no_file_can_be(tmp_path: Path, name: str, kind: type[LocaldflashError], words: str) -> None:
+def test_impossible_export_paths_are_refused(
+    tmp_path: Path, name: str, kind: type[LocaldflashError], words: str
+) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
@@ -167,24 +169,23 @@ for overwrite in (False, True):
 """
 
 
-def test_what_does_not_fit_leaves_no_half_file_and_the_old_one(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_export(tmp_path: Path) -> None:
     (tmp_path / "old.md").write_text("old")
     arguments = [str(tmp_path / name) for name in ("new.md", "old.md")]
-    said = subprocess.run([sys.executable, "-c", FULL, *arguments], capture_output=True, text=True, check=True).stdout
-    assert said == "".join(f"{file}: cannot write: File too large\n" for file in arguments)
+    output = subprocess.run([sys.executable, "-c", FULL, *arguments], capture_output=True, text=True, check=True).stdout
+    assert output == "".join(f"{file}: cannot write: File too large\n" for file in arguments)
     assert os.listdir(tmp_path) == ["old.md"]
     assert (tmp_path / "old.md").read_text() == "old"
 
 
-def test_what_is_attached_comes_first_under_its_name() -> None:
+def test_prompt_text_puts_attachments_first() -> None:
     message = Message("user", "why?", (Attachment("file", "a.py", "x = 1\n"), Attachment("paste", "pasted 1", "log")))
     assert prompt_text(message) == "a.py:\n```\nx = 1\n```\n\npasted 1:\n```\nlog\n```\n\nwhy?"
 
 
 @given(st.text(alphabet="`~ax\n ", max_size=40))
 @example("```\nx\n````")
-def test_no_text_ends_its_fence(text: str) -> None:
-    """CommonMark reads the attachment back, whatever fences it has."""
+def test_fence_is_longer_than_any_fence_inside(text: str) -> None:
     tokens = MarkdownIt().parse(prompt_text(Message("user", "", (Attachment("file", "a.md", text),))))
     fences = [token.content for token in tokens if token.type == "fence"]
     assert fences == [text if text.endswith("\n") else f"{text}\n"]

@@ -1,4 +1,4 @@
-"""Files that may be attached: found, read, and refused, by every name that leads to them."""
+"""Attachable files: search, reading, and refusal under every spelling of a path."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from localdflash.base.errors import UsageError
 from localdflash.chat.attachable_files import MAX_ATTACHED_BYTES, AttachableFiles, FileMatch
 from localdflash.chat.mentions import attach_mentions
 
-PATIENCE = 20.0  # seconds
+WAIT_SECONDS = 20.0  # seconds
 BOX = "class Box:\n    def __init__(self):\n        self.x = 1\n\n    @property\n    def add(self):\n        return 2\n"
 
 
@@ -44,16 +44,16 @@ def names(hits: list[FileMatch]) -> list[str]:
     return [hit.name for hit in hits]
 
 
-def until(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
+def wait_until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + WAIT_SECONDS
     while not (done := condition()) and time.monotonic() < end:
         time.sleep(0.01)
     return done
 
 
-def test_symbols(files: AttachableFiles, write: Callable[..., Path]) -> None:
+def test_symbols_are_found_and_read(files: AttachableFiles, write: Callable[..., Path]) -> None:
     write("box.py", BOX)
-    assert until(lambda: "box.py:Box.add" in names(files.find("add")))
+    assert wait_until(lambda: "box.py:Box.add" in names(files.find("add")))
     assert names(files.find("Box"))[:2] == ["box.py", "box.py:Box"]
     assert names(files.find("box.py:")) == ["box.py:Box", "box.py:Box.add"]
     (hit,) = files.find("box.py:ad")
@@ -66,20 +66,20 @@ def test_symbols(files: AttachableFiles, write: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
-        ("0-1", "a.py:0-1: lines are given as first-last, counted from 1"),
-        ("3-2", "a.py:3-2: lines are given as first-last, counted from 1"),
+        ("0-1", "a.py:0-1: expected lines as first-last, counted from 1"),
+        ("3-2", "a.py:3-2: expected lines as first-last, counted from 1"),
         ("1-9", "a.py:1-9: the file has 1 lines"),
         ("Nothing", "a.py defines no Nothing"),
     ],
 )
-def test_parts_that_are_not_there(files: AttachableFiles, write: Callable[..., Path], part: str, reason: str) -> None:
+def test_missing_parts_are_refused(files: AttachableFiles, write: Callable[..., Path], part: str, reason: str) -> None:
     write("a.py")
     with pytest.raises(UsageError) as error:
         files.read("a.py", part)
     assert str(error.value) == reason
 
 
-def test_what_cannot_be_attached(files: AttachableFiles, folder: Path, write: Callable[..., Path]) -> None:
+def test_unreadable_files_are_refused(files: AttachableFiles, folder: Path, write: Callable[..., Path]) -> None:
     (folder / "image.png").write_bytes(b"\x89PNG\0\xff")
     (folder / "latin.txt").write_bytes("Größe".encode("latin-1"))
     (folder / "large.txt").write_text("x" * (MAX_ATTACHED_BYTES + 1))
@@ -89,11 +89,11 @@ def test_what_cannot_be_attached(files: AttachableFiles, folder: Path, write: Ca
     os.mkfifo(folder / "pipe")
     assert len(files.read("most.txt").text) == MAX_ATTACHED_BYTES
     reasons = {
-        "image.png": "image.png: is no text in UTF-8",
-        "latin.txt": "latin.txt: is no text in UTF-8",
-        "large.txt": "large.txt: 256 KB: at most 256 KB of a file can be attached",
-        "huge.txt": "huge.txt: 2.1 MB: at most 256 KB of a file can be attached",
-        "inside": "inside: is a folder: name a file in it",
+        "image.png": "image.png: not UTF-8 text",
+        "latin.txt": "latin.txt: not UTF-8 text",
+        "large.txt": "large.txt: too large (256 KB, at most 256 KB)",
+        "huge.txt": "huge.txt: too large (2.1 MB, at most 256 KB)",
+        "inside": "inside: is a folder; name a file in it",
         "nothing.py": "nothing.py: no such file",
         "nul\0.py": "nul␀.py: no such file",
         "pipe": "pipe: no such file",
@@ -104,20 +104,18 @@ def test_what_cannot_be_attached(files: AttachableFiles, folder: Path, write: Ca
         assert str(error.value) == reason
 
 
-def test_the_listing_is_bounded_and_says_so(
-    folder: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_limit_is_reported(folder: Path, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     from localdflash.code.context import listing
 
     for number in range(10):
         write(f"deep/{number}.py")
     write("top.py")
-    told: list[str] = []
+    notices: list[str] = []
     monkeypatch.setattr(listing, "MAX_FILES", 5)
-    files = AttachableFiles(folder, told.append)
+    files = AttachableFiles(folder, notices.append)
     assert names(files.find(""))[0] == "top.py"
     assert len(files.find("")) == 5
-    assert told == ["only 5 files of this folder are listed: the others go by their path"]
+    assert notices == ["only 5 files are listed; type the path of any other"]
     assert files.read("deep/9.py").name == "deep/9.py"
     files.close()
 
@@ -145,14 +143,14 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def listed(project: Path) -> Iterator[AttachableFiles]:
+def project_files(project: Path) -> Iterator[AttachableFiles]:
     opened = AttachableFiles(project)
     yield opened
     opened.close()
 
 
-def ways(project: Path, name: str) -> list[str]:
-    """All the ways to write one path."""
+def spellings(project: Path, name: str) -> list[str]:
+    """Return spellings of one path."""
     return [
         name,
         f"./{name}",
@@ -164,53 +162,55 @@ def ways(project: Path, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*SECRET[::2], *IGNORED[1:], *VERSIONED])
-def test_never_listed_nor_read(listed: AttachableFiles, project: Path, name: str) -> None:
+def test_secret_and_ignored_files_are_never_listed_or_read(
+    project_files: AttachableFiles, project: Path, name: str
+) -> None:
     for query in ("", CANARY, name, name.rsplit("/", maxsplit=1)[-1], *name.lower()):
-        hits = listed.find(query, 1_000)
+        hits = project_files.find(query, 1_000)
         assert not {hit.path.lower() for hit in hits} & {one.lower() for one in (*SECRET, *IGNORED, *VERSIONED)}
-    for way in ways(project, name):
+    for spelling in spellings(project, name):
         with pytest.raises(UsageError) as error:
-            listed.read(way)
+            project_files.read(spelling)
         assert CANARY not in str(error.value)
         assert "\n" not in str(error.value)
-        for mention in (f"@{way}", f'@"{way}"', f"@{way}:1-2", f"@{way}:{CANARY}"):
-            found = attach_mentions(f"what is in {mention} here", listed)
+        for mention in (f"@{spelling}", f'@"{spelling}"', f"@{spelling}:1-2", f"@{spelling}:{CANARY}"):
+            found = attach_mentions(f"what is in {mention} here", project_files)
             assert found.attachments == ()
             assert len(found.refused) == 1
-        assert listed.relative(way) is None
+        assert project_files.relative(spelling) is None
 
 
-@pytest.mark.parametrize("way", ["../outside.txt", "{root}/../outside.txt", "../project-two/a.txt", "/etc/passwd"])
-def test_nothing_outside(listed: AttachableFiles, project: Path, way: str) -> None:
-    with pytest.raises(UsageError, match="lies outside of this folder"):
-        listed.read(way.format(root=project))
+@pytest.mark.parametrize("spelling", ["../outside.txt", "{root}/../outside.txt", "../project-two/a.txt", "/etc/passwd"])
+def test_files_outside_the_folder_are_refused(project_files: AttachableFiles, project: Path, spelling: str) -> None:
+    with pytest.raises(UsageError, match="is outside of this folder"):
+        project_files.read(spelling.format(root=project))
 
 
 @pytest.mark.parametrize("target", [".env", "out/a.py", "../outside.txt", ".git/config", "/etc/passwd"])
-def test_links_lead_nowhere(listed: AttachableFiles, project: Path, target: str) -> None:
+def test_links_to_refused_files_are_refused(project_files: AttachableFiles, project: Path, target: str) -> None:
     (project / "linked").symlink_to(project.parent / "project-two")
-    assert not [hit for hit in listed.find("", 100) if hit.path.startswith("linked")]
-    with pytest.raises(UsageError, match="lies outside"):
-        listed.read("linked/a.txt")
+    assert not [hit for hit in project_files.find("", 100) if hit.path.startswith("linked")]
+    with pytest.raises(UsageError, match="is outside"):
+        project_files.read("linked/a.txt")
     (project / "link.py").symlink_to(target if target.startswith("/") else project / target)
-    assert "link.py" not in [hit.path for hit in listed.find("link")]
+    assert "link.py" not in [hit.path for hit in project_files.find("link")]
     with pytest.raises(UsageError):
-        listed.read("link.py")
-    assert attach_mentions("see @link.py", listed).attachments == ()
+        project_files.read("link.py")
+    assert attach_mentions("see @link.py", project_files).attachments == ()
 
 
-def test_rules_that_change_hold_at_once(listed: AttachableFiles, project: Path) -> None:
-    assert listed.read("plain.py").text
+def test_changed_ignore_rules_apply_at_once(project_files: AttachableFiles, project: Path) -> None:
+    assert project_files.read("plain.py").text
     with open(project / ".gitignore", "a") as rules:
         rules.write("plain.py\n")
-    with pytest.raises(UsageError, match="left out"):
-        listed.read("plain.py")
+    with pytest.raises(UsageError, match="ignored by"):
+        project_files.read("plain.py")
 
 
-def test_names_that_cannot_be_shown_are_not_listed(listed: AttachableFiles, project: Path) -> None:
+def test_unprintable_names_are_not_listed(project_files: AttachableFiles, project: Path) -> None:
     for name in ("a\x1b]0;x\x07.py", "b\nc.py", "d\u202e.py", os.fsdecode(b"e\xff.py")):
         (project / name).write_text("x")
-    assert [hit.path for hit in listed.find("", 100)] == [
+    assert [hit.path for hit in project_files.find("", 100)] == [
         ".gitignore",
         ".localdflashignore",
         "plain.py",

@@ -1,4 +1,4 @@
-"""The part of a conversation that fits: against trying every way, with an engine that only counts."""
+"""The messages that fit into the context, compared with a linear search."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import GREEDY
 
 
-class Counting:
-    """A token a character, and five for each message; the instructions count as one."""
+class CountingAnswerer:
+    """Fake answerer: one token per character and five per message, the system prompt included."""
 
-    def __init__(self, context: int, *, tells: bool = True) -> None:
-        self.context, self.tells, self.counts = context, tells, 0
+    def __init__(self, context: int, *, reports_count: bool = True) -> None:
+        self.context, self.reports_count, self.counts = context, reports_count, 0
 
     async def ready(self) -> ServerInfo:
         return ServerInfo("counting", self.context)
 
     async def count(self, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> int | None:
         self.counts += 1
-        return self.tokens(messages, system) if self.tells else None
+        return self.tokens(messages, system) if self.reports_count else None
 
     def tokens(self, messages: Sequence[Message], system: str) -> int:
         return sum(5 + len(text) for text in [message.text for message in messages] + [system] * bool(system))
@@ -43,13 +43,15 @@ CONVERSATIONS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.te
 @given(turns=CONVERSATIONS, context=st.integers(1, 400), reserve=st.integers(0, 100), system=st.sampled_from(["", "s"]))
 @example(turns=[("user", "xxxxx")], context=29, reserve=10, system="")  # it fits exactly
 @settings(max_examples=50)
-def test_the_fewest_messages_go(turns: list[tuple[Any, str]], context: int, reserve: int, system: str) -> None:
+def test_plan_fit_drops_the_fewest_messages(
+    turns: list[tuple[Any, str]], context: int, reserve: int, system: str
+) -> None:
     messages = [*(Message(role, text) for role, text in turns), Message("user", "last")]
-    answerer = Counting(context)
+    answerer = CountingAnswerer(context)
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
-    least = answerer.tokens(messages[starts[-1] :], system)
-    if least >= context:
-        with pytest.raises(ContextOverflow, match=f"{least} tokens, {least - context + 1} more"):
+    fewest = answerer.tokens(messages[starts[-1] :], system)
+    if fewest >= context:
+        with pytest.raises(ContextOverflow, match=f"{fewest} tokens, {fewest - context + 1} too many"):
             fit(answerer, messages, reserve, system)
         return
     fitting = [start for start in starts if answerer.tokens(messages[start:], system) + reserve <= context]

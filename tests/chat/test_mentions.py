@@ -1,4 +1,4 @@
-"""Mentions, and text that is none."""
+"""Parsing of mentions, and attaching the mentioned files."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +15,11 @@ from localdflash.chat.mentions import (
     spell_mention,
 )
 
-THERE = {"a.py", "src/b.py", "with space.md", "README", "[id].tsx", "odd:12", "v1.", "tail)"}
+EXISTING = {"a.py", "src/b.py", "with space.md", "README", "[id].tsx", "odd:12", "v1.", "tail)"}
 
 
 def found(text: str, picked: set[str] | None = None) -> list[str]:
-    return [one.name for one in find_mentions(text, THERE.__contains__, picked or set())]
+    return [one.name for one in find_mentions(text, EXISTING.__contains__, picked or set())]
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def found(text: str, picked: set[str] | None = None) -> list[str]:
         ('@"', []),
     ],
 )
-def test_mentions(text: str, names: list[str]) -> None:
+def test_find_mentions(text: str, names: list[str]) -> None:
     assert found(text) == names
 
 
-def test_code_in_a_fence_mentions_only_what_was_picked() -> None:
+def test_mentions_in_a_fence_count_only_if_picked() -> None:
     text = "@a.py\n```python\n@README\ndef f(): ...\n@src/b.py\n```\n@README"
     assert found(text) == ["a.py", "README"]
     assert found(text, {"@src/b.py"}) == ["a.py", "src/b.py", "README"]
@@ -55,7 +55,7 @@ def test_code_in_a_fence_mentions_only_what_was_picked() -> None:
 @example("a.")
 @example("@a")
 @example(" ")
-def test_what_is_spelled_is_read(path: str) -> None:
+def test_spelled_mention_is_parsed_back(path: str) -> None:
     for part in ("", "3-4", "Box.add"):
         for text in (
             spell_mention(path, part),
@@ -83,7 +83,7 @@ def files(tmp_path: Path) -> Iterator[Callable[..., AttachableFiles]]:
         one.close()
 
 
-def test_what_is_attached(files: Callable[..., AttachableFiles]) -> None:
+def test_mentioned_files_are_attached_once(files: Callable[..., AttachableFiles]) -> None:
     found = attach_mentions("@a.py and @b.py:1, again @./a.py; @c.py is me@a.py", files(a="one\n", b="x\ny\n"))
     assert [(one.kind, one.name, one.text) for one in found.attachments] == [
         ("file", "a.py", "one\n"),
@@ -92,8 +92,8 @@ def test_what_is_attached(files: Callable[..., AttachableFiles]) -> None:
     assert found.refused == ()
 
 
-def test_too_many(files: Callable[..., AttachableFiles]) -> None:
-    there = files(**{f"f{number}": "x" for number in range(MAX_MENTIONS + 5)})
-    found = attach_mentions(" ".join(f"@f{number}.py" for number in range(MAX_MENTIONS + 5)), there)
+def test_mentions_are_limited(files: Callable[..., AttachableFiles]) -> None:
+    files_there = files(**{f"f{number}": "x" for number in range(MAX_MENTIONS + 5)})
+    found = attach_mentions(" ".join(f"@f{number}.py" for number in range(MAX_MENTIONS + 5)), files_there)
     assert len(found.attachments) == MAX_MENTIONS
-    assert found.refused == (f"more than {MAX_MENTIONS} files are mentioned: send them in several messages",)
+    assert found.refused == (f"more than {MAX_MENTIONS} files are mentioned; send them in several messages",)

@@ -1,4 +1,4 @@
-"""The command line is run for real; what it could also print is put in its place."""
+"""Models listed, explained and downloaded by the real command line, or by a replacement of it."""
 
 import asyncio
 import json
@@ -30,23 +30,23 @@ PLAN = {
 }
 
 
-def instead(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+def replace_program(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", program)
 
 
 @pytest.mark.system
-def test_every_pair_of_the_registry_is_a_row(home: Path) -> None:
+def test_model_list_has_every_registered_pair(home: Path) -> None:
     register(home, WAITING)
     rows = {row.id: row for row in asyncio.run(model_list.list_models())}
     assert rows.keys() == load_registry().pairs.keys()
     assert rows["embedded"] == model_list.ModelRow(
-        "embedded", "Small Python code model that ships with the package", "1 GB", here=True
+        "embedded", "Small Python code model that ships with the package", "1 GB", is_downloaded=True
     )
-    assert not rows["qwen3-4b"].here
+    assert not rows["qwen3-4b"].is_downloaded
     assert rows["smollm2-135m"].download == "92.9 MB"
     assert rows["waiting"].why_not == "no backend runs it yet"
     reasons = [bool(row.why_not) for row in rows.values()]
-    assert reasons == sorted(reasons), "what cannot run here comes last"
+    assert reasons == sorted(reasons), "pairs that cannot run come last"
 
 
 # Downloads
@@ -65,26 +65,26 @@ def hub(tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.mark.system
-def test_a_name_on_the_hub_is_downloaded_and_told_of(hub: FakeHub) -> None:
-    told: list[model_list.PullProgress] = []
+def test_pull_reports_progress(hub: FakeHub) -> None:
+    progress: list[model_list.PullProgress] = []
     size = len(hub.files["o/t/target.gguf"].data)
-    assert asyncio.run(model_list.pull_model(NAME, told.append)) == NAME
+    assert asyncio.run(model_list.pull_model(NAME, progress.append)) == NAME
     assert (models_folder() / "o/t/target.gguf").stat().st_size == size
-    assert {(one.doing, one.name, one.total) for one in told} >= {("downloading", "o/t/target.gguf", size)}
-    assert [one.done for one in told if one.doing == "downloading"][-1] == size
+    assert {(one.doing, one.name, one.total) for one in progress} >= {("downloading", "o/t/target.gguf", size)}
+    assert [one.done for one in progress if one.doing == "downloading"][-1] == size
     hub.requests.clear()
-    assert asyncio.run(model_list.pull_model(NAME, told.append)) == NAME
-    assert hub.requests == [], "it is here"
+    assert asyncio.run(model_list.pull_model(NAME, progress.append)) == NAME
+    assert hub.requests == [], "it is downloaded"
 
 
 @pytest.mark.system
-def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
-    sent, going_on = threading.Event(), threading.Event()
+def test_cancelled_pull_can_be_resumed(hub: FakeHub) -> None:
+    sent, resume = threading.Event(), threading.Event()
 
     def hold(count: int) -> None:
-        if count and None in hub.downloads("o/t/target.gguf"):  # of all of it, not of its head
+        if count and None in hub.downloads("o/t/target.gguf"):  # the whole file, not its header
             sent.set()
-            going_on.wait(20)
+            resume.wait(20)
 
     hub.sent = hold
 
@@ -97,7 +97,7 @@ def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
     try:
         asyncio.run(leave())
     finally:
-        going_on.set()
+        resume.set()
     assert not (models_folder() / "o/t/target.gguf").exists()
     pulls = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
     assert pulls == []
@@ -105,8 +105,8 @@ def test_who_cancels_a_download_leaves_what_came(hub: FakeHub) -> None:
     assert asyncio.run(model_list.pull_model(NAME, lambda _: None)) == NAME
 
 
-def test_a_pair_that_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, f"import sys; print({json.dumps(PLAN)!r}); sys.exit(4)")
+def test_explain_fit_of_a_pair_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_program(monkeypatch, f"import sys; print({json.dumps(PLAN)!r}); sys.exit(4)")
     assert asyncio.run(model_list.explain_fit("big")) == [
         "Does not fit on cuda: 24.00 GB with a margin, 8.00 GB of GPU memory are free",
         "take a smaller pair",
@@ -116,22 +116,22 @@ def test_a_pair_that_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.system
-def test_a_name_is_never_an_option() -> None:
+def test_model_name_is_never_parsed_as_an_option() -> None:
     with pytest.raises(ModelError, match="no pair '--help'"):
         asyncio.run(model_list.explain_fit("--help"))
 
 
-def test_what_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, "print('not json')")
+def test_malformed_command_output_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_program(monkeypatch, "print('not json')")
     with pytest.raises(ModelError, match="printed nothing"):
         asyncio.run(model_list.list_models())
     with pytest.raises(LocaldflashError, match="malformed"):
         asyncio.run(model_list.pull_model(NAME, lambda _: None))
 
 
-def test_what_takes_too_long_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_slow_command_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    instead(monkeypatch, f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    replace_program(monkeypatch, f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     monkeypatch.setattr(model_list, "LIST_SECONDS", 1.0)
     with pytest.raises(LocaldflashError, match=r"`localdflash models list --json` took longer than 1 s"):
         asyncio.run(model_list.list_models())

@@ -1,4 +1,4 @@
-"""A project's own instructions: which file, who has allowed it, what it may be."""
+"""Project instructions: which file is found, the user's decision, and invalid files."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def top(tmp_path: Path) -> Path:
     return tmp_path / "top"
 
 
-def test_the_nearest_file_up_to_the_top_of_the_project(top: Path) -> None:
+def test_nearest_file_within_the_project_is_found(top: Path) -> None:
     (top.parent / "AGENTS.md").write_text("not of this project")
     assert project.find_project_file(top / "part") is None
     (top / "AGENTS.md").write_text("of all")
@@ -28,7 +28,7 @@ def test_the_nearest_file_up_to_the_top_of_the_project(top: Path) -> None:
     assert nearest.text().endswith("of a part")
 
 
-def test_what_was_decided_is_kept_for_this_file(top: Path, home: Path) -> None:
+def test_decision_is_stored_per_file(top: Path, home: Path) -> None:
     (top / "AGENTS.md").write_text("one")
     (top / "part" / "AGENTS.md").write_text("two")
     for folder, allowed in ((top, True), (top / "part", False)):
@@ -44,10 +44,10 @@ def test_what_was_decided_is_kept_for_this_file(top: Path, home: Path) -> None:
     assert [one and one.allowed for one in [project.find_project_file(top)]] == [None]
 
 
-@pytest.mark.parametrize(("data", "told"), [(b"x" * 40_000, "larger than 32 KiB"), (b"a\xff", "not UTF-8")])
-def test_what_cannot_go_along(data: bytes, told: str, top: Path) -> None:
+@pytest.mark.parametrize(("data", "problem"), [(b"x" * 40_000, "larger than 32 KiB"), (b"a\xff", "not UTF-8")])
+def test_invalid_project_file_is_refused(data: bytes, problem: str, top: Path) -> None:
     (top / "AGENTS.md").write_bytes(data)
     found = project.find_project_file(top)
     assert found
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=problem):
         found.text()

@@ -1,11 +1,11 @@
-"""Diffs, search/replace blocks and fences of an answer: read however models write them, never placed by a guess."""
+"""Proposals from diffs, search/replace blocks and fences, as models write them; ambiguous ones are refused."""
 
 from pathlib import Path
 
 import pytest
 
 from localdflash.chat.proposals import propose
-from tests.chat.workplace import BOX, after, made, problem
+from tests.chat.workplace import BOX, after, make_files, problem
 
 CHANGED = BOX.replace("return w * h", "return abs(w * h)")
 HUNK = """\
@@ -20,7 +20,7 @@ HEAD = "--- a/src/box.py\n+++ b/src/box.py\n"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return made(
+    return make_files(
         tmp_path / "work",
         {"src/box.py": BOX, "twice.py": "a\nb\nc\na\nb\nc\n", "notes.md": "# Notes\n\none\ntwo\nthree\n"},
     )
@@ -41,11 +41,11 @@ def root(tmp_path: Path) -> Path:
         f"```diff\n{HEAD}{HUNK.replace('@@ -6,3 +6,3 @@', '@@')}```",
     ],
 )
-def test_a_diff_is_read_however_it_is_written(root: Path, answer: str) -> None:
+def test_variants_of_a_diff_are_applied(root: Path, answer: str) -> None:
     assert after(root, answer) == CHANGED
 
 
-def test_several_files_and_hunks(root: Path) -> None:
+def test_diff_of_several_files(root: Path) -> None:
     second = "@@ -19,2 +19,3 @@\n     def grow(self):\n         self.w += 1\n+        self.h += 1\n"
     new = "--- /dev/null\n+++ b/src/new.py\n@@ -0,0 +1,2 @@\n+one\n+two\n"
     gone = "--- a/twice.py\n+++ /dev/null\n@@ -1,6 +0,0 @@\n-a\n-b\n-c\n-a\n-b\n-c\n"
@@ -66,7 +66,7 @@ def test_several_files_and_hunks(root: Path) -> None:
     [
         ("@@ -6,3 +6,3 @@\n # The area.\n def area(w, g):\n-    return w * h\n+    return 0\n", "fits nowhere"),
         ("@@ -2,2 +2,2 @@\n-        self.x = w\n+        self.w = 0\n", "no line 'self.x = w'"),
-        ("@@ -1,0 +2,1 @@\n+x = 1\n", "does not say next to which lines"),
+        ("@@ -1,0 +2,1 @@\n+x = 1\n", "has no context lines"),
         ("@@ -7 +7 @@\nreturn 1\n", "line without a sign: 'return 1'"),
         ("@@ -6,3 +6,3 @@\n", "hunk without lines"),
         (
@@ -76,7 +76,7 @@ def test_several_files_and_hunks(root: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_not_applied(root: Path, body: str, reason: str) -> None:
+def test_hunk_that_does_not_fit_is_refused(root: Path, body: str, reason: str) -> None:
     assert reason in problem(root, f"```diff\n{HEAD}{body}```")
 
 
@@ -84,9 +84,9 @@ def test_what_does_not_fit_is_not_applied(root: Path, body: str, reason: str) ->
     ("answer", "reason"),
     [
         ("--- a/twice.py\n+++ b/twice.py\n@@ -2,3 +2,3 @@\n a\n-b\n+B\n c\n", "more than one place: lines 1 and 4"),
-        ("--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-a\n+b\n", "is not there to be changed"),
-        ("--- /dev/null\n+++ b/twice.py\n@@ -0,0 +1 @@\n+b\n", "is there already"),
-        ("--- a/twice.py\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-a\n-b\n-c\n", "does not have all of its lines"),
+        ("--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-a\n+b\n", "does not exist"),
+        ("--- /dev/null\n+++ b/twice.py\n@@ -0,0 +1 @@\n+b\n", "exists already"),
+        ("--- a/twice.py\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-a\n-b\n-c\n", "does not remove all lines"),
         ("--- a/twice.py\n+++ b/other.py\n@@ -1,2 +1,2 @@\n a\n-b\n+B\n", "would be renamed"),
         (
             "diff --git a/twice.py b/other.py\nsimilarity index 100%\nrename from twice.py\nrename to other.py\n",
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_not_applied(root: Path, body: str, reason: str) ->
         ("@@ -1,2 +1,2 @@\n a\n-b\n+B\n", "names no file"),
     ],
 )
-def test_why_a_diff_is_not_applied(root: Path, answer: str, reason: str) -> None:
+def test_invalid_diff_is_refused(root: Path, answer: str, reason: str) -> None:
     assert reason in problem(root, f"```diff\n{answer}```")
 
 
@@ -112,27 +112,27 @@ BLOCK = "<<<<<<< SEARCH\n    return w * h\n=======\n    return abs(w * h)\n>>>>>
         f"src/box.py\n```python\n{BLOCK}```\n".replace("<<<<<<<", "<<<<<<").replace(">>>>>>>", ">>>>>>"),
     ],
 )
-def test_a_block_names_its_file(root: Path, answer: str) -> None:
+def test_search_replace_block_names_its_file(root: Path, answer: str) -> None:
     assert after(root, answer) == CHANGED
 
 
-def test_files_that_are_new_emptied_or_missing(root: Path) -> None:
+def test_search_replace_in_new_emptied_and_missing_files(root: Path) -> None:
     answer = "new.py\n```python\n<<<<<<< SEARCH\n=======\nx = 1\n>>>>>>> REPLACE\n```"
     assert after(root, answer, "new.py") == "x = 1\n"
     answer = "twice.py\n<<<<<<< SEARCH\na\nb\nc\na\nb\nc\n=======\n>>>>>>> REPLACE\n"
     assert after(root, answer, "twice.py") == ""
-    assert "is not there to be changed" in problem(root, f"none.py\n{BLOCK}")
+    assert "does not exist" in problem(root, f"none.py\n{BLOCK}")
 
 
 @pytest.mark.parametrize(
     ("block", "reason"),
     [
         ("<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n", "more than one place: lines 1 and 4"),
-        ("<<<<<<< SEARCH\n=======\nb\n>>>>>>> REPLACE\n", "does not say next to which lines"),
+        ("<<<<<<< SEARCH\n=======\nb\n>>>>>>> REPLACE\n", "has no context lines"),
         ("<<<<<<< SEARCH\nb\n=======\nc\n", "cut short"),
     ],
 )
-def test_why_a_block_is_not_applied(root: Path, block: str, reason: str) -> None:
+def test_ambiguous_search_replace_is_refused(root: Path, block: str, reason: str) -> None:
     assert reason in problem(root, f"twice.py\n```python\n{block}```")
 
 
@@ -156,7 +156,7 @@ NAMINGS = [
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
-def test_a_fence_names_its_file(root: Path, naming: str) -> None:
+def test_fence_names_its_file(root: Path, naming: str) -> None:
     assert after(root, naming.format(AREA)) == REPLACED
 
 
@@ -171,42 +171,42 @@ def test_a_fence_names_its_file(root: Path, naming: str) -> None:
         "```python\n# os.path\nx = 1\n```",
     ],
 )
-def test_code_to_read_is_no_proposal(root: Path, answer: str) -> None:
+def test_example_code_is_not_a_proposal(root: Path, answer: str) -> None:
     assert propose(answer, root) == []
 
 
-def test_the_attached_file_is_meant_by_code_in_its_language(root: Path) -> None:
+def test_unnamed_code_changes_the_attached_file(root: Path) -> None:
     answer = f"```python\n{AREA}```\nRun it:\n```sh\npython src/box.py\n```\nIt prints:\n```\n2\n```\n"
     assert after(root, answer, attached=("src/box.py",)) == REPLACED
     assert propose(answer, root, ["src/box.py", "notes.md"]) == []
     assert after(root, f"```\n{AREA}```", attached=("src/box.py", "src/box.py")) == REPLACED
 
 
-def test_definitions_one_by_one(root: Path) -> None:
+def test_fences_replace_single_definitions(root: Path) -> None:
     size = "    @property\n    def size(self):\n        return 0\n"
     grow = "def grow(self):\n    self.w += 2\n    self.h += 2\n"
     found = after(
         root, f"```python\n{AREA}```\nand\n```python\n{grow}```\nand\n```python\n{size}```", attached=("src/box.py",)
     )
-    wanted = REPLACED.replace("return area(self.w, self.h)", "return 0")
-    assert found == wanted.replace("self.w += 1\n", "self.w += 2\n        self.h += 2\n")
+    expected = REPLACED.replace("return area(self.w, self.h)", "return 0")
+    assert found == expected.replace("self.w += 1\n", "self.w += 2\n        self.h += 2\n")
 
 
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("import math\n\n# ... existing code ...\n", "leaves parts out: '# ... existing code ...'"),
+        ("import math\n\n# ... existing code ...\n", "omits parts: '# ... existing code ...'"),
         ("def volume(a):\n    return a\n", "has no 'volume'"),
-        ("def area(w, h):\n    return (w\n", "cannot be read as code"),
+        ("def area(w, h):\n    return (w\n", "has a syntax error"),
         ("print(area(1, 2))\n", "not the whole file"),
-        (f"import cmath\n\n{AREA}", "does not say where this belongs: 'import cmath'"),
-        ("class Box:\n    def grow(self):\n        self.w += 2\n", "leaves out '"),
-        ("def size(self):\n    return 0\n", "leaves out '@property'"),
-        ("def grow(w):\n    return w\n", "another kind of thing"),
+        (f"import cmath\n\n{AREA}", "the position of this line is unknown: 'import cmath'"),
+        ("class Box:\n    def grow(self):\n        self.w += 2\n", "omits '"),
+        ("def size(self):\n    return 0\n", "omits '@property'"),
+        ("def grow(w):\n    return w\n", "defines 'grow' as a function, which is a method in the file"),
         (f"{AREA}\n\n{AREA}", "defines 'area' twice"),
     ],
 )
-def test_code_that_cannot_be_placed(root: Path, code: str, reason: str) -> None:
+def test_partial_code_without_a_position_is_refused(root: Path, code: str, reason: str) -> None:
     assert reason in problem(root, f"```python src/box.py\n{code}```")
 
 
@@ -226,8 +226,8 @@ impl A {
 """
 
 
-def test_definitions_of_another_language(tmp_path: Path) -> None:
-    root = made(tmp_path / "work", {"a.rs": RUST})
+def test_rust_definition_is_replaced(tmp_path: Path) -> None:
+    root = make_files(tmp_path / "work", {"a.rs": RUST})
     assert after(root, "```a.rs\nfn go(&self) -> u8 {\n    2\n}\n```", "a.rs") == RUST.replace("        1", "        2")
 
 
@@ -253,8 +253,8 @@ def _after(root: Path, answer: str) -> bytes | None:
         (b"one\r\ntwo\nthree\r\n", b"one\r\n2\r\n2.5\r\nthree\r\n"),
     ],
 )
-def test_all_else_stays(tmp_path: Path, answer: str, before: bytes, after: bytes) -> None:
-    root = made(tmp_path / "work", {"a.txt": before})
+def test_byte_order_mark_and_line_ends_are_kept(tmp_path: Path, answer: str, before: bytes, after: bytes) -> None:
+    root = make_files(tmp_path / "work", {"a.txt": before})
     assert _after(root, answer) == after
 
 
@@ -267,8 +267,8 @@ def test_all_else_stays(tmp_path: Path, answer: str, before: bytes, after: bytes
         (b"a\nb", " a\n b\n+c\n", b"a\nb\nc"),
     ],
 )
-def test_the_end_of_the_last_line(tmp_path: Path, before: bytes, hunk: str, after: bytes) -> None:
-    root = made(tmp_path / "work", {"a.txt": before})
+def test_final_newline_follows_the_diff(tmp_path: Path, before: bytes, hunk: str, after: bytes) -> None:
+    root = make_files(tmp_path / "work", {"a.txt": before})
     counts = [sum(line[:1] in signs for line in hunk.split("\n") if line) for signs in (" -", " +")]
     head = f"--- a/a.txt\n+++ b/a.txt\n@@ -1,{counts[0]} +1,{counts[1]} @@\n"
     assert _after(root, f"```diff\n{head}{hunk}```") == after

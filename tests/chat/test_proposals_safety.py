@@ -1,4 +1,4 @@
-"""Which files an answer may change at all, and that no answer is guessed at."""
+"""Files that no answer may change, and property tests of ambiguous and broken answers."""
 
 import difflib
 import os
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from localdflash.chat.proposals import propose
-from tests.chat.workplace import contents, made, problem
+from tests.chat.workplace import contents, make_files, problem
 
 ATTACKS = [
     ("/etc/passwd", "not a path below"),
@@ -32,9 +32,9 @@ ATTACKS = [
     (".GIT/config", "version control"),
     ("GIT~1/config", "version control"),
     (".hg/hgrc", "version control"),
-    (".git\u200c/config", "cannot be seen"),
-    ("src/\u202eyp.a", "cannot be seen"),
-    ("src/a\x00.py", "cannot be seen"),
+    (".git\u200c/config", "invisible characters"),
+    ("src/\u202eyp.a", "invisible characters"),
+    ("src/a\x00.py", "invisible characters"),
     ("src/.env.local", "secret"),
     ("deploy/server.key", "secret"),
     (".ssh/config", "secret"),
@@ -45,7 +45,7 @@ ATTACKS = [
     ("src/dangling.py", "is a link"),
     ("linked/a.py", "reached through a link"),
     ("elsewhere/a.py", "reached through a link"),
-    ("src/a.py/b.py", "no folder"),
+    ("src/a.py/b.py", "not a folder"),
     ("src", "not a plain file"),
     ("src/pipe", "not a plain file"),
     ("x" * 300 + ".py", "too long"),
@@ -54,8 +54,8 @@ ATTACKS = [
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    outside = made(tmp_path / "outside", {"a.py": "secret = 1\n"})
-    root = made(
+    outside = make_files(tmp_path / "outside", {"a.py": "secret = 1\n"})
+    root = make_files(
         tmp_path / "work",
         {"src/a.py": "a = 1\n", ".gitignore": "build/\n", ".localdflashignore": "*.secretly\n", "inside/a.py": ""},
     )
@@ -76,13 +76,13 @@ DIFF = "```diff\n--- /dev/null\n+++ {}\n@@ -0,0 +1 @@\n+x = 1\n```"
 @pytest.mark.parametrize(
     ("form", "name", "reason"), [*((FENCE, *one) for one in ATTACKS), *((DIFF, *one) for one in ATTACKS[::4])]
 )
-def test_no_answer_changes_such_a_file(root: Path, form: str, name: str, reason: str) -> None:
+def test_dangerous_file_names_are_refused(root: Path, form: str, name: str, reason: str) -> None:
     before = contents(root.parent)
     assert reason in problem(root, form.format(name))
     assert contents(root.parent) == before
 
 
-def test_an_odd_name_is_shown_so_that_it_can_be_seen(root: Path) -> None:
+def test_invisible_characters_in_a_name_are_shown(root: Path) -> None:
     found = propose('```python path="src/\u202eyp.a"\nx = 1\n```', root)
     assert found[0].path == "src/⟦U+202E⟧yp.a"
 
@@ -99,18 +99,18 @@ def _unreadable(path: Path) -> None:
         (_unreadable, "larger than 1 MB"),
     ],
 )
-def test_files_that_are_no_small_text(root: Path, make: Callable[[Path], object], reason: str) -> None:
+def test_binary_and_large_files_are_refused(root: Path, make: Callable[[Path], object], reason: str) -> None:
     make(root / "src/a.py")
     assert reason in problem(root, "```python src/a.py\na = 2\n```")
 
 
-def test_an_answer_that_would_make_one(root: Path) -> None:
+def test_answer_that_makes_an_invalid_file_is_refused(root: Path) -> None:
     assert "larger than 1 MB" in problem(root, f"```python src/b.py\n{'x = 1000' * 130_000}\n```")
     assert "NUL" in problem(root, "```python src/b.py\nx = '\0'\n```")
-    assert "UTF-8 does not have" in problem(root, "```python src/b.py\nx = '\ud800'\n```")
+    assert "which UTF-8 cannot encode" in problem(root, "```python src/b.py\nx = '\ud800'\n```")
 
 
-def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     assert "cannot be read" in problem(tmp_path / "none", "```python src/b.py\nx = 1\n```")
 
 
@@ -127,7 +127,7 @@ PATCH = shutil.which("patch")
 
 @st.composite
 def edits(draw: st.DrawFn) -> tuple[list[str], list[str]]:
-    """Lines, and the same with some replaced, added and taken away."""
+    """Draw lines, and an edited version of them."""
     old = draw(LINES)
     new = list(old)
     for _ in range(draw(st.integers(1, 4))):
@@ -148,9 +148,11 @@ def _diff(old: list[str], new: list[str]) -> str:
 
 @QUICK
 @given(edits(), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["```diff\n{}\n```\n", "So:\n\n{}\n\nDone.\n", "{}"]))
-def test_a_diff_leads_to_the_new_text(tmp_path: Path, edit: tuple[list[str], list[str]], end: str, form: str) -> None:
+def test_generated_diff_produces_the_new_text(
+    tmp_path: Path, edit: tuple[list[str], list[str]], end: str, form: str
+) -> None:
     old, new = edit
-    root = made(tmp_path, {"a.txt": _bytes(old, end)})
+    root = make_files(tmp_path, {"a.txt": _bytes(old, end)})
     found = propose(form.format(_diff(old, new)), root)
     assert [(one.path, one.problem) for one in found] == [("a.txt", "")]
     assert found[0].after == _bytes(new, end)
@@ -159,26 +161,26 @@ def test_a_diff_leads_to_the_new_text(tmp_path: Path, edit: tuple[list[str], lis
 @pytest.mark.skipif(PATCH is None, reason="no patch here")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits(), st.lists(st.sampled_from(["above 1", "above 2"]), max_size=3))
-def test_a_moved_diff_does_what_patch_does_or_is_refused(
+def test_moved_diff_matches_patch_or_is_refused(
     tmp_path: Path, edit: tuple[list[str], list[str]], above: list[str]
 ) -> None:
     old, new = edit
-    root = made(tmp_path, {"a.txt": _bytes([*above, *old], "\n")})
+    root = make_files(tmp_path, {"a.txt": _bytes([*above, *old], "\n")})
     found = propose(f"```diff\n{_diff(old, new)}\n```\n", root)
     if found and not found[0].problem:
         (tmp_path / "p").write_text(_diff(old, new) + "\n")
         command = [str(PATCH), "--binary", "-s", "-F0", "-o", "out", "a.txt", "p"]
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-        assert ran.returncode == 0 or above  # moved hunks at the start of a file it wants there
+        assert ran.returncode == 0 or above  # patch refuses moved hunks of the first line
         assert ran.returncode or found[0].after == (tmp_path / "out").read_bytes()
 
 
 @QUICK
 @given(edits(), st.booleans())
-def test_a_fence_leads_to_the_new_text(tmp_path: Path, edit: tuple[list[str], list[str]], ended: bool) -> None:
+def test_generated_fence_produces_the_new_text(tmp_path: Path, edit: tuple[list[str], list[str]], ended: bool) -> None:
     old, new = edit
     text = "\n".join(old) + "\n" * ended
-    root = made(tmp_path, {"a.txt": text})
+    root = make_files(tmp_path, {"a.txt": text})
     code = "\n".join([*new, "```` end"])
     found = propose(f"`````txt path=a.txt\n{code}\n`````\n", root)
     assert len(found) == 1
@@ -218,8 +220,8 @@ PIECES = [
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([*PIECES, "\ud800"]), max_size=30), st.sampled_from([(), ("a.txt",), ("b.py",)]))
-def test_broken_blocks_are_told_or_left_alone(tmp_path: Path, pieces: list[str], attached: tuple[str, ...]) -> None:
-    root = made(tmp_path, {"a.txt": "a\n", "b.py": "def f():\n    pass\n"})
+def test_broken_blocks_are_applied_or_reported(tmp_path: Path, pieces: list[str], attached: tuple[str, ...]) -> None:
+    root = make_files(tmp_path, {"a.txt": "a\n", "b.py": "def f():\n    pass\n"})
     for one in propose("\n".join(pieces), root, attached):
         assert "\n" not in one.problem
         assert bool(one.problem) != (one.before != one.after)

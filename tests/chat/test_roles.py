@@ -1,3 +1,5 @@
+"""Roles: shipped, of the user, and broken files."""
+
 import os
 from pathlib import Path
 
@@ -14,8 +16,8 @@ def folder(home: Path) -> Path:
     return folder
 
 
-def silent(line: str) -> None:
-    raise AssertionError(f"nothing was to be said: {line}")
+def fail_on_notice(line: str) -> None:
+    raise AssertionError(f"unexpected notice: {line}")
 
 
 def refused(name: str) -> str:
@@ -25,12 +27,12 @@ def refused(name: str) -> str:
     return str(caught.value)
 
 
-def test_the_users_own_win(folder: Path) -> None:
+def test_user_roles_override_shipped_roles(folder: Path) -> None:
     (folder / "pirate.md").write_bytes(b"\xef\xbb\xbf\nTalk like a pirate.\r\nArr \xe2\x98\xa0.\n\n")
     (folder / "coder.md").write_text("Write Haskell.")
     (folder / "notes.txt").write_text("not a role")
     (folder / "linked-1_x.md").symlink_to("coder.md")
-    assert load_role("pirate") == list_roles(silent)["pirate"] == "Talk like a pirate.\r\nArr ☠."
+    assert load_role("pirate") == list_roles(fail_on_notice)["pirate"] == "Talk like a pirate.\r\nArr ☠."
     assert load_role("coder") == list_roles()["coder"] == load_role("linked-1_x") == "Write Haskell."
     assert list(list_roles()) == sorted({*BUILTIN, "pirate", "linked-1_x"})
 
@@ -38,13 +40,13 @@ def test_the_users_own_win(folder: Path) -> None:
 BROKEN = {
     "latin": (b"fine\ncaf\xe9", r"latin.md:2: not UTF-8; save the file as UTF-8"),
     "large": (b"x" * (MAX_ROLE_BYTES + 1), "large.md: larger than 64 KiB; shorten it"),
-    "empty": (b" \n", "empty.md: is empty"),
+    "empty": (b" \n", "empty.md: empty file"),
 }
 
 
-def test_broken_files_are_said_to_be_and_do_not_break_the_others(folder: Path) -> None:
+def test_broken_role_files_are_reported_and_skipped(folder: Path) -> None:
     (folder / "good.md").write_text("Be good.")
-    (folder / "coder.md").write_text("")  # hides the one that comes along
+    (folder / "coder.md").write_text("")  # hides the shipped role
     (folder / "My Role.md").write_text("x")
     (folder / "full.md").write_bytes(b"x" * MAX_ROLE_BYTES)
     for name, (data, _) in BROKEN.items():
@@ -52,17 +54,17 @@ def test_broken_files_are_said_to_be_and_do_not_break_the_others(folder: Path) -
     (folder / "folder.md").mkdir()
     (folder / "gone.md").symlink_to("nowhere")
     os.mkfifo(folder / "pipe.md")
-    said: list[str] = []
-    found = list_roles(said.append)
+    notices: list[str] = []
+    found = list_roles(notices.append)
     assert found.keys() == {*BUILTIN, "good", "full"} - {"coder"}
-    assert "is no name for a role" in said.pop(0)
+    assert "is not a role name" in notices.pop(0)
     expected = {
         **{name: f"{folder}/{words}" for name, (_, words) in BROKEN.items()},
-        "coder": f"{folder}/coder.md: is empty",
-        "folder": f"{folder}/folder.md: not a file of text",
+        "coder": f"{folder}/coder.md: empty file",
+        "folder": f"{folder}/folder.md: not a text file",
         "gone": f"{folder}/gone.md: cannot be read: No such file or directory",
-        "pipe": f"{folder}/pipe.md: not a file of text",
+        "pipe": f"{folder}/pipe.md: not a text file",
     }
-    assert said == [expected[name] for name in sorted(expected)]
+    assert notices == [expected[name] for name in sorted(expected)]
     for name, line in expected.items():
         assert refused(name) == line

@@ -1,3 +1,5 @@
+"""Sampling settings parsed from user input."""
+
 import pytest
 
 from localdflash.base.errors import UsageError
@@ -14,26 +16,26 @@ from localdflash.chat.sampling_settings import SETTINGS, ChatSettings
         ("thinking", "off", False),
     ],
 )
-def test_what_a_user_types(name: str, value: str, found: object) -> None:
+def test_setting_is_parsed(name: str, value: str, found: object) -> None:
     changed = ChatSettings().changed(name, value)
     assert getattr(changed, name) == found
     assert [one for one in SETTINGS if getattr(changed, one) != getattr(ChatSettings(), one)] in ([name], [])
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
-        ("temperature", "hot", "temperature: expected a number from 0 to 10, or auto, found 'hot'"),
+        ("temperature", "hot", "temperature: expected a number from 0 to 10, or auto, got 'hot'"),
         ("temperature", "nan", "expected a number"),
         ("temperature", "1e400", "expected a number"),
         ("top_p", "0", "above 0"),
         ("top_k", "", "whole number"),
         ("seed", "-1", "or none"),
-        ("draft", "maybe", "draft: expected on or off, found 'maybe'"),
+        ("draft", "maybe", "draft: expected on or off, got 'maybe'"),
         ("temprature", "1", "did you mean 'temperature'?"),
     ],
 )
-def test_what_makes_no_sense(name: str, value: str, told: str) -> None:
+def test_invalid_setting_is_refused(name: str, value: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         ChatSettings().changed(name, value)
-    assert told in str(error.value)
+    assert message in str(error.value)

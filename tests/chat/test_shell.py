@@ -1,4 +1,4 @@
-"""A command of the user's: what is one, what it prints, how it ends."""
+"""Shell commands of the user: their output, limits and end."""
 
 import asyncio
 import sys
@@ -22,29 +22,29 @@ def output(command: str, folder: Path) -> str:
     [
         ("echo a; exit 3", "a\n[exit code 3]\n"),
         ("no-such-program 2>/dev/null", "\n[exit code 127]\n"),
-        ("cat", "\n"),  # there is nothing to read
+        ("cat", "\n"),  # stdin is empty
         (r"printf 'a\033[31mb\377'", "ab\ufffd\n"),
     ],
 )
-def test_how_it_ended(command: str, text: str, tmp_path: Path) -> None:
+def test_exit_code_is_appended(command: str, text: str, tmp_path: Path) -> None:
     assert output(command, tmp_path) == text
 
 
-def test_too_much_is_cut_and_the_program_ended(tmp_path: Path) -> None:
+def test_long_output_is_cut_and_the_program_killed(tmp_path: Path) -> None:
     for _ in range(20):  # one in twenty hung while the pipe was full
         text = output("yes", tmp_path)
         assert len(text) < shell_command.MAX_OUTPUT_BYTES + 100
         assert text.endswith("[ended after 64 KB]\n")
 
 
-def test_a_program_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_program_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_command, "TIMEOUT_SECONDS", 0.2)
     began = time.monotonic()
     assert output("echo a; sleep 60 & sleep 60", tmp_path) == "a\n[ended after 0.2 s]\n"
     assert time.monotonic() - began < 20
 
 
-def test_cancelling_ends_it_and_what_it_began(tmp_path: Path) -> None:
+def test_cancelling_kills_the_command_and_its_children(tmp_path: Path) -> None:
     async def run() -> None:
         running = asyncio.create_task(run_command("(sleep 1; touch late) & sleep 60", tmp_path))
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Chats in a store: kept as they were, branched, listed and searched."""
+"""Chats in a store: round trips, branches, lists and search."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from localdflash.base.errors import StoreError, UsageError
 from localdflash.chat.messages import Attachment, Message, StepRecord
 from localdflash.chat.store import ChatStore
-from tests.chat.stored import chat, opened
+from tests.chat.stored import chat, open_store
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # lone surrogates and NUL too
 NUMBERS = st.recursive(
@@ -41,13 +41,13 @@ MESSAGES = st.builds(
 
 @pytest.fixture
 def store() -> ChatStore:
-    return opened(None)
+    return open_store(None)
 
 
 @given(MESSAGES, MESSAGES, ANY_TEXT, ANY_TEXT, ANY_TEXT)
 @settings(max_examples=30)
-def test_every_character_comes_back(first: Message, second: Message, folder: str, model: str, system: str) -> None:
-    store = opened(None)
+def test_any_text_round_trips(first: Message, second: Message, folder: str, model: str, system: str) -> None:
+    store = open_store(None)
     session = store.create(folder=folder, model=model, system=system)
     first = store.add(session, None, first)
     store.update(second := replace(second, role=first.role, id=first.id))
@@ -68,7 +68,7 @@ def test_every_character_comes_back(first: Message, second: Message, folder: str
         ("", "notes.md"),
     ],
 )
-def test_a_chat_is_called_after_its_first_message(store: ChatStore, text: str, title: str) -> None:
+def test_title_comes_from_the_first_message(store: ChatStore, text: str, title: str) -> None:
     session = store.create(folder="/")
     attachments = () if text == "?!" else (Attachment("file", "notes.md", "x"),)
     store.add(session, None, Message("user", text, attachments))
@@ -76,7 +76,7 @@ def test_a_chat_is_called_after_its_first_message(store: ChatStore, text: str, t
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "method",
     [
         ChatStore.info,
         ChatStore.path,
@@ -87,14 +87,14 @@ def test_a_chat_is_called_after_its_first_message(store: ChatStore, text: str, t
         lambda store, session: store.set_head(session, 1),
     ],
 )
-def test_a_chat_that_is_not_there_is_said_so(store: ChatStore, ask: Callable[[ChatStore, int], object]) -> None:
+def test_unknown_chat_is_refused(store: ChatStore, method: Callable[[ChatStore, int], object]) -> None:
     chat(store, "a")
     for session in (0, 2, -1, 2**63):
         with pytest.raises(UsageError, match=f"^there is no chat {session}$"):
-            ask(store, session)
+            method(store, session)
 
 
-def test_what_goes_on_in_a_chat_that_was_deleted_is_not_stored_elsewhere(store: ChatStore) -> None:
+def test_messages_of_a_deleted_chat_are_not_stored(store: ChatStore) -> None:
     session = chat(store, "a")
     message = store.path(session)[0]
     store.delete(session)
@@ -146,12 +146,12 @@ def found(searched: ChatStore, words: str) -> set[str]:
         ("", set(TEXTS)),
     ],
 )
-def test_words_are_found(searched: ChatStore, words: str, names: set[str]) -> None:
+def test_search_finds_words(searched: ChatStore, words: str, names: set[str]) -> None:
     assert found(searched, words) == names
 
 
-def test_changed_texts_and_titles_are_found_as_they_are_now() -> None:
-    searched = opened(None)
+def test_search_follows_changes() -> None:
+    searched = open_store(None)
     session = chat(searched, "Question", "first")
     answer = searched.path(session)[-1]
     searched.update(Message("assistant", "second", id=answer.id))

@@ -1,4 +1,4 @@
-"""Two chats with two models and one engine: each is answered by its own, and asked before another's answer ends."""
+"""Two chats with two models and one daemon: loading one may wait for, end or spare the other's answer."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server import spawn
 from localdflash.server.engine_spec import EngineSpec, Others
-from tests.chat.asking import ask, asking
+from tests.chat.asking import ask, open_answerer
 from tests.support.daemons import DROPPED_SOCKET, ONE_PAIR, PROGRAM, SLOW, short_home
 
 pytestmark = [
@@ -37,47 +37,47 @@ def source(pair: str, *given: str) -> SharedDaemon:
 
 
 @pytest.mark.parametrize("others", ["wait", "end", None])
-async def test_an_answer_in_another_chat_is_asked_about(
+async def test_loading_asks_about_an_answer_in_another_chat(
     tiny_pair: Path, monkeypatch: pytest.MonkeyPatch, others: Others | None
 ) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", SLOW + ONE_PAIR + PROGRAM)  # slow, and memory holds one pair
-    tiny, said, began = str(tiny_pair / "target.gguf"), list[str](), asyncio.Event()
+    tiny, questions, began = str(tiny_pair / "target.gguf"), list[str](), asyncio.Event()
 
     async def when_busy(pair: str, busy: ModelBusy) -> Others:
-        said.append(f"{busy}; {pair}?")
+        questions.append(f"{busy}; {pair}?")
         if others is None:
             raise busy
         return others
 
     async def talk() -> None:
-        async for _ in another.answer(QUESTION, LONG):
+        async for _ in second.answer(QUESTION, LONG):
             began.set()
 
     async def model(chat: Answerer) -> object:
         return (await ask(chat, QUESTION, BRIEF)).done.numbers["model"]
 
-    async with asking(source("embedded")) as one, asking(source(tiny, "pair")) as another:
-        one.when_busy = when_busy
-        assert (await model(one), await model(another)) == ("embedded", tiny)
-        talking = asyncio.create_task(talk())
+    async with open_answerer(source("embedded")) as first, open_answerer(source(tiny, "pair")) as second:
+        first.when_busy = when_busy
+        assert (await model(first), await model(second)) == ("embedded", tiny)
+        streaming = asyncio.create_task(talk())
         await began.wait()
-        asked = asyncio.create_task(model(one))
-        while not said:
+        asking = asyncio.create_task(model(first))
+        while not questions:
             await asyncio.sleep(0.01)
-        assert said == ["target.gguf is answering in another chat; embedded?"]
+        assert questions == ["target.gguf is answering in another chat; embedded?"]
         match others:
             case "wait":
                 await asyncio.sleep(0.5)
-                assert (one.stage, talking.done(), asked.done()) == ("waiting", False, False)
-                talking.cancel()
-                assert await asked == "embedded"
+                assert (first.stage, streaming.done(), asking.done()) == ("waiting", False, False)
+                streaming.cancel()
+                assert await asking == "embedded"
             case "end":
-                assert await asked == "embedded"
+                assert await asking == "embedded"
                 with pytest.raises(LocaldflashError, match="made room for another chat's model"):
-                    await talking
+                    await streaming
             case _:
                 with pytest.raises(ModelBusy):
-                    await asked
-                assert one.stage == "ready"
-                talking.cancel()
-        await asyncio.gather(talking, return_exceptions=True)
+                    await asking
+                assert first.stage == "ready"
+                streaming.cancel()
+        await asyncio.gather(streaming, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""A workspace with files, and what answers would change in it."""
+"""Workspace with files, and the changes that answers propose."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,8 +34,8 @@ if __name__ == "__main__":
 '''
 
 
-def made(root: Path, files: Mapping[str, str | bytes]) -> Path:
-    """The root with these files."""
+def make_files(root: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Create these files below a root; return the root."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def made(root: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def after(root: Path, answer: str, path: str = "src/box.py", attached: tuple[str, ...] = ()) -> str:
-    """The text of the one file that an answer changes."""
+    """Return the new text of the only file that an answer changes."""
     found = propose(answer, root, attached)
     assert [(one.path, one.problem) for one in found] == [(path, "")]
     assert found[0].after is not None
@@ -52,7 +52,7 @@ def after(root: Path, answer: str, path: str = "src/box.py", attached: tuple[str
 
 
 def problem(root: Path, answer: str, attached: tuple[str, ...] = ()) -> str:
-    """Why the one block of an answer cannot be applied."""
+    """Return why the only block of an answer cannot be applied."""
     found = propose(answer, root, attached)
     assert len(found) == 1
     assert found[0].problem
@@ -62,12 +62,12 @@ def problem(root: Path, answer: str, attached: tuple[str, ...] = ()) -> str:
 
 
 def proposal(root: Path, path: str, text: bytes | None) -> FileProposal:
-    """That a file becomes a text, whatever it is now."""
-    place = root / path
-    before = place.read_bytes() if place.exists() else None
+    """Return a proposal that replaces the current content of a file."""
+    file = root / path
+    before = file.read_bytes() if file.exists() else None
     return FileProposal(path, before, text, "new" if before is None else "delete" if text is None else "change")
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """All files."""
+    """Return the content of all files, by relative path."""
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

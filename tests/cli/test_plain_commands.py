@@ -43,7 +43,7 @@ def engine(short_home: Path, folder: Path) -> Iterator[ScriptedEngine]:
 def told(engine: ScriptedEngine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Told:
     """Return the output on both streams for these typed lines."""
 
-    def chat(*lines: str, kept: bool = False) -> str:
+    def chat(*lines: str, is_stored: bool = False) -> str:
         typed = list(lines)
 
         def line(*_: object) -> str:
@@ -52,7 +52,7 @@ def told(engine: ScriptedEngine, capsys: pytest.CaptureFixture[str], monkeypatch
             return typed.pop(0)
 
         monkeypatch.setattr("builtins.input", line)
-        chats = chats_file() if kept else None
+        chats = chats_file() if is_stored else None
         with open_chat(SharedDaemon(EngineSpec(OPTIONS)), chats, ChatSettings(), "") as opened:
             assert converse(opened) == 0
         assert typed == []
@@ -143,15 +143,15 @@ def test_settings_and_instructions(told: Told, engine: ScriptedEngine) -> None:
 def test_instructions_of_the_project(told: Told, engine: ScriptedEngine, folder: Path) -> None:
     assert "no AGENTS.md" in told("/project")
     (folder / "AGENTS.md").write_text("Use tabs.\n")
-    assert "/project on" in told("why?", kept=True)
+    assert "/project on" in told("why?", is_stored=True)
     assert contents(engine.asked[-1]) == ["why?"]
-    told("/project on", "why?", kept=True)
+    told("/project on", "why?", is_stored=True)
     with_project = ["Instructions of this project (AGENTS.md):\n\nUse tabs.", "why?"]
     assert contents(engine.asked[-1]) == with_project
-    assert "AGENTS.md" in told("why?", kept=True)
+    assert "AGENTS.md" in told("why?", is_stored=True)
     assert contents(engine.asked[-1]) == with_project
-    told("/project off", "why?", kept=True)
-    assert "AGENTS.md" not in told("why?", kept=True)
+    told("/project off", "why?", is_stored=True)
+    assert "AGENTS.md" not in told("why?", is_stored=True)
     assert contents(engine.asked[-1]) == ["why?"]
     found = project.find_project_file(folder)
     assert found

@@ -12,7 +12,7 @@ from localdflash.lab.scripts.support.instant_engine import serving
 from localdflash.lsp import engine_completer as module
 from localdflash.lsp.engine_completer import DaemonCompleter
 from localdflash.server.engine_spec import EngineSpec
-from tests.chat.asking import END, HEAD, Script, chunk, event
+from tests.chat.asking import END, HEAD, ScriptedServer, chunk, event
 from tests.lsp.desk import settled
 from tests.support import daemons
 
@@ -33,8 +33,8 @@ def _short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def scripted(script: Script, client: "Client") -> AsyncIterator[None]:
-    async with serving(script.connected, paths.engine_socket()):
+async def serve_script(script: ScriptedServer, client: "Client") -> AsyncIterator[None]:
+    async with serving(script.handle, paths.engine_socket()):
         yield
         client.completer.close()
         await settled()
@@ -62,7 +62,7 @@ async def test_a_daemon_that_ends_within_an_answer_is_reported_once(monkeypatch:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
     client = Client(monkeypatch)
     half = HEAD + event(**PIECE)
-    async with scripted(Script(half, half, HEAD + event(**PIECE) + event(**LAST) + END), client):
+    async with serve_script(ScriptedServer(half, half, HEAD + event(**PIECE) + event(**LAST) + END), client):
         assert [await client.ask() for _ in range(3)] == ["x"] * 3
     first, last = client.told
     assert first
@@ -81,7 +81,7 @@ async def test_a_daemon_that_ends_within_an_answer_is_reported_once(monkeypatch:
 )
 async def test_an_invalid_answer_is_reported_once(monkeypatch: pytest.MonkeyPatch, nonsense: bytes) -> None:
     client = Client(monkeypatch)
-    async with scripted(Script(*[nonsense] * 9), client):
+    async with serve_script(ScriptedServer(*[nonsense] * 9), client):
         for _ in range(3):
             assert await client.ask() == ""
         (told,) = client.told

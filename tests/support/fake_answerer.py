@@ -17,7 +17,7 @@ ANSWER = (AnswerPiece("It ", STEP), AnswerPiece("is.", None), Done("stop", NUMBE
 class FakeAnswerer:
     """Answers with `script`: pieces, or an exception, or None to wait for ever."""
 
-    about: ServerInfo | None = ABOUT
+    info: ServerInfo | None = ABOUT
     stage = "ready"
     is_localdflash = True
     tokens: int | None = 42
@@ -25,16 +25,16 @@ class FakeAnswerer:
     def __init__(self, *script: object) -> None:
         self.script = list(script)
         self.on_stage: Callable[[str], None] = lambda _: None
-        self.asked: list[tuple[list[Message], str, bool]] = []
+        self.requests: list[tuple[list[Message], str, bool]] = []
         self.read: list[list[Message]] = []  # ahead
         self.closed = 0
         self.waits = asyncio.Event()
 
     async def answer(
-        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", goes_on: bool = False
+        self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "", continue_last: bool = False
     ) -> AsyncGenerator[Any, None]:
         assert isinstance(settings, ChatSettings)
-        self.asked.append((list(messages), system, goes_on))
+        self.requests.append((list(messages), system, continue_last))
         try:
             for one in self.script:
                 if isinstance(one, Exception):
@@ -48,8 +48,8 @@ class FakeAnswerer:
 
     async def ready(self) -> ServerInfo:
         """Return the server's facts at once."""
-        assert self.about
-        return self.about
+        assert self.info
+        return self.info
 
     async def read_ahead(self, messages: Sequence[Message], settings: ChatSettings, *, system: str = "") -> None:
         """Record the messages."""
@@ -62,8 +62,8 @@ class FakeAnswerer:
 
     async def load(self, pair: str) -> ServerInfo:
         """Change the name of the pair."""
-        self.about = ServerInfo(pair, 2000)
-        return self.about
+        self.info = ServerInfo(pair, 2000)
+        return self.info
 
     async def close(self) -> None:
         """Nothing is there."""

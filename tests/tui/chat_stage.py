@@ -61,10 +61,10 @@ async def answered(pilot: Pilot[Any], *questions: str) -> None:
     app = pilot.app
     assert isinstance(app, ChatApp)
     for text in questions or ("why?",):
-        before = len(app.talk.messages)
+        talk, before = app.talk, len(app.talk.messages)
         await typed(pilot, text)
         await wait_until(
             pilot,
-            lambda: len(app.talk.messages) > before and not app.talk.answering and bool(app.talk.messages[-1].finish),  # noqa: B023
+            lambda: len(talk.messages) > before and not talk.is_answering and bool(talk.messages[-1].finish),  # noqa: B023
         )
         await pilot.pause()

@@ -28,7 +28,7 @@ async def test_stopping(how: str) -> None:
             await command(pilot, how)
         else:
             await pilot.press(how)
-        await wait_until(pilot, lambda: not app.talk.answering)
+        await wait_until(pilot, lambda: not app.talk.is_answering)
         await pilot.pause()
         assert app.talk.messages[-1].finish == "cancelled"
         assert "stopped" in shown(app)
@@ -40,7 +40,7 @@ async def test_again() -> None:
         await answered(pilot)
         answerer.script = [AnswerPiece("No.", None), Done("stop", NUMBERS)]
         await pilot.press("ctrl+r")
-        await wait_until(pilot, lambda: texts(app)[-1] == "No." and not app.talk.answering)
+        await wait_until(pilot, lambda: texts(app)[-1] == "No." and not app.talk.is_answering)
         assert texts(app) == ["why?", "No."]
         await pilot.press("alt+left")
         await wait_until(pilot, lambda: texts(app)[-1] == "It is.")
@@ -99,10 +99,10 @@ async def test_a_full_context(agreed: bool) -> None:
         answerer.script = list(ANSWER)
         if agreed:
             await pilot.press("y")
-            await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
+            await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.is_answering)
             assert [message.text for message in answerer.asked[-1][0]] == ["two?", "It is.", "three?"]
             assert "no longer sent" in shown(app)
-            assert app.talk.left_out == 2
+            assert app.talk.dropped == 2
         else:
             await pilot.press("escape")
             await wait_until(pilot, lambda: app.prompt.text == "three?")
@@ -122,7 +122,7 @@ async def test_a_full_context_is_summarised_on_request() -> None:
         assert app.screen.waits_for_quiet  # type: ignore[attr-defined]
         answerer.script = list(ANSWER)
         await pilot.press(*" of it", "ctrl+s")
-        await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
+        await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.is_answering)
         sent, before, _ = answerer.asked[-1]
         assert [message.text for message in sent] == ["two?", "It is.", "three?"]
         assert before == "Summary of the conversation up to here:\n\nWe talked of it"
@@ -149,7 +149,7 @@ async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> 
         await wait_until(pilot, lambda: app.prompt.text == "three?")
         await wait_until(pilot, lambda: f"{told[how]}; your message is back in the prompt" in shown(app))
         assert len(texts(app)) == 4
-        assert (app.talk.summary, app.talk.left_out, app.chats_loading) == ("", 0, 0)
+        assert (app.talk.summary, app.talk.dropped, app.chats_loading) == ("", 0, 0)
 
 
 async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: 
         clock[0] += 0.6
         answerer.script = list(ANSWER)
         await pilot.press("tab", "y")
-        await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.answering)
+        await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.is_answering)
         assert app.prompt.text == "yes and moreny"
 
 

@@ -15,10 +15,10 @@ from localdflash.tui.screens.models_screen import DownloadProgress, ModelPicker
 from tests.tui.stage import Stage, dialog, result_of, shown, wait_until
 
 ROWS = [
-    ModelRow("embedded", "Small Python code model", "1 GB", here=True),
-    ModelRow("qwen3-4b", "Qwen3 4B, dense", "6 GB", here=False, download="2.50 GB"),
-    ModelRow("qwen3-8b", "Qwen3 8B, dense", "10 GB", here=True),
-    ModelRow("gpt-oss-20b", "gpt-oss 20B", "", here=False, why_not="needs 16 GB, this machine has 8 GB"),
+    ModelRow("embedded", "Small Python code model", "1 GB", is_downloaded=True),
+    ModelRow("qwen3-4b", "Qwen3 4B, dense", "6 GB", is_downloaded=False, download="2.50 GB"),
+    ModelRow("qwen3-8b", "Qwen3 8B, dense", "10 GB", is_downloaded=True),
+    ModelRow("gpt-oss-20b", "gpt-oss 20B", "", is_downloaded=False, why_not="needs 16 GB, this machine has 8 GB"),
 ]
 FITS = {"embedded": ["Fits on llama.cpp"], "qwen3-4b": ["Does not fit", "take a smaller one"], "qwen3-8b": ["Fits"]}
 NAME = "hf:a/b/c.gguf"

@@ -69,8 +69,7 @@ async def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> Non
         await pilot.press("enter")
         await wait_until(pilot, lambda: bool(desk.refused))
         assert desk.refused == [
-            ".env: its name is on the list of files that hold secrets: it is never read; "
-            "Enter again sends the message without it"
+            ".env: files of this name hold secrets and are never read; Enter again sends the message without it"
         ]
         assert (desk.sent, desk.prompt.text, desk.chips) == ([], "read @.env ", ["pasted 1"])
         await pilot.press("enter")

@@ -177,9 +177,15 @@ async def _chats(words: str) -> Sequence[SessionInfo]:
 
 async def _models() -> Sequence[ModelRow]:
     return [
-        ModelRow("embedded", "Small Python code model that ships with the package", "1 GB", here=True),
-        ModelRow("qwen3-4b", "Qwen3 4B, dense, for 8 GB", "6 GB", here=False, download="2.50 GB"),
-        ModelRow("gpt-oss-20b", "gpt-oss 20B", "16 GB", here=False, why_not="needs 16.00 GB, this machine has 8.00 GB"),
+        ModelRow("embedded", "Small Python code model that ships with the package", "1 GB", is_downloaded=True),
+        ModelRow("qwen3-4b", "Qwen3 4B, dense, for 8 GB", "6 GB", is_downloaded=False, download="2.50 GB"),
+        ModelRow(
+            "gpt-oss-20b",
+            "gpt-oss 20B",
+            "16 GB",
+            is_downloaded=False,
+            why_not="needs 16.00 GB, this machine has 8.00 GB",
+        ),
     ]
 
 
@@ -188,7 +194,7 @@ async def _fit(_: str) -> Sequence[str]:
 
 
 async def _described(name: str) -> ModelRow:
-    return ModelRow(name, "271.06 MB, 8192 tokens of context, llama Q8_0", "", here=False)
+    return ModelRow(name, "271.06 MB, 8192 tokens of context, llama Q8_0", "", is_downloaded=False)
 
 
 async def _pull(name: str, show: Callable[[PullProgress], None]) -> str:

@@ -31,7 +31,7 @@ class _EditUndo:
     chat: list[Message]
     length: int
     removed: list[Message]
-    left_out: int
+    dropped: int
 
 
 class AnswerActions(ChatAppBase):
@@ -54,10 +54,10 @@ class AnswerActions(ChatAppBase):
         while self._draft() != read:
             await asyncio.sleep(READ_AHEAD_SECONDS)
             read = self._draft()
-            if read and not self.talk.answering and not self.chats_loading:
-                messages = [*self.talk.messages[self.talk.left_out :], Message("user", *read)]
+            if read and not self.talk.is_answering and not self.chats_loading:
+                messages = [*self.talk.messages[self.talk.dropped :], Message("user", *read)]
                 self._reading = read[0]
-                await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.before)
+                await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.system_prompt)
 
     def _draft(self) -> Draft | None:
         """Return the message in the prompt; None for commands and for text with file mentions."""
@@ -88,9 +88,9 @@ class AnswerActions(ChatAppBase):
         """Send a message, or queue it while an answer is generated."""
         if self._reader and not text.startswith(self._reading):
             self._reader.cancel()  # else the answer would wait for the prefill of another text
-        if self.talk.answering or self.chats_loading:
+        if self.talk.is_answering or self.chats_loading:
             self.queued.append((text, attachments))
-            if self.talk.answering:
+            if self.talk.is_answering:
                 self.say("sent as soon as this answer is done; Esc stops it")
             return
         self.add(self.talk.say(text, attachments))
@@ -102,19 +102,19 @@ class AnswerActions(ChatAppBase):
         self.transcript.add(message)
 
     @in_background
-    async def begin_answer(self, *, goes_on: bool = False) -> None:
-        """Generate an answer to the last message, or continue the last answer (`goes_on`)."""
-        if self.talk.answering:
+    async def begin_answer(self, *, continue_last: bool = False) -> None:
+        """Generate an answer to the last message, or continue the last answer (`continue_last`)."""
+        if self.talk.is_answering:
             return
         self.errors.clear()
-        if not goes_on:
+        if not continue_last:
             self.add(Message("assistant", ""))
         self.refresh_status()
         try:
-            answer = await self.talk.answer(self.transcript.feed, self._restart_answer, goes_on=goes_on)
+            answer = await self.talk.answer(self.transcript.feed, self._restart_answer, continue_last=continue_last)
         except ContextOverflow as error:
             self._restore_chat()
-            await self._offer_to_drop_messages(error, goes_on)
+            await self._offer_to_drop_messages(error, continue_last)
             return
         except LocaldflashError as error:
             self._restore_chat()
@@ -124,10 +124,10 @@ class AnswerActions(ChatAppBase):
         finally:
             self.refresh_status()
         self.transcript.finish(answer)
-        if self.talk.used is None:
+        if self.talk.context_tokens is None:
             self.count_used()
         if answer.finish == "gone":
-            self.show_error(f"{self.talk.trouble}; Ctrl+G continues the answer, Ctrl+R retries")
+            self.show_error(f"{self.talk.error}; Ctrl+G continues the answer, Ctrl+R retries")
         self.send_queued(stopped=answer.finish in ("cancelled", "gone"))
 
     def _restore_chat(self) -> None:
@@ -150,27 +150,27 @@ class AnswerActions(ChatAppBase):
         if self.queued:
             self.ask(*self.queued.pop(0))
 
-    async def _offer_to_drop_messages(self, error: ContextOverflow, goes_on: bool) -> None:
+    async def _offer_to_drop_messages(self, error: ContextOverflow, continue_last: bool) -> None:
         """Ask the user whether to drop or summarise the oldest messages, because the context is full."""
         from localdflash.chat.context_fitting import plan_fit
         from localdflash.tui.screens.questions import Option, QuestionDialog
 
-        talk, about = self.talk, self.talk.answerer.about
-        sent = talk.messages[talk.left_out :]
+        talk, info = self.talk, self.talk.answerer.info
+        sent = talk.messages[talk.dropped :]
         try:
             fit = await plan_fit(
                 talk.answerer,
                 sent,
-                system=talk.before,
+                system=talk.system_prompt,
                 settings=talk.settings,
-                reserve=about.context // RESERVE_DIVISOR if about else 0,
+                reserve=info.context // RESERVE_DIVISOR if info else 0,
             )
         except LocaldflashError as reason:
-            filled = goes_on and isinstance(reason, ContextOverflow)
-            self._return_question("it fills the context with its question" if filled else str(reason), goes_on)
+            filled = continue_last and isinstance(reason, ContextOverflow)
+            self._return_question("it fills the context with its question" if filled else str(reason), continue_last)
             return
         if not fit.dropped:
-            self._return_question(str(error), goes_on)
+            self._return_question(str(error), continue_last)
             return
         lines = [
             f"{error}.",
@@ -181,54 +181,54 @@ class AnswerActions(ChatAppBase):
         options = Option("y", "Leave them out"), Option("s", "Summarise them"), Option("n", "Cancel")
         match await self.push_screen_wait(QuestionDialog("The context is full", lines, *options)):
             case "y":
-                talk.left_out += fit.dropped
-                talk.used = fit.tokens
-                self.say(f"{talk.left_out} messages at the top are no longer sent: the context is full")
-                self.begin_answer(goes_on=goes_on)
+                talk.dropped += fit.dropped
+                talk.context_tokens = fit.tokens
+                self.say(f"{talk.dropped} messages at the top are no longer sent: the context is full")
+                self.begin_answer(continue_last=continue_last)
             case "s":
                 if problem := await self._summarise_oldest(sent):
-                    self._return_question(problem, goes_on)
+                    self._return_question(problem, continue_last)
                 else:
-                    self.begin_answer(goes_on=goes_on)
+                    self.begin_answer(continue_last=continue_last)
             case _:
-                self._return_question("not sent", goes_on)
+                self._return_question("not sent", continue_last)
 
     async def _summarise_oldest(self, sent: Sequence[Message]) -> str:
         """Replace the oldest of the sent messages by a summary; return the reason if that fails, else ""."""
         from localdflash.chat.context_fitting import SUMMARY_SHARE, plan_fit, summarise
         from localdflash.tui.screens.questions import AskText
 
-        talk, before, settings = self.talk, self.talk.before, self.talk.settings
+        talk, system, settings = self.talk, self.talk.system_prompt, self.talk.settings
         self.chats_loading += 1  # messages sent meanwhile are queued
         self.say("the model summarises; Esc ends it")
         try:
-            about = await talk.answerer.ready()
-            reserve = about.context // RESERVE_DIVISOR + about.context // SUMMARY_SHARE
-            fit = await plan_fit(talk.answerer, sent, system=before, settings=settings, reserve=reserve)
+            info = await talk.answerer.ready()
+            reserve = info.context // RESERVE_DIVISOR + info.context // SUMMARY_SHARE
+            fit = await plan_fit(talk.answerer, sent, system=system, settings=settings, reserve=reserve)
             oldest = sent[: fit.dropped]
-            text = await self.run_until_esc(summarise(talk.answerer, oldest, system=before, settings=settings))
+            text = await self.run_until_esc(summarise(talk.answerer, oldest, system=system, settings=settings))
         except LocaldflashError as error:
             return str(error)
         finally:
             self.chats_loading -= 1
         if text is None:
             return "not sent"
-        title = f"Sent instead of the oldest {talk.left_out + fit.dropped} messages"
+        title = f"Sent instead of the oldest {talk.dropped + fit.dropped} messages"
         summary = await self.push_screen_wait(AskText(title, text, lines=10, waits_for_quiet=True))
         if not summary or not summary.strip():
             return "not sent"
-        talk.left_out += fit.dropped
-        talk.summary, talk.used = summary.strip(), None
-        self.say(f"a summary is sent instead of the {talk.left_out} messages at the top")
+        talk.dropped += fit.dropped
+        talk.summary, talk.context_tokens = summary.strip(), None
+        self.say(f"a summary is sent instead of the {talk.dropped} messages at the top")
         return ""
 
-    def _return_question(self, reason: str, goes_on: bool) -> None:
+    def _return_question(self, reason: str, continue_last: bool) -> None:
         """Return the unanswered question to the prompt; a partial answer that cannot continue stays unchanged."""
-        if goes_on:
+        if continue_last:
             self.show_error(f"the answer cannot continue: {reason}")
             self.send_queued(stopped=True)
             return
-        question = self.talk.take_back_question()
+        question = self.talk.remove_question()
         self.show_chat()
         self.send_queued(stopped=True)
         self.prompt.put_back(question.text, question.attachments)
@@ -247,15 +247,15 @@ class AnswerActions(ChatAppBase):
 
     @in_background
     async def _ask_again(self, *, keep_question: bool) -> None:
-        await self.talk.settled()
+        await self.talk.stop_and_wait()
         if keep_question:
-            self.talk.take_back_answer()
+            self.talk.remove_answer()
             self.show_chat()
             self.begin_answer()
             return
-        talk, before, left_out = self.talk, list(self.talk.messages), self.talk.left_out
-        question = talk.take_back_question()
-        self._edit_undo = _EditUndo(talk.messages, len(talk.messages), before[len(talk.messages) :], left_out)
+        talk, before, dropped = self.talk, list(self.talk.messages), self.talk.dropped
+        question = talk.remove_question()
+        self._edit_undo = _EditUndo(talk.messages, len(talk.messages), before[len(talk.messages) :], dropped)
         self.show_chat()
         self.say("Enter asks again; Esc leaves the chat as it was")
         self.prompt.put_back(question.text, question.attachments)
@@ -270,10 +270,10 @@ class AnswerActions(ChatAppBase):
     def _cancel_edit(self) -> bool:
         """Restore the edited message and its answer; return False if no message is being edited."""
         talk, edit, editing, self._edit_undo = self.talk, self._edit_undo, self.editing, None
-        if edit is None or not editing or talk.answering:
+        if edit is None or not editing or talk.is_answering:
             return False
         talk.messages.extend(edit.removed)
-        talk.left_out = edit.left_out
+        talk.dropped = edit.dropped
         if self.prompt.text == edit.removed[0].text:
             self.prompt.put_all("")
             self.prompt.detach()
@@ -287,12 +287,12 @@ class AnswerActions(ChatAppBase):
 
     def action_continue(self) -> None:
         """Continue an answer that was cut off."""
-        if self.talk.answering:
+        if self.talk.is_answering:
             return
         if not self._is_partial():
             self.show_error("this chat has no answer to continue")
             return
-        self.begin_answer(goes_on=True)
+        self.begin_answer(continue_last=True)
 
     @in_background
     async def action_previous(self) -> None:
@@ -305,10 +305,10 @@ class AnswerActions(ChatAppBase):
         await self._version(1)
 
     async def _version(self, step: int) -> None:
-        if self.talk.answering:
+        if self.talk.is_answering:
             return
         async with self.loading_chat():
-            if await self.talk.version(step):
+            if await self.talk.show_version(step):
                 self.show_chat()
                 return
         self.say("there is no earlier version" if step < 0 else "there is no later version")
@@ -346,7 +346,7 @@ class AnswerActions(ChatAppBase):
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
         if not editor:
             raise UsageError("set EDITOR to the editor that you like, for example: export EDITOR=vim")
-        if self.talk.answering:
+        if self.talk.is_answering:
             raise UsageError("an answer is under way: Esc stops it")
         text = self._edited(editor, self.prompt.text)
         if text != self.prompt.text:

@@ -18,7 +18,7 @@ class ChatActions(ChatAppBase):
     @in_background
     async def action_new(self) -> None:
         """Start a new chat."""
-        await self.talk.settled()
+        await self.talk.stop_and_wait()
         self.talk.new()
         self.show_chat()
         self.prompt.focus()
@@ -48,7 +48,7 @@ class ChatActions(ChatAppBase):
     async def open_chat(self, session: int) -> None:
         """Show an earlier chat and continue it."""
         async with self.loading_chat():
-            await self.talk.settled()
+            await self.talk.stop_and_wait()
             await self.talk.save()
             await self.talk.open(session)
             self.show_chat()
@@ -78,7 +78,7 @@ class ChatActions(ChatAppBase):
     @in_background
     async def action_fork(self, number: str = "") -> None:
         """Start a new chat that continues from message N."""
-        await self.talk.settled()
+        await self.talk.stop_and_wait()
         if number and not (number.isdecimal() and number.isascii()):
             raise UsageError(f"expected the number of a message, found {printable(number[:40])!r}")
         async with self.loading_chat():
@@ -122,7 +122,7 @@ class ChatActions(ChatAppBase):
     @in_background
     async def action_delete(self) -> None:
         """Delete this chat."""
-        await self.talk.settled()
+        await self.talk.stop_and_wait()
         if self.talk.session is None:
             self.action_new()
             return

@@ -53,8 +53,8 @@ class CodeActions(ChatAppBase):
 
         await self.push_screen_wait(DiffScreen(found, applied))
         for outcome in outcomes:
-            if outcome.done:
-                self.say(f"changed: {', '.join(one.path for one in outcome.done)}; /undo reverts it")
+            if outcome.written:
+                self.say(f"changed: {', '.join(one.path for one in outcome.written)}; /undo reverts it")
             for line in filter(None, (outcome.problem, outcome.notice)):
                 self.show_error(line)
 
@@ -94,7 +94,7 @@ class CodeActions(ChatAppBase):
             return
         if undone.restored:
             self.say(f"as before: {', '.join(undone.restored)}")
-        for line in undone.left:
+        for line in undone.problems:
             self.show_error(line)
 
     @in_background

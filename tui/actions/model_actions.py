@@ -21,23 +21,23 @@ class ModelActions(ChatAppBase):
         from localdflash.chat import model_list
         from localdflash.tui.screens.models_screen import ModelPicker
 
-        about = self.talk.answerer.about
+        info = self.talk.answerer.info
         if self.start.server and not name:
-            self.say(f"{self.start.server} answers{f' as {about.pair}' if about else ''}; /model ID asks for another")
+            self.say(f"{self.start.server} answers{f' as {info.pair}' if info else ''}; /model ID asks for another")
             return
-        current = about.pair if about else ""
+        current = info.pair if info else ""
         picker = ModelPicker(
             model_list.list_models, model_list.explain_fit, model_list.describe_model, model_list.pull_model, current
         )
         chosen = name or await self.show_dialog(picker)
         if not chosen:
             return
-        await self.talk.settled()
+        await self.talk.stop_and_wait()
         self.say(f"loading {chosen} …")
-        if not (about := await self.run_until_esc(self.talk.answerer.load(chosen))):
+        if not (info := await self.run_until_esc(self.talk.answerer.load(chosen))):
             self.say(f"{chosen} is not loaded")
             return
-        parts = (f"{about.pair} is loaded: {about.context} tokens of context", about.rows, about.notice)
+        parts = (f"{info.pair} is loaded: {info.context} tokens of context", info.rows, info.notice)
         self.say("; ".join(filter(None, parts)))
         self.refresh_status()
         self.count_used()
@@ -96,8 +96,8 @@ class ModelActions(ChatAppBase):
 
     def _settings(self) -> Iterable[str]:
         """Yield each setting with its value; for unset settings, the resolved default."""
-        talk, about = self.talk, self.talk.answerer.about
-        ours = about if about and talk.answerer.is_localdflash else None
+        talk, info = self.talk, self.talk.answerer.info
+        ours = info if info and talk.answerer.is_localdflash else None
         resolved_settings = talk.settings.resolved(ours.sampling, ours.context) if ours else talk.settings
         for name, value in asdict(talk.settings).items():
             if value is None and name != "seed":

@@ -121,7 +121,7 @@ class ViewActions(AnswerActions):
         from localdflash.tui.screens.compare_screen import CompareScreen
 
         talk = self.talk
-        if talk.answering:
+        if talk.is_answering:
             self.show_error("an answer is under way: Esc stops it")
             return
         last = max((i for i, message in enumerate(talk.messages) if message.role == "user"), default=-1)
@@ -129,12 +129,12 @@ class ViewActions(AnswerActions):
             self.show_error("there is no message yet: send one, then compare")
             return
         screen = CompareScreen()
-        asked = talk.messages[talk.left_out : last + 1]
+        asked = talk.messages[talk.dropped : last + 1]
 
         async def comparing() -> None:
             try:
                 await compare_drafting(
-                    talk.answerer, asked, system=talk.before, settings=talk.settings, say=screen.show
+                    talk.answerer, asked, system=talk.system_prompt, settings=talk.settings, say=screen.show
                 )
             except LocaldflashError as error:
                 screen.show(Comparison(problem=str(error)))
@@ -160,7 +160,7 @@ class ViewActions(AnswerActions):
             return IN_MESSAGES
         if self.editing:
             return EDITING
-        if self.talk.answering:
+        if self.talk.is_answering:
             return ANSWERING
         if self.prompt.text.startswith("!"):
             return SHELL_COMMAND

@@ -18,12 +18,12 @@ from localdflash.tui.status_bar import grouped
 
 def compare_text(seen: Comparison, width: int) -> Content:
     """Return the whole text for a width in cells."""
-    rows = [_mode("baseline", seen.plain, seen, width), _mode("drafting", seen.drafting, seen, width)]
+    rows = [_mode("baseline", seen.baseline, seen, width), _mode("drafting", seen.drafting, seen, width)]
     return Content("\n").join([*rows, Content(), *_verdict(seen)])
 
 
 def _mode(name: str, result: ModeResult, seen: Comparison, width: int) -> Content:
-    most = max(seen.plain.rate, seen.drafting.rate)
+    most = max(seen.baseline.rate, seen.drafting.rate)
     known = result.rate > 0 and math.isfinite(result.rate)
     number = f"{result.rate:.1f} tok/s" if known else "–"
     left, right = f"{name:<9}", f" {number:>12}"

@@ -253,13 +253,13 @@ class DiffScreen(Dialog[list["FileProposal"]]):
             return
         finally:
             self._writing = False
-        self._written |= {at: self._proposals[at] for at in chosen if self._proposals[at] in outcome.done}
+        self._written |= {at: self._proposals[at] for at in chosen if self._proposals[at] in outcome.written}
         if not outcome.problem:
             self.dismiss(list(self._written.values()))
             return
         for at in chosen:
             self._files.replace_option_prompt_at_index(at, self._row(at))
-        self._say(f"{outcome.problem}. {len(outcome.done)} of {len(chosen)} files were written.")
+        self._say(f"{outcome.problem}. {len(outcome.written)} of {len(chosen)} files were written.")
 
     def action_close(self) -> None:
         """Close the dialog, unless it is writing."""

@@ -111,7 +111,7 @@ class ModelPicker(ListDialog[str]):
         return self.query_one(Field).value.strip()
 
     def _describe_row(self, row: "ModelRow") -> str:
-        here = "on this machine" if row.here else f"not downloaded{row.download and f', {row.download}'}"
+        here = "on this machine" if row.is_downloaded else f"not downloaded{row.download and f', {row.download}'}"
         state = "loaded now" if row.id == self._current else here
         needs = row.memory and f"about {row.memory} of memory"
         about = (row.why_not, row.description) if row.why_not else (state, needs, row.description)
@@ -171,7 +171,7 @@ class ModelPicker(ListDialog[str]):
     def _choose(self, row: "ModelRow") -> None:
         if row.why_not:
             self._say(_refused(row))
-        elif row.here:
+        elif row.is_downloaded:
             self.dismiss(row.id)
         else:
             self._fetch(row.id)
@@ -266,7 +266,7 @@ def _title(row: "ModelRow") -> str:
 
 def _how_to_get(row: "ModelRow") -> str:
     size = f": {row.download}" if row.download else ""
-    return "" if row.here else f"Not downloaded{size}. Enter downloads it, then loads it."
+    return "" if row.is_downloaded else f"Not downloaded{size}. Enter downloads it, then loads it."
 
 
 def _refused(row: "ModelRow") -> str:
