@@ -81,8 +81,8 @@ class ChatAppBase(App[int]):
         self.files = AttachableFiles(start.folder, self.say_from_thread)
         self.history = History(history_file() if start.chats else None, self.say_from_thread)
         self.queued: list[tuple[str, Sequence[Attachment]]] = []
-        self.errors: list[str] = []  # since the last answer began
-        self.chats_loading = 0  # chats that are being loaded
+        self.errors: list[str] = []  # since the start of the last answer
+        self.chats_loading = 0  # number of chats being loaded
         self.cancellable_task: asyncio.Task[Any] | None = None
 
     def say(self, line: str) -> None:
@@ -108,7 +108,7 @@ class ChatAppBase(App[int]):
     @work(exclusive=True, group="count")
     async def count_used(self) -> None:
         """Count the context tokens that the chat uses, and show the number."""
-        with suppress(LocaldflashError):  # sending a message reports it
+        with suppress(LocaldflashError):  # sending a message reports the error
             await self.talk.count()
         self.refresh_status()
 
@@ -134,9 +134,9 @@ class ChatAppBase(App[int]):
     def run_command(self, command: Command, argument: str) -> None:
         """Run a slash command."""
         action = getattr(self, f"action_{command.name}")
-        found = action(argument) if command.argument else action()
-        if asyncio.iscoroutine(found):
-            self.run_worker(found)
+        result = action(argument) if command.argument else action()
+        if asyncio.iscoroutine(result):
+            self.run_worker(result)
 
     async def run_until_esc(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of a coroutine; None if the user cancels it with Esc."""
@@ -145,7 +145,7 @@ class ChatAppBase(App[int]):
         try:
             return await task
         except asyncio.CancelledError:
-            if (own := asyncio.current_task()) and own.cancelling():
+            if (current := asyncio.current_task()) and current.cancelling():
                 task.cancel()
                 raise
             return None
@@ -153,7 +153,7 @@ class ChatAppBase(App[int]):
             self.cancellable_task = None
 
     async def show_dialog(self, dialog: ModalScreen[T | None]) -> T | None:
-        """Show a dialog and return its result, or None if it was closed. mypy needs the type before an `or`."""
+        """Show a dialog; return its result, or None if it was closed. Gives mypy the type of `await … or …`."""
         return await self.push_screen_wait(dialog)
 
     async def confirm(self, question: str, lines: Sequence[str], yes: str) -> bool:

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from localdflash.tui.inline import clean, inline
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-MIN_TEXT_CELLS = 8  # if bars and indents would leave less to the text, they are left out
+MIN_TEXT_CELLS = 8  # bars and indents are left out if less would remain for the text
 _QUOTE_BAR, _THOUGHT_BAR = StyledRun("│ ", "quote"), StyledRun("│ ", "muted")
 _TASK = re.compile(r"\[([ xX])\][ \t]+")
 
@@ -18,7 +18,7 @@ class Block(ABC):
     """Base class of blocks; `gap` adds a blank line before. Lines are cached for the last width."""
 
     gap = False
-    _grows = False  # if so, `_layout` does its own caching
+    _grows = False  # growing blocks cache their lines in `_layout`
     _width = 0
     _lines: Sequence[Line] = ()
 
@@ -28,7 +28,7 @@ class Block(ABC):
             self._lines, self._width = self._layout(width), width
         return self._lines
 
-    def forget(self) -> None:
+    def drop_cache(self) -> None:
         """Discard the cached lines."""
         for part in self.parts():
             part._width = 0
@@ -76,9 +76,9 @@ class Quote(Container):
     """Block quote: blocks behind a bar."""
 
     def _layout(self, width: int) -> Sequence[Line]:
-        inner = _left(width, 2)
-        rows = stacked(self.children, inner)
-        return rows if inner == width else [behind(_QUOTE_BAR, line) for line in rows]
+        inner = _width_after(width, 2)
+        rows = stack(self.children, inner)
+        return rows if inner == width else [add_prefix(_QUOTE_BAR, line) for line in rows]
 
 
 class Item(Container):
@@ -95,15 +95,15 @@ class Item(Container):
 
     def _layout(self, width: int) -> Sequence[Line]:
         indent = cell_len(self._marker.text)
-        inner = _left(width, indent)
-        rows = stacked(self.children, inner) or [Line()]
+        inner = _width_after(width, indent)
+        rows = stack(self.children, inner) or [Line()]
         if inner == width:
             return [*wrap([self._marker], width), *rows]
         first, *rest = rows
         decoration = 0 if self._task else first.decoration + 1
         first = Line((self._marker, *first.runs), decoration, first.joined)
         blank = StyledRun(" " * indent)
-        return [first, *(behind(blank, line) if line.runs else line for line in rest)]
+        return [first, *(add_prefix(blank, line) if line.runs else line for line in rest)]
 
 
 class GrowingBlock(Block):
@@ -114,16 +114,16 @@ class GrowingBlock(Block):
     def __init__(self) -> None:
         self._runs: list[Sequence[StyledRun]] = []  # of the complete lines
         self._rows: list[Line] = []
-        self._laid = 0
+        self._laid_out = 0
 
     def _layout(self, width: int) -> Sequence[Line]:
         if width != self._width:
-            self._width, self._laid, self._rows = width, 0, self._label(width)
-        for runs in self._runs[self._laid :]:
-            self._rows += self._wrapped(runs)
-        self._laid = len(self._runs)
+            self._width, self._laid_out, self._rows = width, 0, self._label(width)
+        for runs in self._runs[self._laid_out :]:
+            self._rows += self._wrap_line(runs)
+        self._laid_out = len(self._runs)
         open_line = self._open_runs()
-        return [*self._rows, *self._wrapped(open_line)] if open_line else self._rows
+        return [*self._rows, *self._wrap_line(open_line)] if open_line else self._rows
 
     @abstractmethod
     def _open_runs(self) -> Sequence[StyledRun]: ...
@@ -131,7 +131,7 @@ class GrowingBlock(Block):
     def _label(self, width: int) -> list[Line]:
         return []
 
-    def _wrapped(self, runs: Sequence[StyledRun]) -> Sequence[Line]:
+    def _wrap_line(self, runs: Sequence[StyledRun]) -> Sequence[Line]:
         return wrap(runs, self._width)
 
 
@@ -156,7 +156,7 @@ class Verbatim(GrowingBlock):
         return [StyledRun(shown, self._style)] if shown else []
 
 
-def stacked(blocks: Sequence[Block], width: int) -> list[Line]:
+def stack(blocks: Sequence[Block], width: int) -> list[Line]:
     """Lay blocks out one below the other."""
     rows: list[Line] = []
     for block in blocks:
@@ -166,28 +166,28 @@ def stacked(blocks: Sequence[Block], width: int) -> list[Line]:
     return rows
 
 
-def behind(prefix: StyledRun, line: Line) -> Line:
+def add_prefix(prefix: StyledRun, line: Line) -> Line:
     """Put a decoration in front of a line."""
     return Line((prefix, *line.runs), line.decoration + 1, line.joined)
 
 
-def _left(width: int, prefix: int) -> int:
-    """Return the width that a prefix leaves, or the whole width if that is too little."""
+def _width_after(width: int, prefix: int) -> int:
+    """Return the width after a prefix, or the whole width if too little would remain."""
     return width - prefix if width - prefix >= MIN_TEXT_CELLS else width
 
 
 class Thoughts(Block):
-    """Thinking before an answer. Until `ended`, the folded line shows its newest words."""
+    """Thinking before an answer. Until `has_ended`, the folded line shows its newest words."""
 
     _grows = True
 
     def __init__(self) -> None:
-        self.ended = False
-        self.unfolded = False
+        self.has_ended = False
+        self.is_unfolded = False
         self._text = ""
         self._verbatim = Verbatim("muted")
 
-    def become(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Set the full text of the thinking so far."""
         text = text.lstrip("\r\n")
         if not text.startswith(self._text):
@@ -197,22 +197,22 @@ class Thoughts(Block):
 
     def _layout(self, width: int) -> Sequence[Line]:
         text = self._text.rstrip()
-        if self.ended and not text:
+        if self.has_ended and not text:
             return []
-        if not self.unfolded:
+        if not self.is_unfolded:
             return [self._folded(text, width)]
         head = wrap([StyledRun(f"▾ {self._title(text)}", "muted")], width)
-        inner = _left(width, 2)
+        inner = _width_after(width, 2)
         rows = list(self._verbatim.lines(inner))
         while rows and not rows[-1].text.strip():
             rows.pop()
         return [
             *(Line(line.runs, len(line.runs), line.joined) for line in head),
-            *(rows if inner == width else [behind(_THOUGHT_BAR, line) for line in rows]),
+            *(rows if inner == width else [add_prefix(_THOUGHT_BAR, line) for line in rows]),
         ]
 
     def _title(self, text: str) -> str:
-        if not self.ended:
+        if not self.has_ended:
             return "Thinking…"
         count = len(text.split())
         return f"Thought for {count} word{'' if count == 1 else 's'}"
@@ -221,7 +221,7 @@ class Thoughts(Block):
         title = f"▸ {self._title(text)}"
         if cell_len(title) > width:
             return Line((StyledRun(wrap([StyledRun(title)], width, words=False)[0].text, "muted"),), 1)
-        last = "" if self.ended else clean(text[text.rfind("\n") + 1 :][-width:]).strip()
+        last = "" if self.has_ended else clean(text[text.rfind("\n") + 1 :][-width:]).strip()
         while last and cell_len(title) + 1 + cell_len(last) > width:
             last = last[1:]
         return Line((StyledRun(f"{title} {last}".rstrip(), "muted"),), 1)

@@ -2,7 +2,7 @@
 
 CommonMark with tables and strikethrough; HTML and link definitions are shown as text. The meaning of a line depends on
 that line and, for tables, on the next one: so reading can resume at a line that begins a block. An outermost fence is
-not parsed as Markdown: it is fed its lines. Each item of a list is a block.
+not parsed as Markdown: it receives its raw lines. Each item of a list is a block.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from localdflash.tui.fence import Code, OpenFence
 from localdflash.tui.inline import Markdown
 from localdflash.tui.tables import Table
 
-MAX_NESTING = 20  # of quotes and lists; an item counts twice
+MAX_NESTING = 20  # of quotes and lists; an item counts as two
 MAX_TABLE_COLUMNS = 64
 BULLET = "•"
 
@@ -41,12 +41,12 @@ class PlacedBlock:
 def parse(text: str, number: int, known: Mapping[int, Code]) -> list[PlacedBlock]:
     """Return the outermost blocks, with fences numbered from `number` on; `known` fences keep their highlighting.
 
-    An outermost fence without an end comes without its code: it is the last block, and the caller feeds it.
+    An outermost fence without an end comes without its code: it is the last block, and the caller adds its lines.
     """
     tokens: list[Token] = []
     markdown = _markdown()
     markdown.block.parse(text.replace("\r", ""), markdown, {}, tokens)
-    return _Builder(tokens, text.split("\n"), number, known).outermost()
+    return _Builder(tokens, text.split("\n"), number, known).build()
 
 
 @cache
@@ -57,17 +57,17 @@ def _markdown() -> Markdown:
     ruler = markdown.block.ruler = Ruler[_Rule]()
     ruler.push("code", code)
     ruler.push("fence", fence, {"alt": _ALL})
-    ruler.push("blockquote", _shallow(blockquote), {"alt": _ALL})
+    ruler.push("blockquote", _limit_nesting(blockquote), {"alt": _ALL})
     ruler.push("hr", hr, {"alt": _ALL})
-    ruler.push("list", _shallow(list_block), {"alt": ["paragraph", "blockquote"]})
+    ruler.push("list", _limit_nesting(list_block), {"alt": ["paragraph", "blockquote"]})
     ruler.push("heading", heading, {"alt": ["paragraph", "blockquote"]})
-    ruler.push("table", _narrow(table_rule), {"alt": ["paragraph"]})
+    ruler.push("table", _limit_columns(table_rule), {"alt": ["paragraph"]})
     ruler.push("lheading", lheading)
     ruler.push("paragraph", paragraph)
     return markdown
 
 
-def _shallow(rule: _Rule) -> _Rule:
+def _limit_nesting(rule: _Rule) -> _Rule:
     """Treat deeper nesting as text, because each level reads all of its lines again."""
 
     def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
@@ -76,7 +76,7 @@ def _shallow(rule: _Rule) -> _Rule:
     return limited
 
 
-def _narrow(rule: _Rule) -> _Rule:
+def _limit_columns(rule: _Rule) -> _Rule:
     """Treat a table with too many columns as text."""
 
     def limited(state: StateBlock, start: int, end: int, silent: bool) -> bool:
@@ -96,77 +96,77 @@ class _Builder:
         self._known = known
         self._at = 0
 
-    def outermost(self) -> list[PlacedBlock]:
+    def build(self) -> list[PlacedBlock]:
         pieces: list[PlacedBlock] = []
         while self._at < len(self._tokens):
             if self._tokens[self._at].type in {"bullet_list_open", "ordered_list_open"}:
-                pieces += self._items()
+                pieces += self._read_items()
             elif self._tokens[self._at].type == "fence":
-                pieces.append(self._outer_fence(self._next()))
+                pieces.append(self._read_outer_fence(self._next_token()))
             else:
-                pieces.append(self._piece())
+                pieces.append(self._read_block())
         return pieces
 
-    def _next(self) -> Token:
+    def _next_token(self) -> Token:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _inside(self, closing: str) -> list[PlacedBlock]:
+    def _read_until(self, closing: str) -> list[PlacedBlock]:
         """Return the blocks up to a closing token, which is consumed."""
         pieces: list[PlacedBlock] = []
         while self._tokens[self._at].type != closing:
-            found = self._items() if self._tokens[self._at].type.endswith("_list_open") else [self._piece()]
+            found = self._read_items() if self._tokens[self._at].type.endswith("_list_open") else [self._read_block()]
             for piece in found:
                 piece.block.gap = bool(pieces) and piece.start > pieces[-1].end
                 pieces.append(piece)
         self._at += 1
         return pieces
 
-    def _items(self) -> list[PlacedBlock]:
+    def _read_items(self) -> list[PlacedBlock]:
         """Return the items of a list."""
-        closing = self._next().type.replace("_open", "_close")
+        closing = self._next_token().type.replace("_open", "_close")
         pieces = []
         while self._tokens[self._at].type != closing:
-            token = self._next()
-            children = self._inside("list_item_close")
-            start = _lines_of(token)[0]
+            token = self._next_token()
+            children = self._read_until("list_item_close")
+            start = _line_range(token)[0]
             marker = f"{token.info}{token.markup}" if token.info else BULLET
             end = children[-1].end if children else start + 1
             pieces.append(PlacedBlock(Item(marker, [child.block for child in children]), start, end))
         self._at += 1
         return pieces
 
-    def _piece(self) -> PlacedBlock:
-        token = self._next()
-        start, end = _lines_of(token)
+    def _read_block(self) -> PlacedBlock:
+        token = self._next_token()
+        start, end = _line_range(token)
         if token.type == "blockquote_open":
-            children = self._inside("blockquote_close")
+            children = self._read_until("blockquote_close")
             end = max(children[-1].end, start + 1) if children else start + 1
             return PlacedBlock(Quote([child.block for child in children]), start, end)
         if token.type == "table_open":
-            return PlacedBlock(self._table(), start, end)
+            return PlacedBlock(self._read_table(), start, end)
         if token.type in {"fence", "code_block"}:
-            return PlacedBlock(self._code(token), start, end)
+            return PlacedBlock(self._read_code(token), start, end)
         if token.type == "hr":
             return PlacedBlock(HorizontalRule(), start, end)
-        content = self._next().content
+        content = self._next_token().content
         self._at += 1
         return PlacedBlock(Paragraph(content, int(token.tag[1:]) if token.type == "heading_open" else 0), start, end)
 
-    def _table(self) -> Block:
+    def _read_table(self) -> Block:
         rows: list[list[str]] = []
-        aligned: list[str] = []
-        while (token := self._next()).type != "table_close":
+        alignments: list[str] = []
+        while (token := self._next_token()).type != "table_close":
             if token.type == "tr_open":
                 rows.append([])
             elif token.type == "th_open":
-                aligned.append(str(token.attrGet("style") or "").removeprefix("text-align:"))
+                alignments.append(str(token.attrGet("style") or "").removeprefix("text-align:"))
             elif token.type == "inline":
                 rows[-1].append(token.content)
-        return Table(rows[0], aligned, rows[1:])
+        return Table(rows[0], alignments, rows[1:])
 
-    def _outer_fence(self, token: Token) -> PlacedBlock:
-        start, end = _lines_of(token)
+    def _read_outer_fence(self, token: Token) -> PlacedBlock:
+        start, end = _line_range(token)
         opener = OpenFence(self._raw[start])
         block = Code(opener.info, self._number)
         block.closed = end - start > 1 and opener.ends_with(self._raw[end - 1])
@@ -175,7 +175,7 @@ class _Builder:
         self._number += 1
         return PlacedBlock(block, start, end)
 
-    def _code(self, token: Token) -> Code:
+    def _read_code(self, token: Token) -> Code:
         """Return the code of a fence inside another block, or of an indented block."""
         number = self._number if token.type == "fence" else 0
         self._number += bool(number)
@@ -183,13 +183,13 @@ class _Builder:
         known = self._known.get(number) if number else None
         block = known if known and known.info == info else Code(info, number)
         *complete, last = token.content.split("\n")
-        block.become([*(f"{line}\n" for line in complete), last])
-        start, end = _lines_of(token)
+        block.set_lines([*(f"{line}\n" for line in complete), last])
+        start, end = _line_range(token)
         block.closed = not number or end - start == len(complete) + bool(last) + 2
         return block
 
 
-def _lines_of(token: Token) -> tuple[int, int]:
+def _line_range(token: Token) -> tuple[int, int]:
     assert token.map is not None
     return token.map[0], token.map[1]
 
@@ -218,73 +218,73 @@ class MarkdownReader:
         self.final: list[Block] = []
         self.tail: list[Block] = []
         self.thoughts: Thoughts | None = None
-        self._begun = False  # whether the answer itself has begun, after the thoughts
+        self._has_begun = False  # whether the answer has begun, after the thoughts
         self._source = ""
         self._finished = False
-        self._at = 0  # all text before is in `final`
-        self._blank = False  # whether the line before is blank
+        self._at = 0  # offset; the text before is in `final`
+        self._after_blank = False  # whether the line before is blank
         self._number = 1  # of the next fence
         self._open: tuple[OpenFence, Code] | None = None
 
     def read(self, source: str, *, finished: bool) -> None:
         """Read new text; provisional blocks at an open end are settled when the answer is finished."""
         self._source, self._finished = source, finished
-        if not self._begun:
-            self._begin()
-        if self._begun or (finished and self.thoughts is None):
-            while self._feed() if self._open else self._parse():
+        if not self._has_begun:
+            self._read_thoughts()
+        if self._has_begun or (finished and self.thoughts is None):
+            while self._read_fence_lines() if self._open else self._parse():
                 pass
 
-    def _begin(self) -> None:
+    def _read_thoughts(self) -> None:
         """Read the thoughts, if the text begins with them."""
         if self.thoughts is None:
             text = self._source.lstrip()
             if not text.startswith(OPENING):
-                self._begun = not OPENING.startswith(text)
+                self._has_begun = not OPENING.startswith(text)
                 return
             self.thoughts = Thoughts()
             self._at = len(self._source) - len(text) + len(OPENING)
             self.tail = [self.thoughts]
         end = self._source.find(CLOSING, self._at)
-        self.thoughts.ended = self._finished or end >= 0
+        self.thoughts.has_ended = self._finished or end >= 0
         if end < 0:
             text = self._source[self._at :]
-            self.thoughts.become(text if self._finished else text[: len(text) - overlap_at_end(text, CLOSING)])
+            self.thoughts.set_text(text if self._finished else text[: len(text) - overlap_at_end(text, CLOSING)])
             return
-        self.thoughts.become(self._source[self._at : end])
-        self._begun, self._at = True, end + len(CLOSING)
+        self.thoughts.set_text(self._source[self._at : end])
+        self._has_begun, self._at = True, end + len(CLOSING)
         self.final, self.tail = [self.thoughts], []
 
     def _parse(self) -> bool:
-        """Parse the text that is not final; return whether it opens a fence, which `_feed` reads."""
+        """Parse the text that is not final; return whether it opens a fence, which `_read_fence_lines` reads."""
         text = self._source[self._at :]
         lines = text.split("\n")
         pieces = parse(text, self._number, _codes(self.tail))
         before = self.final[-1] if self.final else None
         for piece in pieces:
-            blank = _is_blank(lines[piece.start - 1]) if piece.start else self._blank
+            blank = _is_blank(lines[piece.start - 1]) if piece.start else self._after_blank
             piece.block.gap = blank or not _needs_no_gap(before, piece.block)
             before = piece.block
         start, block = (pieces[-1].start, pieces[-1].block) if pieces else (0, None)
         if isinstance(block, Code) and block.number and not block.closed and start < len(lines) - 1:
-            self._keep(pieces[:-1], lines, start + 1)
+            self._finalise(pieces[:-1], lines, start + 1)
             self._number += 1
             self._open = (OpenFence(lines[start]), block)
             return True
-        cut = _first_that_may_change(pieces, len(lines) - 1)
-        self._keep([piece for piece in pieces if piece.start < cut], lines, cut)
+        cut = _first_unstable_line(pieces, len(lines) - 1)
+        self._finalise([piece for piece in pieces if piece.start < cut], lines, cut)
         self.tail = [piece.block for piece in pieces if piece.start >= cut]
         return False
 
-    def _keep(self, pieces: Sequence[PlacedBlock], lines: Sequence[str], end: int) -> None:
+    def _finalise(self, pieces: Sequence[PlacedBlock], lines: Sequence[str], end: int) -> None:
         """Make these blocks, and the text up to this line, final."""
         self.final += (piece.block for piece in pieces)
         self._number += sum(len(_codes([piece.block])) for piece in pieces)
         if end:
-            self._blank = _is_blank(lines[end - 1])
+            self._after_blank = _is_blank(lines[end - 1])
             self._at += sum(map(len, lines[:end])) + end
 
-    def _feed(self) -> bool:
+    def _read_fence_lines(self) -> bool:
         """Hand the open fence its lines; return whether it ended."""
         assert self._open
         opener, block = self._open
@@ -293,18 +293,18 @@ class MarkdownReader:
             if opener.ends_with(line):
                 block.closed, block.open_line = True, ""
                 self.final.append(block)
-                self.tail, self._open, self._blank = [], None, False
+                self.tail, self._open, self._after_blank = [], None, False
                 return True
             block.add(opener.code(line))
         line = self._source[self._at :]
         block.closed = opener.ends_with(line)
-        hidden = block.closed or (not self._finished and opener.may_end_with(line))
-        block.open_line = "" if hidden else opener.code(line)
+        is_end = block.closed or (not self._finished and opener.may_end_with(line))
+        block.open_line = "" if is_end else opener.code(line)
         self.tail = [block]
         return False
 
 
-def _first_that_may_change(pieces: Sequence[PlacedBlock], complete: int) -> int:
+def _first_unstable_line(pieces: Sequence[PlacedBlock], complete: int) -> int:
     """Return the line before which no further text can change a block; `complete` lines have their line feed."""
     cut = max((piece.start for piece in pieces if piece.start + 2 <= complete), default=0)
     closed = (piece for piece in pieces if isinstance(piece.block, Code) and piece.block.closed and piece.block.number)

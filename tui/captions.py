@@ -7,7 +7,7 @@ from localdflash.chat.messages import Attachment, Message
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.styled_lines import Line, StyledRun
 
-_ENDS = {
+_FINISH_NOTES = {
     "length": "cut: max_tokens is reached",
     "context": "cut: the context is full",
     "repeat": "cut: the text repeated itself",
@@ -18,11 +18,11 @@ _ENDS = {
 
 def header(message: Message, number: int, model: str) -> Line:
     """Return the header row: the author and the number of a message. `model` is the default model name."""
-    who: str = "you" if message.role == "user" else message.role
+    author: str = "you" if message.role == "user" else message.role
     if message.role == "assistant":
-        named = message.numbers.get("model")
-        who = one_line(model_name(named if isinstance(named, str) and named else model) or "answer")
-    runs = (StyledRun(who, message.role), StyledRun(f" #{number}", "muted"))
+        reported = message.numbers.get("model")
+        author = one_line(model_name(reported if isinstance(reported, str) and reported else model) or "answer")
+    runs = (StyledRun(author, message.role), StyledRun(f" #{number}", "muted"))
     return Line(runs, decoration=len(runs), joined="")
 
 
@@ -41,7 +41,7 @@ def footer(message: Message) -> StyledRun | None:
     """Return the reason why an answer ended early, with its numbers; None if nothing is known."""
     if message.role != "assistant":
         return None
-    parts = [*filter(None, [_ENDS.get(message.finish, "")]), *_format_numbers(message.numbers)]
+    parts = [*filter(None, [_FINISH_NOTES.get(message.finish, "")]), *_format_numbers(message.numbers)]
     return StyledRun(" · ".join(parts), "muted") if parts else None
 
 

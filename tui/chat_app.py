@@ -44,7 +44,7 @@ from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
 from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS, register
 from localdflash.tui.transcript import Transcript
-from localdflash.tui.welcome import Welcome, tries
+from localdflash.tui.welcome import Welcome, example_questions
 
 STATUS_REFRESH_SECONDS = 0.25
 MAX_QUIT_SECONDS = 3.0  # to quit after a signal
@@ -80,7 +80,7 @@ class ChatCommands(Provider):
     def _run(self, command: Command) -> None:
         app = self.app
         assert isinstance(app, ChatApp)
-        app.choose(command)
+        app.run_from_palette(command)
 
 
 class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
@@ -121,11 +121,11 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
     def get_driver_class(self) -> type[Driver]:
         """Return this project's driver on Linux terminals."""
         found = super().get_driver_class()
-        if found.__name__ != "LinuxDriver":  # of Windows, or named by TEXTUAL_DRIVER
+        if found.__name__ != "LinuxDriver":  # on Windows, or set by TEXTUAL_DRIVER
             return found
-        from localdflash.tui.driver import Driver as Ours
+        from localdflash.tui.driver import Driver as OurDriver
 
-        return Ours
+        return OurDriver
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return the drafters' colours for themes that define none."""
@@ -138,7 +138,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             self.files,
             self.history,
             placeholder=PLACEHOLDER,
-            choices=self.choices_of,
+            choices=self.argument_choices,
             editable=lambda: any(message.role == "user" for message in self.talk.messages),
         )
         panel = SpeedPanel()
@@ -160,20 +160,20 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             for number in QUIT_SIGNALS:
                 signal.signal(number, partial(self._quit_on_signal, asyncio.get_running_loop()))
         self.set_interval(STATUS_REFRESH_SECONDS, self._refresh_while_answering)
-        self.chats_loading += 1  # until `_begin` has opened the chat
+        self.chats_loading += 1  # until `_initialise` has opened the chat
         self.call_after_refresh(self._replay_early_keys)
-        self.call_after_refresh(self._begin)
+        self.call_after_refresh(self._initialise)
 
     def _quit_on_signal(self, loop: asyncio.AbstractEventLoop, number: int, _: object) -> None:
         """Quit as with /quit, so that the answer is saved; a second signal ends the process at once."""
         signal.signal(number, signal.SIG_DFL)
-        end = threading.Timer(MAX_QUIT_SECONDS, os._exit, [128 + number])  # a terminal that is gone may block the loop
+        end = threading.Timer(MAX_QUIT_SECONDS, os._exit, [128 + number])  # a closed terminal may block the loop
         end.daemon = True
         end.start()
         loop.call_soon_threadsafe(lambda: self.run_worker(self.action_quit()))
 
     async def on_event(self, event: events.Event) -> None:
-        """Keep keys typed before the prompt exists, and divert keys typed before the user could have read a dialog."""
+        """Keep keys typed before the prompt exists, and divert keys typed before the user could read a dialog."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             if self._early_keys is not None:
                 self._early_keys.append(event)
@@ -202,13 +202,13 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             await super().on_event(event)
 
     @in_background
-    async def _begin(self) -> None:
+    async def _initialise(self) -> None:
         import_module("msgspec")  # two threads cannot import it at once
         self._open_answerer()
         await asyncio.to_thread(import_module, "localdflash.tui.markdown")
-        self.look_for_project()
+        self.load_project()
         if file := await asyncio.to_thread(find_code_file, self.files):
-            self.welcome.offer(tries(spell_mention(file)))
+            self.welcome.show_examples(example_questions(spell_mention(file)))
         try:
             await self._continue_session(self.start.session)
         finally:
@@ -239,7 +239,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             if info.notice:
                 self.say(info.notice)
         self.refresh_status()
-        await asyncio.to_thread(lexer_for, "python")  # 40 ms
+        await asyncio.to_thread(lexer_for, "python")  # takes 40 ms
         if not self.is_headless:  # tests start many apps in one process
             gc.freeze()  # each full collection of all modules takes 50 to 100 ms
 
@@ -264,21 +264,21 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         self.refresh_keys()
         answerer, answer, speed = self.talk.answerer, self.talk.last_answer(), self.talk.speed
         numbers = answer.numbers if answer else {}
-        info, growing = answerer.info, self.talk.is_answering
+        info, is_answering = answerer.info, self.talk.is_answering
         self.status_bar.update(
             Status(
                 model=info.pair if info else "",
                 stage="" if answerer.stage == "ready" else answerer.stage,
                 context_tokens=self.talk.context_tokens,
                 context=info.context if info else 0,
-                rate=speed.rate if growing else numbers.get("tokens_per_second"),
-                average=not growing,
-                tau=speed.tau if growing else numbers.get("tau"),
-                accepted=speed.acceptance_rate if growing else _share(numbers),
-                ttft_ms=speed.ttft_ms if growing else numbers.get("ttft_ms"),
+                rate=speed.rate if is_answering else numbers.get("tokens_per_second"),
+                average=not is_answering,
+                tau=speed.tau if is_answering else numbers.get("tau"),
+                accepted=speed.acceptance_rate if is_answering else _acceptance_rate(numbers),
+                ttft_ms=speed.ttft_ms if is_answering else numbers.get("ttft_ms"),
                 draft=self.talk.settings.draft,
                 drafter=info.drafter if info and answerer.is_localdflash else True,
-                busy=growing,
+                busy=is_answering,
             )
         )
         self.transcript.set_view(model=info.pair if info else self.start.pair)
@@ -290,7 +290,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
     def _show_notice(self, event: Prompt.Notice) -> None:
         (self.show_error if event.is_error else self.say)(event.line)
 
-    def choices_of(self, command: str) -> Sequence[str]:
+    def argument_choices(self, command: str) -> Sequence[str]:
         """Return the possible arguments of a command, for suggestions."""
         match command:
             case "set":
@@ -305,7 +305,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
                 return ("none", *list_roles())
         return ()
 
-    def choose(self, command: Command) -> None:
+    def run_from_palette(self, command: Command) -> None:
         """Run a command from the palette; a command with a required argument is put into the prompt."""
         if command.argument and not command.argument.startswith("["):
             self.prompt.put_back(f"/{command.name} ", ())
@@ -345,6 +345,6 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 _CHAT_ACTIONS = {command.name for command in COMMANDS if command.name != "quit"} | {"scroll_chat"}
 
 
-def _share(numbers: Mapping[str, Any]) -> float | None:
+def _acceptance_rate(numbers: Mapping[str, Any]) -> float | None:
     drafted, accepted = numbers.get("drafted"), numbers.get("accepted")
     return accepted / drafted if drafted and accepted is not None else None

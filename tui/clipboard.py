@@ -28,37 +28,37 @@ class Result:
     """Outcome of copying `characters`; `program` is the clipboard program used, or ""."""
 
     characters: int
-    asked: bool  # whether the terminal was asked
+    used_terminal: bool  # whether the text was sent to the terminal
     program: str
-    unseen: bool  # whether the text has invisible characters
+    has_invisible: bool  # whether the text has invisible characters
 
     def line(self, what: str) -> str:
         """Return one line for the user; `what` names what was copied, such as "the answer"."""
         amount = f"{self.characters} character{'' if self.characters == 1 else 's'}"
-        warning = "; it has characters that cannot be seen" if self.unseen else ""
+        warning = "; it has invisible characters" if self.has_invisible else ""
         if self.program:
             return f"Copied {what}: {amount}{warning}"
-        if self.asked:
+        if self.used_terminal:
             return f"Asked the terminal to copy {what}: {amount}{warning}"
-        return f"{amount} are too much for the terminal, and no clipboard program took them: not copied"
+        return f"{amount} are too many for the terminal, and no clipboard program accepted them: not copied"
 
 
 async def copy(ask_terminal: Callable[[str], None], text: str, environment: Mapping[str, str] = os.environ) -> Result:
     """Copy by OSC 52, with `ask_terminal`, and by a clipboard program. Lone surrogates become U+FFFD."""
     encodable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    asked = len(encodable.encode()) <= MAX_TERMINAL_BYTES
-    if asked:
+    use_terminal = len(encodable.encode()) <= MAX_TERMINAL_BYTES
+    if use_terminal:
         ask_terminal(encodable)
     program = await _copy_by_program(encodable, environment)
-    shown = text.replace("\r\n", "\n")
-    return Result(len(text), asked, program, sanitize(shown) != shown)
+    visible = text.replace("\r\n", "\n")
+    return Result(len(text), use_terminal, program, sanitize(visible) != visible)
 
 
 async def _copy_by_program(text: str, environment: Mapping[str, str]) -> str:
-    """Return the first program that took the text, or ""."""
-    for command, needed, encoding in _PROGRAMS:
+    """Return the first program that accepted the text, or ""."""
+    for command, variable, encoding in _PROGRAMS:
         path = shutil.which(command[0], path=environment.get("PATH", ""))
-        usable = path and (not needed or environment.get(needed))
+        usable = path and (not variable or environment.get(variable))
         if path and usable and await _run_program((path, *command[1:]), text.encode(encoding)):
             return command[0]
     return ""
@@ -66,10 +66,10 @@ async def _copy_by_program(text: str, environment: Mapping[str, str]) -> str:
 
 async def _run_program(command: tuple[str, ...], data: bytes) -> bool:
     """Return whether the program read all of the text and exited with status 0 before the timeout."""
-    nowhere = asyncio.subprocess.DEVNULL
+    devnull = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=nowhere, stderr=nowhere, **apart()
+            *command, stdin=asyncio.subprocess.PIPE, stdout=devnull, stderr=devnull, **apart()
         )
     except OSError:
         return False

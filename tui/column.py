@@ -8,13 +8,13 @@ from itertools import accumulate
 from localdflash.chat.messages import Message
 from localdflash.tui.entry import ChatEntry, ChatView
 
-_PRELOADED_SCREENS = 1  # laid out above and below the screen
-_RETAINED_SCREENS = 4  # beyond these, rows are dropped
+_PRELOADED_SCREENS = 1  # that are laid out above and below the visible one
+_RETAINED_SCREENS = 4  # beyond them, layouts are dropped
 
 
 @dataclass(frozen=True, slots=True)
-class RowPlace:
-    """Row of an entry, `above` rows over the one with this text offset; valid across layouts and widths."""
+class RowPosition:
+    """Row in an entry: `above` rows over the row with the text offset `offset`. Stays valid if the width changes."""
 
     index: int
     offset: int
@@ -27,8 +27,8 @@ class Column:
     def __init__(self) -> None:
         self.entries: list[ChatEntry] = []
         self.view = ChatView(80)
-        self._tops = [0]  # the first row of each entry, and the height of all
-        self.laid: set[int] = set()  # indices of the entries that are laid out
+        self._tops = [0]  # first row of each entry, then the height of all
+        self.laid_out: set[int] = set()  # indices of the entries that are laid out
 
     @property
     def height(self) -> int:
@@ -39,7 +39,7 @@ class Column:
         """Return the first row of an entry."""
         return self._tops[index]
 
-    def at(self, row: int) -> tuple[int, int]:
+    def entry_at(self, row: int) -> tuple[int, int]:
         """Return the index of the entry with this row, and the row within it; there must be entries."""
         index = bisect_right(self._tops, row, hi=len(self.entries)) - 1
         return index, row - self._tops[index]
@@ -47,7 +47,7 @@ class Column:
     def show(self, messages: Sequence[Message]) -> None:
         """Replace all messages."""
         self.entries = [ChatEntry(message, number) for number, message in enumerate(messages, 1)]
-        self.guess()
+        self.reset()
 
     def add(self, message: Message | None) -> ChatEntry:
         """Append a message; None makes room for notes only."""
@@ -63,105 +63,106 @@ class Column:
         last = len(self.entries) - 1
         self.entries[last] = ChatEntry(message, self.entries[last].number)
         self.entries[last].estimate(self.view)
-        self.laid.discard(last)
-        self._sum_up(last)
+        self.laid_out.discard(last)
+        self._update_tops(last)
 
-    def guess(self, view: ChatView | None = None) -> None:
+    def reset(self, view: ChatView | None = None) -> None:
         """Discard all layout, and use another view if one is given."""
         self.view = view or self.view
         for entry in self.entries:
-            entry.drop()
+            entry.drop_layout()
             entry.estimate(self.view)
-        self.laid.clear()
-        self._sum_up(0)
+        self.laid_out.clear()
+        self._update_tops(0)
 
     def lay_out(self, index: int) -> range:
-        """Lay out one entry; return those of its rows that changed."""
+        """Lay out one entry; return its changed rows."""
         entry = self.entries[index]
         before = entry.height
         changed = entry.lay_out(self.view)
-        self.laid.add(index)
+        self.laid_out.add(index)
         if entry.height != before or index == len(self.entries) - 1:
-            self._sum_up(index)
+            self._update_tops(index)
         return changed
 
-    def settle(self, place: RowPlace, rows: int) -> int:
-        """Lay out the screen that begins at the place, and around it; return the row at which it begins."""
+    def lay_out_from(self, position: RowPosition, rows: int) -> int:
+        """Lay out the screen that begins at a position, and around it; return its first row."""
         while True:
-            first = self.row(place)
+            first = self.row(position)
             low, high = max(0, first - _PRELOADED_SCREENS * rows), first + (1 + _PRELOADED_SCREENS) * rows
             if not self._lay_out_between(low, high):
                 return first
 
-    def settle_end(self, rows: int) -> None:
+    def lay_out_end(self, rows: int) -> None:
         """Lay out the screen that ends at the end, and above it."""
         while self._lay_out_between(max(0, self.height - (1 + _PRELOADED_SCREENS) * rows), self.height):
             pass
 
-    def is_settled(self, first: int, rows: int) -> bool:
+    def is_laid_out_around(self, first: int, rows: int) -> bool:
         """Return whether everything on the screen, and around it, is laid out."""
-        return not self._not_laid(max(0, first - _PRELOADED_SCREENS * rows), first + (1 + _PRELOADED_SCREENS) * rows)
+        margin = _PRELOADED_SCREENS * rows
+        return not self._not_laid_out(max(0, first - margin), first + rows + margin)
 
     def _lay_out_between(self, low: int, high: int) -> bool:
         """Lay out the entries with these rows; return whether any was not laid out yet."""
-        missing = self._not_laid(low, high)
+        missing = self._not_laid_out(low, high)
         for index in reversed(missing):
             self.lay_out(index)
         return bool(missing)
 
-    def _not_laid(self, low: int, high: int) -> list[int]:
+    def _not_laid_out(self, low: int, high: int) -> list[int]:
         return [index for index in self.between(low, high) if not self.entries[index].is_laid_out(self.view)]
 
     def between(self, low: int, high: int) -> range:
         """Return the entries with these rows."""
         if not self.entries:
             return range(0)
-        return range(self.at(low)[0], self.at(max(low, min(high, self.height) - 1))[0] + 1)
+        return range(self.entry_at(low)[0], self.entry_at(max(low, min(high, self.height) - 1))[0] + 1)
 
     def drop_far(self, first: int, rows: int) -> None:
         """Free the rows of entries far from the screen."""
         if not self.entries:
             return
-        low, _ = self.at(max(0, first - _RETAINED_SCREENS * rows))
-        high, _ = self.at(min(first + _RETAINED_SCREENS * rows, self.height - 1))
-        for index in [index for index in self.laid if not low <= index <= high]:
-            if not self.entries[index].growing:
-                self.entries[index].drop()
-                self.laid.discard(index)
+        low, _ = self.entry_at(max(0, first - _RETAINED_SCREENS * rows))
+        high, _ = self.entry_at(min(first + _RETAINED_SCREENS * rows, self.height - 1))
+        for index in [index for index in self.laid_out if not low <= index <= high]:
+            if not self.entries[index].is_growing:
+                self.entries[index].drop_layout()
+                self.laid_out.discard(index)
 
-    def _sum_up(self, index: int) -> None:
+    def _update_tops(self, index: int) -> None:
         """Recompute where entries begin, from this one on, after heights changed."""
         heights = (entry.height for entry in self.entries[index:])
         self._tops[index:] = accumulate(heights, initial=self._tops[index] if index else 0)
 
-    def copied(self, index: int, start: int, end: int | None) -> str:
+    def text_between(self, index: int, start: int, end: int | None) -> str:
         """Return the text of an entry between two offsets, without a lasting layout."""
         entry = self.entries[index]
         if entry.is_laid_out(self.view):
-            return entry.copied(start, end)
+            return entry.text_between(start, end)
         height = entry.height
         entry.lay_out(self.view)
-        text = entry.copied(start, end)
-        entry.drop()
+        text = entry.text_between(start, end)
+        entry.drop_layout()
         entry.height = height
         return text
 
-    def place(self, row: int) -> RowPlace:
-        """Return the place of a row; of an entry that is not laid out, the place of its beginning."""
+    def position(self, row: int) -> RowPosition:
+        """Return the position of a row; if its entry is not laid out, the start of the entry."""
         if not self.entries:
-            return RowPlace(0, 0)
-        index, row = self.at(max(0, min(row, self.height - 1)))
+            return RowPosition(0, 0)
+        index, row = self.entry_at(max(0, min(row, self.height - 1)))
         entry = self.entries[index]
         if not entry.is_laid_out(self.view):
-            return RowPlace(index, 0)
+            return RowPosition(index, 0)
         offset = entry.offset(row)
-        return RowPlace(index, offset, entry.row(offset) - row)
+        return RowPosition(index, offset, entry.row(offset) - row)
 
-    def row(self, place: RowPlace) -> int:
-        """Return the row that a place is at now."""
-        if place.index >= len(self.entries):
+    def row(self, position: RowPosition) -> int:
+        """Return the current row of a position."""
+        if position.index >= len(self.entries):
             return 0
-        entry, top = self.entries[place.index], self._tops[place.index]
+        entry, top = self.entries[position.index], self._tops[position.index]
         if not entry.is_laid_out(self.view):
             return top
-        return top + max(0, entry.row(place.offset) - place.above)
+        return top + max(0, entry.row(position.offset) - position.above)

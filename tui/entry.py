@@ -1,6 +1,6 @@
 """Message as rows of the screen: author, text, how an answer ended, and notes of the program.
 
-Offsets count characters of the text that copying all rows gives, so that an offset means the same at every width.
+Offsets count characters of the text that copying all rows yields, so they are valid at every width.
 """
 
 from bisect import bisect_right
@@ -35,9 +35,9 @@ class ChatEntry:
     def __init__(self, message: Message | None, number: int = 0) -> None:
         self.message, self.number = message, number
         self.text = message.text if message else ""
-        self.steps: list[StepRecord] = []  # of an answer under way
+        self.steps: list[StepRecord] = []  # of the streaming answer
         self.notes: list[tuple[str, str]] = []  # text, kind
-        self.growing = False
+        self.is_growing = False
         self.thoughts_inverted = False  # folded where others are unfolded, and vice versa
         self.height = 0  # rows; an estimate until it was laid out
         self._view: ChatView | None = None  # None: not laid out
@@ -50,13 +50,13 @@ class ChatEntry:
 
     @property
     def is_answer(self) -> bool:
-        """Return whether a model wrote it."""
+        """Return whether the message is an answer."""
         return self.message is not None and self.message.role == "assistant"
 
     def grow(self, text: str, step: StepRecord | None = None) -> None:
         """Append text to the streaming answer."""
-        if not self.growing:
-            self.growing, self._document = True, None
+        if not self.is_growing:
+            self.is_growing, self._document = True, None
         self.text += text
         if self._document:
             self._document.append(text)
@@ -74,7 +74,7 @@ class ChatEntry:
         else:
             self._document = self._tinted = None
         self.text = message.text
-        self.message, self.growing = message, False
+        self.message, self.is_growing = message, False
         if message.steps:
             if list(message.steps) != self.steps:
                 self._tinted = None
@@ -102,7 +102,7 @@ class ChatEntry:
         """Return whether the entry is laid out for this view."""
         return self._view == view
 
-    def drop(self) -> None:
+    def drop_layout(self) -> None:
         """Free the rows and keep the height."""
         self._view = self._document = self._tinted = None
         self._head = self._body = self._tail = ()
@@ -115,7 +115,7 @@ class ChatEntry:
         self._tail = self._make_tail(view)
         first = changed + len(old_head) if self._view == view and len(self._head) == len(old_head) else 0
         self._view, self.height = view, len(self._head) + len(self._body) + len(self._tail)
-        self._measure(first)
+        self._update_offsets(first)
         return range(first if self._head == old_head else 0, self.height)
 
     def line(self, row: int) -> Line:
@@ -133,13 +133,13 @@ class ChatEntry:
         for attachment in self.message.attachments:
             lines += _as_decoration([attachment_line(attachment)], view.width)
         if view.tinted and self.is_answer:
-            lines += [*_as_decoration(self._tints().legend(), view.width), _BLANK]
+            lines += [*_as_decoration(self._tinted_text().legend(), view.width), _BLANK]
         return lines
 
     def _make_body(self, view: ChatView) -> tuple[Sequence[Line], int]:
         """Lay out the text; return its rows and the first one that changed."""
         if view.tinted and self.is_answer:
-            return self._tints().lines(view.width), self._tints().first_changed
+            return self._tinted_text().lines(view.width), self._tinted_text().first_changed
         if not self.text:
             return (), 0
         if self._document is None:
@@ -147,15 +147,15 @@ class ChatEntry:
 
             self._document = MarkdownDocument(plain=not self.is_answer)
             self._document.append(self.text)
-            if not self.growing:
+            if not self.is_growing:
                 self._document.finish()
         self._document.show_thoughts(view.thoughts != self.thoughts_inverted)
         try:
             return self._document.lines(view.width), self._document.first_changed
-        except Exception:  # the parser is not our code: show the raw text
+        except Exception:  # an error in the parser library: show the raw text
             return TintedText(self.text).lines(view.width), 0
 
-    def _tints(self) -> TintedText:
+    def _tinted_text(self) -> TintedText:
         if self._tinted is None:
             known = self.message.steps if self.message else ()
             self._tinted = TintedText(self.text, (*known, *self.steps))
@@ -163,16 +163,16 @@ class ChatEntry:
 
     def _make_tail(self, view: ChatView) -> list[Line]:
         lines: list[Line] = []
-        if self.message and not self.growing and (ended := footer(self.message)):
+        if self.message and not self.is_growing and (ended := footer(self.message)):
             lines += _as_decoration([ended], view.width)
         for text, kind in self.notes:
             lines += wrap([note_run(text, kind)], view.width)
         return [*lines, _BLANK]
 
-    def recolour(self) -> None:
+    def highlight_again(self) -> None:
         """Highlight again, after lexers were loaded."""
         if self._document:
-            self._document.recolour()
+            self._document.highlight_again()
 
     def offset(self, row: int) -> int:
         """Return the text offset at which this row begins."""
@@ -182,11 +182,11 @@ class ChatEntry:
         """Return the row that contains this text offset."""
         return max(0, min(bisect_right(self._offsets, offset, hi=self.height) - 1, self.height - 1))
 
-    def copied(self, start: int, end: int | None) -> str:
+    def text_between(self, start: int, end: int | None) -> str:
         """Return the copied text between two offsets; `end` None is the end."""
         return "".join(map(copied_text, (*self._head, *self._body, *self._tail)))[start:end]
 
-    def _measure(self, first: int) -> None:
+    def _update_offsets(self, first: int) -> None:
         """Recompute the offsets from this row on."""
         total = self._offsets[first] if first < len(self._offsets) else 0
         del self._offsets[first:]

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from itertools import takewhile
 
-from localdflash.tui.block_layout import MIN_TEXT_CELLS, GrowingBlock, behind
-from localdflash.tui.highlight import START, LexerState, highlighted, ready
+from localdflash.tui.block_layout import MIN_TEXT_CELLS, GrowingBlock, add_prefix
+from localdflash.tui.highlight import START, LexerState, highlight_line, is_ready
 from localdflash.tui.inline import clean
 from localdflash.tui.styled_lines import Line, StyledRun, cut, wrap
 
@@ -26,7 +26,7 @@ class Code(GrowingBlock):
         self.open_line = ""  # the last line, while it has no line feed
         self._raw: list[str] = []
         self._states: list[LexerState] = [START]
-        self._waiting = False  # for a lexer to be loaded
+        self._needs_lexer = False  # lines are plain until their lexer is loaded
 
     @property
     def language(self) -> str:
@@ -40,40 +40,40 @@ class Code(GrowingBlock):
 
     def add(self, line: str) -> None:
         """Append one complete line."""
-        runs, state = self._highlighted(line)
+        runs, state = self._highlight(line)
         self._raw.append(line)
         self._runs.append(runs)
         self._states.append(state)
 
-    def become(self, lines: Sequence[str]) -> None:
+    def set_lines(self, lines: Sequence[str]) -> None:
         """Replace the lines, the last of which may still grow; unchanged ones are not highlighted again."""
         complete = lines[:-1]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._raw, complete, strict=False)))
         del self._raw[same:], self._runs[same:], self._states[same + 1 :]
-        if self._laid > same:
+        if self._laid_out > same:
             self._width = 0
         for line in complete[same:]:
             self.add(line)
         self.open_line = lines[-1] if lines else ""
 
-    def recolour(self) -> bool:
-        """Highlight what stayed plain because its lexer was not loaded; return whether anything changed."""
-        if not self._waiting or not ready(self.language):
+    def highlight_again(self) -> bool:
+        """Highlight lines that are plain because their lexer was not loaded; return whether any changed."""
+        if not self._needs_lexer or not is_ready(self.language):
             return False
-        self._waiting, self._width = False, 0
+        self._needs_lexer, self._width = False, 0
         raw, self._raw, self._runs, self._states = self._raw, [], [], [START]
         for line in raw:
             self.add(line)
         return True
 
     def _open_runs(self) -> Sequence[StyledRun]:
-        return self._highlighted(self.open_line)[0] if self.open_line else ()
+        return self._highlight(self.open_line)[0] if self.open_line else ()
 
-    def _highlighted(self, line: str) -> tuple[tuple[StyledRun, ...], LexerState]:
+    def _highlight(self, line: str) -> tuple[tuple[StyledRun, ...], LexerState]:
         """Return the next line's runs, and the lexer state after it."""
         language = self.language if len(self._raw) < MAX_HIGHLIGHTED_LINES else ""
-        self._waiting |= not ready(language)
-        return highlighted(language, line.removesuffix("\n"), self._states[-1])
+        self._needs_lexer |= not is_ready(language)
+        return highlight_line(language, line.removesuffix("\n"), self._states[-1])
 
     def _label(self, width: int) -> list[Line]:
         if not self.number:
@@ -83,11 +83,11 @@ class Code(GrowingBlock):
         label = cut(f"{clean(self.info) or 'code'}  {self.number}", room)
         return [Line((*gutter, StyledRun(label, "fence-label")), 1 + len(gutter))]
 
-    def _wrapped(self, runs: Sequence[StyledRun]) -> Sequence[Line]:
+    def _wrap_line(self, runs: Sequence[StyledRun]) -> Sequence[Line]:
         room = self._width - 2
         if room < MIN_TEXT_CELLS:
             return wrap(runs, self._width, words=False)
-        return [behind(_GUTTER, line) for line in wrap(runs, room, words=False)]
+        return [add_prefix(_GUTTER, line) for line in wrap(runs, room, words=False)]
 
 
 class OpenFence:
@@ -103,7 +103,7 @@ class OpenFence:
         self._maybe = re.compile(rf" {{0,3}}{mark}*$")
 
     def ends_with(self, line: str) -> bool:
-        """Return whether this line, as far as it has come, ends the fence."""
+        """Return whether this line, which may be incomplete, ends the fence."""
         return bool(self._end.match(line.replace("\r", "").removesuffix("\n")))
 
     def may_end_with(self, line: str) -> bool:

@@ -19,7 +19,7 @@ MAX_HIGHLIGHTED_CHARS = 500  # of a line: the time of some lexers grows with the
 MAX_LEXERS = 64
 TAB = 4
 
-# Where a lexer stands between two lines: its states, and whether a comment that it cannot see across lines is open.
+# State of a lexer between two lines: its stack, and whether a comment is open that the lexer ends with the line.
 LexerState = tuple[tuple[str, ...], bool]
 START: LexerState = (("root",), False)
 
@@ -48,14 +48,14 @@ _STYLES = {
 }
 
 _lexers: dict[str, "Lexer | None"] = {"": None}
-missing: set[str] = set()  # languages whose lexers are not loaded yet
+missing_languages: set[str] = set()  # languages whose lexers are not loaded yet
 
 
-def ready(language: str) -> bool:
+def is_ready(language: str) -> bool:
     """Return whether a language can be highlighted now. Outside an event loop its lexer is loaded first."""
     if language not in _lexers:
         if running_loop():
-            missing.add(language)
+            missing_languages.add(language)
             return False
         load(language)
     return True
@@ -67,9 +67,9 @@ def load(language: str) -> None:
         _lexers.clear()
         _lexers[""] = None
     _lexers[language] = None
-    with suppress(Exception):  # a lexer is not our code
+    with suppress(Exception):  # an error in the lexer library
         _lexers[language] = lexer_for(language)
-    missing.discard(language)
+    missing_languages.discard(language)
 
 
 def lexer_for(language: str) -> "Lexer | None":
@@ -89,30 +89,30 @@ def lexer_for(language: str) -> "Lexer | None":
     return None
 
 
-def highlighted(language: str, text: str, state: LexerState = START) -> tuple[tuple[StyledRun, ...], LexerState]:
+def highlight_line(language: str, text: str, state: LexerState = START) -> tuple[tuple[StyledRun, ...], LexerState]:
     """Return the runs of a line, from the lexer state before it, and the state after it."""
-    return _highlighted(language if ready(language) else "", text, state)
+    return _highlight_line(language if is_ready(language) else "", text, state)
 
 
 @lru_cache(4096)
-def _highlighted(language: str, text: str, state: LexerState) -> tuple[tuple[StyledRun, ...], LexerState]:
+def _highlight_line(language: str, text: str, state: LexerState) -> tuple[tuple[StyledRun, ...], LexerState]:
     text = sanitize(text)
     lexer = _lexers.get(language)
     pieces = [("", text)]
     if lexer and len(text) <= MAX_HIGHLIGHTED_CHARS:
-        with suppress(Exception):  # a lexer is not our code
+        with suppress(Exception):  # an error in the lexer library
             pieces, state = _pieces(lexer, text, state)
     return tuple(_runs(pieces)), state
 
 
 def _pieces(lexer: "Lexer", text: str, state: LexerState) -> tuple[list[tuple[str, str]], LexerState]:
-    states, commented = state
-    end = text.find("*/") + 2 if commented else 0
-    if commented and end < 2:
+    states, in_comment = state
+    end = text.find("*/") + 2 if in_comment else 0
+    if in_comment and end < 2:
         return [("syntax.comment", text)], state
     before = [("syntax.comment", text[:end])] if end else []
     tokens, after = _tokens(lexer, text[end:], states)
-    opened = _opened_comment(tokens)
+    opened = _find_open_comment(tokens)
     pieces = [(_style(kind), value) for kind, value in tokens[:opened]]
     if opened is None:
         return before + pieces, (after, False)
@@ -127,24 +127,24 @@ def _tokens(lexer: "Lexer", text: str, states: tuple[str, ...]) -> tuple[list[tu
     if isinstance(lexer, RegexLexer):
         context = LexerContext(text + "\n", 0, list(states))
         with suppress(Exception):  # some rules need the whole text
-            found = _bounded(ExtendedRegexLexer.get_tokens_unprocessed(lexer, context=context), text)
+            found = _check_tokens(ExtendedRegexLexer.get_tokens_unprocessed(lexer, context=context), text)
             return found, tuple(context.stack)
-    return _bounded(lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
+    return _check_tokens(lexer.get_tokens_unprocessed(text + "\n"), text), START[0]
 
 
-def _bounded(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:
+def _check_tokens(tokens: Iterable[tuple[int, Any, str]], text: str) -> list[tuple[Any, str]]:
     """Return the tokens of one line; ValueError if they do not add up to it, or never end."""
     found: list[tuple[Any, str]] = []
     for _, kind, value in tokens:
         found.append((kind, value.removesuffix("\n")))
         if len(found) > 4 * len(text) + 16:
-            raise ValueError("the lexer does not go on")
+            raise ValueError("the lexer returned too many tokens")
     if "".join(value for _, value in found) != text:
         raise ValueError("the lexer lost text")
     return found
 
 
-def _opened_comment(tokens: list[tuple[Any, str]]) -> int | None:
+def _find_open_comment(tokens: list[tuple[Any, str]]) -> int | None:
     """Return the index of the token that opens a comment which continues on the next line, if the lexer misses that."""
     from pygments.token import Comment, Error, Operator, Punctuation, String
 

@@ -1,4 +1,4 @@
-"""Messages sent earlier: a file of JSON strings, one a line, newest last, to which several chats may append at once."""
+"""History of sent messages: a file with one JSON string per line, newest last, which several chats may append to."""
 
 import json
 import os
@@ -32,13 +32,13 @@ class History:
         self._path, self._say = path, say
         self._texts: list[str] | None = None  # None: not read yet
         self._writer: ThreadPoolExecutor | None = None
-        self._at: int | None = None  # None: at the message being typed
+        self._position: int | None = None  # None: the message being typed
         self._edited: dict[int | None, str] = {}  # texts by position, as the user left them
 
     def add(self, text: str) -> None:
         """Append a sent message and reset the position to the newest."""
         texts = self._read()
-        self._at = None
+        self._position = None
         self._edited.clear()
         if not text.strip() or (texts and texts[-1] == text):
             return
@@ -56,21 +56,21 @@ class History:
     def older(self, current: str) -> str | None:
         """Return the previous message, or None. `current`, the prompt's text, is remembered as a draft."""
         texts = self._read()
-        at = len(texts) if self._at is None else self._at
-        if self._at is None and texts and texts[-1] == current:
-            at -= 1  # it is there already
-        return self._go(at - 1, current) if at > 0 else None
+        at = len(texts) if self._position is None else self._position
+        if self._position is None and texts and texts[-1] == current:
+            at -= 1  # already shown
+        return self._go_to(at - 1, current) if at > 0 else None
 
     def newer(self, current: str) -> str | None:
         """Return the next message, finally the unsent draft; None if the draft is already shown."""
-        if self._at is None:
+        if self._position is None:
             return None
-        after = self._at + 1
-        return self._go(after if after < len(self._read()) else None, current)
+        after = self._position + 1
+        return self._go_to(after if after < len(self._read()) else None, current)
 
-    def _go(self, to: int | None, current: str) -> str:
-        self._edited[self._at] = current
-        self._at = to
+    def _go_to(self, to: int | None, current: str) -> str:
+        self._edited[self._position] = current
+        self._position = to
         return self._edited.get(to, "" if to is None else self._read()[to])
 
     def _read(self) -> list[str]:
@@ -80,7 +80,7 @@ class History:
                 try:
                     self._texts = _load(self._path)[-MAX_MESSAGES:]
                 except OSError as error:
-                    self._fail(error)
+                    self._disable(error)
         return self._texts
 
     def _write(self, text: str) -> None:
@@ -93,16 +93,16 @@ class History:
             with FileLock(f"{path}.lock", timeout=_LOCK_SECONDS, mode=0o600):
                 _append(path, text)
         except Timeout:
-            self._fail(TimeoutError(0, "another chat holds it"))
+            self._disable(TimeoutError(0, "another chat keeps it locked"))
         except OSError as error:
-            self._fail(error)
+            self._disable(error)
         except LocaldflashError as error:
             self._path = None
             self._say(str(error))
 
-    def _fail(self, error: OSError) -> None:
+    def _disable(self, error: OSError) -> None:
         path, self._path = self._path, None  # one report is enough
-        self._say(f"{path}: {error.strerror or error}: what you send is not remembered after this chat")
+        self._say(f"{path}: {error.strerror or error}: messages are not remembered after this chat")
 
 
 def _append(path: Path, text: str) -> None:
@@ -113,8 +113,8 @@ def _append(path: Path, text: str) -> None:
         descriptor.set_mode(handle, 0o600)
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
-        ended = file.read(1) in (b"", b"\n")
-        file.write((b"" if ended else b"\n") + json.dumps(text).encode("ascii") + b"\n")
+        has_line_end = file.read(1) in (b"", b"\n")
+        file.write((b"" if has_line_end else b"\n") + json.dumps(text).encode("ascii") + b"\n")
     texts = _load(path, _MAX_LINES + 1)
     if len(texts) > _MAX_LINES:
         replace_file(path, "".join(f"{json.dumps(text)}\n" for text in texts[-MAX_MESSAGES:]))
@@ -126,7 +126,7 @@ def _load(path: Path, limit: int = MAX_MESSAGES) -> list[str]:
     try:
         about = path.lstat()
         if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_FILE_BYTES:
-            raise OSError(0, "not a file of what was sent")
+            raise OSError(0, "not a history file")
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []

@@ -10,7 +10,7 @@ from markdown_it.token import Token
 from localdflash.text.sanitize import sanitize
 from localdflash.tui.styled_lines import StyledRun
 
-MAX_MARKUP_CHARS, MAX_BRACKETS = 8_000, 400  # beyond, text is shown as typed: parsing time grows with the square
+MAX_MARKUP_CHARS, MAX_BRACKETS = 8_000, 400  # longer text is shown as typed: parsing takes quadratic time
 TAB = "    "
 
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -53,7 +53,7 @@ def inline(content: str, style: str = "") -> tuple[StyledRun, ...]:
     tokens: list[Token] = []
     markdown = _markdown()
     markdown.inline.parse(content, markdown, {}, tokens)
-    return tuple(_Runs(style, "\n" if _TAG.match(content) else " ").of(tokens))
+    return tuple(_Runs(style, "\n" if _TAG.match(content) else " ").build(tokens))
 
 
 @cache
@@ -69,14 +69,14 @@ class _Runs:
         self._softbreak = softbreak
         self._url: str | None = None
         self._link_text = ""
-        self._found: list[StyledRun] = []
+        self._runs: list[StyledRun] = []
 
-    def of(self, tokens: list[Token]) -> list[StyledRun]:
+    def build(self, tokens: list[Token]) -> list[StyledRun]:
         for token in tokens:
-            self._take(token)
-        return self._found
+            self._add_token(token)
+        return self._runs
 
-    def _take(self, token: Token) -> None:
+    def _add_token(self, token: Token) -> None:
         name = _STYLES.get(token.tag)
         if token.type in {"softbreak", "hardbreak"}:
             self._break("\n" if token.type == "hardbreak" else self._softbreak)
@@ -117,17 +117,17 @@ class _Runs:
 
     def _break(self, text: str) -> None:
         self._link_text += text
-        self._found.append(StyledRun(text, " ".join(self._styles)))
+        self._runs.append(StyledRun(text, " ".join(self._styles)))
 
     def _add(self, text: str, style: str = "", link: str = "") -> None:
         self._link_text += text
         styles = " ".join(dict.fromkeys([*self._styles, style] if style else self._styles))
         link = link or link_target(self._url or "")
-        last = self._found[-1] if self._found else None
+        last = self._runs[-1] if self._runs else None
         if last and last.text != "\n" and (last.style, last.link) == (styles, link):
-            self._found[-1] = StyledRun(last.text + text, styles, link)
+            self._runs[-1] = StyledRun(last.text + text, styles, link)
         elif text:
-            self._found.append(StyledRun(text, styles, link))
+            self._runs.append(StyledRun(text, styles, link))
 
 
 def _with_urls(text: str) -> Iterator[tuple[str, str]]:

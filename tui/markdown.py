@@ -16,22 +16,22 @@ class MarkdownDocument:
         self._reader: MarkdownReader | PlainTextReader = PlainTextReader() if plain else MarkdownReader()
         self._finished = False
         self._thoughts_open = False
-        self._fresh = True  # whether all of the text is read
+        self._is_read = True  # whether the reader has all of `source`
         self._width = 0
         self._lines: list[Line] = []
-        self._final = (0, 0)  # numbers of final blocks that are laid out, and of their lines
+        self._final = (0, 0)  # number of final blocks laid out, and of their lines
         self._stale = False  # whether lines of final blocks changed
         self.first_changed = 0  # row, in the last call of `lines`
 
     def append(self, text: str) -> None:
         """Append text, in pieces of any size, also after `finish`."""
         self.source += text
-        self._fresh = self._fresh and not text
+        self._is_read = self._is_read and not text
         self._finished = self._finished and not text
 
     def finish(self) -> None:
         """Mark the text as complete, which settles the provisional blocks at its end."""
-        self._finished, self._fresh = True, False
+        self._finished, self._is_read = True, False
 
     def show_thoughts(self, unfolded: bool) -> None:
         """Unfold or fold the thinking."""
@@ -65,19 +65,19 @@ class MarkdownDocument:
         self.first_changed = base + _first_difference(before, self._lines, base)
         return self._lines
 
-    def recolour(self) -> None:
+    def highlight_again(self) -> None:
         """Highlight code whose lexer was not loaded before."""
         for block, code in self._codes():
-            if code.recolour():
-                block.forget()
+            if code.highlight_again():
+                block.drop_cache()
                 self._stale = True
 
     def _read(self) -> None:
-        if not self._fresh:
+        if not self._is_read:
             self._reader.read(self.source, finished=self._finished)
-            self._fresh = True
+            self._is_read = True
         if self._reader.thoughts:
-            self._reader.thoughts.unfolded = self._thoughts_open
+            self._reader.thoughts.is_unfolded = self._thoughts_open
 
     def _codes(self) -> Iterator[tuple[Block, Code]]:
         for block in (*self._reader.final, *self._reader.tail):

@@ -1,7 +1,7 @@
 """Draw lines as strips of the screen: styles, the selection, and offsets for the mouse.
 
-Offsets are positions in the text that copying gives, not on the screen: x is the offset in the entry, y the entry's
-index. So a selection stays on its text when rows move or are wrapped again.
+Selection offsets are positions in the copied text, not on the screen: x is the offset in the entry, y the index of the
+entry. So a selection stays on its text when rows move or are wrapped again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -96,12 +96,12 @@ class Painter:
             ground = Style(bgcolor=self.palette[line.runs[-1].style].bgcolor)
             segments.append(Segment(" " * room, self.base + ground))
         strip = Strip(segments).adjust_cell_length(width, self.base)
-        end = Segment("", _place(index, offset))  # where the mouse is to the right of the text
+        end = Segment("", _position_meta(index, offset))  # where the mouse is to the right of the text
         return Strip([*strip, end], width)
 
     def _decoration(self, run: StyledRun, index: int, offset: int) -> Iterator[Segment]:
         """Yield a segment for each character, all with the offset at which the row's text begins."""
-        style = self.base + self.palette[run.style] + _place(index, offset)
+        style = self.base + self.palette[run.style] + _position_meta(index, offset)
         return (Segment(character, style) for character in run.text)
 
     def _text(self, run: StyledRun, index: int, offset: int, selected: tuple[int, int]) -> Iterator[Segment]:
@@ -111,10 +111,10 @@ class Painter:
         for start, end, marked in ((0, low, False), (low, high, True), (high, size, False)):
             if end > start:
                 look = style + self.selection if marked else style
-                yield Segment(run.text[start:end], look + _place(index, offset + start, run.link))
+                yield Segment(run.text[start:end], look + _position_meta(index, offset + start, run.link))
 
 
-def _place(index: int, offset: int, link: str = "") -> Style:
+def _position_meta(index: int, offset: int, link: str = "") -> Style:
     meta: dict[str, object] = {"offset": (offset, index)}
     if link.lower().startswith(_SAFE):
         meta[LINK] = link

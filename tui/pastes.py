@@ -1,7 +1,7 @@
 """Read bracketed pastes, and decide whether to insert, attach or refuse them.
 
 Textual's parser needs a second per megabyte and treats an escape character within a paste as a key: pasted text could
-press keys. So the pasted text never reaches that parser.
+trigger keys. So pasted text never reaches that parser.
 """
 
 import re
@@ -20,15 +20,15 @@ _OTHER_ENDS = re.compile("\r\n|[\r\u2028\u2029]")
 
 def is_long(text: str) -> bool:
     """Return whether a paste is attached rather than inserted."""
-    return len(text) > MAX_INLINE_CHARS or len(line_ends(text).splitlines()) > MAX_INLINE_LINES
+    return len(text) > MAX_INLINE_CHARS or len(normalise_line_ends(text).splitlines()) > MAX_INLINE_LINES
 
 
-def line_ends(text: str) -> str:
+def normalise_line_ends(text: str) -> str:
     """Replace carriage returns, which terminals send for line ends, unless the text has line feeds."""
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def for_prompt(text: str) -> tuple[str, int]:
+def clean_paste(text: str) -> tuple[str, int]:
     """Return the text with control characters removed, and the number of invisible characters spelled out."""
     text = _OTHER_ENDS.sub("\n", text)
     safe = sanitize(text)
@@ -39,7 +39,7 @@ _START, _END = "\x1b[200~", "\x1b[201~"
 
 
 class Paste(events.Paste):
-    """A paste. `raw` is the pasted text, cut if it is too long; `length` is how many characters there were."""
+    """A paste. `raw` is the pasted text, cut if it is too long; `length` is the number of pasted characters."""
 
     def __init__(self, raw: str, length: int) -> None:
         super().__init__(sanitize(raw))
@@ -51,7 +51,7 @@ class PasteParser(XTermParser):
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        self._before = ""  # end of the last chunk: a bracket may come in two pieces
+        self._before = ""  # end of the last chunk, because a bracket may be split across chunks
         self._pieces: list[str] | None = None  # of a paste; None outside of one
         self._length = self._kept = 0
 
@@ -81,7 +81,7 @@ class PasteParser(XTermParser):
         """Keep pasted text; return whether the paste has ended, and the rest."""
         pending = self._before + data
         found = pending.find(_END)
-        # A possible first part of the bracket waits for its other part.
+        # A possible start of the end bracket is kept until the next chunk.
         end = found if found >= 0 else max(len(pending) - len(_END) + 1, 0)
         room = max(MAX_PASTE_CHARS + 1 - self._kept, 0)
         pieces.append(pending[: min(end, room)])

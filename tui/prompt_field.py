@@ -1,4 +1,4 @@
-"""Field where messages are typed, with its keys, pastes and attachments. A message that cannot be sent comes back."""
+"""Field where messages are typed, with its keys, pastes and attachments. A message that cannot be sent is put back."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ from localdflash.chat.shell_command import parse_command
 from localdflash.text.sanitize import printable, sanitize
 from localdflash.tui import commands
 from localdflash.tui.history import History
-from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, for_prompt, is_long, line_ends
+from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, clean_paste, is_long, normalise_line_ends
 from localdflash.tui.styled_lines import cut
-from localdflash.tui.suggesting import EDITING, SuggestingArea
+from localdflash.tui.suggesting import EDIT_ACTIONS, SuggestingArea
 from localdflash.tui.suggestions import ArgumentChoices
 
 MAX_PROMPT_ROWS = 8
@@ -71,8 +71,8 @@ class Prompt(SuggestingArea):
     ) -> None:
         """Create the field. `choices` maps a command to its arguments; `editable` tells if a message can be edited."""
         super().__init__(files, choices, placeholder)
-        self._sent, self._editable, self._chips = history, editable, Attachments()
-        self._refused_text = ""  # if it is sent again, its refused files are left out
+        self._history, self._editable, self._chips = history, editable, Attachments()
+        self._refused_text = ""  # sending it again sends it without its refused files
         self._sending = asyncio.Lock()
 
     @property
@@ -119,16 +119,16 @@ class Prompt(SuggestingArea):
         return super().render_line(y) if self.content_size.width > 0 else Strip.blank(self.size.width)
 
     async def on_key(self, event: events.Key) -> None:
-        """Handle the prompt's own keys and keys that edit: Textual would run the latter after letters typed later."""
-        if (self.suggestions.display and self.handle_suggestion_key(event.key)) or self._key(event.key):
+        """Handle keys of the prompt and editing keys at once: Textual would handle editing keys after later letters."""
+        if (self.suggestions.display and self.handle_suggestion_key(event.key)) or self._handle_key(event.key):
             event.stop()
             event.prevent_default()
-        elif action := EDITING.get(event.key):
+        elif action := EDIT_ACTIONS.get(event.key):
             event.stop()
             event.prevent_default()
             await self.run_action(action)
 
-    def _key(self, key: str) -> bool:
+    def _handle_key(self, key: str) -> bool:
         """Handle the prompt's own keys; return whether the key was used."""
         if key in _NEW_LINE_KEYS:
             self.replace("\n", *self.selection, maintain_selection_offset=False)
@@ -137,7 +137,7 @@ class Prompt(SuggestingArea):
         elif key == "up" and self.navigator.is_first_wrapped_line(self.cursor_location):
             return self._up()
         elif key == "down" and self.navigator.is_last_wrapped_line(self.cursor_location):
-            return self._recall(self._sent.newer(self.text), first_row=False)
+            return self._recall(self._history.newer(self.text), first_row=False)
         elif key == "backspace" and not self.text and self.attachments:
             self._chips.items = self.attachments[:-1]
         elif key == "ctrl+d" and not self.text:
@@ -157,10 +157,10 @@ class Prompt(SuggestingArea):
         if not self.text and self._editable():
             self.post_message(self.EditLast())
             return True
-        return self._recall(self._sent.older(self.text), first_row=True)
+        return self._recall(self._history.older(self.text), first_row=True)
 
     def _recall(self, text: str | None, *, first_row: bool) -> bool:
-        """Show a message of the history, with the cursor where the same key goes on."""
+        """Show a message of the history, with the cursor where the same key recalls the next one."""
         if text is None:
             return False
         self.put_all(text)
@@ -210,7 +210,7 @@ class Prompt(SuggestingArea):
 
     def _submit(self, text: str, attachments: Sequence[Attachment]) -> None:
         self._refused_text = ""
-        self._sent.add(text)
+        self._history.add(text)
         self.post_message(self.Submitted(text, tuple(attachments)))
 
     async def _attach_file(self, path: str) -> None:
@@ -232,18 +232,18 @@ class Prompt(SuggestingArea):
 
     def _take_paste(self, text: str, length: int = 0) -> None:
         if (length := length or len(text)) > MAX_PASTE_CHARS:
-            limit, found = format_size(MAX_PASTE_CHARS), format_size(length)
-            reason = f"{found} pasted: at most {limit}; save it to a file and mention parts of it"
+            limit, size = format_size(MAX_PASTE_CHARS), format_size(length)
+            reason = f"paste too large ({size}, at most {limit}); save it to a file and mention parts of it"
             self.post_message(self.Notice(reason))
             return
         if is_long(text):
-            self._chips.add(Attachment("paste", self._next_paste(), line_ends(text)))
+            self._chips.add(Attachment("paste", self._next_paste(), normalise_line_ends(text)))
             return
-        plain, hidden = for_prompt(text)
+        plain, hidden = clean_paste(text)
         self.put(plain, *self.selection)
         if hidden:
-            what = "1 character" if hidden == 1 else f"{hidden} characters"
-            line = f"{what} that cannot be seen: spelled out in what you pasted"
+            what = "1 invisible character" if hidden == 1 else f"{hidden} invisible characters"
+            line = f"{what} spelled out in the pasted text"
             self.post_message(self.Notice(line, is_error=False))
 
     def _next_paste(self) -> str:

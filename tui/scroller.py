@@ -1,7 +1,7 @@
-"""Widget that scrolls chat entries, with their look and the selection.
+"""Widget that scrolls and draws chat entries, with the selection.
 
 Only entries near the screen are laid out; heights of the others are estimates. When an estimate was wrong or the width
-changes, the text on the screen stays: `following` keeps the end in view, otherwise the row at the top stays.
+changes, the visible text stays in place: with `following` the end stays in view, otherwise the top row does.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from textual.widget import Widget
 from textual.worker import Worker
 
 from localdflash.tui import highlight
-from localdflash.tui.column import Column, RowPlace
+from localdflash.tui.column import Column, RowPosition
 from localdflash.tui.entry import ChatView
 from localdflash.tui.painting import Painter, Palette
 from localdflash.tui.styled_lines import StyledRun
 
 _GUTTER_CELLS = 2  # left of the text
 _MIN_GUTTER_COLUMNS = 30  # narrower screens have no gutter
-_END = 1 << 62  # beyond every text
+_END = 1 << 62  # greater than any offset
 _MAX_STRIPS = 1_000  # in the cache
 _MORE_HINT = "▾ more below "
 
@@ -44,7 +44,7 @@ class Scroller(ScrollView):
         self._painter: Painter | None = None
         self._highlighted: int | None = None  # index of the entry with a bar next to it
         self._arranging = False
-        self._colouring: Worker[None] | None = None
+        self._lexer_worker: Worker[None] | None = None
 
     @property
     def _room(self) -> Size:
@@ -56,9 +56,9 @@ class Scroller(ScrollView):
         """Return the number of visible rows; 0 before the first layout."""
         return self._room.height if self._room.width else 0
 
-    def _place(self) -> RowPlace | None:
+    def _place(self) -> RowPosition | None:
         """Return the position to keep: the top row, or None to follow the end."""
-        return None if self.following else self._column.place(self.scroll_offset.y)
+        return None if self.following else self._column.position(self.scroll_offset.y)
 
     @contextmanager
     def _keeping_position(self) -> Iterator[None]:
@@ -68,23 +68,23 @@ class Scroller(ScrollView):
         self._arrange(place)
         self.refresh()
 
-    def _arrange(self, place: RowPlace | None) -> None:
+    def _arrange(self, place: RowPosition | None) -> None:
         """Lay out the screen with `place` as its top row, and scroll there."""
         if not self._rows or self._arranging:
             return
         self._arranging = True
         try:
             if place is None:
-                self._column.settle_end(self._rows)
+                self._column.lay_out_end(self._rows)
                 first = self._column.height
             else:
-                first = self._column.settle(place, self._rows)
+                first = self._column.lay_out_from(place, self._rows)
             self._set_height(self._column.height)
             self.scroll_to(y=first, force=True)
             self._column.drop_far(self.scroll_offset.y, self._rows)
         finally:
             self._arranging = False
-        self._colour()
+        self._load_missing_lexers()
 
     def _set_height(self, rows: int) -> None:
         """Set the virtual height without the full layout that assigning `virtual_size` causes."""
@@ -96,9 +96,9 @@ class Scroller(ScrollView):
             self.vertical_scrollbar.window_virtual_size = rows
             self.vertical_scrollbar.window_size = self._rows
 
-    def scroll_to(self, x: float | None = None, y: float | None = None, **how: object) -> None:
+    def scroll_to(self, x: float | None = None, y: float | None = None, **options: object) -> None:
         """Scroll without an animation, because rows move while one would run."""
-        self._scroll_to(x, y, animate=False, force=bool(how.get("force", False)))
+        self._scroll_to(x, y, animate=False, force=bool(options.get("force", False)))
 
     def _draw(self, row: int) -> None:
         """Redraw the visible rows from `row` on."""
@@ -112,7 +112,7 @@ class Scroller(ScrollView):
         if self._arranging or not self._rows:
             return
         self.following = self.scroll_offset.y >= self.max_scroll_y
-        if not self._column.is_settled(self.scroll_offset.y, self._rows):
+        if not self._column.is_laid_out_around(self.scroll_offset.y, self._rows):
             self._arrange(self._place())
             self.refresh()
 
@@ -142,19 +142,19 @@ class Scroller(ScrollView):
         with self._keeping_position():
             if view != self._column.view:
                 self._painter = None
-                self._column.guess(view)
+                self._column.reset(view)
 
-    def _colour(self) -> None:
+    def _load_missing_lexers(self) -> None:
         """Load missing lexers in a thread, then highlight the code again."""
-        if highlight.missing and (self._colouring is None or self._colouring.is_finished):
-            self._colouring = self.run_worker(self._load_lexers, exit_on_error=False)
+        if highlight.missing_languages and (self._lexer_worker is None or self._lexer_worker.is_finished):
+            self._lexer_worker = self.run_worker(self._load_lexers, exit_on_error=False)
 
     async def _load_lexers(self) -> None:
-        while highlight.missing:
-            for language in tuple(highlight.missing):
+        while highlight.missing_languages:
+            for language in tuple(highlight.missing_languages):
                 await asyncio.to_thread(highlight.load, language)
-            for index in sorted(self._column.laid):
-                self._column.entries[index].recolour()
+            for index in sorted(self._column.laid_out):
+                self._column.entries[index].highlight_again()
                 if changed := self._column.lay_out(index):
                     self._draw(self._column.top(index) + changed.start)
 
@@ -165,9 +165,9 @@ class Scroller(ScrollView):
 
     def _paint(self) -> Painter:
         if self._painter is None:
-            marked = self.screen.get_component_rich_style("screen--selection")
+            selection_style = self.screen.get_component_rich_style("screen--selection")
             edge = self._room.width - self._has_gutter
-            self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, marked, edge)
+            self._painter = Painter(Palette(self.app.theme_variables), self.rich_style, selection_style, edge)
             self._strips = lru_cache(_MAX_STRIPS)(self._painter.strip)
         return self._painter
 
@@ -177,12 +177,12 @@ class Scroller(ScrollView):
         row = self.scroll_offset.y + y
         if row >= self._column.height:
             return Strip.blank(width, painter.base)
-        strip = self._strip(*self._column.at(row), painter)
-        kept = self._room.width - len(_MORE_HINT)
-        if self.following or y != self._rows - 1 or row >= self._column.height - 1 or kept < 0:
+        strip = self._strip(*self._column.entry_at(row), painter)
+        hint_start = self._room.width - len(_MORE_HINT)
+        if self.following or y != self._rows - 1 or row >= self._column.height - 1 or hint_start < 0:
             return strip
         hint = Segment(_MORE_HINT, painter.base + painter.palette["more"])
-        return Strip([*strip.crop(0, kept), hint]).adjust_cell_length(width, painter.base)
+        return Strip([*strip.crop(0, hint_start), hint]).adjust_cell_length(width, painter.base)
 
     def _strip(self, index: int, row: int, painter: Painter) -> Strip:
         entry, width = self._column.entries[index], self.size.width
@@ -195,11 +195,11 @@ class Scroller(ScrollView):
         return self._strips(entry.line(row), index, entry.offset(row), selected, gutter, width)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return the selected text as it was written, without decoration and hard wraps."""
+        """Return the selected text without decoration and wraps."""
         texts: list[str] = []
         for index in range(len(self._column.entries)):
             if span := _span(selection, index):
-                texts.append(self._column.copied(index, *span))
+                texts.append(self._column.text_between(index, *span))
         return "\n\n".join(text.strip("\n") for text in texts), "\n"
 
 

@@ -33,7 +33,7 @@ _LOOKS = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bo
 
 
 def bar(share: float, width: int) -> str:
-    """Return a bar of so many cells, filled to a share of 0 to 1; any share above 0 shows."""
+    """Return a bar of `width` cells, filled to a share of 0 to 1; a share above 0 fills at least one cell."""
     if not math.isfinite(share):
         return "─" * width
     share = min(max(share, 0.0), 1.0)

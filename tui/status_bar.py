@@ -29,7 +29,7 @@ class Status:
 
     model: str = ""
     stage: str = ""  # see `Answerer`
-    context_tokens: int | None = None  # context tokens
+    context_tokens: int | None = None  # used by the chat
     context: int = 0
     rate: float | None = None  # tokens per second
     average: bool = False  # whether the rate is that of the whole answer
@@ -43,11 +43,11 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class StatusPart:
-    """Part of the status line. Parts with the lowest `keep` are shortened, then dropped first."""
+    """Part of the status line. Parts with the lowest `priority` are shortened, then dropped first."""
 
     name: str
     text: str
-    keep: int
+    priority: int
     style: str = "$text-muted"
     short: str = ""
 
@@ -55,8 +55,8 @@ class StatusPart:
 def status_parts(status: Status, waited: float = 0.0) -> list[StatusPart]:
     """Return all parts from left to right; `waited` is seconds since the stage began."""
     parts = [StatusPart("model", printable(model_name(status.model)), 100, "$foreground")]
-    if words := _stage(status.stage, waited):
-        parts.append(StatusPart("stage", words, 95, "$error" if status.stage == "gone" else "$foreground"))
+    if stage := _stage(status.stage, waited):
+        parts.append(StatusPart("stage", stage, 95, "$error" if status.stage == "gone" else "$foreground"))
     else:
         parts += _numbers(status)
     return [part for part in parts if part.text]
@@ -119,20 +119,21 @@ def _positive(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value > 0
 
 
-def fitting(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
+def fit_parts(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
     """Return the parts that fit into `width` cells; the model's name is cut before the rate is dropped."""
-    left = list(parts)
-    while _cells(left) > width and len(left) > 2:
-        at = min(range(len(left)), key=lambda index: left[index].keep)
-        left[at : at + 1] = [replace(left[at], text=left[at].short, short="")] if left[at].short else []
-    over = _cells(left) - width
-    if over <= 0 or not left:
-        return left
-    longest = left[0]
+    remaining = list(parts)
+    while _cells(remaining) > width and len(remaining) > 2:
+        at = min(range(len(remaining)), key=lambda index: remaining[index].priority)
+        part = remaining.pop(at)
+        remaining[at:at] = [replace(part, text=part.short, short="")] if part.short else []
+    over = _cells(remaining) - width
+    if over <= 0 or not remaining:
+        return remaining
+    longest = remaining[0]
     room = cell_len(longest.text) - over
-    if len(left) > 1 and room < _MIN_MODEL_CELLS:
-        return fitting(left[:1] if left[0].keep >= left[1].keep else left[1:], width)
-    return [replace(longest, text=cut(longest.text, room)), *left[1:]]
+    if len(remaining) > 1 and room < _MIN_MODEL_CELLS:
+        return fit_parts(remaining[:1] if remaining[0].priority >= remaining[1].priority else remaining[1:], width)
+    return [replace(longest, text=cut(longest.text, room)), *remaining[1:]]
 
 
 def _cells(parts: Sequence[StatusPart]) -> int:
@@ -149,7 +150,7 @@ class StatusBar(Widget):
         super().__init__()
         self.status = Status()
         self._clock = clock
-        self._since = clock()
+        self._stage_began = clock()
         self._ticks = 0
         self._timer: Timer | None = None
 
@@ -164,7 +165,7 @@ class StatusBar(Widget):
         if status.busy and not _positive(status.rate) and status.model == before.model:
             status = replace(status, rate=before.rate, average=before.average)
         if status.stage != before.stage:
-            self._since = self._clock()
+            self._stage_began = self._clock()
         if status != before:
             self.status = status
             self._update_timer()
@@ -185,7 +186,7 @@ class StatusBar(Widget):
 
     def _parts(self) -> list[StatusPart]:
         width = self.content_size.width - 2
-        return fitting(status_parts(self.status, self._clock() - self._since), width) if width > 0 else []
+        return fit_parts(status_parts(self.status, self._clock() - self._stage_began), width) if width > 0 else []
 
     def _glyph(self) -> str:
         if not self._is_working:

@@ -67,11 +67,11 @@ def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | 
     total = len(text) if cells is None else cells[-1]
     start = used = 0
     while total - used > width:
-        end = start + width if cells is None else _fitting(text, cells, start, width)
+        end = start + width if cells is None else _row_end(text, cells, start, width)
         if end == len(text):  # one character, wider than the row
             break
         after = end
-        if words and (cut := _between_words(text, cells, start, end)) > start:
+        if words and (cut := _last_break(text, cells, start, end)) > start:
             end = cut
             after = cut + (text[cut] == " ")
         yield start, end, text[end:after]
@@ -80,8 +80,8 @@ def _rows(text: str, width: int, words: bool) -> Iterator[tuple[int, int, str | 
     yield start, len(text), None
 
 
-def _between_words(text: str, cells: list[int] | None, start: int, limit: int) -> int:
-    """Return the last place to break, at a space or next to a wide character; `start` if there is none."""
+def _last_break(text: str, cells: list[int] | None, start: int, limit: int) -> int:
+    """Return the last break position, at a space or next to a wide character; `start` if there is none."""
     space = text.rfind(" ", start, limit + 1)
     if space < 0 or text[start:space].isspace():
         space = start
@@ -98,7 +98,7 @@ def _cells(text: str) -> list[int]:
     if _EMOJI not in text:
         return [0, *accumulate(map(get_character_cell_size, text))]
     sizes = []
-    base = ""  # the character that a selector still may widen
+    base = ""  # the character that an emoji selector may widen
     for character in text:
         size = get_character_cell_size(character)
         if character == _EMOJI:
@@ -110,8 +110,8 @@ def _cells(text: str) -> list[int]:
     return [0, *accumulate(sizes)]
 
 
-def _fitting(text: str, cells: list[int], start: int, width: int) -> int:
-    """Return the end of the longest row from `start`: at least one character, with what combines with it."""
+def _row_end(text: str, cells: list[int], start: int, width: int) -> int:
+    """Return the end of the longest row from `start`: at least one character with its combining ones."""
     end = bisect_right(cells, cells[start] + width, lo=start + 1) - 1
     if end < len(text) and text[end] == _EMOJI:
         end -= 1

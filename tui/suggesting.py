@@ -22,18 +22,18 @@ from localdflash.tui.suggestions import (
     file_suggestion,
 )
 
-_APPS_KEYS = {key for command in commands.COMMANDS for key in command.keys} | {"pageup", "pagedown"}
+_APP_KEYS = {key for command in commands.COMMANDS for key in command.keys} | {"pageup", "pagedown"}
 
 
 def _bindings() -> Iterable[Binding]:
     """Yield the bindings of a text area, without keys that belong to the app."""
     for binding in Binding.make_bindings(TextArea.BINDINGS):
-        if binding.key not in _APPS_KEYS:
+        if binding.key not in _APP_KEYS:
             yield binding
     yield Binding("ctrl+shift+z,super+shift+z", "redo", "Redo", show=False)
 
 
-EDITING = {key: binding.action for binding in _bindings() for key in binding.key.split(",")}
+EDIT_ACTIONS = {key: binding.action for binding in _bindings() for key in binding.key.split(",")}
 
 
 class SuggestingArea(TextArea, inherit_bindings=False):
@@ -44,12 +44,12 @@ class SuggestingArea(TextArea, inherit_bindings=False):
     def __init__(self, files: AttachableFiles, choices: ArgumentChoices, placeholder: str) -> None:
         super().__init__(placeholder=placeholder, highlight_cursor_line=False)
         self.files, self.suggestions, self._choices = files, Suggestions(self.accept), choices
-        self.chosen_mentions: set[str] = set()  # as they are spelled
+        self.chosen_mentions: set[str] = set()  # as spelled in the text
         self._pending_search: CompletionContext | None = None
-        self._rows_context: CompletionContext | None = None  # of the rows that are shown
+        self._rows_context: CompletionContext | None = None  # of the shown rows
         self._is_searching = False
-        self._dismissed_at: tuple[int, int] | None = None  # where Esc closed the suggestions
-        self._inserted_text: str | None = None  # which opens no suggestions
+        self._dismissed_at: tuple[int, int] | None = None  # word start at which Esc closed the suggestions
+        self._inserted_text: str | None = None  # inserted text opens no suggestions
 
     def handle_suggestion_key(self, key: str) -> bool:
         """Handle a key while suggestions are open; return whether it was used."""
@@ -74,16 +74,16 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     def accept(self, suggestion: PromptSuggestion) -> None:
         """Replace the typed word by a suggestion."""
-        found = self._completion_context()
-        if found is None or found != self._rows_context:
+        context = self._completion_context()
+        if context is None or context != self._rows_context:
             return
         if suggestion.mention:
             self.chosen_mentions.add(suggestion.text.rstrip())
         row, column = self.cursor_location
-        follows = self.document.get_line(row)[column : column + 1]
-        text = suggestion.text.rstrip() if follows == " " else suggestion.text
+        next_character = self.document.get_line(row)[column : column + 1]
+        text = suggestion.text.rstrip() if next_character == " " else suggestion.text
         self.close_suggestions()
-        self.replace(sanitize(text), (row, found.start), (row, column), maintain_selection_offset=False)
+        self.replace(sanitize(text), (row, context.start), (row, column), maintain_selection_offset=False)
 
     def close_suggestions(self) -> None:
         """Hide the suggestions and stop looking for more."""
@@ -124,23 +124,23 @@ class SuggestingArea(TextArea, inherit_bindings=False):
 
     def _word_start(self) -> tuple[int, int] | None:
         """Return the position at which the word being completed begins."""
-        found = self._completion_context()
-        return (self.cursor_location[0], found.start) if found else None
+        context = self._completion_context()
+        return (self.cursor_location[0], context.start) if context else None
 
     def _suggest(self) -> None:
-        found, start = self._completion_context(), self._word_start()
-        if found is None or start == self._dismissed_at:
+        context, start = self._completion_context(), self._word_start()
+        if context is None or start == self._dismissed_at:
             self.close_suggestions()
             self._dismissed_at = start
             return
         self._dismissed_at = None
-        match found.kind:
+        match context.kind:
             case "command":
-                self._show(found, command_suggestions(found.query))
+                self._show(context, command_suggestions(context.query))
             case "argument":
-                self._show(found, argument_suggestions(found, self._choices))
+                self._show(context, argument_suggestions(context, self._choices))
             case "file":
-                self._pending_search = found
+                self._pending_search = context
                 if not self._is_searching:
                     self._is_searching = True
                     self.run_worker(self._search_files(), group="suggestions")
@@ -158,13 +158,13 @@ class SuggestingArea(TextArea, inherit_bindings=False):
         finally:
             self._is_searching = False
 
-    def _show(self, of: CompletionContext, rows: Sequence[PromptSuggestion], note: str = "") -> None:
+    def _show(self, context: CompletionContext, rows: Sequence[PromptSuggestion], note: str = "") -> None:
         if self.has_focus:
-            self._rows_context = of
+            self._rows_context = context
             self.suggestions.show(rows, above=self.region.y, note=note)
 
     def _is_typed(self, chosen: PromptSuggestion) -> bool:
         """Return whether the mention is already typed in full, so that Enter sends the message."""
-        found, (row, column) = self._completion_context(), self.cursor_location
-        typed = self.document.get_line(row)[found.start : column] if found else ""
+        context, (row, column) = self._completion_context(), self.cursor_location
+        typed = self.document.get_line(row)[context.start : column] if context else ""
         return chosen.mention and typed == chosen.text.rstrip()

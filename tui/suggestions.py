@@ -42,12 +42,12 @@ class PromptSuggestion:
     text: str
     hint: str = ""
     marked: tuple[int, ...] = ()
-    sends: bool = False  # whether Enter sends it at once
+    sends: bool = False  # whether Enter also sends the prompt
     mention: bool = False
 
 
 def completion_context(before: str, *, first: bool) -> CompletionContext | None:
-    """Return what is to be completed at the end of a line; `first` tells whether it is the first line."""
+    """Return the word to complete at the end of a line; `first`: it is the first line of the prompt."""
     if first and (found := _COMMAND.match(before)):
         return CompletionContext("command", 0, found[1])
     if found := _MENTION.search(before):
@@ -66,15 +66,15 @@ def command_suggestions(query: str) -> list[PromptSuggestion]:
         named = Haystack([command.name for command in commands.COMMANDS], "/")
         found = [commands.COMMANDS[at] for _, at in named.find_best(query, len(commands.COMMANDS))]
     found.sort(key=lambda command: typed not in (command.name, *command.aliases))
-    return [_of_command(command, query) for command in found]
+    return [_command_suggestion(command, query) for command in found]
 
 
-def argument_suggestions(of: CompletionContext, choices: ArgumentChoices) -> list[PromptSuggestion]:
+def argument_suggestions(context: CompletionContext, choices: ArgumentChoices) -> list[PromptSuggestion]:
     """Return the arguments of a command that match the query."""
-    names = choices(of.command)
-    if of.query:
-        names = [names[at] for _, at in Haystack(names, "/").find_best(of.query, len(names))]
-    return [PromptSuggestion(sanitize(name), name, "", match_positions(of.query, name), sends=True) for name in names]
+    names, query = choices(context.command), context.query
+    if query:
+        names = [names[at] for _, at in Haystack(names, "/").find_best(query, len(names))]
+    return [PromptSuggestion(sanitize(name), name, "", match_positions(query, name), sends=True) for name in names]
 
 
 def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
@@ -83,7 +83,7 @@ def file_suggestion(hit: FileMatch, *, mentioned: bool) -> PromptSuggestion:
     return PromptSuggestion(hit.name, text, "", hit.marked, sends=not mentioned, mention=mentioned)
 
 
-def _of_command(command: commands.Command, query: str) -> PromptSuggestion:
+def _command_suggestion(command: commands.Command, query: str) -> PromptSuggestion:
     exact = query.lower() in (command.name, *command.aliases)
     sends = not command.argument or (exact and command.argument.startswith("["))
     text = f"/{command.name}" if sends else f"/{command.name} "
@@ -167,9 +167,9 @@ def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
     if label != row.label:
         marked = ()
     if (over := cell_len(label) - room) > 0:
-        kept = _end(label, cell_len(label) - over - 1)
-        lost = len(label) - len(kept)
-        label, marked = f"…{kept}", tuple(at - lost + 1 for at in marked if at >= lost)
+        visible = _end(label, cell_len(label) - over - 1)
+        lost = len(label) - len(visible)
+        label, marked = f"…{visible}", tuple(at - lost + 1 for at in marked if at >= lost)
     content = Content(f"{'▸' if chosen else ' '} {label}")
     for at in marked:
         content = content.stylize("bold $primary underline", at + 2, at + 3)
@@ -182,7 +182,7 @@ def _row(row: PromptSuggestion, width: int, chosen: bool) -> Content:
 
 def _end(text: str, width: int) -> str:
     """Return the last `width` cells of a text."""
-    kept = len(text)
-    while kept and cell_len(text[kept - 1 :]) <= width:
-        kept -= 1
-    return text[kept:]
+    start = len(text)
+    while start and cell_len(text[start - 1 :]) <= width:
+        start -= 1
+    return text[start:]

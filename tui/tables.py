@@ -7,16 +7,16 @@ from localdflash.tui.block_layout import Block
 from localdflash.tui.inline import inline
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 
-MIN_COLUMN_CELLS = 10  # a column is not narrowed further
+MIN_COLUMN_CELLS = 10  # columns are not narrowed further
 _COLUMN_SEPARATOR = StyledRun(" │ ", "table")
 
 
 class Table(Block):
-    """Table; `aligned` is left, right or center per column. Rows may be shorter than the head."""
+    """Table; `alignments`: left, right or center, per column. Rows may be shorter than the head."""
 
-    def __init__(self, head: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]) -> None:
+    def __init__(self, head: Sequence[str], alignments: Sequence[str], body: Sequence[Sequence[str]]) -> None:
         self.head = head
-        self.aligned = aligned
+        self.alignments = alignments
         self.body = body
 
     def _layout(self, width: int) -> Sequence[Line]:
@@ -28,10 +28,10 @@ class Table(Block):
             return self._fields(head, body, width)
         rule = Line((StyledRun("─┼─".join("─" * cells for cells in widths), "table"),), 1)
         rows = [self._row(row, widths) for row in body]
-        apart = any(len(row) > 1 for row in rows)
+        separates_rows = any(len(row) > 1 for row in rows)
         lines = self._row(head, widths)
         for number, row in enumerate(rows):
-            lines += [rule, *row] if apart or not number else row
+            lines += [rule, *row] if separates_rows or not number else row
         return lines
 
     def _row(self, cells: Sequence[Sequence[StyledRun]], widths: Sequence[int]) -> list[Line]:
@@ -48,8 +48,8 @@ class Table(Block):
 
     def _padded(self, piece: Line, width: int, column: int) -> list[StyledRun]:
         space = width - piece.width
-        before = {"right": space, "center": space // 2}.get(self.aligned[column], 0)
-        after = 0 if column == len(self.aligned) - 1 else space - before
+        before = {"right": space, "center": space // 2}.get(self.alignments[column], 0)
+        after = 0 if column == len(self.alignments) - 1 else space - before
         padded = [StyledRun(" " * before), *piece.runs, StyledRun(" " * after)]
         return [run for run in padded if run.text]
 

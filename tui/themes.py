@@ -46,7 +46,7 @@ _COLOURS = {
         "#d0d0d0 #00405f #00505f #8a8a8a #5fd7ff #ffd75f #ffafff #004a52 #4a3c00 #4a004a",
     ),
 }
-# The most similar colours that a terminal of 256 colours shows as they are, and that are as readable.
+# Nearest colours of the 256-colour palette with the same contrast.
 _COLOURS_256 = {
     "dark": (
         "#191919 #232323 #2d2d2d #e5e5e5 #87afd7 #87d7d7 #d7afff #d7af5f #ff8787 #87d7af",
@@ -89,20 +89,20 @@ def make_theme(name: str, *, few: bool = False) -> Theme:
         "own": variables["text-muted"],
         "own-tint": fields["background"],
     }
-    for kind in ("success", "error"):  # none of the 256 colours is faint enough
+    for kind in ("success", "error"):  # no colour of the 256 is faint enough
         tint = Color.parse(fields["surface"]).blend(Color.parse(fields[kind]), 0.0 if few else _DIFF_TINT_SHARE)
         variables[f"{kind}-tint"] = tint.hex.lower()
     return Theme(name=f"localdflash-{name}", dark=dark, variables=variables, **fields)
 
 
-def _of_the_terminal(name: str) -> Theme:
+def _terminal_theme(name: str) -> Theme:
     builtin = BUILTIN_THEMES[name]
     return replace(builtin, variables={**builtin.variables, **VARIABLE_DEFAULTS})
 
 
-# By name, in the order in which they are offered.
+# By name, in the order of /theme.
 THEMES: Mapping[str, Theme] = {
-    theme.name: theme for theme in (*map(make_theme, _COLOURS), *map(_of_the_terminal, ("ansi-dark", "ansi-light")))
+    theme.name: theme for theme in (*map(make_theme, _COLOURS), *map(_terminal_theme, ("ansi-dark", "ansi-light")))
 }
 
 

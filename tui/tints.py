@@ -78,7 +78,7 @@ class TintedText:
         if not self._steps and self._texts == [""]:
             return []
         if not self._steps:
-            return [StyledRun("how these tokens came is not known", "muted")]
+            return [StyledRun("the source of these tokens is unknown", "muted")]
         counted = [
             StyledRun(f" {sanitize(name)[:20] or 'the model itself'} {count} ", tint_of(name))
             for name, count in sorted(self._tokens.items(), key=lambda one: (not one[0], one[0]))

@@ -14,13 +14,13 @@ from textual.timer import Timer
 
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui import highlight
-from localdflash.tui.column import RowPlace
+from localdflash.tui.column import RowPosition
 from localdflash.tui.entry import ChatEntry
 from localdflash.tui.painting import LINK
 from localdflash.tui.scroller import Scroller
 
-_FRAME_SECONDS = 1 / 30  # between repaints of an answer under way
-_QUEUE_DIVISOR = 3  # a frame shows this part of the waiting text, so that text which comes in bursts is shown evenly
+_FRAME_SECONDS = 1 / 30  # between repaints of a streaming answer
+_QUEUE_DIVISOR = 3  # a frame shows 1/3 of the queued text, which smooths bursts
 _WORD = re.compile(r"\w+")
 _LINE = re.compile(r"[^\n]+")
 
@@ -191,8 +191,8 @@ class Transcript(Scroller, can_focus=True):
         if self._column.height != before:
             self._arrange(place)
         self._draw(self._column.top(index) + changed.start)
-        if highlight.missing:
-            self._colour()
+        if highlight.missing_languages:
+            self._load_missing_lexers()
 
     def _lay_out_last(self) -> None:
         if self._rows:
@@ -201,7 +201,7 @@ class Transcript(Scroller, can_focus=True):
     def action_to_start(self) -> None:
         """Go to the first message."""
         self.following = False
-        self._arrange(RowPlace(0, 0, above=1 << 30))
+        self._arrange(RowPosition(0, 0, above=1 << 30))
         self.refresh()
 
     def action_highlight(self, step: int) -> None:
@@ -214,7 +214,7 @@ class Transcript(Scroller, can_focus=True):
         top = self._column.top(index)
         if not self.scroll_offset.y <= top < self.scroll_offset.y + self._rows:
             self.following = False
-            self._arrange(RowPlace(index, 0, above=1 << 30))
+            self._arrange(RowPosition(index, 0, above=1 << 30))
         self.refresh()
 
     def find(self, words: str) -> tuple[int, int] | None:
@@ -225,7 +225,7 @@ class Transcript(Scroller, can_focus=True):
         matches = [
             (index, found.span())
             for index in range(len(self._column.entries))
-            for found in pattern.finditer(self._column.copied(index, 0, None))
+            for found in pattern.finditer(self._column.text_between(index, 0, None))
         ]
         self._note_expected = False
         if not matches:
@@ -235,7 +235,7 @@ class Transcript(Scroller, can_focus=True):
         index, (start, end) = self._found
         self.following = False
         self._column.lay_out(index)
-        self._arrange(RowPlace(index, start, above=self._rows // 3))
+        self._arrange(RowPosition(index, start, above=self._rows // 3))
         self.screen.selections = {self: Selection(Offset(start, index), Offset(end, index))}
         return matches.index(self._found) + 1, len(matches)
 
@@ -246,7 +246,7 @@ class Transcript(Scroller, can_focus=True):
     def action_copy_message(self) -> None:
         """Post the highlighted message's text, as received, for copying."""
         if (entry := self._current_message()) and entry.message:
-            text = entry.text if entry.growing else entry.message.text
+            text = entry.text if entry.is_growing else entry.message.text
             self.post_message(self.CopyRequest(text, f"message {entry.number}"))
 
     def action_copy_block(self, number: int) -> None:
@@ -268,7 +268,7 @@ class Transcript(Scroller, can_focus=True):
         if (entry := self._current_message()) and self._rows:
             with self._keeping_position():
                 entry.thoughts_inverted = not entry.thoughts_inverted
-                entry.drop()
+                entry.drop_layout()
 
     def on_click(self, event: events.Click) -> None:
         """Post a clicked link; select a word on a double click, a line on a triple click."""
@@ -283,7 +283,7 @@ class Transcript(Scroller, can_focus=True):
         _, at = self.screen.get_widget_and_offset_at(x, y)
         if at is None or at.y >= len(self._column.entries):
             return
-        text = self._column.copied(at.y, 0, None)
+        text = self._column.text_between(at.y, 0, None)
         found = next((one for one in what.finditer(text) if one.start() <= at.x < one.end()), None)
         if found:
             self.screen.selections = {self: Selection(Offset(found.start(), at.y), Offset(found.end(), at.y))}

@@ -22,7 +22,7 @@ _FIRST = ("Leaving", "Ctrl+D. Esc stops an answer. Chats are kept here, unless -
 _LATER = ("Chats", "Ctrl+O opens an earlier one; Ctrl+D leaves.")
 
 
-def tries(file: str = "") -> tuple[str, str, str]:
+def example_questions(file: str = "") -> tuple[str, str, str]:
     """Return three example questions; `file` is a mention of a file in this folder."""
     return (
         "Write a Python function that counts the words of a file.",
@@ -44,7 +44,7 @@ class ExampleQuestion(Static):
         super().__init__(markup=False)
         self.text = ""
 
-    def offer(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Set the text of the question."""
         self.text = text
         self.update(text)
@@ -78,8 +78,8 @@ class Welcome(Vertical):
 
     def __init__(self, first_run: bool, model: str = _EMBEDDED, server: str = "") -> None:
         super().__init__(id="welcome")
-        self._lines = (*_what_runs(model, server), _SPEED_HINT, _FIRST) if first_run else (_SPEED_HINT, _LATER)
-        self.tries = [ExampleQuestion() for _ in range(3)]
+        self._lines = (*_model_lines(model, server), _SPEED_HINT, _FIRST) if first_run else (_SPEED_HINT, _LATER)
+        self.examples = [ExampleQuestion() for _ in range(3)]
 
     def compose(self) -> ComposeResult:
         """Create the widgets."""
@@ -88,7 +88,7 @@ class Welcome(Vertical):
         with Horizontal(id="try"):
             yield Static("Try", classes="label")
             with Vertical(classes="words"):
-                yield from self.tries
+                yield from self.examples
         with Vertical(id="about"):
             for name, text in self._lines:
                 with Horizontal():
@@ -97,21 +97,21 @@ class Welcome(Vertical):
 
     def on_mount(self) -> None:
         """Show the example questions that need no file."""
-        self.offer(tries())
+        self.show_examples(example_questions())
 
-    def offer(self, texts: Iterable[str]) -> None:
+    def show_examples(self, texts: Iterable[str]) -> None:
         """Show these example questions."""
-        for one, text in zip(self.tries, texts, strict=True):
-            one.offer(text)
+        for example, text in zip(self.examples, texts, strict=True):
+            example.set_text(text)
 
 
-def _what_runs(model: str, server: str) -> tuple[tuple[str, str], ...]:
+def _model_lines(model: str, server: str) -> tuple[tuple[str, str], ...]:
     """Return the lines about the model in use; only a local model is called local."""
     questions = ("Good for", "Questions about code. Answers can be wrong: read them before you use them.")
     functions = ("Good for", "Short Python functions. It knows little else, and is often wrong.")
     if server:
-        here = f"The server at {printable(server)} answers: what you send goes there."
-        return ("Here", here), questions, ("Models", "/model ID asks for another one of the server's.")
+        notice = f"The server at {printable(server)} answers: what you send goes there."
+        return ("Here", notice), questions, ("Models", "/model ID requests another model of the server.")
     name = "A small model" if model == _EMBEDDED else printable(model)
-    here = f"{name} runs on this machine; nothing you type leaves it."
-    return ("Here", here), functions if model == _EMBEDDED else questions, _LARGER
+    notice = f"{name} runs on this machine; nothing you type leaves it."
+    return ("Here", notice), functions if model == _EMBEDDED else questions, _LARGER

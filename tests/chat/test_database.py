@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.chat.stored import chat, lines, open_store, run_program, texts
 
 from localdflash.base.errors import LocaldflashError, StoreError, StoreLost
 from localdflash.chat import database
 from localdflash.chat.messages import Message
 from localdflash.chat.store import ChatStore
+from tests.chat.stored import chat, lines, open_store, run_program, texts
 
 # Add messages without end, and print the session and the number of each.
 WRITER = """

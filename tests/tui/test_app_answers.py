@@ -61,7 +61,7 @@ async def test_what_is_sent_meanwhile_waits() -> None:
         await answerer.waits.wait()
         await typed(pilot, "and then?")
         assert "as soon as this answer is done" in shown(app)
-        assert len(answerer.asked) == 1
+        assert len(answerer.requests) == 1
         await pilot.press("ctrl+y")
         await wait_until(pilot, lambda: app.clipboard == "It ")
         await pilot.press("escape")
@@ -100,7 +100,7 @@ async def test_a_full_context(agreed: bool) -> None:
         if agreed:
             await pilot.press("y")
             await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.is_answering)
-            assert [message.text for message in answerer.asked[-1][0]] == ["two?", "It is.", "three?"]
+            assert [message.text for message in answerer.requests[-1][0]] == ["two?", "It is.", "three?"]
             assert "no longer sent" in shown(app)
             assert app.talk.dropped == 2
         else:
@@ -116,20 +116,20 @@ async def test_a_full_context_is_summarised_on_request() -> None:
         answerer.script = [AnswerPiece("<think>\nHm.\n</think>\n\nWe talked", STEP), Done("stop", NUMBERS)]
         await pilot.press("s")
         await wait_until(pilot, lambda: "instead of the oldest 2 messages" in shown(app))
-        asked, _, _ = answerer.asked[-1]
+        asked, _, _ = answerer.requests[-1]
         assert [message.text for message in asked[:-1]] == ["one?", "It is."]
         assert "Summarise" in asked[-1].text
         assert app.screen.waits_for_quiet  # type: ignore[attr-defined]
         answerer.script = list(ANSWER)
         await pilot.press(*" of it", "ctrl+s")
         await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.is_answering)
-        sent, before, _ = answerer.asked[-1]
+        sent, before, _ = answerer.requests[-1]
         assert [message.text for message in sent] == ["two?", "It is.", "three?"]
         assert before == "Summary of the conversation up to here:\n\nWe talked of it"
         await wait_until(pilot, lambda: "a summary is sent instead of the 2 messages" in shown(app))
         await command(pilot, "/new")
         await answered(pilot, "else?")
-        assert answerer.asked[-1][1] == ""
+        assert answerer.requests[-1][1] == ""
 
 
 @pytest.mark.parametrize("how", ["closed", "stopped", "failed"])
@@ -198,7 +198,7 @@ async def test_what_cannot_be_done_says_so(line: str, told: str) -> None:
     async with chat() as (pilot, app, answerer):
         await command(pilot, line)
         await wait_until(pilot, lambda: told in shown(app))
-        assert answerer.asked == []
+        assert answerer.requests == []
 
 
 async def test_a_message_that_is_not_changed_after_all_comes_back_with_its_answer() -> None:

@@ -22,7 +22,7 @@ async def two_chats(pilot: Pilot[Any], app: ChatApp) -> None:
 async def test_a_new_chat_and_back() -> None:
     async with chat() as (pilot, app, answerer):
         await two_chats(pilot, app)
-        assert [message.text for message in answerer.asked[-1][0]] == ["what is a tree?"]
+        assert [message.text for message in answerer.requests[-1][0]] == ["what is a tree?"]
         await pilot.press("ctrl+o")
         await wait_until(pilot, lambda: "how do boxes stack?" in shown(app))
         await pilot.press(*"boxes")
@@ -109,4 +109,4 @@ async def test_going_on_after_leaving(home: Path, tmp_path: Path) -> None:
         await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
         await wait_until(pilot, lambda: "84/1 000" in shown(app))
         await answered(pilot, "and trees?")
-        assert len(answerer.asked[-1][0]) == 3
+        assert len(answerer.requests[-1][0]) == 3

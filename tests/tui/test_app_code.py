@@ -37,7 +37,7 @@ async def test_a_file_goes_along(how: str, folder: Path) -> None:
             app.prompt.move_cursor(app.prompt.document.end)
             await pilot.press("enter")
             await wait_until(pilot, lambda: len(app.talk.messages) == 2 and bool(app.talk.messages[-1].finish))
-        (attachment,) = answerer.asked[-1][0][0].attachments
+        (attachment,) = answerer.requests[-1][0][0].attachments
         assert (attachment.name, attachment.text) == ("box.py", BOX)
         assert "box.py" in shown(app)
         assert not app.prompt.attachments
@@ -56,7 +56,7 @@ async def test_a_change_is_applied_and_taken_back(folder: Path) -> None:
         await command(pilot, "/undo")
         await wait_until(pilot, lambda: "Undo the change?" in shown(app))
         await pilot.press("y")
-        await wait_until(pilot, lambda: "as before: box.py" in shown(app))
+        await wait_until(pilot, lambda: "restored: box.py" in shown(app))
         assert (folder / "box.py").read_text() == BOX
         await command(pilot, "/undo")
         await wait_until(pilot, lambda: "nothing to undo" in shown(app))
@@ -149,7 +149,7 @@ async def test_the_message_is_written_in_an_editor(
         assert (tmp_path / "seen").read_text() == "z"
         monkeypatch.setenv("EDITOR", "false")
         await pilot.press("f7")
-        await wait_until(pilot, lambda: "your message is as it was" in shown(app))
+        await wait_until(pilot, lambda: "your message is unchanged" in shown(app))
         assert app.prompt.text == "one\ntwo"
         monkeypatch.setenv("EDITOR", "/no/such/editor")
         await pilot.press("f7")
@@ -165,13 +165,13 @@ async def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp
     async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
         await wait_until(pilot, lambda: "/project on includes it" in shown(app))
         await answered(pilot)
-        assert answerer.asked[-1][1] == ""
+        assert answerer.requests[-1][1] == ""
         await command(pilot, "/project on")
         await wait_until(pilot, lambda: "from the next answer on" in shown(app))
         await command(pilot, "/system Be brief.")
         await wait_until(pilot, lambda: app.talk.system == "Be brief.")
         await answered(pilot)
-        assert answerer.asked[-1][1] == f"{before}\n\nBe brief."
+        assert answerer.requests[-1][1] == f"{before}\n\nBe brief."
     async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
         await wait_until(pilot, lambda: app.talk.project == before)
         await command(pilot, "/project off")
@@ -179,7 +179,7 @@ async def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp
         await command(pilot, "/project maybe")
         await wait_until(pilot, lambda: "expected on or off" in shown(app))
         await answered(pilot)
-        assert answerer.asked[-1][1] == ""
+        assert answerer.requests[-1][1] == ""
     found = project.find_project_file(folder)
     assert found
     assert found.allowed is False
@@ -200,7 +200,7 @@ async def test_words_are_found_in_the_chat_from_below() -> None:
         await command(pilot, "/find it is.")
         await wait_until(pilot, lambda: "it is.: 3 of 3" in shown(app))
         await command(pilot, "/find nothing like it")
-        await wait_until(pilot, lambda: "nowhere in this chat" in shown(app))
+        await wait_until(pilot, lambda: "not found in this chat" in shown(app))
 
 
 async def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_any_other() -> None:
@@ -221,9 +221,9 @@ async def test_something_to_try_goes_into_the_prompt(folder: Path) -> None:
         await pilot.press("tab", "tab")
         assert app.prompt.text == "Explain @zip.py"
         await pilot.press("tab", "tab")
-        assert app.prompt.text == app.welcome.tries[0].text
+        assert app.prompt.text == app.welcome.examples[0].text
         await pilot.press("x", "tab")
-        assert app.prompt.text == app.welcome.tries[0].text + "x"
+        assert app.prompt.text == app.welcome.examples[0].text + "x"
         assert not app.prompt.has_focus
-        await pilot.click(app.welcome.tries[0])
+        await pilot.click(app.welcome.examples[0])
         await wait_until(pilot, lambda: app.prompt.text.startswith("Write a Python function"))

@@ -52,7 +52,7 @@ async def test_instructions() -> None:
         await command(pilot, "/role reviewer")
         await wait_until(pilot, lambda: bool(app.talk.system))
         await answered(pilot)
-        assert answerer.asked[-1][1] == app.talk.system
+        assert answerer.requests[-1][1] == app.talk.system
         await command(pilot, "/role none")
         await wait_until(pilot, lambda: not app.talk.system)
         await command(pilot, "/role revewer")
@@ -96,7 +96,7 @@ async def test_the_palette_has_every_command() -> None:
         ]
         hits = [hit async for hit in provider.search("acceptance")]
         assert "/speed" in [hit.text or str(hit.match_display) for hit in hits]
-        app.choose(next(one for one in COMMANDS if one.name == "rename"))
+        app.run_from_palette(next(one for one in COMMANDS if one.name == "rename"))
         assert app.prompt.text == "/rename "
 
 

@@ -28,7 +28,7 @@ def test_a_program_gets_the_text_byte_true_and_no_shell_sees_it(tmp_path: Path) 
     assert (tmp_path / "text").read_bytes() == text.encode()
     assert (tmp_path / "arguments").read_text().split() == ["-selection", "clipboard", "-in"]
     assert asked == [text]
-    assert (result.program, result.unseen) == ("xclip", False)
+    assert (result.program, result.has_invisible) == ("xclip", False)
     assert result.line("the answer") == f"Copied the answer: {len(text)} characters"
 
 
@@ -62,10 +62,10 @@ def test_beyond_the_limit_only_programs_are_asked(tmp_path: Path) -> None:
 def test_characters_that_are_not_seen_are_told_of(tmp_path: Path, text: str) -> None:
     result, asked = _copied(text, tmp_path)
     assert asked == [text]
-    assert result.line("it").endswith("; it has characters that cannot be seen")
+    assert result.line("it").endswith("; it has invisible characters")
 
 
 def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
     result, asked = _copied("a\ud800b\udc00", tmp_path)
     assert asked == ["a\ufffdb\ufffd"]
-    assert result.unseen
+    assert result.has_invisible

@@ -16,7 +16,7 @@ from localdflash.tui.screens.compare_screen import compare_text
 from localdflash.tui.screens.help_screen import HelpScreen, key_name
 from localdflash.tui.screens.questions import AskText, Option, QuestionDialog, RolePicker
 from localdflash.tui.themes import THEMES
-from localdflash.tui.welcome import Welcome, tries
+from localdflash.tui.welcome import Welcome, example_questions
 from tests.tui.stage import Stage, dialog, playing, result_of, shown
 
 ODD = "[red]/tmp/[/x]\x1b[31m\u202e.py"
@@ -164,7 +164,7 @@ async def text_of(welcome: Welcome, size: tuple[int, int] = (120, 24)) -> str:
 async def test_the_first_run_is_explained_and_has_three_things_to_try() -> None:
     text = await text_of(Welcome(first_run=True))
     assert text.startswith("localdflash, a coding assistant")
-    for said in (*tries(), "runs on this machine", "nothing you type leaves it", "localdflash models list", "/model"):
+    for said in (*example_questions(), "runs on this machine", "nothing you type leaves it", "models list", "/model"):
         assert said in text
     for said in ("F1", "Ctrl+D", "--no-log", "drafter", "often wrong"):
         assert said in text

@@ -10,8 +10,7 @@ from textual.pilot import Pilot
 from localdflash.chat.applying import ApplyResult
 from localdflash.chat.file_text import make_hunks
 from localdflash.chat.proposals import FileProposal
-from localdflash.tui.screens.diff_screen import MAX_LINE_CHARS, DiffScreen
-from localdflash.tui.screens.diff_screen import shown as shown_line
+from localdflash.tui.screens.diff_screen import MAX_LINE_CHARS, DiffScreen, clean_line
 from tests.tui.stage import Stage, dialog, shown, wait_until
 
 OLD = "".join(f"line {number}\n" for number in range(1, 41)).encode()
@@ -81,11 +80,13 @@ async def test_long_lines_go_on_to_the_right() -> None:
     moved = await screen_after(*["right"] * 25, proposals=long, size=(60, 20))
     assert "end" in moved
     assert "1 + " in moved  # the sign stays
-    assert shown_line("x" * (MAX_LINE_CHARS + 900)) == "x" * MAX_LINE_CHARS + " … 900 more characters"
-    assert shown_line("x" * MAX_LINE_CHARS) == "x" * MAX_LINE_CHARS
+    assert clean_line("x" * (MAX_LINE_CHARS + 900)) == "x" * MAX_LINE_CHARS + " … 900 more characters"
+    assert clean_line("x" * MAX_LINE_CHARS) == "x" * MAX_LINE_CHARS
 
 
-@pytest.mark.parametrize(("proposal", "told"), [(GONE, "Nothing is chosen."), (BAD, "Nothing of it can be applied.")])
+@pytest.mark.parametrize(
+    ("proposal", "told"), [(GONE, "Nothing is chosen."), (BAD, "None of the changes can be applied.")]
+)
 async def test_nothing_chosen_is_told(proposal: FileProposal, told: str) -> None:
     writer = Writer()
     async with reviewing([proposal], writer) as (pilot, app):

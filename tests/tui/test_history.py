@@ -111,7 +111,7 @@ def test_what_cannot_be_written_is_told_once_and_remembered_in_this_chat(
     assert all_of(history)[:2] == ["two", "one"]
     assert len(told) == 1
     if trouble == "a full disk":
-        assert told == [f"{path}: No space left on device: what you send is not remembered after this chat"]
+        assert told == [f"{path}: No space left on device: messages are not remembered after this chat"]
 
 
 def test_dropping_old_ones_is_all_or_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

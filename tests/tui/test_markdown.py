@@ -290,9 +290,9 @@ def test_comments_go_on_over_lines(language: str) -> None:
 
 def test_a_fence_read_again_goes_on_from_the_line_that_changed() -> None:
     read, fresh = Code("python", 1), Code("python", 1)
-    read.become(["x\n", "'''\n", "def\n", ""])
+    read.set_lines(["x\n", "'''\n", "def\n", ""])
     read.lines(40)
     for code in (read, fresh):
-        code.become(["x\n", "y\n", "def\n", "return"])
+        code.set_lines(["x\n", "y\n", "def\n", "return"])
     assert list(read.lines(40)) == list(fresh.lines(40))
     assert read.code == "x\ny\ndef\nreturn"

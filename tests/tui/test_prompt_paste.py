@@ -11,7 +11,7 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from textual.message import Message
 
-from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, PasteParser, for_prompt
+from localdflash.tui.pastes import MAX_PASTE_CHARS, Paste, PasteParser, clean_paste
 from tests.tui.desk import Desk, type_in
 from tests.tui.stage import playing
 
@@ -55,19 +55,19 @@ async def test_a_huge_paste_is_refused_at_once(tmp_path: Path) -> None:
         desk.paste("0123456789\n" * 900_000)
         await pilot.pause()
         assert time.perf_counter() - begun < 2
-        assert desk.refused == ["9.4 MB pasted: at most 977 KB; save it to a file and mention parts of it"]
+        assert desk.refused == ["paste too large (9.4 MB, at most 977 KB); save it to a file and mention parts of it"]
         assert (desk.prompt.text, desk.chips) == ("typed ", [])
 
 
 async def test_characters_that_nobody_sees_are_spelled_out_and_told(tmp_path: Path) -> None:
     desk = await pasted(tmp_path, "a\x1b]0;x\x07b\x9b\u202ec\x00\u200d")
     assert desk.prompt.text == "typed a␛]0;x␇b⟦U+009B⟧⟦U+202E⟧c␀⟦U+200D⟧"
-    assert desk.told == ["6 characters that cannot be seen: spelled out in what you pasted"]
+    assert desk.told == ["6 invisible characters spelled out in the pasted text"]
 
 
 @given(st.text(max_size=60))
 def test_pasted_text_is_safe_and_nothing_of_it_is_gone(text: str) -> None:
-    safe, hidden = for_prompt(text)
+    safe, hidden = clean_paste(text)
     assert not any((ord(one) < 0x20 and one not in "\n\t") or 0x7F <= ord(one) < 0xA0 for one in safe)
     assert safe.splitlines() == safe.split("\n")[: len(safe.splitlines())]
     visible = [one for one in text if one.isalnum()]

@@ -117,8 +117,8 @@ async def _still(pilot: Pilot[Any]) -> None:
 
 
 def _coloured(app: ChatApp) -> bool:
-    colouring = app.transcript._colouring
-    return (colouring is None or colouring.is_finished) and not highlight.missing
+    colouring = app.transcript._lexer_worker
+    return (colouring is None or colouring.is_finished) and not highlight.missing_languages
 
 
 async def _streaming(pilot: Pilot[Any], app: ChatApp) -> None:

@@ -7,7 +7,7 @@ import pytest
 from localdflash.chat.acceptance import Acceptance
 from localdflash.chat.messages import StepRecord
 from localdflash.tui.speed_panel import LEGEND, panel_text
-from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, fitting, status_parts
+from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, fit_parts, status_parts
 from localdflash.tui.themes import VARIABLE_DEFAULTS
 from tests.tui.stage import Stage, playing
 
@@ -22,8 +22,8 @@ def line(status: Status, waited: float = 0.0) -> str:
     ("changes", "expected"),
     [
         ({"average": True}, "58 tok/s avg"),
-        ({"used": 922}, "922/1 024 context nearly full"),
-        ({"used": 1024}, "1 024/1 024 context full"),
+        ({"context_tokens": 922}, "922/1 024 context nearly full"),
+        ({"context_tokens": 1024}, "1 024/1 024 context full"),
         ({"model": "/models/a/Qwen3-4B-Q4_K_M.gguf"}, "Qwen3-4B-Q4_K_M"),
         ({"draft": False}, "drafting off"),
         ({"stage": "starting"}, "starting the engine…"),
@@ -44,7 +44,7 @@ def test_what_is_said(changes: dict[str, object], expected: str) -> None:
     ],
 )
 def test_the_least_important_goes_first(width: int, expected: str) -> None:
-    assert SEPARATOR.join(part.text for part in fitting(status_parts(FULL), width)) == expected
+    assert SEPARATOR.join(part.text for part in fit_parts(status_parts(FULL), width)) == expected
 
 
 def test_controls_and_markup_are_harmless() -> None:

@@ -142,9 +142,9 @@ async def test_a_click_on_a_link_is_posted_and_only_safe_ones() -> None:
 
 @pytest.fixture(autouse=True)
 def _cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No lexer is there."""
+    """Start without loaded lexers."""
     monkeypatch.setattr(highlight, "_lexers", {"": None})
-    monkeypatch.setattr(highlight, "missing", set())
+    monkeypatch.setattr(highlight, "missing_languages", set())
 
 
 def _styles(stage: TranscriptStage, text: str) -> str:
@@ -155,7 +155,7 @@ def _styles(stage: TranscriptStage, text: str) -> str:
 
 
 def _settled(stage: TranscriptStage) -> bool:
-    colouring = stage.transcript._colouring
+    colouring = stage.transcript._lexer_worker
     return colouring is not None and colouring.is_finished
 
 

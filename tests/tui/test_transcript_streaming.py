@@ -119,7 +119,7 @@ async def test_page_by_page_to_the_top_shows_every_row_once() -> None:
         column = transcript._column
         for index in range(len(column.entries)):
             column.lay_out(index)
-        true = [column.entries[i].line(r).text.rstrip() for i, r in map(column.at, range(column.height))]
+        true = [column.entries[i].line(r).text.rstrip() for i, r in map(column.entry_at, range(column.height))]
         # The hint covers text only where rows are long.
         assert [row[2:40].rstrip() for row in shown] == [row[:38].rstrip() for row in true[len(true) - len(shown) :]]
 
@@ -130,14 +130,14 @@ async def test_the_row_at_the_top_stays_there_at_another_width() -> None:
         for _ in range(7):
             await pilot.press("pagedown")
         transcript = stage.transcript
-        index, row = transcript._column.at(transcript.scroll_offset.y)
+        index, row = transcript._column.entry_at(transcript.scroll_offset.y)
         entry = transcript._column.entries[index]
-        first = entry.copied(entry.offset(row), None)[:8]
+        first = entry.text_between(entry.offset(row), None)[:8]
         for width in (33, 120, 60):
             await pilot.resize_terminal(width, 20)
-            index_now, row_now = transcript._column.at(transcript.scroll_offset.y)
+            index_now, row_now = transcript._column.entry_at(transcript.scroll_offset.y)
             entry = transcript._column.entries[index_now]
             assert index_now == index
-            assert first in entry.copied(entry.offset(row_now), entry.offset(row_now + 1)) + entry.copied(
+            assert first in entry.text_between(entry.offset(row_now), entry.offset(row_now + 1)) + entry.text_between(
                 entry.offset(row_now + 1), None
             )

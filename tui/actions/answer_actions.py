@@ -19,14 +19,14 @@ from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.commands import parse
 from localdflash.tui.prompt_field import Prompt
 
-RESERVE_DIVISOR = 4  # this part of the context is kept for the answer when messages are left out
+RESERVE_DIVISOR = 4  # 1/4 of the context is reserved for the answer when messages are dropped
 READ_AHEAD_SECONDS = 0.3  # between two prefills of the message being typed
 Draft = tuple[str, tuple[Attachment, ...]]  # the message being typed
 
 
 @dataclass(frozen=True)
 class _EditUndo:
-    """State needed to cancel an edit: the messages removed from the chat while its last message is edited."""
+    """State that cancels an edit: the messages removed from the chat while the last one is edited."""
 
     chat: list[Message]
     length: int
@@ -39,27 +39,27 @@ class AnswerActions(ChatAppBase):
 
     _edit_undo: _EditUndo | None = None
     _reader: Worker[None] | None = None
-    _reading = ""  # text that the engine reads ahead
-    _command: Worker[None] | None = None
+    _prefilled = ""  # text of the last prefill
+    _shell_worker: Worker[None] | None = None
 
     @on(Prompt.Changed)
-    def _typed(self) -> None:
+    def _prompt_changed(self) -> None:
         if self._reader is None or self._reader.is_finished:
             self._reader = self._read_ahead()
 
     @work
     async def _read_ahead(self) -> None:
-        """Prefill the engine's KV cache with the message being typed, to shorten the time to first token."""
+        """Prefill the KV cache with the message being typed, to shorten the time to first token."""
         read: Draft | None = None
-        while self._draft() != read:
+        while self._current_message() != read:
             await asyncio.sleep(READ_AHEAD_SECONDS)
-            read = self._draft()
+            read = self._current_message()
             if read and not self.talk.is_answering and not self.chats_loading:
                 messages = [*self.talk.messages[self.talk.dropped :], Message("user", *read)]
-                self._reading = read[0]
+                self._prefilled = read[0]
                 await self.talk.answerer.read_ahead(messages, self.talk.settings, system=self.talk.system_prompt)
 
-    def _draft(self) -> Draft | None:
+    def _current_message(self) -> Draft | None:
         """Return the message in the prompt; None for commands and for text with file mentions."""
         text = self.prompt.text
         if not text.strip() or text.startswith("/") or "@" in text:
@@ -75,8 +75,8 @@ class AnswerActions(ChatAppBase):
             self.show_error(str(error))
             self.prompt.put_back(event.text, event.attachments)
             return
-        if command is None and (outside := parse_command(event.text)):
-            self.run_shell_command(outside)
+        if command is None and (shell_command := parse_command(event.text)):
+            self.run_shell_command(shell_command)
             return
         if command is None:
             self.ask(event.text, event.attachments)
@@ -86,8 +86,8 @@ class AnswerActions(ChatAppBase):
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Send a message, or queue it while an answer is generated."""
-        if self._reader and not text.startswith(self._reading):
-            self._reader.cancel()  # else the answer would wait for the prefill of another text
+        if self._reader and not text.startswith(self._prefilled):
+            self._reader.cancel()  # the answer must not wait for the prefill of another text
         if self.talk.is_answering or self.chats_loading:
             self.queued.append((text, attachments))
             if self.talk.is_answering:
@@ -146,7 +146,7 @@ class AnswerActions(ChatAppBase):
     def send_queued(self, *, stopped: bool) -> None:
         """See `ChatAppBase`."""
         while stopped and self.queued:
-            self.prompt.put_back(*self.queued.pop())  # the oldest one last, on top
+            self.prompt.put_back(*self.queued.pop())  # the oldest last, so that it is first in the prompt
         if self.queued:
             self.ask(*self.queued.pop(0))
 
@@ -262,15 +262,15 @@ class AnswerActions(ChatAppBase):
         self.prompt.focus()
 
     @property
-    def editing(self) -> bool:
+    def is_editing(self) -> bool:
         """Return whether the last message is being edited."""
         edit, talk = self._edit_undo, self.talk
         return edit is not None and edit.chat is talk.messages and len(talk.messages) == edit.length
 
     def _cancel_edit(self) -> bool:
         """Restore the edited message and its answer; return False if no message is being edited."""
-        talk, edit, editing, self._edit_undo = self.talk, self._edit_undo, self.editing, None
-        if edit is None or not editing or talk.is_answering:
+        talk, edit, is_editing, self._edit_undo = self.talk, self._edit_undo, self.is_editing, None
+        if edit is None or not is_editing or talk.is_answering:
             return False
         talk.messages.extend(edit.removed)
         talk.dropped = edit.dropped
@@ -297,14 +297,14 @@ class AnswerActions(ChatAppBase):
     @in_background
     async def action_previous(self) -> None:
         """Show the previous version of the last answer."""
-        await self._version(-1)
+        await self._show_version(-1)
 
     @in_background
     async def action_next(self) -> None:
         """Show the next version of the last answer."""
-        await self._version(1)
+        await self._show_version(1)
 
-    async def _version(self, step: int) -> None:
+    async def _show_version(self, step: int) -> None:
         if self.talk.is_answering:
             return
         async with self.loading_chat():
@@ -315,13 +315,13 @@ class AnswerActions(ChatAppBase):
 
     def run_shell_command(self, command: str) -> None:
         """Run a shell command after the user confirms it."""
-        if self._command and not self._command.is_finished:
-            self.show_error("a command is running: Esc ends it")
+        if self._shell_worker and not self._shell_worker.is_finished:
+            self.show_error("a command is running; Esc ends it")
             return
-        self._command = self._run_outside(command)
+        self._shell_worker = self._confirm_and_run(command)
 
     @in_background
-    async def _run_outside(self, command: str) -> None:
+    async def _confirm_and_run(self, command: str) -> None:
         lines = [command, "", f"It runs in {self.start.folder}. Its output is attached to your next message."]
         if not await self.confirm("Run this command?", lines, "Run"):
             self.prompt.put_back(f"!{command}")
@@ -334,9 +334,9 @@ class AnswerActions(ChatAppBase):
 
     def stop_shell_command(self) -> bool:
         """Stop the running shell command; return False if none is running."""
-        if self.is_covered or self._command is None or self._command.is_finished:
+        if self.is_covered or self._shell_worker is None or self._shell_worker.is_finished:
             return False
-        self._command.cancel()
+        self._shell_worker.cancel()
         self.say("the command was ended")
         return True
 
@@ -345,17 +345,17 @@ class AnswerActions(ChatAppBase):
         """Write the message in the user's editor."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
         if not editor:
-            raise UsageError("set EDITOR to the editor that you like, for example: export EDITOR=vim")
+            raise UsageError("no editor is set; set EDITOR, for example `export EDITOR=vim`")
         if self.talk.is_answering:
-            raise UsageError("an answer is under way: Esc stops it")
-        text = self._edited(editor, self.prompt.text)
+            raise UsageError("an answer is in progress; Esc stops it")
+        text = self._edit_in(editor, self.prompt.text)
         if text != self.prompt.text:
             self.prompt.put_all(text)
         self.prompt.focus()
 
-    def _edited(self, editor: str, text: str) -> str:
-        """Return the text as edited. The app is suspended while the editor owns the terminal."""
-        with tempfile.TemporaryDirectory(prefix="localdflash-") as folder:  # readable by this user alone
+    def _edit_in(self, editor: str, text: str) -> str:
+        """Return the text after editing. The app is suspended while the editor uses the terminal."""
+        with tempfile.TemporaryDirectory(prefix="localdflash-") as folder:  # private to this user
             file = Path(folder) / "message.md"
             file.write_text(text, encoding="utf-8", errors="replace")
             with self.suspend():
@@ -364,5 +364,5 @@ class AnswerActions(ChatAppBase):
                 except (OSError, ValueError) as error:
                     raise UsageError(f"{editor}: cannot be run: {error}") from error
             if code:
-                raise UsageError(f"{editor} ended with exit code {code}: your message is as it was")
+                raise UsageError(f"{editor} ended with exit code {code}: your message is unchanged")
             return file.read_text(encoding="utf-8", errors="replace").removesuffix("\n")

@@ -80,7 +80,7 @@ class ChatActions(ChatAppBase):
         """Start a new chat that continues from message N."""
         await self.talk.stop_and_wait()
         if number and not (number.isdecimal() and number.isascii()):
-            raise UsageError(f"expected the number of a message, found {printable(number[:40])!r}")
+            raise UsageError(f"expected the number of a message, got {printable(number[:40])!r}")
         async with self.loading_chat():
             await self.talk.fork(int(number[:9]) if number else None)
             self.show_chat()
@@ -111,9 +111,9 @@ class ChatActions(ChatAppBase):
             self.show_error(f"{file}: the name must end in .md or .json")
             return
         write = export_json if file.suffix == ".json" else export_markdown
-        shown = session == self.talk.session  # its messages may not be saved yet
-        text = write(info, self.talk.messages if shown else await self.talk.run_in_store(ChatStore.path, session))
-        lines = [f"{file} is there already."]
+        is_shown = session == self.talk.session  # its messages may not be saved yet
+        text = write(info, self.talk.messages if is_shown else await self.talk.run_in_store(ChatStore.path, session))
+        lines = [f"{file} exists already."]
         if (overwrite := file.exists()) and not await self.confirm("Replace the file?", lines, "Replace"):
             return
         await self.talk.run_in_store(lambda _: write_export(file, text, overwrite=overwrite))
@@ -133,10 +133,10 @@ class ChatActions(ChatAppBase):
         lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]
         if not await self.confirm("Delete this chat?", lines, "Delete"):
             return
-        shown = session == self.talk.session
+        is_shown = session == self.talk.session
         await self.talk.delete(session)
         self.say("deleted")
-        if shown:
+        if is_shown:
             self.show_chat()
 
     @on(Transcript.ActionRequest)

@@ -40,25 +40,25 @@ class CodeActions(ChatAppBase):
         answer = self.talk.last_answer()
         if answer is None:
             raise UsageError("this chat has no answer yet")
-        found = await asyncio.to_thread(propose, answer.text, self.start.folder, self._mentioned())
-        if not found:
-            self.say("the last answer changes no file: ask for a diff, or for code under the name of its file")
+        proposals = await asyncio.to_thread(propose, answer.text, self.start.folder, self._attached_paths())
+        if not proposals:
+            self.say("the last answer changes no file; ask for a diff, or for code with the name of its file")
             return
         journal = await self.journal()
         outcomes: list[ApplyResult] = []
 
-        def applied(chosen: Sequence[FileProposal]) -> ApplyResult:
+        def apply(chosen: Sequence[FileProposal]) -> ApplyResult:
             outcomes.append(apply_proposals(chosen, journal))
             return outcomes[-1]
 
-        await self.push_screen_wait(DiffScreen(found, applied))
+        await self.push_screen_wait(DiffScreen(proposals, apply))
         for outcome in outcomes:
             if outcome.written:
                 self.say(f"changed: {', '.join(one.path for one in outcome.written)}; /undo reverts it")
             for line in filter(None, (outcome.problem, outcome.notice)):
                 self.show_error(line)
 
-    def _mentioned(self) -> list[str]:
+    def _attached_paths(self) -> list[str]:
         """Return the paths of the files attached to the last question."""
         question = next((message for message in reversed(self.talk.messages) if message.role == "user"), None)
         attached = question.attachments if question else ()
@@ -85,7 +85,7 @@ class CodeActions(ChatAppBase):
             self.say("there is nothing to undo")
             return
         changed, seconds = last
-        lines = [f"{', '.join(changed)}, as before the change {age(time.time() - seconds, time.time())}."]
+        lines = [f"Restore {', '.join(changed)} as before the change {age(time.time() - seconds, time.time())}."]
         if not await self.confirm("Undo the change?", lines, "Undo"):
             return
         undone = await asyncio.to_thread(undo_last, journal)
@@ -93,7 +93,7 @@ class CodeActions(ChatAppBase):
             self.say("there is nothing to undo")
             return
         if undone.restored:
-            self.say(f"as before: {', '.join(undone.restored)}")
+            self.say(f"restored: {', '.join(undone.restored)}")
         for line in undone.problems:
             self.show_error(line)
 
@@ -116,7 +116,7 @@ class CodeActions(ChatAppBase):
         await self.copy_text(blocks[chosen - 1], f"code block {chosen}")
 
     @on(Transcript.CopyRequest)
-    async def _copied(self, event: Transcript.CopyRequest) -> None:
+    async def _copy_requested(self, event: Transcript.CopyRequest) -> None:
         await self.copy_text(event.text, event.what)
 
     async def copy_text(self, text: str, what: str) -> None:
@@ -128,5 +128,5 @@ class CodeActions(ChatAppBase):
 
 def _number(text: str, last: int, what: str) -> int:
     if not (text.isdecimal() and text.isascii() and 1 <= int(text[:9]) <= last):
-        raise UsageError(f"there is no {what} {text}: 1 to {last}" if last else f"there is no {what} yet")
+        raise UsageError(f"there is no {what} {text} (expected 1 to {last})" if last else f"there is no {what} yet")
     return int(text)

@@ -23,7 +23,8 @@ class ModelActions(ChatAppBase):
 
         info = self.talk.answerer.info
         if self.start.server and not name:
-            self.say(f"{self.start.server} answers{f' as {info.pair}' if info else ''}; /model ID asks for another")
+            model = f" with {info.pair}" if info else ""
+            self.say(f"{self.start.server} answers{model}; /model ID requests another model")
             return
         current = info.pair if info else ""
         picker = ModelPicker(
@@ -35,7 +36,7 @@ class ModelActions(ChatAppBase):
         await self.talk.stop_and_wait()
         self.say(f"loading {chosen} …")
         if not (info := await self.run_until_esc(self.talk.answerer.load(chosen))):
-            self.say(f"{chosen} is not loaded")
+            self.say(f"loading {chosen} was cancelled")
             return
         parts = (f"{info.pair} is loaded: {info.context} tokens of context", info.rows, info.notice)
         self.say("; ".join(filter(None, parts)))
@@ -47,11 +48,11 @@ class ModelActions(ChatAppBase):
         from localdflash.tui.screens.questions import Option, QuestionDialog
 
         model = model_name(pair)
-        lines = [f"{model} does not fit into memory beside it."]
+        lines = [f"{model} does not fit into memory next to that model."]
         options = Option("w", "Wait"), Option("s", "Switch now, end that answer"), Option("n", "Cancel")
         match await self.push_screen_wait(QuestionDialog(f"{busy}", lines, *options)):
             case "w":
-                self.say(f"{model} is loaded when that answer is done; Esc ends the waiting")
+                self.say(f"{model} is loaded when that answer is done; Esc stops waiting")
                 return "wait"
             case "s":
                 return "end"
@@ -92,29 +93,29 @@ class ModelActions(ChatAppBase):
             self.say(", ".join(self._settings()))
             return
         name, _, value = argument.replace("=", " ").partition(" ")
-        self._change(name, value)
+        self._change_setting(name, value)
 
     def _settings(self) -> Iterable[str]:
         """Yield each setting with its value; for unset settings, the resolved default."""
         talk, info = self.talk, self.talk.answerer.info
-        ours = info if info and talk.answerer.is_localdflash else None
-        resolved_settings = talk.settings.resolved(ours.sampling, ours.context) if ours else talk.settings
+        local_info = info if info and talk.answerer.is_localdflash else None
+        resolved = talk.settings.resolved(local_info.sampling, local_info.context) if local_info else talk.settings
         for name, value in asdict(talk.settings).items():
             if value is None and name != "seed":
-                of_model = " (the model's)" if ours and name in ours.sampling else ""
-                yield f"{name} {AUTO}" + (f": {getattr(resolved_settings, name):g}{of_model}" if ours else "")
+                source = " (the model's)" if local_info and name in local_info.sampling else ""
+                yield f"{name} {AUTO}" + (f": {getattr(resolved, name):g}{source}" if local_info else "")
             else:
                 yield f"{name} {_format_value(value)}"
 
     def action_think(self, value: str = "") -> None:
         """Turn thinking before an answer on or off."""
-        self._change("thinking", value or ("off" if self.talk.settings.thinking else "on"))
+        self._change_setting("thinking", value or ("off" if self.talk.settings.thinking else "on"))
 
     def action_draft(self, value: str = "") -> None:
         """Turn drafting on or off."""
-        self._change("draft", value or ("off" if self.talk.settings.draft else "on"))
+        self._change_setting("draft", value or ("off" if self.talk.settings.draft else "on"))
 
-    def _change(self, name: str, value: str) -> None:
+    def _change_setting(self, name: str, value: str) -> None:
         try:
             self.talk.settings = self.talk.settings.changed(name, value)
         except UsageError as error:
@@ -126,13 +127,13 @@ class ModelActions(ChatAppBase):
         self.refresh_status()
 
     @in_background
-    async def look_for_project(self) -> None:
+    async def load_project(self) -> None:
         """Load the project's AGENTS.md if the user allowed it; announce it if the user has not decided."""
         file = await asyncio.to_thread(project.find_project_file, self.start.folder)
         if file is None or file.allowed is False:
             return
         if file.allowed is None:
-            self.say(f"this project has {project.FILE_NAME}: /project on includes it, /project off leaves it out")
+            self.say(f"this project has {project.FILE_NAME}: /project on includes it, /project off excludes it")
             return
         self.talk.project = await asyncio.to_thread(file.text)
         self.count_used()
@@ -141,7 +142,7 @@ class ModelActions(ChatAppBase):
     async def action_project(self, value: str = "") -> None:
         """Report whether AGENTS.md is included, or change that."""
         if value not in ("", "on", "off"):
-            raise UsageError(f"expected on or off, found {value!r}")
+            raise UsageError(f"expected on or off, got {value!r}")
         file = await asyncio.to_thread(project.find_project_file, self.start.folder)
         if file is None:
             raise UsageError(f"there is no {project.FILE_NAME} in this folder or above it")

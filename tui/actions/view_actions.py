@@ -19,19 +19,19 @@ from localdflash.tui.themes import THEMES
 from localdflash.tui.transcript import Transcript
 from localdflash.tui.welcome import ExampleQuestion, Welcome
 
-_TERMINAL_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # would draw over the chat
+_TERMINAL_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # they would draw over the chat
 
 HINT_SEPARATOR = " · "
-ASK = "Ask something"
-IN_MESSAGES = ("c copies", "1-9 copies a code block", "e edits", "r retries", "f forks", "Tab to the prompt")
-EDITING = ("Enter asks again", "Esc leaves the chat as it was")
-ANSWERING = ("Esc stops", "Enter sends afterwards")
-SHELL_COMMAND = ("Enter runs it, if you agree",)
-TYPING = ("Enter sends", "Ctrl+J new line", "F7 editor")
+ASK_HINT = "Ask something"
+MESSAGE_HINTS = ("c copies", "1-9 copies a code block", "e edits", "r retries", "f forks", "Tab to the prompt")
+EDITING_HINTS = ("Enter asks again", "Esc leaves the chat as it was")
+ANSWERING_HINTS = ("Esc stops", "Enter sends afterwards")
+SHELL_HINTS = ("Enter runs it, if you agree",)
+TYPING_HINTS = ("Enter sends", "Ctrl+J new line", "F7 editor")
 FIRST_HINT = "Tab something to try"
-EMPTY = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D leaves")
-PLACEHOLDER = f"{ASK}; / for commands, @ for files"
-MIN_FRAME_ROWS = 20  # a lower screen shows the prompt without a frame
+EMPTY_HINTS = ("F1 help", "/ commands", "@ files", "! a command's output", "Ctrl+D leaves")
+PLACEHOLDER = f"{ASK_HINT}; / for commands, @ for files"
+MIN_FRAME_ROWS = 20  # lower screens show the prompt without a frame
 _FRAME_CELLS = 6  # of the prompt's frame
 
 
@@ -40,8 +40,8 @@ class ViewActions(AnswerActions):
 
     welcome: Welcome
 
-    _leaving = False
-    _find_query = ""  # by /find
+    _is_quitting = False
+    _find_query = ""  # of the last /find
 
     def action_thoughts(self) -> None:
         """Show or hide the model's thinking."""
@@ -55,9 +55,9 @@ class ViewActions(AnswerActions):
             self.prompt.focus()
             return
         if found := self.transcript.find(self._find_query):
-            self.notify(f"{self._find_query}: {found[0]} of {found[1]}; Ctrl+F: the one before", markup=False)
+            self.notify(f"{self._find_query}: {found[0]} of {found[1]}; Ctrl+F finds the previous one", markup=False)
         else:
-            self.notify(f"{self._find_query}: nowhere in this chat", markup=False)
+            self.notify(f"{self._find_query}: not found in this chat", markup=False)
 
     def action_theme(self, name: str = "") -> None:
         """Switch to a theme; without a name, to the next one."""
@@ -95,9 +95,9 @@ class ViewActions(AnswerActions):
 
     async def action_quit(self) -> None:
         """Quit; a partial answer is stopped and saved."""
-        if self._leaving:
+        if self._is_quitting:
             return
-        self._leaving = True
+        self._is_quitting = True
         await self.talk.close()
         await self.talk.answerer.close()
         self.files.close()
@@ -122,51 +122,51 @@ class ViewActions(AnswerActions):
 
         talk = self.talk
         if talk.is_answering:
-            self.show_error("an answer is under way: Esc stops it")
+            self.show_error("an answer is in progress; Esc stops it")
             return
         last = max((i for i, message in enumerate(talk.messages) if message.role == "user"), default=-1)
         if last < 0:
-            self.show_error("there is no message yet: send one, then compare")
+            self.show_error("there is no message yet; send one, then compare")
             return
         screen = CompareScreen()
-        asked = talk.messages[talk.dropped : last + 1]
+        messages = talk.messages[talk.dropped : last + 1]
 
-        async def comparing() -> None:
+        async def run() -> None:
             try:
                 await compare_drafting(
-                    talk.answerer, asked, system=talk.system_prompt, settings=talk.settings, say=screen.show
+                    talk.answerer, messages, system=talk.system_prompt, settings=talk.settings, say=screen.show
                 )
             except LocaldflashError as error:
                 screen.show(Comparison(problem=str(error)))
 
-        running = self.run_worker(comparing())
+        worker = self.run_worker(run())
         await self.push_screen_wait(screen)
-        running.cancel()
+        worker.cancel()
 
     @on(Prompt.Changed)
     @on(events.DescendantFocus)
     def refresh_keys(self) -> None:
         """Update the key hints for the current state."""
-        keys = fitting(self._keys(), self.size.width - _FRAME_CELLS)
+        keys = fit_hints(self._keys(), self.size.width - _FRAME_CELLS)
         if self.prompt.border_subtitle != keys.markup:
             self.prompt.border_subtitle = keys
         if self.size.height < MIN_FRAME_ROWS:
-            self.prompt.placeholder = fitting((ASK, *self._keys()), self.size.width - 2).plain
+            self.prompt.placeholder = fit_hints((ASK_HINT, *self._keys()), self.size.width - 2).plain
         else:
             self.prompt.placeholder = PLACEHOLDER
 
     def _keys(self) -> Sequence[str]:
         if self.transcript.has_focus:
-            return IN_MESSAGES
-        if self.editing:
-            return EDITING
+            return MESSAGE_HINTS
+        if self.is_editing:
+            return EDITING_HINTS
         if self.talk.is_answering:
-            return ANSWERING
+            return ANSWERING_HINTS
         if self.prompt.text.startswith("!"):
-            return SHELL_COMMAND
+            return SHELL_HINTS
         if self.prompt.text:
-            return TYPING
-        return (FIRST_HINT, *EMPTY) if self.welcome.display else EMPTY
+            return TYPING_HINTS
+        return (FIRST_HINT, *EMPTY_HINTS) if self.welcome.display else EMPTY_HINTS
 
     @on(ExampleQuestion.Clicked)
     def _example_clicked(self, event: ExampleQuestion.Clicked) -> None:
@@ -175,17 +175,17 @@ class ViewActions(AnswerActions):
 
     def can_insert_example(self) -> bool:
         """Return whether the prompt is empty or holds an unedited example question."""
-        texts = ("", *(one.text for one in self.welcome.tries))
+        texts = ("", *(one.text for one in self.welcome.examples))
         return self.welcome.display and self.prompt.has_focus and self.prompt.text in texts
 
     def action_try(self) -> None:
         """Insert the next example question into the prompt."""
-        texts = [one.text for one in self.welcome.tries]
+        texts = [one.text for one in self.welcome.examples]
         at = texts.index(self.prompt.text) + 1 if self.prompt.text in texts else 0
         self.prompt.put_all(texts[at % len(texts)])
 
 
-def fitting(keys: Sequence[str], width: int) -> Content:
+def fit_hints(keys: Sequence[str], width: int) -> Content:
     """Return as many hints as fit into `width` cells, with the keys in bold."""
     shown = Content("")
     for hint in keys:

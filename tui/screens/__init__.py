@@ -1,1 +1,1 @@
-"""Dialogs and full-screen views. Each is given what it needs and returns what was chosen."""
+"""Dialogs and full-screen views. Each gets its data as arguments and returns the user's choice."""

@@ -39,10 +39,10 @@ def age(then: float, now: float) -> str:
     if seconds >= _MAX_AGE_IN_WORDS_SECONDS:
         return "on " + time.strftime("%Y-%m-%d", time.localtime(then))
     size, unit = next((size, unit) for size, unit in _UNITS if seconds >= size)
-    return _counted(int(seconds // size), unit) + " ago"
+    return _pluralise(int(seconds // size), unit) + " ago"
 
 
-def _counted(count: int, what: str) -> str:
+def _pluralise(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
@@ -58,7 +58,7 @@ class ChatPicker(ListDialog[ChatChoice]):
         super().__init__("Chats", "Enter opens  Ctrl+R renames  Ctrl+E exports  Ctrl+D deletes  Esc closes")
         self._search, self._words, self._now = search, words, now
         self._found: Sequence[SessionInfo] = ()
-        self._answered: str | None = None  # the words that `_found` was searched for with
+        self._searched: str | None = None  # the words whose results are in `_found`
         self._open_when_found = False
 
     def body(self) -> Iterable[Widget]:
@@ -89,9 +89,9 @@ class ChatPicker(ListDialog[ChatChoice]):
             note = one_line(str(error))
         else:
             note = _note(words, found)
-        if words != self._query or words == self._answered:
+        if words != self._query or words == self._searched:
             return
-        self._answered, self._found, now = words, found[:MAX_ROWS], self._now()
+        self._searched, self._found, now = words, found[:MAX_ROWS], self._now()
         self.choices.show(two_rows(one.title or "Untitled", _describe(one, now), one.excerpt) for one in self._found)
         self.query_one("#note", Static).update(note)
         if self._open_when_found:
@@ -104,7 +104,7 @@ class ChatPicker(ListDialog[ChatChoice]):
 
     @on(Input.Submitted)
     def _open(self) -> None:
-        if self._answered == self._query:
+        if self._searched == self._query:
             self.action_choose("open")
         else:
             self._open_when_found = True
@@ -117,12 +117,12 @@ class ChatPicker(ListDialog[ChatChoice]):
 
 def _note(words: str, found: Sequence["SessionInfo"]) -> str:
     if not found:
-        return f"No chat has these words: {words}" if words else "No chats yet: each one is kept once it has a message."
+        return f"No chat has these words: {words}" if words else "No chats yet: a chat is saved once it has a message."
     if len(found) >= MAX_ROWS:
         return f"The newest {MAX_ROWS}; type words to find others"
-    return _counted(len(found), "chat")
+    return _pluralise(len(found), "chat")
 
 
 def _describe(chat: "SessionInfo", now: float) -> str:
-    parts = (age(chat.updated, now), _counted(chat.messages, "message"), chat.model)
+    parts = (age(chat.updated, now), _pluralise(chat.messages, "message"), chat.model)
     return " · ".join(part for part in parts if part)

@@ -16,37 +16,38 @@ from localdflash.tui.speed_panel import bar
 from localdflash.tui.status_bar import grouped
 
 
-def compare_text(seen: Comparison, width: int) -> Content:
+def compare_text(comparison: Comparison, width: int) -> Content:
     """Return the whole text for a width in cells."""
-    rows = [_mode("baseline", seen.baseline, seen, width), _mode("drafting", seen.drafting, seen, width)]
-    return Content("\n").join([*rows, Content(), *_verdict(seen)])
+    modes = (("baseline", comparison.baseline), ("drafting", comparison.drafting))
+    rows = [_mode(name, result, comparison, width) for name, result in modes]
+    return Content("\n").join([*rows, Content(), *_verdict(comparison)])
 
 
-def _mode(name: str, result: ModeResult, seen: Comparison, width: int) -> Content:
-    most = max(seen.baseline.rate, seen.drafting.rate)
-    known = result.rate > 0 and math.isfinite(result.rate)
-    number = f"{result.rate:.1f} tok/s" if known else "–"
+def _mode(name: str, result: ModeResult, comparison: Comparison, width: int) -> Content:
+    best_rate = max(comparison.baseline.rate, comparison.drafting.rate)
+    has_rate = result.rate > 0 and math.isfinite(result.rate)
+    number = f"{result.rate:.1f} tok/s" if has_rate else "–"
     left, right = f"{name:<9}", f" {number:>12}"
     room = max(width - len(left) - len(right), 0)
-    details = [f"{result.rounds} of {seen.rounds} rounds", f"{grouped(result.tokens)} tokens"]
+    details = [f"{result.rounds} of {comparison.rounds} rounds", f"{grouped(result.tokens)} tokens"]
     details += [f"τ {result.tau:.2f}"] if result.tau else []
     details += [f"first {result.ttft_ms / 1e3:.2f} s"] if result.ttft_ms else []
     below = indented(" · ".join(details), width, len(left) if width > 60 else 2) if result.rounds else ""
     style = "$dflash" if name == "drafting" else "$own"
-    drawn = bar(result.rate / most if known else 0.0, room)
-    return Content.assemble(left, (drawn, style), right, "\n", below)
+    rate_bar = bar(result.rate / best_rate if has_rate else 0.0, room)
+    return Content.assemble(left, (rate_bar, style), right, "\n", below)
 
 
-def _verdict(seen: Comparison) -> Iterable[Content]:
-    if seen.ratio:
-        yield Content.styled(f"Drafting is {seen.ratio:.2f}× as fast", "bold")
-    if seen.identical is not None:
-        same = "✓ Both texts are the same, to the byte" if seen.identical else "✗ The texts differ"
-        yield Content.styled(same, "$success" if seen.identical else "$error")
-    if seen.problem:
-        yield Content.styled(one_line(seen.problem), "$error")
-    elif seen.running:
-        yield Content.styled(one_line(seen.running), "$text-muted")
+def _verdict(comparison: Comparison) -> Iterable[Content]:
+    if comparison.ratio:
+        yield Content.styled(f"Drafting is {comparison.ratio:.2f}× as fast", "bold")
+    if comparison.identical is not None:
+        same = "✓ Both texts are the same, to the byte" if comparison.identical else "✗ The texts differ"
+        yield Content.styled(same, "$success" if comparison.identical else "$error")
+    if comparison.problem:
+        yield Content.styled(one_line(comparison.problem), "$error")
+    elif comparison.running:
+        yield Content.styled(one_line(comparison.running), "$text-muted")
 
 
 class CompareScreen(Dialog[None]):
@@ -62,7 +63,7 @@ class CompareScreen(Dialog[None]):
 
     def __init__(self) -> None:
         super().__init__("Without and with drafting, same turn", "Esc closes, and stops what still runs")
-        self._seen = Comparison(running="Starting…")
+        self._comparison = Comparison(running="Starting…")
         self._all, self._text = VerticalScroll(id="all"), Static(markup=False)
 
     def body(self) -> Iterable[Widget]:
@@ -70,9 +71,9 @@ class CompareScreen(Dialog[None]):
         with self._all:
             yield self._text
 
-    def show(self, seen: Comparison) -> None:
+    def show(self, comparison: Comparison) -> None:
         """Show the current state of the comparison."""
-        self._seen = seen
+        self._comparison = comparison
         self._draw()
 
     @on(events.Resize)
@@ -81,4 +82,4 @@ class CompareScreen(Dialog[None]):
 
     def _draw(self) -> None:
         if width := self._all.scrollable_content_region.width:
-            self._text.update(compare_text(self._seen, width))
+            self._text.update(compare_text(self._comparison, width))

@@ -17,11 +17,11 @@ from localdflash.text.sanitize import sanitize
 
 T = TypeVar("T")
 
-QUIET_SECONDS = 0.5  # without a key: a user who goes on typing has not read the dialog
+QUIET_SECONDS = 0.5  # without a key; a user who is still typing has not read the dialog
 
 
 class Dialog(ModalScreen[T | None]):
-    """Box over the chat; the result is None after Esc. With `waits_for_quiet` keys count after a moment without any."""
+    """Box over the chat; the result is None after Esc. `waits_for_quiet`: ignore keys until a pause."""
 
     waits_for_quiet = False
 
@@ -62,8 +62,8 @@ class Dialog(ModalScreen[T | None]):
 
     def accepts_keys(self) -> bool:
         """Return whether the dialog accepts a key pressed now. Call it once per key."""
-        calm, self._last_key = time.monotonic() - self._last_key, time.monotonic()
-        self._accepts_keys |= calm >= QUIET_SECONDS or not self.waits_for_quiet
+        quiet, self._last_key = time.monotonic() - self._last_key, time.monotonic()
+        self._accepts_keys |= quiet >= QUIET_SECONDS or not self.waits_for_quiet
         return self._accepts_keys
 
     def compose(self) -> ComposeResult:

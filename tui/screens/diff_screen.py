@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from localdflash.chat.file_text import ShownHunk
     from localdflash.chat.proposals import FileProposal
 
-Apply = Callable[[Sequence["FileProposal"]], "ApplyResult"]  # may take its time: it is called on a thread
+Apply = Callable[[Sequence["FileProposal"]], "ApplyResult"]  # called in a thread
 _KINDS = {"change": "", "new": "new, ", "delete": "deleted, "}
 _KEYS = "Enter writes   Space chooses   N P files   Esc closes"
 
@@ -71,7 +71,7 @@ class DiffView(ScrollView):
         """Show another file, from its first row on."""
         self._rows = [row for hunk in hunks for row in _rows(hunk)]
         self._digits = len(str(max((max(row.old, row.new) for row in self._rows), default=0)))
-        self._widest = max((cell_len(shown(row.text)) for row in self._rows), default=0)
+        self._widest = max((cell_len(clean_line(row.text)) for row in self._rows), default=0)
         self._arrange()
         self.scroll_to(0, 0, animate=False, force=True)
         self.refresh()
@@ -104,7 +104,7 @@ class DiffView(ScrollView):
         number = self.get_component_rich_style("diff-view--number")
         sign = row.sign if row.sign in "+-" else " "
         gutter = [Segment(self._numbers(row), number), Segment(f"{sign} ", style)]
-        line = Strip([Segment(shown(row.text), style)]).crop(left, left + max(width - self._gutter, 0))
+        line = Strip([Segment(clean_line(row.text), style)]).crop(left, left + max(width - self._gutter, 0))
         return Strip([*gutter, *line]).adjust_cell_length(width, style)
 
     def _numbers(self, row: _Row) -> str:
@@ -114,8 +114,8 @@ class DiffView(ScrollView):
         return f"{old:>{self._digits}} {new:>{self._digits}} "
 
 
-def shown(text: str) -> str:
-    """Make a line safe to show: no control characters, tabs as blanks, cut if absurdly long."""
+def clean_line(text: str) -> str:
+    """Make a line safe to show: no control characters, tabs as blanks, cut if very long."""
     rest = len(text) - MAX_LINE_CHARS
     if rest > 0:
         text = f"{text[:MAX_LINE_CHARS]} … {rest} more characters"
@@ -195,9 +195,9 @@ class DiffScreen(Dialog[list["FileProposal"]]):
         one = self._proposals[at]
         mark = "✗" if one.problem else "●" if at in self._written else "✓" if at in self._chosen else "○"
         lines = [line[0] for hunk in one.hunks for line in hunk.lines]
-        about = one.problem or f"{_KINDS[one.kind]}+{lines.count('+')} -{lines.count('-')}"
+        detail = one.problem or f"{_KINDS[one.kind]}+{lines.count('+')} -{lines.count('-')}"
         written = "written, " if at in self._written else ""
-        return Content.assemble(f"{mark} {one_line(one.path)}  ", (f"{written}{one_line(about)}", "$text-muted"))
+        return Content.assemble(f"{mark} {one_line(one.path)}  ", (f"{written}{one_line(detail)}", "$text-muted"))
 
     @on(OptionList.OptionHighlighted)
     def _show(self) -> None:
@@ -240,7 +240,7 @@ class DiffScreen(Dialog[list["FileProposal"]]):
             return
         if not chosen:
             can_choose = any(not one.problem for one in self._proposals)
-            self._say("Nothing is chosen." if can_choose else "Nothing of it can be applied.")
+            self._say("Nothing is chosen." if can_choose else "None of the changes can be applied.")
             return
         self._writing = True
         self.run_worker(self._write(chosen))

@@ -49,9 +49,9 @@ class ModelPicker(ListDialog[str]):
         self._pulling: asyncio.Task[str] | None = None
 
     def body(self) -> Iterable[Widget]:
-        """Yield the field, the list, and what is known of the highlighted model."""
-        about = "Part of a name, the path of a .gguf file, or hf:owner/name"
-        yield Field(placeholder=about, select_on_focus=False)  # what is typed stays after a download
+        """Yield the field, the list, and the fit of the highlighted model."""
+        hint = "Part of a name, the path of a .gguf file, or hf:owner/name"
+        yield Field(placeholder=hint, select_on_focus=False)  # keeps the text after a download
         yield ChoiceList()
         yield Static("Looking for models…", id="fit", markup=False)
 
@@ -78,13 +78,13 @@ class ModelPicker(ListDialog[str]):
         """Show the models that match the typed text, or describe a typed path or hub name."""
         self.workers.cancel_group(self, "typed")
         typed = self._typed
-        if _is_elsewhere(typed):
+        if _is_path_or_hub_name(typed):
             self._show([])
             self._look_up(typed)
             return
         self._show([row for row in self._all if typed.lower() in f"{row.id} {row.description}".lower()])
         if self._all and not self._shown:
-            self._say(f"No model is called that: {typed}")
+            self._say(f"No model has this name: {typed}")
 
     def _show(self, rows: "Sequence[ModelRow]") -> None:
         self._shown = rows
@@ -111,11 +111,11 @@ class ModelPicker(ListDialog[str]):
         return self.query_one(Field).value.strip()
 
     def _describe_row(self, row: "ModelRow") -> str:
-        here = "on this machine" if row.is_downloaded else f"not downloaded{row.download and f', {row.download}'}"
-        state = "loaded now" if row.id == self._current else here
+        place = "on this machine" if row.is_downloaded else f"not downloaded{row.download and f', {row.download}'}"
+        state = "loaded now" if row.id == self._current else place
         needs = row.memory and f"about {row.memory} of memory"
-        about = (row.why_not, row.description) if row.why_not else (state, needs, row.description)
-        return " · ".join(filter(None, about))
+        parts = (row.why_not, row.description) if row.why_not else (state, needs, row.description)
+        return " · ".join(filter(None, parts))
 
     @on(OptionList.OptionHighlighted)
     def _row_highlighted(self) -> None:
@@ -130,7 +130,7 @@ class ModelPicker(ListDialog[str]):
     @work(exclusive=True, group="fit")
     async def _find_fit(self, row: "ModelRow") -> None:
         if row.why_not:
-            self._say(_refused(row))
+            self._say(_refusal(row))
             return
         if row.id not in self._fits:
             self._say(_how_to_get(row), "Does it fit? …")
@@ -160,8 +160,8 @@ class ModelPicker(ListDialog[str]):
             self._choose(self._highlighted)
         elif self._typed.startswith(HUB_PREFIX):
             self._fetch(self._typed)
-        elif _is_elsewhere(self._typed) and _path(self._typed).is_file():
-            self.dismiss(_spec(self._typed))  # not described yet
+        elif _is_path_or_hub_name(self._typed) and _path(self._typed).is_file():
+            self.dismiss(_spec(self._typed))  # without waiting for its description
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
@@ -170,7 +170,7 @@ class ModelPicker(ListDialog[str]):
 
     def _choose(self, row: "ModelRow") -> None:
         if row.why_not:
-            self._say(_refused(row))
+            self._say(_refusal(row))
         elif row.is_downloaded:
             self.dismiss(row.id)
         else:
@@ -220,22 +220,22 @@ class DownloadProgress:
 
     def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
-        self._of, self._began, self._first = "", 0.0, 0
+        self._activity, self._began, self._first = "", 0.0, 0
 
     def move(self, progress: "PullProgress") -> None:
         """Show the progress."""
         from localdflash.models.memory.parts import gigabytes
 
         what = f"{progress.doing} {progress.name.rpartition('/')[2]}"
-        if what != self._of:
-            self._of, self._began, self._first = what, self._clock(), progress.done
+        if what != self._activity:
+            self._activity, self._began, self._first = what, self._clock(), progress.done
         share = progress.done / progress.total if progress.total else 0.0
         filled = round(share * self.WIDTH)
         bar = "█" * filled + "░" * (self.WIDTH - filled)
         parts = [f"{bar} {share:.0%}".replace("%", " %"), f"{gigabytes(progress.done)} of {gigabytes(progress.total)}"]
-        seconds, came = self._clock() - self._began, progress.done - self._first
-        if came > progress.total * MIN_RATED_SHARE:
-            rate = came / seconds
+        seconds, received = self._clock() - self._began, progress.done - self._first
+        if received > progress.total * MIN_RATED_SHARE:
+            rate = received / seconds
             parts += [f"{gigabytes(rate)}/s", f"{_duration((progress.total - progress.done) / rate)} left"]
         self._say(what[:1].upper() + what[1:], " · ".join(parts))
 
@@ -246,7 +246,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _is_elsewhere(typed: str) -> bool:
+def _is_path_or_hub_name(typed: str) -> bool:
     """Return whether the text is the path of a model file or a hub name, not a name in the list."""
     return typed.startswith(HUB_PREFIX) or typed.lower().endswith(".gguf") or ("/" in typed and is_gguf(_path(typed)))
 
@@ -269,5 +269,5 @@ def _how_to_get(row: "ModelRow") -> str:
     return "" if row.is_downloaded else f"Not downloaded{size}. Enter downloads it, then loads it."
 
 
-def _refused(row: "ModelRow") -> str:
+def _refusal(row: "ModelRow") -> str:
     return f"{row.id} cannot run here: {row.why_not}"

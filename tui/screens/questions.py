@@ -1,4 +1,4 @@
-"""Dialogs that ask one question: with a few answers, the last one being safe, or for a text, or for a role."""
+"""Dialogs that ask one question: a choice whose last answer is the safe one, a text, or a role."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
