@@ -129,7 +129,7 @@ def test_models(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model_list, "list_models", rows)
     text = told("/model", "/model large")
-    assert all(part in text for part in ("embedded", "large: Large, 9 GB, not here", "too large", "is loaded"))
+    assert all(part in text for part in ("embedded", "large: Large, 9 GB, not downloaded", "too large", "is loaded"))
 
 
 def test_settings_and_instructions(told: Told, engine: ScriptedEngine) -> None:

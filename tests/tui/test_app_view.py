@@ -119,7 +119,7 @@ async def test_a_mistake_of_ours_is_one_line(debug: bool, monkeypatch: pytest.Mo
     with pytest.raises(Exception, match="NoneType"):  # noqa: PT012
         async with chat(debug=debug) as (pilot, app, _):
             await answered(pilot)
-            monkeypatch.setattr(app.talk, "version", None)
+            monkeypatch.setattr(app.talk, "show_version", None)
             await pilot.press("alt+left")
             await wait_until(pilot, lambda: bool(app._exit_renderables))
             told.extend(
