@@ -69,7 +69,7 @@ def chats(limit: int | None) -> Ask:
 class FixedLength(Always):
     """Controller that verifies drafts of a fixed length in every step."""
 
-    def nodes(self, drafter: str, limit: int) -> int:
+    def choose_length(self, drafter: str, limit: int) -> int:
         """See `Controller`."""
         return min(limit, FIXED)
 

@@ -102,7 +102,7 @@ def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, everything: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
     """Return the pair to load first, its roles, and the other roles' pairs; ModelError if it cannot infill."""
-    from localdflash.loading.filling import can_fill, check_can_fill
+    from localdflash.loading.fim_support import require_fim, supports_fim
     from localdflash.models.registry import defaults
 
     usual: Mapping[PairRole, str] = {"chat": defaults.chat_pair(config), "completion": defaults.completion_pair(config)}
@@ -111,11 +111,11 @@ def _assign_roles(
         pair, roles = usual["completion"], ("completion",)
     elif role is None:
         pair = usual["chat"] if everything else pair
-        roles = ROLES if can_fill(pair) else ("chat",)
+        roles = ROLES if supports_fim(pair) else ("chat",)
     else:
         roles = (role,)
     if roles == ("completion",):
-        check_can_fill(pair)
+        require_fim(pair)
     return pair, roles, {other: name for other, name in usual.items() if other not in roles}
 
 

@@ -22,29 +22,29 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
 
     With `options.roomy` a full GPU raises OutOfMemory, since the daemon can unload another pair there.
     """
-    why = list[str]()
-    if proof.is_tried_on(options):
+    reasons = list[str]()
+    if proof.auto_tries_cuda(options):
         try:
             return "cuda", _on_cuda(files, options)
         except FALLBACK_ERRORS as error:
-            _raise_for_room(error, options)
-            why.append(f"no CUDA engine: {error}")
+            _raise_if_unloading_helps(error, options)
+            reasons.append(f"no CUDA engine: {error}")
         device.give_back()  # so that llama.cpp can use the GPU's memory
     if options.device not in ("auto", "cpu"):
         try:
-            return _on_llamacpp(files, options, why)
+            return _on_llamacpp(files, options, reasons)
         except FALLBACK_ERRORS as error:
-            raise type(error)("; ".join([*why, str(error)])) from error
-    if options.device == "auto" and options.gpu_layers and gpu_is_there() and _is_trusted(options, why):
+            raise type(error)("; ".join([*reasons, str(error)])) from error
+    if options.device == "auto" and options.gpu_layers and has_llamacpp_gpu() and _may_use_gpu(options, reasons):
         try:
-            return _on_llamacpp(files, replace(options, device="gpu"), why)
+            return _on_llamacpp(files, replace(options, device="gpu"), reasons)
         except FALLBACK_ERRORS as error:
-            _raise_for_room(error, options)
-            why.append(f"no GPU with llama.cpp: {error}")
-    return _on_processor(files, replace(options, device="cpu"), why)
+            _raise_if_unloading_helps(error, options)
+            reasons.append(f"no GPU with llama.cpp: {error}")
+    return _on_host_cpu(files, replace(options, device="cpu"), reasons)
 
 
-def _raise_for_room(error: Exception, options: Options) -> None:
+def _raise_if_unloading_helps(error: Exception, options: Options) -> None:
     if options.roomy and isinstance(error, OutOfMemory):
         raise error
 
@@ -63,8 +63,8 @@ def _on_cuda(files: LocalPair, options: Options) -> Running:
     return replace(running, notices=[*running.notices, notice])
 
 
-def gpu_is_there() -> bool:
-    """Return whether llama.cpp sees a GPU; a build without GPU backends is not loaded for this."""
+def has_llamacpp_gpu() -> bool:
+    """Return whether llama.cpp sees a GPU; a build without GPU backends is not loaded."""
     if not gpu_backends():
         return False
     from localdflash.backends.llamacpp.llama_library import devices
@@ -72,32 +72,32 @@ def gpu_is_there() -> bool:
     return bool(devices())
 
 
-def _is_trusted(options: Options, why: list[str]) -> bool:
+def _may_use_gpu(options: Options, reasons: list[str]) -> bool:
     """Return whether a GPU that was not requested may be used; one that crashed the engine repeatedly may not."""
     if options.gpu_layers > 0 or (times := gpu_watch.deaths()) < gpu_watch.MAX_DEATHS:
         return True
-    why.append(f"no GPU with llama.cpp: it crashed the engine {times} times today (--device gpu tries it again)")
+    reasons.append(f"no GPU with llama.cpp: it crashed the engine {times} times today (--device gpu tries it again)")
     return False
 
 
-def _on_processor(files: LocalPair, options: Options, why: list[str]) -> tuple[Runner, Running]:
+def _on_host_cpu(files: LocalPair, options: Options, reasons: list[str]) -> tuple[Runner, Running]:
     """Load a pair on the faster engine of the CPU; `why` holds the reasons against the GPU."""
     if choose_engine(files, options).backend == "cpu":
         try:
-            return "cpu", _with_reasons(load_on("cpu", files, options), "the CPU engine", why)
+            return "cpu", _with_notice(load_on("cpu", files, options), "the CPU engine", reasons)
         except FALLBACK_ERRORS as error:
-            why.append(f"no CPU engine: {error}")
+            reasons.append(f"no CPU engine: {error}")
     try:
-        return _on_llamacpp(files, options, why)
+        return _on_llamacpp(files, options, reasons)
     except MissingExtra as error:
-        raise MissingExtra("; ".join([*why, str(error)])) from error
+        raise MissingExtra("; ".join([*reasons, str(error)])) from error
 
 
-def _on_llamacpp(files: LocalPair, options: Options, why: list[str]) -> tuple[Runner, Running]:
-    return "llama.cpp", _with_reasons(load_on("llama.cpp", files, options), "llama.cpp", why)
+def _on_llamacpp(files: LocalPair, options: Options, reasons: list[str]) -> tuple[Runner, Running]:
+    return "llama.cpp", _with_notice(load_on("llama.cpp", files, options), "llama.cpp", reasons)
 
 
-def _with_reasons(running: Running, engine: str, why: list[str]) -> Running:
+def _with_notice(running: Running, engine: str, reasons: list[str]) -> Running:
     """Add the notice that names the engine and the reasons against the others, if there are any."""
-    notice = f"{engine} runs this pair; {'; '.join(why)}" if why else ""
+    notice = f"{engine} runs this pair; {'; '.join(reasons)}" if reasons else ""
     return replace(running, notices=[notice, *running.notices])

@@ -56,6 +56,6 @@ def call_cuda(call: Callable[[], T]) -> T:
         raise
     except Exception as error:
         reason = describe_error(error)
-    # Outside the handler nothing holds the frames of the failure and their GPU memory.
+    # Outside the except block, so that the failed call's frames, which hold GPU memory, are already free.
     give_back()
     raise NoDevice(missing_tools() or f"CUDA engine: cannot start ({reason}); run `localdflash doctor`")

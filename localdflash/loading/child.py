@@ -18,7 +18,7 @@ from typing import IO, Any
 from localdflash.base.system.process import apart
 from localdflash.models.load_options import Options
 
-MAX_STDERR_BYTES = 4096  # of the end of the child's stderr
+MAX_STDERR_BYTES = 4096  # read from the end of the child's stderr
 POLL_SECONDS = 0.1
 # Fields of the options that cannot be sent to another process, or have no meaning there.
 NOT_SENT = frozenset({"progress", "compiling", "costs", "roomy"})
@@ -49,7 +49,7 @@ def run(
 ) -> ChildExit:
     """Run a Python program with these options for at most `limit` seconds; OSError if no process can be started.
 
-    With `renewed` every line restarts the time limit. Progress goes to the callbacks in `options`, other reports to
+    With `renewed` every report restarts the time limit. Progress goes to the callbacks in `options`, other reports to
     `on_report`. Setting `cancelled` kills the child and raises Cancelled.
     """
     sent = {name: value for name, value in vars(options).items() if name not in NOT_SENT}
@@ -113,7 +113,7 @@ def _exit_with_parent() -> None:
 def _read_reports(
     lines: Iterable[bytes] | None, options: Options, on_report: Callable[[Report], None], renew: Callable[[], None]
 ) -> Report | None:
-    """Return the child's last report, or None if the child ended before it; `renew` is called for each line."""
+    """Return the child's last report, or None if the child ended before it; call `renew` for each line."""
     for line in lines or ():
         renew()
         try:
@@ -134,7 +134,7 @@ def _read_reports(
 
 
 def _last_line(stderr: IO[bytes]) -> str:
-    """Return the last line of stderr, or that of a failed assertion of ggml, in printable characters."""
+    """Return the line of a failed ggml assertion, else the last line of stderr, in printable characters."""
     stderr.seek(0, os.SEEK_END)
     stderr.seek(max(stderr.tell() - MAX_STDERR_BYTES, 0))
     lines = [line.strip() for line in stderr.read().decode("utf-8", "replace").splitlines() if line.strip()]

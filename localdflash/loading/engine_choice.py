@@ -35,10 +35,10 @@ ACCEPTANCE = 0.8  # assumed probability that a drafted token is accepted
 
 @dataclass(frozen=True)
 class HostChoice:
-    """Chosen engine, with the reason."""
+    """Chosen engine and the reason."""
 
     backend: HostBackend
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class TimingCase:
     def name(self, backend: HostBackend) -> str:
         """Return the name under which the milliseconds per token are stored."""
         files = [f"{part.name} {size} {changed}" for path in self._files() for part, size, changed in stats_of(path)]
-        how = f"{clamp(self.threads)[0]} threads, {'drafting' if self.draft else 'plain'}"
+        mode = f"{clamp(self.threads)[0]} threads, {'drafting' if self.draft else 'plain'}"
         if backend == "llama.cpp":
-            by = f"llama-cpp-python {version_of('llama-cpp-python')}"
+            engine = f"llama-cpp-python {version_of('llama-cpp-python')}"
         else:
-            by = f"cpu, {cpu_library.load().instruction_sets[0]}"
-        return f"ms a token of {', '.join(files)}, {how}, {by}, localdflash {version_of('localdflash')}"
+            engine = f"cpu, {cpu_library.load().instruction_sets[0]}"
+        return f"ms a token of {', '.join(files)}, {mode}, {engine}, localdflash {version_of('localdflash')}"
 
     def size(self) -> int:
         """Return the files' size in bytes."""
         return sum(map(size_of, self._files()))
 
     def _files(self) -> list[Path]:
-        return [path for path in (self.target, self.drafter) if path and path.exists()]  # a stand-in may have none
+        return [path for path in (self.target, self.drafter) if path and path.exists()]  # a planned pair may lack one
 
 
 def likely_engine(case: TimingCase) -> HostChoice:
@@ -73,21 +73,21 @@ def likely_engine(case: TimingCase) -> HostChoice:
     if missing_module("llama"):
         return HostChoice("cpu", "llama.cpp is not installed")
     try:
-        return _recalled(case) or _by_rule(case)
+        return _choose_by_timings(case) or _choose_by_rule(case)
     except (ModelError, NoDevice) as error:
         return HostChoice("llama.cpp", f"not cpu: {error}")
 
 
-def _recalled(case: TimingCase) -> HostChoice | None:
-    """Return the faster engine if both timings are stored; one alone is older than the other engine's last update."""
-    found = [(known.value, engine) for engine in HOST_BACKENDS if (known := measurements.recall(case.name(engine)))]
-    if len(found) < len(HOST_BACKENDS):
+def _choose_by_timings(case: TimingCase) -> HostChoice | None:
+    """Return the faster engine if both timings are stored; an update of one engine makes its timing unknown."""
+    timings = [(stored.value, engine) for engine in HOST_BACKENDS if (stored := measurements.recall(case.name(engine)))]
+    if len(timings) < len(HOST_BACKENDS):
         return None
-    said = ", ".join(f"{engine} {ms:.2g} ms per token" for ms, engine in found)
-    return HostChoice(min(found)[1], f"measured here: {said}")
+    summary = ", ".join(f"{engine} {ms:.2g} ms per token" for ms, engine in timings)
+    return HostChoice(min(timings)[1], f"measured here: {summary}")
 
 
-def _by_rule(case: TimingCase) -> HostChoice:
+def _choose_by_rule(case: TimingCase) -> HostChoice:
     """Return the CPU engine if it has fast instructions here, else llama.cpp; raises if it cannot run the files."""
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
@@ -100,33 +100,34 @@ def choose_engine(files: LocalPair, options: Options) -> HostChoice:
     drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     case = TimingCase(files.target, drafter, options.threads, options.draft)
     choice = likely_engine(case)
-    is_busy = limits.load_average() > len(physical_cores())  # a timing would mean nothing
-    if choice.why != NOT_TIMED or case.size() * MEMORY_PER_FILE > free.system_budget().free or is_busy:
+    is_busy = limits.load_average() > len(physical_cores())  # a timing would be wrong
+    if choice.reason != NOT_TIMED or case.size() * MEMORY_PER_FILE > free.system_budget().free or is_busy:
         return choice
     context = min(MAX_CONTEXT, options.context or MAX_CONTEXT)
-    # Finding llama.cpp's bit-exact widths would take too long for a first start.
-    brief = replace(options, context=context, progress=None, costs=_zero_costs, rows="fast")
-    found = {engine: _time_engine(engine, files, brief) for engine in HOST_BACKENDS}
-    if not all(found.values()):  # nothing is stored; if the CPU engine fails again, its load raises the reason
+    # rows="fast": finding llama.cpp's bit-exact widths would take too long for a first start.
+    timing_options = replace(options, context=context, progress=None, costs=_zero_costs, rows="fast")
+    ms_by_engine = {engine: _time_engine(engine, files, timing_options) for engine in HOST_BACKENDS}
+    if not all(ms_by_engine.values()):  # nothing is stored; if the CPU engine fails again, its load raises the reason
         return HostChoice("cpu", NOT_TIMED)
-    for engine, ms in found.items():
+    for engine, ms in ms_by_engine.items():
         measurements.remember(case.name(engine), ms, f"batches of {', '.join(map(str, WIDTHS))} tokens")
     return likely_engine(case)
 
 
-def ms_per_token(costs: Controller, drafters: Sequence[Drafter], widest: int) -> float:
+def ms_per_token(costs: Controller, drafters: Sequence[Drafter], max_width: int) -> float:
     """Return the mean milliseconds per token over decoding without drafting and drafting with each drafter."""
-    plain = costs.predict_verify_ms(1)
-    shares = [plain]
+    baseline = costs.predict_verify_ms(1)
+    ms_by_mode = [baseline]
     for drafter in drafters:
-        expected, best = 1.0, plain
-        for nodes in range(1, min(drafter.max_draft_tokens, widest - 1) + 1):
-            expected += ACCEPTANCE**nodes
+        expected, best = 1.0, baseline
+        for count in range(1, min(drafter.max_draft_tokens, max_width - 1) + 1):
+            expected += ACCEPTANCE**count
             best = min(
-                best, (costs.predict_verify_ms(nodes + 1) + costs.predict_draft_ms(drafter.name, nodes)) / expected
+                best,
+                (costs.predict_verify_ms(count + 1) + costs.predict_draft_ms(drafter.name, count)) / expected,
             )
-        shares.append(best)
-    return sum(shares) / len(shares)
+        ms_by_mode.append(best)
+    return sum(ms_by_mode) / len(ms_by_mode)
 
 
 def _zero_costs(_target: Target, drafters: Sequence[Drafter]) -> Controller:
@@ -143,8 +144,8 @@ def _time_engine(engine: HostBackend, files: LocalPair, options: Options) -> flo
     assert running.host
     with closing(running):
         target, drafters = running.host.target, running.host.drafters
-        found, began = list[float](), time.perf_counter()
-        while len(found) < MIN_ROUNDS or time.perf_counter() - began < TIMING_SECONDS:
+        rounds, start = list[float](), time.perf_counter()
+        while len(rounds) < MIN_ROUNDS or time.perf_counter() - start < TIMING_SECONDS:
             costs = calibrate(target, drafters, WIDTHS, rounds=1)
-            found.append(ms_per_token(costs, drafters, WIDTHS[-1]))
-    return min(found)
+            rounds.append(ms_per_token(costs, drafters, WIDTHS[-1]))
+    return min(rounds)

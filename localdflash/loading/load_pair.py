@@ -10,7 +10,7 @@ from localdflash.base.errors import UsageError
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.automatic import load_best
 from localdflash.loading.backends import load_on
-from localdflash.loading.proof import SOUND, engine_status, is_tried_on
+from localdflash.loading.proof import SOUND, auto_tries_cuda, engine_status
 from localdflash.loading.trial import try_first
 from localdflash.models.backend_names import Backend, Runner
 from localdflash.models.load_options import Options
@@ -36,7 +36,7 @@ class LoadedPair:
     """Loaded pair with its tokenizer, on `backend`. Close it, or use it as a context manager.
 
     `sampling` holds the fields of `SamplingParams` that the model's file or card recommends for chats. Unless `tried`,
-    new files are first loaded by another process (see `trial`).
+    new files are first loaded in a child process (see `trial`).
     """
 
     def __init__(self, options: Options, tried: bool = False) -> None:
@@ -47,8 +47,8 @@ class LoadedPair:
             if not tried:
                 try_first(self.files, options)
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
-            # The status of the CUDA engine with this pair, "" if the engine is no candidate.
-            is_candidate = options.backend == "cuda" or (options.backend == "auto" and is_tried_on(options))
+            # Status of the CUDA engine with this pair; "" if the engine cannot be chosen.
+            is_candidate = options.backend == "cuda" or (options.backend == "auto" and auto_tries_cuda(options))
             self.gpu_check = engine_status(self.files, options) if is_candidate else ""
             self.backend, self._running = self._load()
             self._closing.callback(self._running.close)
@@ -61,10 +61,10 @@ class LoadedPair:
         self.pair, self.host, self.context = running.pair, running.host, running.context
         self.device, self.vocab_size = running.device, running.vocab_size
         self.predicted, self.rows = running.predicted, running.rows
-        unused = _unused(options, self.backend, running)
+        ignored = _notices_of_ignored_options(options, self.backend, running)
         is_doubtful = self.backend == "cuda" and self.gpu_check not in ("", SOUND)
         doubt = f"--backend cuda: {self.gpu_check}" if is_doubtful else ""
-        self.notice = "; ".join(filter(None, [doubt, *running.notices, *unused]))
+        self.notice = "; ".join(filter(None, [doubt, *running.notices, *ignored]))
 
     def _load(self) -> tuple[Runner, Running]:
         backend, device = self.options.backend, self.options.device
@@ -84,7 +84,7 @@ class LoadedPair:
         return self._running.drafters
 
     def identity(self) -> str:
-        """Return what decides the bytes of a saved KV state: files, backend, settings and versions."""
+        """Return a key of everything that changes a saved KV state: files, backend, settings and versions."""
         files = (self.files.target, self.files.drafter_gguf, self.files.drafter_safetensors)
         stats = [(str(part), *about) for file in files if file for part, *about in stats_of(file)]
         return repr((stats, self.backend, self.options.draft, self._running.identity, __version__))
@@ -94,7 +94,7 @@ class LoadedPair:
         return format_of(self.files.fim) if self.files.fim else detect(self.tokenizer)
 
     def before_close(self, wait: Callable[[], object]) -> None:
-        """Have `wait` called before the pair is freed; it waits for threads that still use the vocabulary."""
+        """Register `wait`, which waits for threads that still use the vocabulary, to run before the pair is freed."""
         self._closing.callback(wait)
 
     def close(self) -> None:
@@ -108,26 +108,26 @@ class LoadedPair:
         self.close()
 
 
-def _unused(options: Options, backend: Runner, running: Running) -> Iterator[str]:
+def _notices_of_ignored_options(options: Options, backend: Runner, running: Running) -> Iterator[str]:
     """Yield a notice for each option that has no effect on the backend that runs the pair."""
     if options.gpu_layers > 0 and running.device == "cpu":
         yield f"--gpu-layers {options.gpu_layers}: ignored, {backend} runs the pair without a GPU"
-    usual = Options()
-    bits = [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != usual.drafter_bits else []
-    kv = [f"--kv {options.kv}"] if options.kv != usual.kv else []
+    defaults = Options()
+    bits = [f"--drafter-bits {options.drafter_bits}"] if options.drafter_bits != defaults.drafter_bits else []
+    kv = [f"--kv {options.kv}"] if options.kv != defaults.kv else []
     fp4 = ["--native-fp4"] if options.native_fp4 else []
     on_both = options.kv in KV_FORMATS
-    for engines, given in (
+    for backends, flags in (
         (("cuda", "cpu"), bits + (kv if on_both else [])),
         (("cuda",), fp4 if on_both else kv + fp4),
     ):
-        if given and backend not in engines:
-            yield f"{', '.join(given)}: ignored by {backend} (only for --backend {' and '.join(engines)})"
+        if flags and backend not in backends:
+            yield f"{', '.join(flags)}: ignored by {backend} (only for --backend {' and '.join(backends)})"
 
 
 def recommended(metadata: Mapping[str, object]) -> dict[str, float]:
-    """Return the sampling parameters that the authors of a model recommend in its file, without invalid values."""
-    found: dict[str, float] = {}
+    """Return the valid sampling parameters that a model's metadata recommends."""
+    params: dict[str, float] = {}
     for name, key in SAMPLING_KEYS.items():
         value = metadata.get(f"general.sampling.{key}")
         if not isinstance(value, int | float):
@@ -137,5 +137,5 @@ def recommended(metadata: Mapping[str, object]) -> dict[str, float]:
             SamplingParams(**checked)
         except UsageError:
             continue
-        found |= checked
-    return found
+        params |= checked
+    return params

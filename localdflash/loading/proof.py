@@ -1,8 +1,8 @@
 """First-load check of the CUDA engine for a pair on a machine, before `auto` uses it.
 
 A child process loads the pair and runs the checks of `backends/cuda/proof`, since wrong kernels may crash or hang it.
-The daemon starts it while another backend runs the pair; `--backend cuda` only warns. Verdicts are files, written
-before a check begins: the state "begun" in a file whose lock no process holds means that the check crashed its process.
+The daemon starts the child while another backend runs the pair; `--backend cuda` only warns. Verdicts are written
+to files before a check begins: the state "begun" in a file whose lock no process holds means that the check crashed its process.
 """
 
 import hashlib
@@ -33,27 +33,27 @@ from localdflash.models.running_pair import Running
 from localdflash.models.weights.split import size_of
 
 Watch = Callable[[str], None]
-State = Literal["begun", "sound", "unsound", "undecided"]  # undecided: the check was prevented
+State = Literal["begun", "sound", "unsound", "undecided"]  # undecided: the check could not run
 
 METHOD_VERSION = 2  # of the check; verdicts of other versions do not count
 KERNEL_OPTIONS = ("drafter", "draft", "kv", "drafter_bits", "native_fp4")
 MAX_FILE_BYTES = 1 << 14
-TIMEOUT_SECONDS = 300.0  # without a report: one kernel to compile, or one reference on the CPU
+TIMEOUT_SECONDS = 300.0  # between two reports: one kernel to compile, or one reference on the CPU
 BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks
-MAX_CONTEXT = 9216  # tokens that are loaded for the checks: beyond two of three borders of attention
+MAX_CONTEXT = 9216  # tokens, for the checks: beyond two of the three sizes at which attention changes its kernel
 MAX_REASON_CHARS = 1000
 SOUND = "sound"
 PROGRAM = "from localdflash.loading.proof import main; main()"
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return a * b\n\n\ndef sub(a, b):\n    return"
-ENVIRONMENT_ERRORS = (LocaldflashError, ImportError, OSError, SubprocessError, MemoryError)  # not the kernels' fault
-EXTERNAL_SIGNALS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})  # sent by people and systems
+ENVIRONMENT_ERRORS = (LocaldflashError, ImportError, OSError, SubprocessError, MemoryError)  # not caused by the kernels
+EXTERNAL_SIGNALS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})  # sent by users and the system
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a check. `operation` failed, or was begun last; `said` is the reason in one line.
+    """Result of a check. `operation` failed, or was begun last; `reason` is one line.
 
-    `choices` is the text of what runs otherwise than at first, `degraded` says why and at what cost, each in one line.
+    `choices` are the fallbacks that the engine has to run with; each line of `degraded` is a reason or cost of these.
     """
 
     state: State
@@ -62,7 +62,7 @@ class Verdict:
     day: str
     options: dict[str, Any]  # the fields `KERNEL_OPTIONS` of `Options`
     operation: str = ""
-    said: str = ""
+    reason: str = ""
     choices: str = ""
     degraded: list[str] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ class Subject:
     pair: str
     machine: tuple[str, ...]
     options: dict[str, Any]
-    place: Path
+    path: Path
 
     @classmethod
     def of(cls, files: LocalPair, options: Options) -> Self:
@@ -85,34 +85,34 @@ class Subject:
 
             return subject(files, options)
 
-        here, shapes = call_cuda(identify)
-        key = hashlib.sha256(repr((METHOD_VERSION, here, shapes)).encode()).hexdigest()[:32]
+        machine, shapes = call_cuda(identify)
+        key = hashlib.sha256(repr((METHOD_VERSION, machine, shapes)).encode()).hexdigest()[:32]
         kernel_options = {name: getattr(options, name) for name in KERNEL_OPTIONS}
-        return cls(options.pair, here, kernel_options, _folder() / f"{key}.json")
+        return cls(options.pair, machine, kernel_options, _folder() / f"{key}.json")
 
-    def verdict(self, state: State, operation: str = "", said: str = "") -> Verdict:
+    def verdict(self, state: State, operation: str = "", reason: str = "") -> Verdict:
         """Return a verdict with today's date."""
         today = date.today().isoformat()
-        return Verdict(state, self.pair, list(self.machine), today, self.options, operation, said)
+        return Verdict(state, self.pair, list(self.machine), today, self.options, operation, reason)
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock the check for this process; TimeoutError if another process holds it."""
-        create_private(self.place.parent)
-        return process_lock(self.place.with_suffix(".lock"))
+        create_private(self.path.parent)
+        return process_lock(self.path.with_suffix(".lock"))
 
     def why_not(self) -> str:
         """Return why the engine is not trusted with the pair, with a remedy; "" if it is trusted."""
         again = f"run `localdflash doctor --check-gpu {self.pair}`"
-        verdict = recall(self.place)
+        verdict = read_verdict(self.path)
         if verdict is None:
             return f"not checked on this GPU yet; {again}"
         match verdict.state:
             case "sound":
                 return ""
             case "unsound":
-                return f"its check on this GPU failed ({verdict.said}); {again} to repeat it"
+                return f"its check on this GPU failed ({verdict.reason}); {again} to repeat it"
             case "undecided":
-                return f"it could not be checked on this GPU: {verdict.said}"
+                return f"it could not be checked on this GPU: {verdict.reason}"
             case "begun":
                 if self._is_held():
                     return "another process is checking it on this GPU"
@@ -132,7 +132,7 @@ def _folder() -> Path:
     return cache_folder() / "gpu-checks"
 
 
-def known() -> list[Verdict]:
+def list_verdicts() -> list[Verdict]:
     """Return all verdicts for this machine's GPUs, driver and libraries, sorted by pair; NoDevice without a GPU."""
 
     def identify() -> list[tuple[str, ...]]:
@@ -140,14 +140,17 @@ def known() -> list[Verdict]:
 
         return machines()
 
-    here = [list(machine) for machine in call_cuda(identify)]
-    found = [verdict for place in _folder().glob("*.json") if (verdict := recall(place))]
-    return sorted((one for one in found if one.machine in here), key=lambda one: one.pair)
+    machines_here = [list(machine) for machine in call_cuda(identify)]
+    verdicts = [verdict for path in _folder().glob("*.json") if (verdict := read_verdict(path))]
+    return sorted(
+        (verdict for verdict in verdicts if verdict.machine in machines_here), key=lambda verdict: verdict.pair
+    )
 
 
-def recall(place: Path) -> Verdict | None:
+def read_verdict(path: Path) -> Verdict | None:
     """Return the stored verdict, None if there is no readable one."""
-    stored = read_json(place, MAX_FILE_BYTES)
+    stored = read_json(path, MAX_FILE_BYTES)
+    stored.setdefault("reason", stored.get("said"))  # the name in older files
     try:
         verdict = Verdict(**{field.name: stored[field.name] for field in fields(Verdict)})
         return verdict if verdict.state in get_args(State) else None
@@ -155,28 +158,28 @@ def recall(place: Path) -> Verdict | None:
         return None
 
 
-def keep(place: Path, verdict: Verdict) -> None:
-    """Store a verdict on the disk before returning, since the check may crash the machine; LocaldflashError if not."""
+def write_verdict(path: Path, verdict: Verdict) -> None:
+    """Store a verdict, with fsync, since the check may crash the machine; LocaldflashError if it cannot be written."""
     try:
-        write_json(place, asdict(verdict), sync=True)
+        write_json(path, asdict(verdict), sync=True)
     except OSError as error:
         raise LocaldflashError(
-            f"{place}: cannot be written ({error.strerror}); set LOCALDFLASH_HOME to another folder"
+            f"{path}: cannot be written ({error.strerror}); set LOCALDFLASH_HOME to another folder"
         ) from error
 
 
-def is_tried_on(options: Options) -> bool:
-    """Return whether `auto` tries the CUDA engine; GPU layers, or a GPU that it does not know, select llama.cpp."""
+def auto_tries_cuda(options: Options) -> bool:
+    """Return whether `auto` tries the CUDA engine; GPU layers, or a GPU of another kind, select llama.cpp."""
     return options.gpu_layers < 0 and device.means_gpu(options.device)
 
 
 def unchecked(files: LocalPair, options: Options) -> Subject | None:
     """Return the subject of a check that `auto` still needs to use the engine with a pair, else None."""
-    if options.backend != "auto" or not is_tried_on(options):
+    if options.backend != "auto" or not auto_tries_cuda(options):
         return None
     with suppress(LocaldflashError):  # `require_trusted` raises it
         subject = Subject.of(files, options)
-        verdict = recall(subject.place)
+        verdict = read_verdict(subject.path)
         return subject if verdict is None or verdict.state == "undecided" else None
     return None
 
@@ -191,11 +194,11 @@ def check_first(options: Options) -> None:
 def require_trusted(files: LocalPair, options: Options) -> tuple[Subject, Verdict]:
     """Return the subject of a check that passed, and its verdict; NoDevice if there is none.
 
-    UsageError if LOCALDFLASH_CUDA_OPS is not understood.
+    UsageError if LOCALDFLASH_CUDA_OPS is malformed.
     """
     Choices.parse(os.environ.get(VARIABLE, ""))
     subject = Subject.of(files, options)
-    doubt, verdict = subject.why_not(), recall(subject.place)
+    doubt, verdict = subject.why_not(), read_verdict(subject.path)
     if doubt or verdict is None:
         raise NoDevice(doubt)
     return subject, verdict
@@ -211,7 +214,7 @@ def engine_status(files: LocalPair, options: Options) -> str:
 def record_lost_gpu(subject: Subject, error: DeviceError) -> None:
     """Store that the GPU was lost while a checked pair was loaded, so that the next process does not try it."""
     with suppress(LocaldflashError):
-        keep(subject.place, subject.verdict("unsound", "loading", str(error)[:MAX_REASON_CHARS]))
+        write_verdict(subject.path, subject.verdict("unsound", "loading", str(error)[:MAX_REASON_CHARS]))
 
 
 def check(
@@ -223,61 +226,64 @@ def check(
     """
     try:
         with subject.lock():
-            missing = device.missing_tools()
-            undecided = subject.verdict("undecided", "compiling", missing)
-            found = undecided if missing else _checked(subject, files, options, cancelled)
-            keep(subject.place, found)
-            return found
+            if missing := device.missing_tools():
+                verdict = subject.verdict("undecided", "compiling", missing)
+            else:
+                verdict = _check_with_fallbacks(subject, files, options, cancelled)
+            write_verdict(subject.path, verdict)
+            return verdict
     except TimeoutError:
         return None
     except OSError as error:
         raise LocaldflashError(
-            f"{subject.place.parent}: cannot be locked ({error.strerror}); set LOCALDFLASH_HOME to another folder"
+            f"{subject.path.parent}: cannot be locked ({error.strerror}); set LOCALDFLASH_HOME to another folder"
         ) from error
 
 
-def _checked(subject: Subject, files: LocalPair, options: Options, cancelled: threading.Event | None) -> Verdict:
-    """Check the pair, and again with what failed in a simpler form, until it is sound or nothing is left to try."""
+def _check_with_fallbacks(
+    subject: Subject, files: LocalPair, options: Options, cancelled: threading.Event | None
+) -> Verdict:
+    """Check the pair, with fallbacks for failed operations, until it is sound or no fallback is left."""
     choices, reasons = Choices.parse(os.environ.get(VARIABLE, "")), list[str]()
     while True:
-        verdict = _checked_once(subject, files, replace(options, cuda_ops=str(choices)), cancelled)
+        verdict = _run_check(subject, files, replace(options, cuda_ops=str(choices)), cancelled)
         if verdict.state == "sound":
             return replace(verdict, choices=str(choices), degraded=[*reasons, *verdict.degraded])
         lower = choices.lowered(verdict.operation) if verdict.state == "unsound" else None
         if lower is None:
             return verdict
         choices = lower
-        reasons.append(verdict.said)
+        reasons.append(verdict.reason)
 
 
-def _checked_once(subject: Subject, files: LocalPair, options: Options, cancelled: threading.Event | None) -> Verdict:
-    """Run the child; the verdict's file holds the current stage, in case this process is killed."""
+def _run_check(subject: Subject, files: LocalPair, options: Options, cancelled: threading.Event | None) -> Verdict:
+    """Run the child; keep the current stage in the verdict's file, in case this process is killed."""
     at = "loading"
 
     def on_report(report: child.Report) -> None:
         nonlocal at
         at = str(report["at"])
         if report["stage"]:
-            keep(subject.place, subject.verdict("begun", at))
+            write_verdict(subject.path, subject.verdict("begun", at))
 
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
     size = sum(size_of(path) for path in (files.target, *drafters) if path)
     limit = TIMEOUT_SECONDS + size / BYTES_PER_SECOND
-    keep(subject.place, subject.verdict("begun", at))
+    write_verdict(subject.path, subject.verdict("begun", at))
     try:
-        ended = child.run(PROGRAM, options, limit, on_report, renewed=True, cancelled=cancelled)
+        child_exit = child.run(PROGRAM, options, limit, on_report, renewed=True, cancelled=cancelled)
     except OSError as error:
         return subject.verdict("undecided", at, f"no process could be started: {error.strerror}")
     except BaseException:  # Ctrl-C or cancelled: the child was killed without a verdict
-        subject.place.unlink(missing_ok=True)
+        subject.path.unlink(missing_ok=True)
         raise
-    return _verdict(subject, ended, at, limit)
+    return _verdict_of_exit(subject, child_exit, at, limit)
 
 
-def _verdict(subject: Subject, ended: child.ChildExit, at: str, limit: float) -> Verdict:
+def _verdict_of_exit(subject: Subject, ended: child.ChildExit, at: str, limit: float) -> Verdict:
     """Return the verdict for a child that ended during the stage or operation `at`."""
     if ended.report is not None:
-        kind, operation, reason = (str(ended.report.get(name, "")) for name in ("kind", "operation", "said"))
+        kind, operation, reason = (str(ended.report.get(name, "")) for name in ("kind", "operation", "reason"))
         if kind == "sound":
             return replace(subject.verdict("sound"), degraded=[str(line) for line in ended.report.get("costs", ())])
         state: State = "unsound" if kind == "unsound" else "undecided"
@@ -305,12 +311,12 @@ def main() -> None:
     try:
         report(**_check_pair(options, begin, lambda operation: report(at=operation, stage=False)))
     except Exception as error:
-        said = str(error) if isinstance(error, LocaldflashError) else f"{at}: {device.describe_error(error)}"
-        report(kind="undecided" if _is_environment(error, at) else "unsound", operation=at, said=said)
+        reason = str(error) if isinstance(error, LocaldflashError) else f"{at}: {device.describe_error(error)}"
+        report(kind="undecided" if _is_environment(error, at) else "unsound", operation=at, reason=reason)
 
 
 def _is_environment(error: Exception, at: str) -> bool:
-    """Return whether an error is not the engine's fault: a lack of memory, a broken library or compiler."""
+    """Return whether an error has a cause outside the engine: a lack of memory, a broken library or compiler."""
     if isinstance(error, DeviceError):
         return False
     is_full = "out of memory" in str(error)  # the wording of torch, Triton and graphs
@@ -332,7 +338,7 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
         if loading:
             watch(f"loading, {operation}")
 
-    with closing(_loaded(files, options, launched)) as running:
+    with closing(_load_for_checks(files, options, launched)) as running:
         loading = False
         assert isinstance(running.pair, CudaPair)
         choices = Choices.parse(options.cuda_ops)
@@ -342,11 +348,11 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
                     begin(stage)
                     run()
             except Unsound as error:
-                return {"kind": "unsound", "operation": error.operation, "said": str(error)}
+                return {"kind": "unsound", "operation": error.operation, "reason": str(error)}
             return {"kind": "sound", "costs": list(costs(running.pair, choices))}
 
 
-def _loaded(files: LocalPair, options: Options, launched: Watch) -> Running:
+def _load_for_checks(files: LocalPair, options: Options, launched: Watch) -> Running:
     """Load the pair with the context for the checks, or with less if that does not fit; report each launch."""
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
     from localdflash.backends.cuda.load_cuda import load

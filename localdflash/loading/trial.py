@@ -33,7 +33,7 @@ REMEDY = "download or convert it again (`touch` has it tried again)"
 
 
 def try_first(files: LocalPair, options: Options) -> None:
-    """Have a child load a pair's files, unless they have a good verdict; ModelError if that crashes or hangs."""
+    """Have a child load a pair's files, unless a verdict is stored; ModelError if the load crashed or hung."""
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
     paths = [path for path in (files.target, *drafters) if path]
     if all(map(is_known, paths)):
@@ -42,48 +42,48 @@ def try_first(files: LocalPair, options: Options) -> None:
         if path.suffix != ".safetensors":
             read_header(path)
     key = hashlib.sha256(_key(paths, options).encode()).hexdigest()[:32]
-    place = cache_folder() / "trials" / f"{key}.json"
-    said = read_json(place, MAX_VERDICT_BYTES).get("said")
-    if not isinstance(said, str):
-        said = tried(paths, options)
-        if said is not None:
-            with suppress(OSError, LocaldflashError):  # then the file is tried at every load
-                write_json(place, {"said": said})
-    if said:
-        raise ModelError(said)
+    verdict_path = cache_folder() / "trials" / f"{key}.json"
+    fault = read_json(verdict_path, MAX_VERDICT_BYTES).get("said")
+    if not isinstance(fault, str):
+        fault = try_files(paths, options)
+        if fault is not None:
+            with suppress(OSError, LocaldflashError):  # without a stored verdict, every load tries the file
+                write_json(verdict_path, {"said": fault})
+    if fault:
+        raise ModelError(fault)
 
 
 def _key(paths: list[Path], options: Options) -> str:
-    """Return what a verdict depends on."""
+    """Return everything that a verdict depends on."""
     stats = [(str(part), part.stat()) for path in paths for part in files_of(path)]
-    files = [(name, one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for name, one in stats]
+    files = [(name, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats]
     versions = [version_of(name) for name in ("localdflash", "llama-cpp-python")]
     return repr((METHOD_VERSION, files, versions, options.backend, options.device, options.gpu_layers, options.draft))
 
 
-def tried(paths: list[Path], options: Options) -> str | None:
+def try_files(paths: list[Path], options: Options) -> str | None:
     """Return why the files cannot be loaded, "" if they can be, None if the trial was inconclusive."""
-    limit, died = TIMEOUT_SECONDS + sum(map(size_of, paths)) / BYTES_PER_SECOND, gpu_watch.deaths()
+    limit, deaths = TIMEOUT_SECONDS + sum(map(size_of, paths)) / BYTES_PER_SECOND, gpu_watch.deaths()
     limit += COMPILE_SECONDS if driver_present() else 0.0
     try:
-        ended = child.run(PROGRAM, options, limit, lambda _: None)
+        child_exit = child.run(PROGRAM, options, limit, lambda _: None)
     except OSError as error:
         raise LocaldflashError(f"{paths[0]}: no process could be started for its trial ({error.strerror})") from error
-    if ended.report is not None:
-        if kind := ended.report["kind"]:
-            raise getattr(errors, kind)(ended.report["said"])
+    if child_exit.report is not None:
+        if kind := child_exit.report["kind"]:
+            raise getattr(errors, kind)(child_exit.report["reason"])
         return ""
-    if ended.is_timeout:
+    if child_exit.is_timeout:
         return f"{paths[0]}: loading took more than {limit:.0f} s and was stopped; {REMEDY}"
-    if gpu_watch.deaths() > died:
+    if gpu_watch.deaths() > deaths:
         return None  # the GPU failed, which `gpu_watch` handles
-    return _crash_reason(paths[0], ended.code, ended.stderr_line)
+    return _crash_reason(paths[0], child_exit.code, child_exit.stderr_line)
 
 
 def _crash_reason(path: Path, code: int, stderr_line: str) -> str | None:
-    """Return the verdict on a file whose child ended without a report."""
+    """Return the verdict on a file whose child ended without a report; see `try_files`."""
     if not (name := ending_signal(code)):
-        return None  # an error of localdflash's own, which loading the file here shows
+        return None  # an error of localdflash itself, which the load in this process shows
     if name in FAULTS:
         return f"{path}: the process that tried to load it crashed ({name}: {stderr_line}); {REMEDY}"
     if name == "SIGKILL":

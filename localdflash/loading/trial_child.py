@@ -1,4 +1,4 @@
-"""Child process of a trial load, see `trial`. A module of its own: it loads pairs, and loading a pair runs trials."""
+"""Child process of a trial load, see `trial`; a separate module, since `load_pair` imports `trial`."""
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.engine.generate import Request, generate
@@ -7,8 +7,8 @@ from localdflash.loading.load_pair import LoadedPair
 
 GENERATED_TOKENS = 4
 PROMPT = "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return"
-ONE, TWO, THREE = range(1, 0xC0), range(0xC0, 0x800, 0x40), range(0x1000, 0x10000, 0x1000)
-EVERY_BYTE = "".join(map(chr, (*ONE, *TWO, 0x800, *THREE, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
+_UP_TO_3_BYTES = (*range(1, 0xC0), *range(0xC0, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000))
+EVERY_BYTE = "".join(map(chr, (*_UP_TO_3_BYTES, 0x10000, *range(0x40000, 0x110000, 0x40000))))  # of UTF-8
 
 
 def main() -> None:
@@ -25,4 +25,4 @@ def main() -> None:
                 pass
         report(kind="")
     except LocaldflashError as error:
-        report(kind=type(error).__name__, said=str(error))
+        report(kind=type(error).__name__, reason=str(error))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from localdflash.base.errors import ModelBusy, ModelError, OutOfMemory
 from localdflash.engine.scheduler import EngineTotals
-from localdflash.loading.filling import can_fill, check_can_fill
+from localdflash.loading.fim_support import require_fim, supports_fim
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import ROLES, Others, PairRole
@@ -141,7 +141,7 @@ class Engines:
                 options = replace(options, drafter="")  # the drafter belongs to the previous pair
             options = replace(options, **changes)
             roles: Sequence[PairRole] = (role,) if role else ROLES
-            if not role and not await asyncio.to_thread(can_fill, options.pair):
+            if not role and not await asyncio.to_thread(supports_fim, options.pair):
                 roles = ("chat",)
                 if left := self._workers.pop("completion", None):  # until the next request for that role
                     self._later["completion"] = left.options
@@ -187,7 +187,7 @@ class Engines:
     async def _load(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
         """Load a pair for `roles`; if loading fails, restore the previous pairs of these roles."""
         if tuple(roles) == ("completion",):
-            await asyncio.to_thread(check_can_fill, options.pair)
+            await asyncio.to_thread(require_fim, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}
         try:
             return await self._with_room(roles, options, others)

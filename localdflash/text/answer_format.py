@@ -3,8 +3,8 @@
 The format follows from the model's vocabulary, never from its name. Markers are recognised by token id, so a message
 that spells a marker stays text. Every format decodes to one text in the form of `thoughts`.
 
-`MarkedText`: thoughts stand between two marker tokens (Qwen's `<think>`, Gemma's `<|channel>thought`).
-`HarmonyText`: gpt-oss's messages one after another, those of the channel `analysis` are thoughts:
+`MarkedText`: thoughts are between two marker tokens (Qwen's `<think>`, Gemma's `<|channel>thought`).
+`HarmonyText`: an answer of gpt-oss is several messages; messages in the channel `analysis` are thoughts:
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
 """
@@ -20,13 +20,13 @@ from localdflash.text.stream import Detokenizer, TextDecoder
 from localdflash.text.tokenizer import Tokenizer
 from localdflash.text.user_text import PromptStretch
 
-FirstPart = Literal["", "text", "call"]  # of an answer without thoughts; "" leaves it to the model
+FirstPart = Literal["", "text", "call"]  # required first part of the answer; "" leaves the choice to the model
 LOWEST_EFFORT = "low"  # for templates that cannot switch thinking off
 
 
 @dataclass(frozen=True)
 class ThoughtMarks:
-    """Marker tokens around thoughts, the text after the opening one, and both as a template writes them."""
+    """Marker tokens around thoughts, the label after the opening marker, and the template's text on both sides."""
 
     opening: str
     closing: str
@@ -36,14 +36,14 @@ class ThoughtMarks:
 
 
 class MarkedText:
-    """`TextDecoder` of answers with marked thoughts, after `begun`; `thinking`: the prompt ends inside thoughts."""
+    """`TextDecoder` of an answer that continues `begun`; `thinking`: the prompt ends inside thoughts."""
 
     def __init__(self, tokenizer: Tokenizer, marks: ThoughtMarks, begun: str = "", *, thinking: bool = False) -> None:
         self._detokenizer = Detokenizer(tokenizer)
         self._opening, self._closing = tokenizer.special(marks.opening), tokenizer.special(marks.closing)
         self._label, self._writer = marks.label, thoughts.ThoughtWriter(begun)
         self._thinking = thinking
-        self._seen: str | None = None  # the part of a label read so far
+        self._label_read: str | None = None  # incomplete label; None outside a label
 
     def push(self, ids: Iterable[int]) -> str:
         """See `TextDecoder`."""
@@ -58,18 +58,18 @@ class MarkedText:
             return self._text(self._detokenizer.push([token]))
         rest = self._text(self._detokenizer.finish())
         self._thinking = token == self._opening
-        self._seen = "" if self._thinking and self._label else None
+        self._label_read = "" if self._thinking and self._label else None
         return rest if self._thinking else rest + self._writer.close()
 
     def _text(self, text: str) -> str:
         if not self._thinking:
             return self._writer.add_answer(text)
-        if self._seen is None:
+        if self._label_read is None:
             return self._writer.add_thought(text)
-        self._seen += text
-        if self._label.startswith(self._seen):
+        self._label_read += text
+        if self._label.startswith(self._label_read):
             return ""  # an incomplete label is not part of the thoughts
-        text, self._seen = self._seen.removeprefix(self._label), None
+        text, self._label_read = self._label_read.removeprefix(self._label), None
         return self._writer.add_thought(text)
 
 
@@ -82,18 +82,18 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 
 
 class HarmonyText:
-    """`TextDecoder` of gpt-oss's answers, after the text `begun` and the first message's `header` in the prompt."""
+    """`TextDecoder` of gpt-oss's answers that continue `begun`; `header` begins the first message's in the prompt."""
 
     def __init__(self, tokenizer: Tokenizer, begun: str = "", header: str = "") -> None:
         names = (_START, _MESSAGE, *_IN_HEADERS, *_ENDS)
         self._marks = {tokenizer.special(name): name for name in names if tokenizer.has_special(name)}
         self._detokenizer, self._writer = Detokenizer(tokenizer), thoughts.ThoughtWriter(begun)
         self._header: str | None = ""  # the current message's header so far; None inside its text
-        self._is_thought = False  # the current message
-        self._has_text = bool(thoughts.split(begun)[1])  # the answer
+        self._is_thought = False  # of the current message
+        self._has_text = bool(thoughts.split(begun)[1])  # of the answer, besides thoughts
         for part in _MARK.split(header):
             self._mark(part) if part in self._marks.values() else self._text(part)
-        self._is_first = self._header is not None  # the next text, in its message
+        self._is_first = self._header is not None  # whether the next text begins its message
 
     def push(self, ids: Iterable[int]) -> str:
         """See `TextDecoder`."""
@@ -159,7 +159,7 @@ class AnswerStart:
     """Start of an answer: the text to add to the template's prompt, and the decoder of the ids that follow."""
 
     prompt: Sequence[PromptStretch]
-    spelling: Callable[[Tokenizer], TextDecoder] = Detokenizer
+    make_decoder: Callable[[Tokenizer], TextDecoder] = Detokenizer
 
 
 def _start_marked(
@@ -168,7 +168,7 @@ def _start_marked(
     """Start an answer with thoughts between two markers; the template may have written the opening one."""
     tail = _template_tail(prompt)
     inside = tail.rfind(marks.opening) > tail.rfind(marks.closing)
-    thought, said, thinking = thoughts.split(begun)
+    thought, answer, thinking = thoughts.split(begun)
     added: list[PromptStretch] = []
     if thought or thinking:
         added += [] if inside else [PromptStretch(marks.before, False)]
@@ -177,20 +177,20 @@ def _start_marked(
     if inside and (first_part or (begun and not thinking)):
         added.append(PromptStretch(marks.after, False))
         inside = False
-    added.append(PromptStretch(said, True))
+    added.append(PromptStretch(answer, True))
     return AnswerStart(added, partial(MarkedText, marks=marks, begun=begun, thinking=inside))
 
 
 def _start_harmony(prompt: Sequence[PromptStretch], begun: str, first_part: FirstPart) -> AnswerStart:
     """Start an answer of gpt-oss: several messages, each in its own channel."""
-    thought, said, thinking = thoughts.split(begun)
+    thought, answer, thinking = thoughts.split(begun)
     added: list[PromptStretch] = []
     if thought or thinking:
         added += [PromptStretch("<|channel|>analysis<|message|>", False), PromptStretch(thought, True)]
         if first_part or not thinking:
             added.append(PromptStretch("<|end|><|start|>assistant", False))
-    if said or first_part == "text":
-        added += [PromptStretch("<|channel|>final<|message|>", False), PromptStretch(said, True)]
+    if answer or first_part == "text":
+        added += [PromptStretch("<|channel|>final<|message|>", False), PromptStretch(answer, True)]
     trusted = "".join(piece.text for piece in added if not piece.from_user)
     _, written, header = (_template_tail(prompt) + trusted).rpartition("<|start|>assistant")
     return AnswerStart(added, partial(HarmonyText, begun=begun, header=header if written else ""))

@@ -1,4 +1,4 @@
-"""Constraint on the tool calls in an answer; other text stays free.
+"""Constraint on the tool calls in an answer; other text is unconstrained.
 
 Tool calls contain marker tokens, so a call is a sequence of parts: text that follows a grammar, and its marker.
 """
@@ -19,8 +19,8 @@ from localdflash.text.tokenizer import Tokenizer
 class CallPart:
     """Part of a tool call: text that follows a grammar (made from the call's text so far), up to a marker.
 
-    Without a grammar the part is its marker alone, or with `is_free` any text up to the marker. Without a marker it
-    ends where its grammar admits nothing more.
+    Without a grammar the part is its marker alone, or with `is_free` any text up to the marker. Without a marker the
+    part ends where its grammar admits nothing more.
     """
 
     grammar: Callable[[str], GrammarConstraint] | None = None
@@ -32,7 +32,7 @@ class CallWatch(Protocol):
     """Finds the beginning of a tool call in free text."""
 
     def count_free(self, tokens: Sequence[int]) -> int:
-        """Return how many of the next tokens precede a call, including its opening; all of them without a call."""
+        """Return the number of tokens up to and including a call's opening; all if no call begins."""
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
         """Return a call's text up to this token, and its remaining parts; ("", ()) if no call begins here."""
@@ -47,7 +47,7 @@ class CallConstraint:
         self, tokenizer: Tokenizer, vocab_size: int, watch: CallWatch, required: Sequence[CallPart] = ()
     ) -> None:
         self._tokenizer, self._size, self._watch = tokenizer, vocab_size, watch
-        self._text, self._parts = "", list(required)  # of the current call: its text, and the remaining parts
+        self._text, self._parts = "", list(required)  # the current call's text and remaining parts
         self._inside: GrammarConstraint | None = None
         self._enter()
 
@@ -85,7 +85,7 @@ class CallConstraint:
                 self._leave()
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
-        """See `Constraint`; counts no further than the current part, since the next one does not exist yet."""
+        """See `Constraint`; stops at the end of the current part, since the next part's grammar does not exist yet."""
         if not self._parts or self._parts[0].is_free:
             return count_through(tokens, self._parts[0].marker) if self._parts else self._watch.count_free(tokens)
         marker = self._parts[0].marker
@@ -113,5 +113,5 @@ class CallConstraint:
 
 
 def count_through(tokens: Sequence[int], marker: int | None) -> int:
-    """Count the tokens up to and including the marker; all of them without one."""
-    return next((place + 1 for place, token in enumerate(tokens) if token == marker), len(tokens))
+    """Count the tokens up to and including the marker; all tokens if the marker is None or absent."""
+    return next((index + 1 for index, token in enumerate(tokens) if token == marker), len(tokens))

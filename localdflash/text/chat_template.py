@@ -1,6 +1,6 @@
 """Render a conversation with the model's chat template in a sandbox, and encode the prompt.
 
-- A character of a message, and text that the template derives from it, is encoded as plain text, never as a marker.
+- Message text, and text that the template derives from it, is encoded as plain text, never as a marker.
 - A template sees the unmodified text and may inspect and cut it (`"</think>" in content`, `split`, `trim`, slices).
 - Ordinary messages give the same ids as tokenising the whole rendered prompt at once.
 """
@@ -24,7 +24,7 @@ from localdflash.text.user_text import Disguise, PromptStretch
 
 Role = Literal["system", "user", "assistant", "tool"]
 MAX_TEMPLATE_CHARS = 64_000
-MAX_CHARS, MAX_SECONDS = 64_000_000, 5.0  # that a template produces, and that it runs
+MAX_CHARS, MAX_SECONDS = 64_000_000, 5.0  # of a rendering
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _HAS_FIELD = re.compile(rf"""[.'"]({"|".join(_THOUGHT_FIELDS)})\b""")
 
@@ -71,7 +71,7 @@ def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch]) -> list[
     """
     parts: list[str | int] = []
     for piece in begun:
-        parts += _written(tokenizer, piece.text) if piece.from_user else tokenizer.split_markers(piece.text)
+        parts += _split_model_text(tokenizer, piece.text) if piece.from_user else tokenizer.split_markers(piece.text)
     return _encode_parts(tokenizer, parts, continues=True)
 
 
@@ -88,8 +88,8 @@ def _encode_parts(tokenizer: Tokenizer, parts: Iterable[str | int], *, continues
     return ids + tokenizer.encode(text, continues=continues)
 
 
-def _written(tokenizer: Tokenizer, text: str) -> list[str | int]:
-    """Split a model's text at its markers that have a text; unsplit where a marker would swallow blanks around it."""
+def _split_model_text(tokenizer: Tokenizer, text: str) -> list[str | int]:
+    """Split a model's text at markers that have a text; return it whole if a marker would swallow blanks around it."""
     parts: list[str | int] = [
         part if isinstance(part, str) or tokenizer.piece(part) else tokenizer.text_of(part)
         for part in tokenizer.split_markers(text)
@@ -109,10 +109,10 @@ def render(
 
     ModelError for a template that is broken, refuses the conversation, leaves the sandbox or exceeds the limits.
     """
-    _check(messages)
+    _check_messages(messages)
     disguise = Disguise()
     try:
-        conversation = [_fields(message, template, disguise) for message in messages]
+        conversation = [_message_variables(message, template, disguise) for message in messages]
         code = _compile(template)
         sandbox = Sandbox(RenderBudget(MAX_CHARS, MAX_SECONDS), disguise)
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
@@ -139,15 +139,15 @@ def _compile(template: str) -> CodeType:
     return Sandbox(RenderBudget(MAX_CHARS, MAX_SECONDS), Disguise()).compile_template(template)
 
 
-def _fields(message: TemplateMessage, template: str, disguise: Disguise) -> dict[str, object]:
-    """Return the fields of a message for this template."""
-    thoughts, said, _ = split(message.content) if message.role == "assistant" else ("", message.content, False)
+def _message_variables(message: TemplateMessage, template: str, disguise: Disguise) -> dict[str, object]:
+    """Return a message as this template's variables, with user text disguised."""
+    thoughts, answer, _ = split(message.content) if message.role == "assistant" else ("", message.content, False)
     has_field = _HAS_FIELD.search(template)
     if not has_field:
-        thoughts, said = "", message.content
-    if message.calls and has_field and has_field[1] != "reasoning_content":  # gpt-oss, Gemma: one text before a call
-        thoughts, said = "\n\n".join(filter(None, (thoughts, said))), ""
-    fields: dict[str, object] = {"content": said}
+        thoughts, answer = "", message.content
+    if message.calls and has_field and has_field[1] != "reasoning_content":  # gpt-oss, Gemma: join both
+        thoughts, answer = "\n\n".join(filter(None, (thoughts, answer))), ""
+    fields: dict[str, object] = {"content": answer}
     if thoughts:
         fields |= dict.fromkeys(_THOUGHT_FIELDS, thoughts)
     if message.calls:
@@ -160,7 +160,7 @@ def _fields(message: TemplateMessage, template: str, disguise: Disguise) -> dict
     return {"role": message.role, **{name: disguise.hide_all(value) for name, value in fields.items()}}
 
 
-def _check(messages: Sequence[TemplateMessage]) -> None:
+def _check_messages(messages: Sequence[TemplateMessage]) -> None:
     if not messages:
         raise UsageError("chat: no messages; send at least one")
     for message in messages:

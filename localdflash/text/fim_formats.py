@@ -14,7 +14,7 @@ from localdflash.base.files.strict_toml import did_you_mean
 
 
 class ModelFacts(Protocol):
-    """Facts about a model that identify its FIM format."""
+    """Model properties that identify its FIM format."""
 
     def has_special(self, spelling: str) -> bool:
         """Return whether one special token has this spelling."""
@@ -47,9 +47,9 @@ class FimFormat:
     stops: tuple[str, ...] = ()  # tokens that end the middle, besides `Tokenizer.ends` and the markers
     stop_strings: tuple[str, ...] = ()  # text that ends the middle
     telltale: str | None = None  # a further token that identifies the family among others with the same markers
-    model_name: str = ""  # a word of `general.name` that identifies it, where no token can
-    architecture: str = ""  # `general.architecture` that identifies it as well
-    max_prompt_tokens: int = 1 << 30  # as trained; longer prompts are slower, and no better
+    model_name: str = ""  # a word of `general.name` that identifies the family if no token does
+    architecture: str = ""  # `general.architecture` that identifies the family as well
+    max_prompt_tokens: int = 1 << 30  # as trained; longer prompts are slower and not better
     files: tuple[str, str] | None = None  # tokens before a repository's name and before each other file's
 
     @property
@@ -64,7 +64,7 @@ _NEXT_EDIT_NAMES = re.compile(r"\bzeta(?:\b|[-_ ]?\d)|\bsweep\b|\bnext[-_ ]edit\
 _EDITABLE_REGION = "<|editable_region_start|>"
 _QWEN_STOPS = ("<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
 
-# In the order of detection: where families share markers, the one with the stricter sign comes first.
+# In the order of detection: of families with the same markers, the most specific comes first.
 FORMATS: dict[str, FimFormat] = {
     fim.name: fim
     for fim in (
@@ -102,7 +102,7 @@ def format_of(name: str) -> FimFormat:
     if name in FORMATS:
         return FORMATS[name]
     hint = did_you_mean(name, FORMATS) or f" (expected one of {', '.join(FORMATS)})"
-    raise ModelError(f"fim = {name!r}: no such format{hint}")
+    raise ModelError(f"fim = {name!r}: unknown format{hint}")
 
 
 def detect(tokenizer: ModelFacts) -> FimFormat:
@@ -162,7 +162,7 @@ def arrange_prompt(
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """Return prefix and suffix of a client's prompt with the markers of any format; None if they are ambiguous."""
+    """Return prefix and suffix of a client's prompt that spells any format's markers; None if it is ambiguous."""
     return next((parts for fim in FORMATS.values() if (parts := _split_at(fim, text))), None)
 
 
@@ -172,8 +172,8 @@ def _split_at(fim: FimFormat, text: str) -> tuple[str, str] | None:
     text = text.removesuffix(fim.middle)
     for first, second in ((fim.prefix, fim.suffix), (fim.suffix, fim.prefix)):
         if text.startswith(first):
-            one, other = text.removeprefix(first).split(second)
-            return (one, other) if first == fim.prefix else (other, one)
+            before, after = text.removeprefix(first).split(second)
+            return (before, after) if first == fim.prefix else (after, before)
     return None
 
 
@@ -197,5 +197,5 @@ def repository_head(fim: FimFormat, tokenizer: Vocabulary) -> FimHead:
 
 def stop_ids(fim: FimFormat, tokenizer: Vocabulary) -> frozenset[int]:
     """Return the ids that end the middle: the end tokens, the format's markers, and its stops that the model has."""
-    own = (*fim.markers, *fim.stops)
-    return tokenizer.ends.union(tokenizer.special(stop) for stop in own if tokenizer.has_special(stop))
+    format_tokens = (*fim.markers, *fim.stops)
+    return tokenizer.ends.union(tokenizer.special(stop) for stop in format_tokens if tokenizer.has_special(stop))

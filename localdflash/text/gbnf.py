@@ -29,7 +29,7 @@ Rules = dict[str, list[Token]]
 
 
 def gbnf_to_lark(text: str) -> str:
-    """Return the grammar in Lark's language; ValueError if the grammar is wrong."""
+    """Return the grammar in Lark's language; ValueError if it is invalid."""
     rules = _rules(text)
     terminals = _terminals(rules)
     names = {"root": "start"}
@@ -62,15 +62,15 @@ def _rules(text: str) -> Rules:
 
 
 def _tokens(text: str) -> Iterator[Token]:
-    place = 0
-    while place < len(text):
-        found = _TOKEN.match(text, place)
-        if not found or not found.lastgroup:
-            line = text.count("\n", 0, place) + 1
-            raise ValueError(f"line {line}: cannot read {text[place : place + 40]!r}")
-        if found.lastgroup != "blank":
-            yield found.lastgroup, found[found.lastgroup]
-        place = found.end()
+    offset = 0
+    while offset < len(text):
+        match = _TOKEN.match(text, offset)
+        if not match or not match.lastgroup:
+            line = text.count("\n", 0, offset) + 1
+            raise ValueError(f"line {line}: cannot read {text[offset : offset + 40]!r}")
+        if match.lastgroup != "blank":
+            yield match.lastgroup, match[match.lastgroup]
+        offset = match.end()
 
 
 def _uses(tokens: list[Token]) -> set[str]:
@@ -82,10 +82,10 @@ def _terminals(rules: Rules) -> set[str]:
     missing = {name: _uses(tokens) for name, tokens in rules.items()}
     users: dict[str, list[str]] = defaultdict(list)
     for name, used in missing.items():
-        for other in used:
-            users[other].append(name)
+        for dependency in used:
+            users[dependency].append(name)
     ready = [name for name, used in missing.items() if not used]
-    for name in ready:  # grows
+    for name in ready:  # the loop appends to the list
         for user in users[name]:
             missing[user].discard(name)
             if not missing[user]:
@@ -98,7 +98,7 @@ def _part(kind: str, part: str, names: dict[str, str]) -> str:
         case "literal":
             return json.dumps("".join(map(_character, _CHARACTER.finditer(part[1:-1]))), ensure_ascii=False)
         case "class":
-            return _class(list(_CHARACTER.finditer(part[1:-1])))
+            return _character_class(list(_CHARACTER.finditer(part[1:-1])))
         case "name":
             return names[part]
         case "count":
@@ -107,35 +107,35 @@ def _part(kind: str, part: str, names: dict[str, str]) -> str:
             return _ANY if part == "." else part
 
 
-def _class(found: list[re.Match[str]]) -> str:
+def _character_class(characters: list[re.Match[str]]) -> str:
     """Return a character class; ASCII characters but letters and digits are escaped, for Lark's regular expressions."""
-    negated = bool(found) and found[0][0] == "^"
-    place = int(negated)
+    negated = bool(characters) and characters[0][0] == "^"
+    index = int(negated)
     plain = ""
-    while place < len(found):
-        plain += _escaped(found[place])
-        if len(found) > place + 2 and found[place + 1][0] == "-":
-            plain += "-" + _escaped(found[place + 2])
-            place += 2
-        place += 1
+    while index < len(characters):
+        plain += _escaped(characters[index])
+        if len(characters) > index + 2 and characters[index + 1][0] == "-":
+            plain += "-" + _escaped(characters[index + 2])
+            index += 2
+        index += 1
     if not plain:
-        raise ValueError(f"a class without characters: [{'^' if negated else ''}]")
+        raise ValueError(f"empty character class: [{'^' if negated else ''}]")
     return f"/[{'^' if negated else ''}{plain}]/"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    character = _character(found)
+def _escaped(match: re.Match[str]) -> str:
+    character = _character(match)
     return character if character.isalnum() or not character.isascii() else f"\\x{ord(character):02x}"
 
 
-def _character(found: re.Match[str]) -> str:
+def _character(match: re.Match[str]) -> str:
     """Decode one GBNF character or escape sequence."""
-    if digits := found[1] or found[2] or found[3]:
+    if digits := match[1] or match[2] or match[3]:
         character = chr(int(digits, 16))
         character.encode()  # raises ValueError for a lone surrogate
         return character
-    if found[0][0] != "\\":
-        return found[0]
-    if found[0][1:] not in _ESCAPES:
-        raise ValueError(f"unknown escape {found[0]}")
-    return _ESCAPES[found[0][1:]]
+    if match[0][0] != "\\":
+        return match[0]
+    if match[0][1:] not in _ESCAPES:
+        raise ValueError(f"unknown escape {match[0]}")
+    return _ESCAPES[match[0][1:]]

@@ -232,7 +232,7 @@ def _sentencepiece(header: GGUFHeader, ids: dict[str, int], types: list[int]) ->
     counts = Counter(score for score, kind in zip(scores, types, strict=False) if kind == NORMAL)
     tied = (text for text, token in ids.items() if types[token] == NORMAL and counts[scores[token]] > 1)
     if any(len(set(text)) > 1 for text in tied):
-        return None  # llama.cpp merges equal scores from the left, which a list of merges only says for runs
+        return None  # llama.cpp merges equal scores left to right; a merge list does so only for runs of one character
     if any(character not in ids for text in ids if types[ids[text]] == NORMAL for character in text):
         return None
     merges = [
@@ -270,7 +270,7 @@ def _byte_alphabet() -> dict[str, int]:
     """Return GPT-2's alphabet of bytes: printable Latin-1 characters are themselves, the others follow from U+0100."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = (byte for byte in range(256) if byte not in printable)
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
 _BYTE_OF = _byte_alphabet()

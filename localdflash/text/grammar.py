@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from localdflash.base.errors import UsageError
 from localdflash.text.gbnf import gbnf_to_lark
-from localdflash.text.grammar_trial import LIMITS, TooMuchWork, problem
+from localdflash.text.grammar_trial import LIMITS, TooMuchWork, compile_error
 from localdflash.text.sanitize import sanitize
 from localdflash.text.tokenizer import Tokenizer
 
 MAX_BYTES = 64 * 1024
-# Between two parts of a JSON text: a space, or a line feed and the next line's indentation. Without a limit a small
-# model may indent for good.
+# Whitespace between JSON tokens: a space, or a line feed with indentation. Without a limit a small model may indent
+# forever.
 JSON_BLANKS = r" |\r?\n[ \t]{0,24}"
-MAX_FORCED_BYTES = 1024  # of text that is tokenised at once; more takes longer than a step
+MAX_FORCED_BYTES = 1024  # tokenised at once; more takes longer than a step
 
 
 class GrammarConstraint:
@@ -42,18 +42,18 @@ class GrammarConstraint:
     def mask(self) -> NDArray[np.bool_]:
         """Return the mask [V] of the tokens that may come next, at least one; UsageError if it takes too much work."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        _check(self._matcher, "grammar")
+        _raise_error(self._matcher, "grammar")
         bits = np.unpackbits(self._bits.view(np.uint8), count=self._size, bitorder="little")
         return bits.view(np.bool_)
 
     def advance(self, token: int) -> None:
         """Move past `token`, which the mask allows; UsageError if that takes too much work."""
         self._matcher.consume_token(token)
-        _check(self._matcher, "grammar")
+        _raise_error(self._matcher, "grammar")
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """Return how many of these tokens may come next, in this order."""
-        text = list(takewhile(lambda token: token not in self._ends, tokens))  # the library counts ends now and then
+        text = list(takewhile(lambda token: token not in self._ends, tokens))  # llguidance is inconsistent on ends
         count = self._matcher.validate_tokens(text)
         ended = count == len(text) < len(tokens)
         return count + (ended and self.complete_after(text))
@@ -80,8 +80,8 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None) -> None:
         self._tokenizer = tokenizer
         self.vocab_size = vocab_size or tokenizer.vocab_size
-        self._preparing = Lock()
-        self._prepared: LLTokenizer | None = None
+        self._vocabulary_lock = Lock()
+        self._cached_vocabulary: LLTokenizer | None = None
 
     def json_schema(self, schema: dict[str, Any]) -> GrammarConstraint:
         """Return a constraint to JSON that this schema admits."""
@@ -115,22 +115,22 @@ class Grammars:
 
     def _constraint(self, kind: str, grammar: str) -> GrammarConstraint:
         try:
-            reason = problem(grammar)
+            reason = compile_error(grammar)
         except TooMuchWork:
             raise UsageError(f"{kind}: takes too much work to compile; send a simpler one") from None
         if reason:
             raise UsageError(f"{kind}: {_reason(reason)}")
         vocabulary = self._vocabulary()
         matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=LIMITS)
-        _check(matcher, kind)
+        _raise_error(matcher, kind)
         return GrammarConstraint(vocabulary, matcher, self.vocab_size)
 
     def _vocabulary(self) -> LLTokenizer:
-        with self._preparing:
-            if self._prepared is None:
+        with self._vocabulary_lock:
+            if self._cached_vocabulary is None:
                 wrapper = TokenizerWrapper(_GuidanceVocabulary(self._tokenizer, self.vocab_size))
-                self._prepared = LLTokenizer(wrapper, eos_token=sorted(self._tokenizer.ends))
-            return self._prepared
+                self._cached_vocabulary = LLTokenizer(wrapper, eos_token=sorted(self._tokenizer.ends))
+            return self._cached_vocabulary
 
 
 class _GuidanceVocabulary:
@@ -161,13 +161,13 @@ def _check_size(kind: str, text: str) -> None:
         raise UsageError(f"{kind}: too long (expected at most {MAX_BYTES} bytes, got {size}); send a shorter one")
 
 
-def _check(matcher: LLMatcher, kind: str) -> None:
+def _raise_error(matcher: LLMatcher, kind: str) -> None:
     if matcher.is_error():
         raise UsageError(f"{kind}: {_reason(matcher.get_error())}")
 
 
 def _reason(message: str) -> str:
-    """Return the library's reason in one short line, without the drawing around a regex error."""
+    """Return llguidance's error on one short line, without the drawing around a regex error."""
     if message.startswith("NoExtension"):
         return "no text can satisfy it"
     if error := re.search(r"^error: (.+)", message, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Trial compilation of a grammar in a child process, since llguidance does not limit all of its work.
+"""Trial compilation of a grammar in a child process, since llguidance's limits do not cover all of its work.
 
 Run as a program, this file reads a grammar and prints its error, or nothing.
 """
@@ -12,7 +12,7 @@ from threading import BoundedSemaphore
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 SECONDS, MEMORY = 2, 512 << 20
-_MAX_PROCESSES = BoundedSemaphore(2)  # further requests wait
+_process_slots = BoundedSemaphore(2)  # further requests wait
 # A lexer state takes 1 to 2 KB; the rest is the library's default, about 20 ms for a mask at worst.
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
@@ -22,13 +22,13 @@ class TooMuchWork(Exception):
 
 
 @lru_cache(maxsize=256)
-def problem(grammar: str) -> str:
+def compile_error(grammar: str) -> str:
     """Return the error of a grammar in llguidance's internal form; "" if it compiles. Takes 0.1 s for a new grammar."""
     program = [sys.executable, "-I", __file__]
-    with _MAX_PROCESSES, contextlib.suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(program, input=grammar.encode(), capture_output=True, timeout=5 * SECONDS, check=False)
-        if done.returncode == 0:
-            return done.stdout.decode("utf-8", "replace").strip()
+    with _process_slots, contextlib.suppress(subprocess.TimeoutExpired):
+        child = subprocess.run(program, input=grammar.encode(), capture_output=True, timeout=5 * SECONDS, check=False)
+        if child.returncode == 0:
+            return child.stdout.decode("utf-8", "replace").strip()
     raise TooMuchWork
 
 
@@ -44,8 +44,8 @@ def _limit_this_process() -> None:
         import resource
 
         limits = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: SECONDS, resource.RLIMIT_CORE: 0}
-        for what, limit in limits.items():
-            resource.setrlimit(what, (limit, limit))
+        for resource_id, limit in limits.items():
+            resource.setrlimit(resource_id, (limit, limit))
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ class LlamaVocabulary:
         weakref.finalize(self, api.llama_model_free, self._model)
         self._vocab = api.llama_model_get_vocab(self._model)
         if api.llama_vocab_type(self._vocab) == api.LLAMA_VOCAB_TYPE_NONE:
-            raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
+            raise ModelError(f"{path}: no vocabulary (tokenizer.ggml.model); convert the model again")
         self.size: int = api.llama_vocab_n_tokens(self._vocab)
         self.bos_id: int = api.llama_vocab_bos(self._vocab)
         self.eos_id: int = api.llama_vocab_eos(self._vocab)
         self.adds_bos = bool(api.llama_vocab_get_add_bos(self._vocab))
         self.special_tokens: Sequence[SpecialToken] = tuple(self._special_tokens())
-        named = (self.eos_id, api.llama_vocab_eot(self._vocab))  # perhaps typed as ordinary text
+        named = (self.eos_id, api.llama_vocab_eot(self._vocab))  # may have the type of ordinary text
         candidates = {*named, *(token.id for token in self.special_tokens)}
         self.end_ids = frozenset(token for token in candidates if api.llama_vocab_is_eog(self._vocab, token))
 
@@ -39,9 +39,9 @@ class LlamaVocabulary:
     def encode(self, text: str) -> list[int]:
         """See the protocol."""
         data = text.encode()
-        room = len(data) + 8  # byte fallback gives at most one id a byte, plus the space in front
-        buffer = (api.llama_token * room)()
-        count = api.llama_tokenize(self._vocab, data, len(data), buffer, room, False, False)
+        capacity = len(data) + 8  # byte fallback gives at most one id per byte, plus a leading space
+        buffer = (api.llama_token * capacity)()
+        count = api.llama_tokenize(self._vocab, data, len(data), buffer, capacity, False, False)
         if count < 0:
             raise ModelError(f"vocabulary: llama.cpp makes {-count} tokens of {len(data)} bytes of text")
         return list(buffer[:count])
@@ -50,7 +50,7 @@ class LlamaVocabulary:
         """See the protocol."""
         buffer = ctypes.create_string_buffer(32)
         count = api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
-        if count < 0:  # the size needed
+        if count < 0:  # minus the required size
             buffer = ctypes.create_string_buffer(-count)
             count = api.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
         return buffer.raw[:count]

@@ -8,10 +8,10 @@ from localdflash.base.errors import UsageError
 from localdflash.text.thoughts import overlap_at_end
 from localdflash.text.tokenizer import Tokenizer
 
-# An answer repeats itself after so many rounds of the same text, and characters.
+# An answer is ended as repetitive after this many rounds of the same text and this many characters.
 ROUNDS, MIN_CHARS = 4, 400
 MAX_ROUND_CHARS = 1_000  # characters of a round
-_PROBE_CHARS = 32  # characters that are looked for
+_PROBE_CHARS = 32  # end of the text, searched for in the text before it
 
 
 class TextDecoder(Protocol):
@@ -41,12 +41,12 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Filter that ends text before the first complete stop string (the longest of those that end together)."""
+    """Filter that ends text before the first complete stop string (the longest of several that end together)."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         if "" in stops:
             raise UsageError("stop: empty stop string; leave it out")
-        # A stop string that contains another one is never complete first; of the rest, the first to begin is.
+        # A stop string that contains another is never complete first. Of the others, the earliest start wins.
         self._stops = [stop for stop in stops if not any(other in stop[:-1] for other in stops)]
         self._held = ""
         self._stopped = False
@@ -71,7 +71,7 @@ class StopStrings:
 
 
 class Ending(Protocol):
-    """Rule that ends an answer by its text. It is consulted between two steps, so that no token is wasted."""
+    """Rule that ends an answer by its text, consulted between two steps so that no token is wasted."""
 
     @property
     def ended(self) -> bool:
@@ -79,7 +79,7 @@ class Ending(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why the text ended; "" before that."""
+        """Return why the text ended; "" before that."""
 
     def push(self, text: str, logprob: float | None = None) -> str:
         """Return the text that is final by now. `logprob` is that of the text's token, if known."""
@@ -100,19 +100,19 @@ class Repetition:
 
     @property
     def reason(self) -> str:
-        """See `Ending`; as /complete calls it."""
+        """See `Ending`; the value is part of the API of /complete."""
         return "repeat" if self.ended else ""
 
     def push(self, text: str, logprob: float | None = None) -> str:
         """See `Ending`."""
         if self.ended:
             return ""
-        whole = self._tail + text
-        for end in range(len(self._tail) + 1, len(whole) + 1):
-            if _repeats(whole, end):
+        combined = self._tail + text
+        for end in range(len(self._tail) + 1, len(combined) + 1):
+            if _repeats(combined, end):
                 self.ended = True
-                return whole[len(self._tail) : end]
-        self._tail = whole[-ROUNDS * MAX_ROUND_CHARS :]
+                return combined[len(self._tail) : end]
+        self._tail = combined[-ROUNDS * MAX_ROUND_CHARS :]
         return text
 
     def resumes(self) -> bool:
@@ -128,41 +128,41 @@ def _repeats(text: str, end: int) -> bool:
     """Return whether text[:end] ends in a repetition."""
     if end < MIN_CHARS:
         return False
-    before = text.rfind(text[end - _PROBE_CHARS : end], max(0, end - MAX_ROUND_CHARS - _PROBE_CHARS), end - 1)
-    period = end - _PROBE_CHARS - before
-    known = max(ROUNDS * period, MIN_CHARS)
-    return before >= 0 and known <= end and text[end - known + period : end] == text[end - known : end - period]
+    previous = text.rfind(text[end - _PROBE_CHARS : end], max(0, end - MAX_ROUND_CHARS - _PROBE_CHARS), end - 1)
+    period = end - _PROBE_CHARS - previous
+    span = max(ROUNDS * period, MIN_CHARS)
+    return previous >= 0 and span <= end and text[end - span + period : end] == text[end - span : end - period]
 
 
 class AnswerText:
     """Text of an answer whose tokens arrive step by step, up to a stop string or the end by `ending`."""
 
     def __init__(
-        self, spelling: TextDecoder, ends: Container[int], stops: Sequence[str] = (), ending: Ending | None = None
+        self, decoder: TextDecoder, ends: Container[int], stops: Sequence[str] = (), ending: Ending | None = None
     ) -> None:
-        self._spelling, self._stops, self._ends = spelling, StopStrings(stops), ends
+        self._decoder, self._stops, self._ends = decoder, StopStrings(stops), ends
         self._ending = ending
-        self._met_stop = False
+        self._stop_found = False
 
     @property
     def stopped(self) -> bool:
         """Return whether the text is complete."""
-        return self._met_stop or (self._ending is not None and self._ending.ended)
+        return self._stop_found or (self._ending is not None and self._ending.ended)
 
     @property
     def reason(self) -> str:
-        """Why `ending` ended the text, if it did."""
+        """Return why `ending` ended the text; "" if it did not."""
         return self._ending.reason if self._ending else ""
 
     def push(self, ids: Sequence[int], logprobs: Sequence[float] = ()) -> str:
         """Return the text that is final after these ids; end tokens have none. `logprobs` are the ids', if known."""
         if not self._ending:
-            return self._spelled(ids)
+            return self._decode(ids)
         if len(logprobs) != len(ids):
-            return self._ending.push(self._spelled(ids))
+            return self._ending.push(self._decode(ids))
         certain = ""
         for token, logprob in zip(ids, logprobs, strict=True):
-            certain += self._ending.push(self._spelled([token]), logprob)
+            certain += self._ending.push(self._decode([token]), logprob)
             if self._ending.ended:
                 break
         return certain
@@ -173,14 +173,14 @@ class AnswerText:
 
     def finish(self) -> str:
         """Return the held-back text at the end of the answer."""
-        rest = "" if self._met_stop else self._rest()
-        return self._ending.push(rest) + self._ending.finish() if self._ending else rest
+        text = "" if self._stop_found else self._flush()
+        return self._ending.push(text) + self._ending.finish() if self._ending else text
 
-    def _spelled(self, ids: Sequence[int]) -> str:
-        text = self._spelling.push(token for token in ids if token not in self._ends)
-        certain, self._met_stop = self._stops.push(text)
+    def _decode(self, ids: Sequence[int]) -> str:
+        text = self._decoder.push(token for token in ids if token not in self._ends)
+        certain, self._stop_found = self._stops.push(text)
         return certain
 
-    def _rest(self) -> str:
-        text, self._met_stop = self._stops.push(self._spelling.finish())
+    def _flush(self) -> str:
+        text, self._stop_found = self._stops.push(self._decoder.finish())
         return text + self._stops.finish()

@@ -1,4 +1,4 @@
-"""Jinja environment for templates from model files: no escape, no hang, no exhausted memory.
+"""Jinja environment for templates from model files: no escape, hang or exhausted memory.
 
 It is jinja2's immutable sandbox with only what chat templates use, and with a `RenderBudget` of characters and seconds.
 Operations that can multiply text (`"a" * n`, `replace`, `join`) are charged in advance.
@@ -73,7 +73,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,
-            finalize=self._printed,
+            finalize=self._charge_output,
             extensions=["jinja2.ext.loopcontrols", GenerationTag],
         )
         self._spend = budget.spend
@@ -120,12 +120,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._spend(sum(map(_text_size, parts)))
         return str(self._disguise.recognise("".join(map(str, parts))))
 
-    def _made(self, value: Any) -> Any:
+    def _charge_result(self, value: Any) -> Any:
         self._spend(_length(value))
         return self._disguise.recognise(value)
 
     @pass_context  # with a context it is not called at compile time
-    def _printed(self, _context: Context, value: Any) -> Any:
+    def _charge_output(self, _context: Context, value: Any) -> Any:
         self._spend(_text_size(value))
         return value
 
@@ -137,14 +137,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError(f"the operator {operator} is not allowed in templates")
         if operator == "*":
             self._spend(_product_size(left, right))
-        return self._made(super().call_binop(context, operator, left, right))
+        return self._charge_result(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as in jinja2
         """Make a call; charge for its result and, for a string's method, in advance."""
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
-            args = __self._forecast(owner, __obj.__name__, args)
-        return __self._made(super().call(__context, __obj, *args, **kwargs))
+            args = __self._charge_in_advance(owner, __obj.__name__, args)
+        return __self._charge_result(super().call(__context, __obj, *args, **kwargs))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Return whether a template may read this attribute."""
@@ -169,7 +169,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     # Operations that can multiply text.
 
-    def _forecast(self, text: str, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _charge_in_advance(self, text: str, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Charge for a call of a string's method in advance; return its arguments, iterators as lists."""
         self._spend(len(text))
         if method == "replace" and len(args) > 1:
@@ -214,7 +214,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def charged(*args: Any, **kwargs: Any) -> Any:
-            return self._made(function(*args, **kwargs))
+            return self._charge_result(function(*args, **kwargs))
 
         return charged
 
@@ -236,29 +236,29 @@ class _MeterInserter(NodeTransformer):
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802  # as jinja2 names visitors
         self.generic_visit(node)
         size = sum(len(data.data) for data in nodes.Output(node.body).find_all(nodes.TemplateData))
-        node.body.insert(0, nodes.ExprStmt(_report("charge_round", nodes.Const(size)), lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_environment_call("charge_round", nodes.Const(size)), lineno=node.lineno))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
-        return _report("concatenated", *node.nodes)
+        return _environment_call("concatenated", *node.nodes)
 
     def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
-        return _report("charge_display", node)
+        return _environment_call("charge_display", node)
 
     visit_Dict = visit_List  # noqa: N815
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
-        return _report("charge_display", node) if node.ctx == "load" else node
+        return _environment_call("charge_display", node) if node.ctx == "load" else node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
-        return _report("charge_slice", node) if isinstance(node.arg, nodes.Slice) else node
+        return _environment_call("charge_slice", node) if isinstance(node.arg, nodes.Slice) else node
 
 
-def _report(method: str, *args: nodes.Expr) -> nodes.Call:
+def _environment_call(method: str, *args: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(method), list(args), [], None, None, lineno=args[0].lineno)
 
 

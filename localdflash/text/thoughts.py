@@ -3,16 +3,16 @@ r"""Thoughts and answer as one text, `<think>\n...\n</think>\n\n...`: the form i
 OPENING, CLOSING = "<think>", "</think>"
 
 
-def joined(thoughts: str, said: str) -> str:
+def joined(thoughts: str, answer: str) -> str:
     """Join thoughts and answer to one text."""
-    return f"{OPENING}\n{thoughts}\n{CLOSING}\n\n{said}" if thoughts else said
+    return f"{OPENING}\n{thoughts}\n{CLOSING}\n\n{answer}" if thoughts else answer
 
 
 def split(text: str) -> tuple[str, str, bool]:
     """Return the thoughts, the answer, and whether the thoughts are unfinished."""
     reader = ThoughtSplit()
-    (thoughts, said), (rest, more) = reader.push(text), reader.finish()
-    return thoughts + rest, said + more, reader.thinking
+    (thoughts, answer), (last_thoughts, flushed) = reader.push(text), reader.finish()
+    return thoughts + last_thoughts, answer + flushed, reader.thinking
 
 
 class ThoughtSplit:
@@ -39,11 +39,11 @@ class ThoughtSplit:
                 self._begun = self._inside = True
         if not self.thinking:
             return "", self._part(text)
-        thoughts, mark, said = text.partition(CLOSING)
+        thoughts, mark, answer = text.partition(CLOSING)
         if mark:
             thoughts = self._part(thoughts.rstrip("\n"))
             self.thinking = self._inside = False
-            return thoughts, self._part(said)
+            return thoughts, self._part(answer)
         certain = len(thoughts) - overlap_at_end(thoughts, CLOSING)
         certain = len(thoughts[:certain].rstrip("\n"))
         self._held = thoughts[certain:]
@@ -80,9 +80,9 @@ class ThoughtWriter:
             before = f"\n\n{OPENING}\n" if self._begun else f"{OPENING}\n"
             self.thinking = self._begun = True
         text = self._held + text
-        kept = text.rstrip("\n")
-        self._held = text[len(kept) :]
-        return before + kept
+        certain = text.rstrip("\n")
+        self._held = text[len(certain) :]
+        return before + certain
 
     def close(self) -> str:
         """End the thoughts, if there are any; return the new text."""

@@ -82,15 +82,15 @@ class Tokenizer:
             ) from None
 
     def has_special(self, spelling: str) -> bool:
-        """Return whether `special` knows this spelling."""
+        """Return whether one special token has this spelling."""
         return spelling in self.specials
 
     def bos(self) -> int | None:
-        """Return the id that the model wants in front of every prompt, if any."""
+        """Return the id that begins every prompt of this model, if any."""
         return self._vocabulary.bos_id if self._vocabulary.adds_bos else None
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of one id, perhaps a part of a character. Control tokens are empty unless `special` asks."""
+        """Return the bytes of one id, perhaps part of a character; control tokens are empty unless `special`."""
         key = (token, special)
         if key not in self._pieces:
             if not 0 <= token < self.vocab_size:
@@ -107,7 +107,7 @@ class Tokenizer:
         return b"".join(map(self.piece, ids))
 
     def metadata(self, key: str) -> str | None:
-        """Return a value of the model file's metadata as text, if it is there."""
+        """Return a value of the model file's metadata as text, or None."""
         return self._vocabulary.metadata(key)
 
     def chat_template(self) -> str | None:
@@ -125,7 +125,7 @@ class Tokenizer:
             return ids
         cuts = [0, *(found.start() + 1 for found in self._marker_starts.finditer(text)), len(text)]
         parts = [text[start:end] for start, end in pairwise(cuts) if start < end]
-        if len(parts) == 1:  # no spelling to break: not seen with any vocabulary, yet the promise holds
+        if len(parts) == 1:  # no spelling to cut at; not seen with any vocabulary
             return [token for token in ids if token not in self.markers]
         return [
             token for number, part in enumerate(parts) for token in self._encode_stretch(part, continues or number > 0)
@@ -143,7 +143,7 @@ def read_vocabulary(path: Path) -> ModelVocabulary:
     """Return the vocabulary of a GGUF file (llama.cpp's for kinds not in `gguf_vocabulary`); ModelError without one."""
     header = read_header(path)
     if header.metadata.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
-        raise ModelError(f"{path}: it has no vocabulary (tokenizer.ggml.model): convert the model again")
+        raise ModelError(f"{path}: no vocabulary (tokenizer.ggml.model); convert the model again")
     if vocabulary := open_vocabulary(header):
         return vocabulary
     extras.require("llama", f"{path}: its vocabulary")
@@ -161,7 +161,7 @@ def _is_marker(token: SpecialToken, template: str) -> bool:
 
 
 def _with_blanks(token: SpecialToken) -> str:
-    """Return a pattern with the marker as its group, and the blanks that the vocabulary says it swallows."""
+    """Return a pattern with the marker as its group, and the blanks that the marker swallows."""
     before, after = (_C_SPACE if strips else "" for strips in (token.strips_before, token.strips_after))
     return f"{before}({re.escape(token.text)}){after}"
 

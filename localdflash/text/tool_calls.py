@@ -19,7 +19,7 @@ from localdflash.text.thoughts import overlap_at_end
 from localdflash.text.tokenizer import Tokenizer
 
 Schemas = Mapping[str, Mapping[str, Any]]  # JSON schemas of the parameters, by the tool's name
-ParsedCall = tuple[str, str] | None  # the name, and the arguments that are final; None if it is not a call
+ParsedCall = tuple[str, str] | None  # name and final part of the arguments; None if the text is not a call
 SplitText = tuple[str, list["CallDelta"]]
 Syntax = Literal["json", "tags", "gemma", "harmony", "whole", "words"]
 
@@ -41,14 +41,14 @@ class CallReader(Protocol):
         """Return the closing mark of a call; "" if the end of the answer closes it."""
 
     def push(self, text: str) -> SplitText:
-        """Return the text and the calls that are final by now."""
+        """Return the text and the calls that are final after this text."""
 
     def finish(self) -> SplitText:
         """Return the held-back text and calls at the end."""
 
 
 class MarkedCalls:
-    """`CallReader` of calls between two marks; `is_open`: the text ends inside a value, so a mark belongs to it."""
+    """`CallReader` of calls between two marks; a mark inside a value (`is_open`) is not a closing mark."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class MarkedCalls:
         self._opening, self.closing, self._parse, self._is_open = opening, closing, parse, is_open
         self._held, self._inside = "", False
         self._after_call = False  # line feeds after a call are not part of the answer
-        self._count, self._told = 0, ("", "")  # finished calls; reported name and arguments of the current one
+        self._count, self._reported = 0, ("", "")  # finished calls; reported name and arguments of the current one
 
     def push(self, text: str) -> SplitText:
         """See `CallReader`."""
         self._held += text
-        said, calls = "", list[CallDelta]()
+        answer, calls = "", list[CallDelta]()
         while True:
             if self._after_call:
                 self._held = self._held.lstrip("\n")
@@ -75,17 +75,17 @@ class MarkedCalls:
                 if not mark:
                     certain = len(before[: len(before) - overlap_at_end(before, self._opening)].rstrip("\n"))
                     self._held = before[certain:]
-                    return said + before[:certain], calls
-                said += before.rstrip("\n")
+                    return answer + before[:certain], calls
+                answer += before.rstrip("\n")
                 self._held, self._inside = rest, True
             end = self._closed_at()
             if end < 0:
                 certain = len(self._held) - overlap_at_end(self._held, self.closing)
-                calls += self._tell(self._parse(self._held[:certain], False))
-                return said, calls
-            lost, ended = self._end(self._held[:end], self.closing)
-            said, calls = said + lost, calls + ended
-            self._held, self._after_call = self._held[end + len(self.closing) :], not lost
+                calls += self._new_deltas(self._parse(self._held[:certain], False))
+                return answer, calls
+            rejected, ended_calls = self._end(self._held[:end], self.closing)
+            answer, calls = answer + rejected, calls + ended_calls
+            self._held, self._after_call = self._held[end + len(self.closing) :], not rejected
 
     def finish(self) -> SplitText:
         """See `CallReader`."""
@@ -103,24 +103,24 @@ class MarkedCalls:
         """End the call; return its text if it is not a call after all, and the deltas to report."""
         self._inside = False
         parsed = self._parse(body, True)
-        calls = self._tell(parsed)
-        if not self._told[0]:
+        calls = self._new_deltas(parsed)
+        if not self._reported[0]:
             return self._opening + body + mark, []
-        self._count, self._told = self._count + 1, ("", "")
+        self._count, self._reported = self._count + 1, ("", "")
         return "", calls
 
-    def _tell(self, parsed: ParsedCall) -> list[CallDelta]:
-        if not parsed or parsed == self._told:
+    def _new_deltas(self, parsed: ParsedCall) -> list[CallDelta]:
+        if not parsed or parsed == self._reported:
             return []
         name, arguments = parsed
-        known = len(self._told[1])
-        delta = CallDelta(self._count, "" if self._told[0] else name, arguments[known:])
-        self._told = parsed
+        reported = len(self._reported[1])
+        delta = CallDelta(self._count, "" if self._reported[0] else name, arguments[reported:])
+        self._reported = parsed
         return [delta]
 
 
 class WholeCalls:
-    """`CallReader` of calls that are the whole answer: JSON objects with semicolons between, reported at its end."""
+    """`CallReader` of calls that are the whole answer: JSON objects separated by semicolons, reported at its end."""
 
     closing = ""
 
@@ -140,17 +140,17 @@ class WholeCalls:
     def finish(self) -> SplitText:
         """See `CallReader`."""
         text, self._held = self._held, ""
-        calls, at = list[CallDelta](), text.lstrip()
-        while at:
+        calls, rest = list[CallDelta](), text.lstrip()
+        while rest:
             try:
-                value, end = json.JSONDecoder().raw_decode(at)
+                value, end = json.JSONDecoder().raw_decode(rest)
             except (ValueError, RecursionError):
                 return text, []
             if not isinstance(value, dict) or value.get("name") not in self._tools:
                 return text, []
             arguments = json.dumps(value.get("parameters", value.get("arguments", {})), ensure_ascii=False)
             calls.append(CallDelta(len(calls), value["name"], arguments))
-            at = at[end:].lstrip(" ;\n")
+            rest = rest[end:].lstrip(" ;\n")
         return ("", calls) if calls else (text, [])
 
 
@@ -244,7 +244,7 @@ def gemma_call(body: str, ended: bool) -> ParsedCall:
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """Return the object that a text spells in Gemma 4's notation, JSON without quotes around keys; None if none."""
+    """Parse an object in Gemma 4's notation, JSON without quotes around keys; None if it is invalid."""
     try:
         value, end = _gemma_value(text, 0, -1)
     except (ValueError, IndexError):
@@ -301,7 +301,7 @@ def _skip_blanks(text: str, at: int) -> int:
 
 
 def syntax_of(tokenizer: Tokenizer) -> Syntax:
-    """Return the model's call syntax by its vocabulary and template; "words" if it has none that is known here."""
+    """Return the model's call syntax by its vocabulary and template; "words" if its syntax is unknown."""
     template = tokenizer.chat_template() or ""
     if not re.search(r"\btools\b", template):
         return "words"

@@ -37,7 +37,7 @@ class OpeningMarker:
 
 
 class OpeningText:
-    """`CallWatch` of calls that begin with text, which may end inside a token. `form` makes the rest's constraint."""
+    """`CallWatch` of calls that begin with text, which may end inside a token. `form` constrains the rest."""
 
     def __init__(self, tokenizer: Tokenizer, opening: str, form: Callable[[], GrammarConstraint]) -> None:
         self._tokenizer, self._opening, self._form = tokenizer, opening, form
@@ -46,10 +46,10 @@ class OpeningText:
     def count_free(self, tokens: Sequence[int]) -> int:
         """See `CallWatch`."""
         text = self._text
-        for place, token in enumerate(tokens):
+        for index, token in enumerate(tokens):
             text += self._tokenizer.text_of(token)
             if self._opening in text:
-                return place + 1
+                return index + 1
         return len(tokens)
 
     def push(self, token: int) -> tuple[str, Sequence[CallPart]]:
@@ -93,51 +93,51 @@ class HarmonyHeaders:
 
 
 def call_constraint(
-    tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, *, must: bool
+    tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, *, required: bool
 ) -> Callable[[], Constraint] | None:
     """Return a factory of constraints, one for each choice; None if this model's calls cannot be constrained.
 
-    With `must` the answer is a call, and a broken schema raises UsageError; else such a schema is not constrained.
+    If `required`, the answer is a call, and an invalid schema raises UsageError; else calls of it are not constrained.
     """
     try:
-        return _constraint(tokenizer, grammars, tools, must)
+        return _constraint(tokenizer, grammars, tools, required)
     except RecursionError:
-        if must:
+        if required:
             raise UsageError("tools: a schema is nested too deeply; simplify it") from None
     except UsageError:
-        if must:
+        if required:
             raise
     return None
 
 
 def _constraint(
-    tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, must: bool
+    tokenizer: Tokenizer, grammars: Grammars, tools: Schemas, required: bool
 ) -> Callable[[], Constraint] | None:
     make = partial(CallConstraint, tokenizer, grammars.vocab_size)
     match syntax_of(tokenizer):
         case "harmony":
-            form = _harmony(tokenizer, grammars, tools)
-            return lambda: make(HarmonyHeaders(tokenizer, tools, form[-1:]), form if must else ())
+            parts = _harmony(tokenizer, grammars, tools)
+            return lambda: make(HarmonyHeaders(tokenizer, tools, parts[-1:]), parts if required else ())
         case "whole":
             whole = _lark(grammars, f"start: json\n{_object(tools, 'parameters')}")
-            return (lambda: whole("")) if must else None
+            return (lambda: whole("")) if required else None
         case "gemma":
             opening, closing = tokenizer.special("<|tool_call>"), tokenizer.special("<tool_call|>")
             names = f'start: "call:" ({_any_of(tools)}) "{{"'
-            form = [CallPart(_lark(grammars, names)), CallPart(marker=closing, is_free=True)]
+            parts = [CallPart(_lark(grammars, names)), CallPart(marker=closing, is_free=True)]
         case "tags" | "json" | "words" as syntax:
             call = _tags(tools) if syntax == "tags" else f'call: "\\n" json "\\n"\n{_object(tools, "arguments")}'
             if not (tokenizer.has_special("<tool_call>") and tokenizer.has_special("</tool_call>")):
-                return _between_texts(tokenizer, grammars, call, must)
+                return _between_texts(tokenizer, grammars, call, required)
             opening, closing = tokenizer.special("<tool_call>"), tokenizer.special("</tool_call>")
-            form = [CallPart(_lark(grammars, f"start: call\n{call}"), closing)]
-    return lambda: make(OpeningMarker(opening, form), [CallPart(marker=opening), *form] if must else ())
+            parts = [CallPart(_lark(grammars, f"start: call\n{call}"), closing)]
+    return lambda: make(OpeningMarker(opening, parts), [CallPart(marker=opening), *parts] if required else ())
 
 
-def _between_texts(tokenizer: Tokenizer, grammars: Grammars, call: str, must: bool) -> Callable[[], Constraint]:
+def _between_texts(tokenizer: Tokenizer, grammars: Grammars, call: str, required: bool) -> Callable[[], Constraint]:
     """Return the factory for calls between markers that are not tokens of the vocabulary."""
     rest = _lark(grammars, f'start: call "</tool_call>"\n{call}')
-    whole = [CallPart(_lark(grammars, f'start: "<tool_call>" call "</tool_call>"\n{call}'))] if must else []
+    whole = [CallPart(_lark(grammars, f'start: "<tool_call>" call "</tool_call>"\n{call}'))] if required else []
     watch = partial(OpeningText, tokenizer, "<tool_call>", lambda: rest(""))
     return lambda: CallConstraint(tokenizer, grammars.vocab_size, watch(), whole)
 
@@ -169,12 +169,12 @@ def _object(tools: Schemas, arguments: str) -> str:
     """Return the rule of a call as one JSON object, its name first."""
     calls, schemas = list[dict[str, Any]](), dict[str, Any]()
     for number, (name, schema) in enumerate(tools.items()):
-        place = f"#/$defs/{number}"  # definitions of two tools may have one name
-        schemas[str(number)] = _closed(_moved(schema, place))
+        reference = f"#/$defs/{number}"  # definitions of two tools may have one name
+        schemas[str(number)] = _closed(_moved(schema, reference))
         calls.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, arguments: {"$ref": place}},
+                "properties": {"name": {"const": name}, arguments: {"$ref": reference}},
                 "required": ["name", arguments],
                 "additionalProperties": False,
             }
@@ -187,8 +187,8 @@ def _tags(tools: Schemas) -> str:
     calls, rules = list[str](), [f"text[suffix={json.dumps(_END_OF_VALUE)}]: /(.|\\n)*/"]
     for number, (name, schema) in enumerate(tools.items()):
         parts = list[str]()
-        for place, (parameter, kind) in enumerate(schema.get("properties", {}).items()):
-            rule = f"p{number}_{place}"
+        for index, (parameter, kind) in enumerate(schema.get("properties", {}).items()):
+            rule = f"p{number}_{index}"
             rules += _parameter(rule, parameter, kind, schema)
             parts.append(rule if parameter in schema.get("required", ()) else f"{rule}?")
         calls.append(f"{json.dumps(f'<function={name}>{chr(10)}')} {' '.join(parts)} {json.dumps('</function>')}")
@@ -217,13 +217,13 @@ def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, **schema}
 
 
-def _moved(part: Any, place: str) -> Any:
+def _moved(part: Any, location: str) -> Any:
     """Return a part of a schema with its references adapted to the schema's new location."""
     if isinstance(part, list):
-        return [_moved(one, place) for one in part]
+        return [_moved(item, location) for item in part]
     if not isinstance(part, Mapping):
         return part
-    moved = {name: _moved(value, place) for name, value in part.items()}
+    moved = {name: _moved(value, location) for name, value in part.items()}
     if isinstance(reference := part.get("$ref"), str) and reference.startswith("#"):
-        moved["$ref"] = place + reference[1:]
+        moved["$ref"] = location + reference[1:]
     return moved

@@ -16,7 +16,7 @@ from typing import Any
 from localdflash.text.chat_template import CalledTool, TemplateMessage
 
 _RESULT = "<tool_response>\n{}\n</tool_response>"
-_TOLD = """\
+_INSTRUCTIONS = """\
 You can call these tools, each described by a line of JSON:
 <tools>
 {tools}
@@ -30,21 +30,21 @@ You are then told what came of it between <tool_response> and </tool_response>."
 
 def describe_in_words(messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, Any]]) -> list[TemplateMessage]:
     """Return the conversation with its tools, their calls and results as text of the messages."""
-    told: list[TemplateMessage] = []
+    described: list[TemplateMessage] = []
     for results, group in groupby(messages, key=lambda message: message.role == "tool"):
         if results:
-            told.append(TemplateMessage("user", "\n".join(_RESULT.format(message.content) for message in group)))
+            described.append(TemplateMessage("user", "\n".join(_RESULT.format(message.content) for message in group)))
         else:
-            told += [replace(message, content=_said(message), calls=()) for message in group]
+            described += [replace(message, content=_text_with_calls(message), calls=()) for message in group]
     if not tools:
-        return told
-    words = _TOLD.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-    if told[0].role == "system":
-        return [replace(told[0], content="\n\n".join(filter(None, (told[0].content, words)))), *told[1:]]
-    return [TemplateMessage("system", words), *told]
+        return described
+    words = _INSTRUCTIONS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    if described[0].role == "system":
+        return [replace(described[0], content="\n\n".join(filter(None, (described[0].content, words)))), *described[1:]]
+    return [TemplateMessage("system", words), *described]
 
 
-def _said(message: TemplateMessage) -> str:
+def _text_with_calls(message: TemplateMessage) -> str:
     """Return an answer's text with its calls after it."""
     return "\n".join(filter(None, (message.content, *map(_call, message.calls))))
 

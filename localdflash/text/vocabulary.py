@@ -22,7 +22,7 @@ class ModelVocabulary(Protocol):
 
     size: int  # token ids
     special_tokens: Sequence[SpecialToken]  # by id
-    end_ids: frozenset[int]  # that end an answer
+    end_ids: frozenset[int]  # tokens that end an answer
     bos_id: int
     eos_id: int
     adds_bos: bool  # whether every prompt begins with `bos_id`

@@ -19,7 +19,7 @@ from localdflash.base.errors import DeviceError, UsageError
 from localdflash.loading import automatic, child, proof
 from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.loading.proof import Subject, keep, recall
+from localdflash.loading.proof import Subject, read_verdict, write_verdict
 from localdflash.models.backend_names import Runner
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
@@ -81,7 +81,7 @@ def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tup
 
         monkeypatch.setattr(identity, "subject", subject_of)  # as in a process in which nothing failed
         monkeypatch.setattr(automatic, "load_on", load_on)
-        monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
+        monkeypatch.setattr(automatic, "has_llamacpp_gpu", lambda: False)
         monkeypatch.setattr(automatic, "choose_engine", lambda *_: HostChoice("cpu", "a test"))
         if subject := proof.unchecked(files, options):
             proof.check(subject, files, options)
@@ -101,13 +101,13 @@ def test_a_failed_check_is_kept_and_another_backend_runs_the_pair(
     stage: str, load: Any, say: Say, options: Options, subject: Subject
 ) -> None:
     line = f"{stage}: it is not the reference's"
-    started = say(*begins(stage), {"kind": "unsound", "operation": stage, "said": line})
+    started = say(*begins(stage), {"kind": "unsound", "operation": stage, "reason": line})
     for _ in range(2):
         backend, notice = load(options)
         assert backend == "cpu"
         assert all(part in notice for part in (f"({line})", f"doctor --check-gpu {options.pair}"))
     assert len(started) == 3  # without graphs, and with everything in its simplest form
-    found = recall(subject.place)
+    found = read_verdict(subject.path)
     assert found
     assert (found.state, found.operation) == ("unsound", stage)
 
@@ -130,7 +130,7 @@ def test_a_child_that_crashes_or_hangs_fails_the_check(
 
 
 FAULTS = {
-    "exception": 'print(json.dumps({"kind": "unsound", "operation": at, "said": f"{at}: RuntimeError: no"}))',
+    "exception": 'print(json.dumps({"kind": "unsound", "operation": at, "reason": f"{at}: RuntimeError: no"}))',
     "hang": DEATHS["hang"],
     "sticky error": DEATHS["SIGABRT"],
 }
@@ -159,7 +159,7 @@ else:
     assert cost in notice
     assert len(started) == (3 if form == "reference" else 2)
     assert load(options) == (backend, notice), "the choice is kept"
-    found = recall(subject.place)
+    found = read_verdict(subject.path)
     assert found
     assert (found.state, found.choices) == ("sound", f"attention:{form}")
 
@@ -201,7 +201,7 @@ def test_a_check_that_ended_its_process_is_not_repeated(
 ) -> None:
     """As where the machine, or the daemon, went down in the middle of it."""
     started = say({"kind": "sound"})
-    keep(subject.place, subject.verdict("begun", "graphs"))
+    write_verdict(subject.path, subject.verdict("begun", "graphs"))
     backend, notice = load(options)
     assert (backend, "(graphs); run `localdflash doctor" in notice) == ("cpu", True)
     assert not started
@@ -214,8 +214,8 @@ def test_while_another_process_checks_another_backend_runs_the_pair(
         "import sys; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"
         "with process_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
-    keep(subject.place, subject.verdict("begun", "loading"))
-    command = [sys.executable, "-P", "-c", code, str(subject.place.with_suffix(".lock"))]
+    write_verdict(subject.path, subject.verdict("begun", "loading"))
+    command = [sys.executable, "-P", "-c", code, str(subject.path.with_suffix(".lock"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
         other.stdout.readline()
@@ -245,20 +245,20 @@ def test_a_cancelled_check_leaves_no_process_and_no_verdict(
         proof.check(subject, files, options, cancelled)
     thread.join()
     assert not psutil.pid_exists(int(pid.read_text()))
-    assert recall(subject.place) is None
+    assert read_verdict(subject.path) is None
 
 
 def test_ctrl_c_leaves_no_verdict(
     files: LocalPair, options: Options, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> Any:
-        assert recall(subject.place)
+        assert read_verdict(subject.path)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(child, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         proof.check(subject, files, options)
-    assert recall(subject.place) is None
+    assert read_verdict(subject.path) is None
 
 
 # Loading after a good check
@@ -303,7 +303,7 @@ def test_a_requested_engine_runs_unchecked_with_one_line(options: Options, say: 
         (subject.verdict("sound"), ""),
     ):
         if verdict:
-            keep(subject.place, verdict)
+            write_verdict(subject.path, verdict)
         with LoadedPair(options) as loaded:
             assert said in loaded.notice
             assert "\n" not in loaded.notice
@@ -316,9 +316,9 @@ def test_a_verdict_holds_for_one_machine_its_libraries_and_the_options_that_choo
     files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch
 ) -> None:
     def key(**changes: Any) -> str:
-        return Subject.of(files, replace(options, **changes)).place.name
+        return Subject.of(files, replace(options, **changes)).path.name
 
-    assert key() == key(context=256) == key(threads=2) == subject.place.name
+    assert key() == key(context=256) == key(threads=2) == subject.path.name
     assert len({key(), key(kv="int8"), key(draft=False), key(native_fp4=True)}) == 4
     for what, value in (
         ("torch.__version__", "9.9"),
@@ -329,9 +329,9 @@ def test_a_verdict_holds_for_one_machine_its_libraries_and_the_options_that_choo
     ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(what, value)
-            assert key() != subject.place.name, what
+            assert key() != subject.path.name, what
     gpu.setattr("localdflash.backends.cuda.gpus.Gpu.uuid", property(lambda _self: "GPU-another-card-of-its-kind"))
-    assert key() == subject.place.name
+    assert key() == subject.path.name
 
 
 def test_a_verdict_holds_for_files_of_the_same_shapes(
@@ -339,5 +339,5 @@ def test_a_verdict_holds_for_files_of_the_same_shapes(
 ) -> None:
     copy = tmp_path / "copy.gguf"  # as a fine-tune: other numbers in the same shapes
     copy.write_bytes((tiny_pair / "target.gguf").read_bytes()[:-64] + bytes(64))
-    assert Subject.of(replace(files, target=copy), options).place == subject.place
-    assert Subject.of(replace(files, drafter_safetensors=None), options).place != subject.place
+    assert Subject.of(replace(files, target=copy), options).path == subject.path
+    assert Subject.of(replace(files, drafter_safetensors=None), options).path != subject.path

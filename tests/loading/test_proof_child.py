@@ -15,7 +15,7 @@ from triton.runtime.errors import OutOfResources
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.base.errors import DeviceError, OutOfMemory
 from localdflash.loading import child, proof
-from localdflash.loading.proof import Subject, recall
+from localdflash.loading.proof import Subject, read_verdict
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from tests.support import checked_child
@@ -74,8 +74,8 @@ def test_a_fault_in_the_child_is_one_line(
     proof.main()
     last = said[-1]
     assert (last["kind"], last["operation"]) == (kind, stage)
-    assert "\n" not in last["said"]
-    assert "def kernel" not in last["said"]
+    assert "\n" not in last["reason"]
+    assert "def kernel" not in last["reason"]
     assert [line["at"] for line in said[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
 
 
@@ -120,4 +120,4 @@ def test_a_whole_check(
     assert (found.state, found.choices) == ("sound", choices), found
     assert "".join(found.degraded[:1]).startswith(line)
     assert len(found.degraded) == (3 if wrong else 0)  # both forms that failed, and what the last one costs
-    assert recall(subject.place) == found
+    assert read_verdict(subject.path) == found

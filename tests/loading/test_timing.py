@@ -77,7 +77,7 @@ def test_the_faster_engine_is_chosen_and_timed_once(
     asked = timed(cpu=cpu_ms, llamacpp=llama_ms)
     choice = chosen(case, Options())
     assert choice.backend == faster
-    assert all(f"{ms:.2g} ms" in choice.why for ms in (cpu_ms, llama_ms))
+    assert all(f"{ms:.2g} ms" in choice.reason for ms in (cpu_ms, llama_ms))
     monkeypatch.setattr(cpu, "CpuSizes", lambda *_: pytest.fail("a timing was recalled by reading the files"))
     assert chosen(case, Options()) == likely_engine(case) == choice
     assert asked == ["llama.cpp", "cpu"]
@@ -115,7 +115,7 @@ def test_large_files_and_busy_machines_are_decided_by_rule(
     monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(free_bytes, 0, "memory"))
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     choice = chosen(case, Options())
-    assert (choice.backend, choice.why, asked) == (backend, choosing.NOT_TIMED, [])
+    assert (choice.backend, choice.reason, asked) == (backend, choosing.NOT_TIMED, [])
 
 
 class TestForReal:

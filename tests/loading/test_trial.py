@@ -149,7 +149,7 @@ def test_a_child_ends_with_its_parent(options: Options, tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from localdflash.models.load_options import Options\n"
         f"from localdflash.loading import trial; trial.PROGRAM = {HANGS % str(marker)!r}\n"
-        f"trial.tried([Path({options.pair!r})], Options({options.pair!r}))\n"
+        f"trial.try_files([Path({options.pair!r})], Options({options.pair!r}))\n"
     )
     parent = subprocess.Popen([sys.executable, "-P", "-c", program], stdin=subprocess.DEVNULL)
     until(lambda: marker.exists() and marker.read_text())

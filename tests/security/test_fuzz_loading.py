@@ -126,7 +126,7 @@ def _written(kind: str, model: Parsed, folder: Path) -> tuple[Path, Path | None]
 def _is_caught(files: list[Path], options: Options) -> bool:
     """Return whether the trial finds a fault, or refuses the file before it comes to it."""
     try:
-        return bool(trial.tried(files, options))
+        return bool(trial.try_files(files, options))
     except LocaldflashError:
         return True
 

@@ -51,9 +51,9 @@ def text_of(prompt: Iterable[PromptStretch]) -> str:
     return "".join(piece.text for piece in prompt)
 
 
-def read(spelling: TextDecoder, ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
+def read(decoder: TextDecoder, ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
     pieces = [ids[a:b] for a, b in pairwise([0, *sorted(cuts), len(ids)])]
-    return "".join(map(spelling.push, pieces)) + spelling.finish()
+    return "".join(map(decoder.push, pieces)) + decoder.finish()
 
 
 # What a model writes after the prompt, and the text that it makes.
@@ -84,7 +84,7 @@ def test_any_cut_of_the_ids_gives_the_same_text(
     ids = spelled(tokenizer, *THINK[family])
     ids += tokenizer.encode(thoughts) + spelled(tokenizer, *ANSWER[family]) + tokenizer.encode(said)
     cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
-    text = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids, cuts)
+    text = read(start_of(tokenizer, enable_thinking=True).make_decoder(tokenizer), ids, cuts)
     thought = thoughts.strip("\n")
     assert text == joined(thought, said if family == "harmony" and not thought else said.lstrip("\n"))
 
@@ -121,8 +121,8 @@ COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
 def test_messages_of_every_channel(models: Mapping[str, Tokenizer], parts: Sequence[str], text: str) -> None:
     tokenizer = models["harmony"]
     ids = spelled(tokenizer, *parts)
-    spelling = start_of(tokenizer).spelling
-    assert read(spelling(tokenizer), ids, range(len(ids))) == read(spelling(tokenizer), ids) == text
+    make_decoder = start_of(tokenizer).make_decoder
+    assert read(make_decoder(tokenizer), ids, range(len(ids))) == read(make_decoder(tokenizer), ids) == text
 
 
 # Answers that are gone on with, or that must not think
@@ -147,7 +147,7 @@ def test_a_partial_answer_is_continued_in_the_family_s_format(
     closing = answer if is_closed or (has_no_thoughts and family in ("harmony", "qwen3.5")) else ""
     assert text_of(start.prompt) == opened + thoughts + closing + said
     more = " more" if thinking or said else ""
-    assert read(start.spelling(tokenizer), spelled(tokenizer, more) if more else []) == more
+    assert read(start.make_decoder(tokenizer), spelled(tokenizer, more) if more else []) == more
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -157,7 +157,7 @@ def test_a_grammar_or_a_forced_call_skips_the_thoughts(models: Mapping[str, Toke
     for begun in ("", "so"):
         start = start_of(tokenizer, begun, first_part="text", enable_thinking=True)
         assert text_of(start.prompt) == ends[family] + begun
-        assert read(start.spelling(tokenizer), tokenizer.encode('{"a": 1}')) == '{"a": 1}'
+        assert read(start.make_decoder(tokenizer), tokenizer.encode('{"a": 1}')) == '{"a": 1}'
     call = start_of(tokenizer, first_part="call", enable_thinking=True)
     assert text_of(call.prompt) == ("" if family == "harmony" else ends[family])
 
@@ -169,7 +169,7 @@ def test_a_continued_answer_has_the_ids_that_are_cached(
 ) -> None:
     tokenizer = models[family]
     ids = spelled(tokenizer, *THINK[family], "because", *(() if thinks else (*ANSWER[family], "so")))
-    text = read(start_of(tokenizer, enable_thinking=True).spelling(tokenizer), ids)
+    text = read(start_of(tokenizer, enable_thinking=True).make_decoder(tokenizer), ids)
     assert encode_answer(tokenizer, start_of(tokenizer, text, enable_thinking=True).prompt) == ids
 
 

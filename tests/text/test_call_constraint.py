@@ -51,9 +51,11 @@ def models(tool_vocabularies: Mapping[str, Path]) -> dict[str, Model]:
     return {family: (tokenizer, Grammars(tokenizer)) for family, tokenizer in tokenizers.items()}
 
 
-def constrained(model: Model, tools: Schemas = TOOLS, *, must: bool = False, after: Sequence[int] = ()) -> Constraint:
+def constrained(
+    model: Model, tools: Schemas = TOOLS, *, required: bool = False, after: Sequence[int] = ()
+) -> Constraint:
     """The constraint after some ids that it leaves free."""
-    make = call_constraint(*model, tools, must=must)
+    make = call_constraint(*model, tools, required=required)
     assert make
     constraint = make()
     for token in after:
@@ -81,8 +83,8 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, seed: int = 0, most: in
 
 def call_of(tokenizer: Tokenizer, ids: list[int], tools: Schemas = TOOLS) -> tuple[str, Any]:
     """The one call of an answer."""
-    spelling = start_answer(tokenizer, [], "", first_part="call").spelling(tokenizer)
-    text = spelling.push(token for token in ids if token not in tokenizer.ends) + spelling.finish()
+    decoder = start_answer(tokenizer, [], "", first_part="call").make_decoder(tokenizer)
+    text = decoder.push(token for token in ids if token not in tokenizer.ends) + decoder.finish()
     said, [(name, arguments)] = read(call_reader(tokenizer, tools), [text])
     assert said == ""
     return name, json.loads(arguments)
@@ -99,7 +101,7 @@ def check(name: str, arguments: Any) -> None:
 @pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama", "words"])
 def test_a_required_call_fits_its_schema(models: Mapping[str, Model], family: str) -> None:
     tokenizer, _ = models[family]
-    check(*call_of(tokenizer, walked(tokenizer, constrained(models[family], must=True))))
+    check(*call_of(tokenizer, walked(tokenizer, constrained(models[family], required=True))))
 
 
 @pytest.mark.parametrize("family", sorted(OPENS))
@@ -155,7 +157,7 @@ def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, 
     }
     named, (tokenizer, _) = set[str](), models["hermes"]
     for seed in range(8):
-        constraint = constrained(models["hermes"], tools, must=True)
+        constraint = constrained(models["hermes"], tools, required=True)
         name, given = call_of(tokenizer, walked(tokenizer, constraint, seed), tools)
         named.add(name)
         for value in (given["a"], *given["b"]):
@@ -167,6 +169,6 @@ def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, 
 @pytest.mark.parametrize("family", ["hermes", "llama"])
 def test_a_broken_schema_is_refused_only_where_a_call_is_required(models: Mapping[str, Model], family: str) -> None:
     tools = {"f": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]}}
-    assert call_constraint(*models[family], tools, must=False) is None
+    assert call_constraint(*models[family], tools, required=False) is None
     with pytest.raises(UsageError):
-        call_constraint(*models[family], tools, must=True)
+        call_constraint(*models[family], tools, required=True)

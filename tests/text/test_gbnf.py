@@ -55,7 +55,7 @@ def test_the_grammar_means_what_llama_cpp_says(grammar: str, right: list[str], w
         ("", "no rule 'root'"),
         ("root ::= missing", "rule 'root' uses 'missing'"),
         ('root ::= "a"\nb ::= "x', "line 2: cannot read '\"x'"),
-        ("root ::= []", "a class without characters: []"),
+        ("root ::= []", "empty character class: []"),
         (r'root ::= "\q"', r"unknown escape \q"),
         (r'root ::= "\ud800"', "surrogates not allowed"),
     ],

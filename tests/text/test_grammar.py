@@ -239,9 +239,9 @@ def test_hostile_grammars_neither_hang_nor_break_a_step(name: str, grammars: Gra
 
 def test_a_step_that_takes_too_much_work_ends_the_request(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = HOSTILE["properties"](grammars)
-    tried = grammar_trial.problem.cache_info()
+    tried = grammar_trial.compile_error.cache_info()
     HOSTILE["properties"](grammars)
-    assert grammar_trial.problem.cache_info() == tried._replace(hits=tried.hits + 1)  # a grammar is tried once
+    assert grammar_trial.compile_error.cache_info() == tried._replace(hits=tried.hits + 1)  # a grammar is tried once
     with pytest.raises(UsageError, match="grammar: Parser Error"):
         any(map(constraint.advance, tokenizer.encode('{"p1": "a", ')))
 

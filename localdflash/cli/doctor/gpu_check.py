@@ -20,12 +20,12 @@ BAR_AFTER_SECONDS = 0.5
 def found(name: str) -> Finding:
     """Return the verdicts on this GPU with its present driver and libraries."""
     from localdflash.backends.cuda.device import driver_present
-    from localdflash.loading.proof import known
+    from localdflash.loading.proof import list_verdicts
 
     if not driver_present():
         return Finding(name, "ok", "not used: no NVIDIA driver")
     try:
-        verdicts = known()
+        verdicts = list_verdicts()
     except NoDevice:
         return Finding(name, "ok", "not used: the CUDA engine does not run on this machine (see cuda above)")
     if not verdicts:
@@ -38,8 +38,8 @@ def _describe(verdict: "Verdict") -> str:
     text = {
         "sound": f"is sound {_in_form(verdict)}({verdict.day})",
         "begun": f"is being checked, or its check died ({verdict.operation}, {verdict.day})",
-        "undecided": f"could not be checked ({verdict.said}, {verdict.day})",
-    }.get(verdict.state, f"failed ({verdict.said}, {verdict.day})")
+        "undecided": f"could not be checked ({verdict.reason}, {verdict.day})",
+    }.get(verdict.state, f"failed ({verdict.reason}, {verdict.day})")
     return f"{verdict.pair} {text}"
 
 
@@ -63,13 +63,13 @@ def again(spec: str) -> Iterator[Finding]:
 
 
 def _options_to_check(spec: str) -> "Sequence[Options]":
-    from localdflash.loading.proof import known
+    from localdflash.loading.proof import list_verdicts
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
 
     how = load_config().model
     usual = Options(spec, kv=how.kv, drafter_bits=how.drafter_bits)
-    others = [replace(usual, **verdict.options) for verdict in known() if verdict.pair == spec]
+    others = [replace(usual, **verdict.options) for verdict in list_verdicts() if verdict.pair == spec]
     return [usual, *(options for options in others if options != usual)]
 
 

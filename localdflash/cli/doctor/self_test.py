@@ -43,7 +43,7 @@ def chat_pair(name: str) -> Finding:
 
 def completion_pair(name: str) -> Finding:
     """Complete with the completion pair, unless it is the embedded pair."""
-    from localdflash.loading.filling import check_can_fill
+    from localdflash.loading.fim_support import require_fim
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
     from localdflash.models.registry import defaults
@@ -52,7 +52,7 @@ def completion_pair(name: str) -> Finding:
     pair = defaults.completion_pair(config)
     if pair == Options().pair:
         return Finding(name, "ok", f"{pair}, as above")
-    check_can_fill(pair)
+    require_fim(pair)
     return _generate(name, _configured(config, pair), _infill_prompt)
 
 

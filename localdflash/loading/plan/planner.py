@@ -10,9 +10,9 @@ from localdflash.backends.cuda.gpus import ANY
 from localdflash.base import extras
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine import measurements
-from localdflash.loading.automatic import gpu_is_there
+from localdflash.loading.automatic import has_llamacpp_gpu
 from localdflash.loading.engine_choice import TimingCase, likely_engine
-from localdflash.loading.plan.here import bytes_per_token, matrices, quantization, tokens_per_second
+from localdflash.loading.plan.assess_pair import bytes_per_token, matrices, quantization, tokens_per_second
 from localdflash.models.backend_names import Backend
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import (
@@ -85,12 +85,12 @@ class PlanRequest:
     target: Path
     drafter: Path | None
     options: Options
-    taken: Parts = field(default_factory=dict)  # by another pair that is loaded first
+    used_by_other: Parts = field(default_factory=dict)  # memory of another pair that is loaded first
 
     def remaining(self, budget: MemoryBudget) -> MemoryBudget:
         """Return the budget without the memory of the other pair."""
-        on_gpu, in_memory = divided(self.taken) if budget.beside else (self.taken, {})
-        beside = budget.beside and replace(budget.beside, free=max(budget.beside.free - total(in_memory), 0))
+        on_gpu, on_host = divided(self.used_by_other) if budget.beside else (self.used_by_other, {})
+        beside = budget.beside and replace(budget.beside, free=max(budget.beside.free - total(on_host), 0))
         return replace(budget, free=max(budget.free - total(on_gpu), 0), beside=beside)
 
     def check(self, sizes: MemorySizes) -> None:
@@ -109,30 +109,30 @@ def make_plan(
     beside: str | None = None,
     kv: str = "f16",
 ) -> Plan:
-    """Plan a pair by any spec that the registry resolves; a context of 0 means as much as fits.
+    """Plan a pair by any spec that the registry resolves; a context of 0 means the largest that fits.
 
-    `beside` is loaded first; OutOfMemory if it does not fit alone. RegistryOnly if the hub cannot be reached.
+    The pair `beside` is loaded first; OutOfMemory if it does not fit alone. RegistryOnly if the hub is unreachable.
     """
-    taken: Parts = {}
+    used_by_other: Parts = {}
     if beside is not None:
         other = make_plan(beside, 0, backend, device, gpu_layers, kv=kv)
         if not other.fits:
             raise OutOfMemory(f"{other.pair} does not fit alone: {other.verdict}")
-        taken = {name: size for name, size in other.parts.items() if name != PROGRAM}
+        used_by_other = {name: size for name, size in other.parts.items() if name != PROGRAM}
     pair = load_registry().resolve(spec, ask=True)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
     with headers_kept(), TemporaryDirectory(prefix="localdflash-plan-") as folder:
-        target, drafter = _headers(pair, Path(folder))
+        target, drafter = _files_or_stand_ins(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
-        case = PlanRequest(pair.id, target, drafter, options, taken)
+        case = PlanRequest(pair.id, target, drafter, options, used_by_other)
         if backend != "auto":
             return PLANNERS[backend](case, "requested")
         return _automatic(case)
 
 
 def _automatic(case: PlanRequest) -> Plan:
-    """Plan the backend that `auto` would choose, see `localdflash.loading.automatic`."""
+    """Plan the backend that `auto` would choose; see `localdflash.loading.automatic`."""
     options, why = case.options, "no GPU was requested"
     if options.gpu_layers < 0 and (options.device in ANY or means_gpu(options.device)):
         try:
@@ -141,25 +141,25 @@ def _automatic(case: PlanRequest) -> Plan:
             why = f"no CUDA engine: {error}"
     if options.device not in ("auto", "cpu"):
         return _on_llamacpp(case, "requested")
-    if options.device == "auto" and options.gpu_layers and gpu_is_there():
+    if options.device == "auto" and options.gpu_layers and has_llamacpp_gpu():
         on_gpu = _on_llamacpp(replace(case, options=replace(options, device="gpu")), f"a GPU can run it; {why}")
         if on_gpu.fits:
             return on_gpu
         why = f"no GPU with llama.cpp: {on_gpu.verdict}"
-    choice = likely_engine(TimingCase(case.target, _form(case.drafter, ".gguf")))
+    choice = likely_engine(TimingCase(case.target, _preferred_file(case.drafter, ".gguf")))
     on_processor = replace(case, options=replace(options, device="cpu"))
-    return PLANNERS[choice.backend](on_processor, f"{choice.why}; {why}")
+    return PLANNERS[choice.backend](on_processor, f"{choice.reason}; {why}")
 
 
-def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
+def _files_or_stand_ins(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
     """Return the files of target and drafter, or stand-ins in `folder` for files that are still on the hub."""
     missing = missing_files(pair)
     drafter = pair.drafter
-    if gone := next((source for source in missing if source.fetched_from is None), None):
-        raise ModelError(how_to_get(gone))
+    if unavailable := next((source for source in missing if source.fetched_from is None), None):
+        raise ModelError(how_to_get(unavailable))
     try:
-        gone_parts = set(pair.target.parts) & set(missing)
-        target = stand_in(pair.target, folder) if gone_parts else pair.target.path
+        missing_parts = set(pair.target.parts) & set(missing)
+        target = stand_in(pair.target, folder) if missing_parts else pair.target.path
         if drafter is None:
             return target, None
         fetched = not {*drafter.parts, drafter.config}.isdisjoint(missing)
@@ -171,7 +171,7 @@ def _headers(pair: PairEntry, folder: Path) -> tuple[Path, Path | None]:
 
 
 class RegistryOnly(Unreachable):
-    """The files of a pair cannot be read now, but the registry knows how much memory it needs (exit code 1)."""
+    """The hub is unreachable, but the registry has the memory that the pair needs (exit code 1)."""
 
     def __init__(self, why: str, pair: PairEntry) -> None:
         super().__init__(why)
@@ -180,7 +180,7 @@ class RegistryOnly(Unreachable):
 
 @dataclass(frozen=True)
 class RegistryPlan:
-    """Plan by the registry alone: bytes to run at a small context, and free memory here."""
+    """Plan by the registry alone: bytes to run at a small context, and free bytes on this machine."""
 
     pair: str
     memory: int
@@ -189,12 +189,12 @@ class RegistryPlan:
 
 
 def plan_by_registry(pair: PairEntry) -> RegistryPlan:
-    """Compare what the registry says of a pair with the memory of this machine."""
+    """Compare the memory in a pair's registry entry with the free memory of this machine."""
     memory, free = int((pair.memory_gb or 0) * 1e9), system_budget().free
     return RegistryPlan(pair.id, memory, free, memory <= free)
 
 
-def _form(drafter: Path | None, preferred: str) -> Path | None:
+def _preferred_file(drafter: Path | None, preferred: str) -> Path | None:
     """Return the drafter's file with the preferred suffix if it exists, else the given one."""
     other = drafter and drafter.with_suffix(preferred)
     return other if other and other.is_file() else drafter
@@ -204,7 +204,7 @@ def _on_cpu(case: PlanRequest, why: str) -> Plan:
     from localdflash.backends.cpu.cpu_kv_cache import choose_kv_format
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
-    sizes = CpuSizes(case.target, _form(case.drafter, ".gguf"), kv=choose_kv_format(case.options.kv))
+    sizes = CpuSizes(case.target, _preferred_file(case.drafter, ".gguf"), kv=choose_kv_format(case.options.kv))
     case.check(sizes)
     return _plan(case, "cpu", why, sizes, system_budget(), measurements.bandwidth(), program_bytes(False))
 
@@ -216,13 +216,13 @@ def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
     from localdflash.backends.llamacpp.placing import choose_gpu, plan_placement
 
     target, device = case.target, choose_gpu(case.options)
-    drafter = drafter_of(target, _form(case.drafter, ".gguf"))
+    drafter = drafter_of(target, _preferred_file(case.drafter, ".gguf"))
     placement, verdict, fits = PROCESSOR, "", True
     if device:
         try:
-            placed = plan_placement(target, drafter, case.options)
-            placement = placed.placement
-            verdict = placed.notice or (placed.fit.notice if placed.fit else "")
+            plan = plan_placement(target, drafter, case.options)
+            placement = plan.placement
+            verdict = plan.notice or (plan.fit.notice if plan.fit else "")
         except OutOfMemory as error:
             placement, verdict, fits = Placement(device, ALL), str(error), False
     with LlamaCppSizes(target, drafter, placement) as sizes:
@@ -236,7 +236,7 @@ def _on_cuda(case: PlanRequest, why: str) -> Plan:
     budget = gpu_budget(case.options.device)
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
-    sizes = CudaSizes(case.target, _form(case.drafter, ".safetensors"), case.options.kv)
+    sizes = CudaSizes(case.target, _preferred_file(case.drafter, ".safetensors"), case.options.kv)
     bandwidth = measurements.bandwidth(on_gpu=True)
     case.check(sizes)
     return _plan(case, "cuda", why, sizes, budget, bandwidth)
@@ -266,8 +266,8 @@ def _plan(
         chosen = fit(sizes, budget, context)
         verdict = verdict or chosen.notice
     except OutOfMemory as error:
-        wanted = context or sizes.trained
-        chosen, fits, verdict = Fit(full, wanted, sizes.parts(wanted, full)), False, verdict or str(error)
+        requested = context or sizes.trained
+        chosen, fits, verdict = Fit(full, requested, sizes.parts(requested, full)), False, verdict or str(error)
     header = read_header(request.target)
     drafting = total(chosen.parts) - total(sizes.parts(chosen.context, NO_DRAFTER))
     smallest = budget if fits else replace(budget, free=budget.free + drafting)
@@ -293,13 +293,13 @@ def _plan(
 
 
 def _speed(pair: str, header: GGUFHeader, chosen: Fit, bandwidth: measurements.Measurement) -> Speed:
-    read = bytes_per_token(header)
-    plain = tokens_per_second(bandwidth.value, read)
+    token_bytes = bytes_per_token(header)
+    plain = tokens_per_second(bandwidth.value, token_bytes)
     tau = measurements.recall(f"tau of {pair}") if chosen.drafter != NO_DRAFTER else None
     if tau is None:
-        return Speed(bandwidth, read, plain, None, None)
-    drafted = tau.value * tokens_per_second(bandwidth.value, read + chosen.parts[DRAFTER])
-    return Speed(bandwidth, read, plain, tau, drafted)
+        return Speed(bandwidth, token_bytes, plain, None, None)
+    drafted = tau.value * tokens_per_second(bandwidth.value, token_bytes + chosen.parts[DRAFTER])
+    return Speed(bandwidth, token_bytes, plain, tau, drafted)
 
 
 def stand_in(source: FileSource, folder: Path) -> Path:

@@ -84,7 +84,7 @@ class AnswerPrompt:
     def prepare(self, max_tokens: int, params: SamplingParams) -> GenerationRequest:
         """Return the request of the answer."""
         request = Request(self.encode(), max_tokens, params, self.loaded.tokenizer.ends)
-        return GenerationRequest(self.loaded, [request], make_decoder=self.start.spelling)
+        return GenerationRequest(self.loaded, [request], make_decoder=self.start.make_decoder)
 
 
 def render_chat(
@@ -189,7 +189,7 @@ def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, gramm
     if body.top_logprobs is not None and not body.logprobs:
         raise bad("top_logprobs", "needs logprobs to be true")
     limit = limit_of(body.max_completion_tokens, body.max_tokens, body.n_predict, default=NO_LIMIT)
-    calls = call_constraint(loaded.tokenizer, grammars, tools.schemas, must=tools.must) if tools.schemas else None
+    calls = call_constraint(loaded.tokenizer, grammars, tools.schemas, required=tools.must) if tools.schemas else None
     formats = constraint_of(body, grammars, *_formats(body, grammars))
     if tools.schemas and formats:
         raise bad("tools", "not together with a form of the answer")

@@ -6,7 +6,7 @@ import pytest
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.paths import config_folder
-from localdflash.loading.filling import can_fill, check_can_fill
+from localdflash.loading.fim_support import require_fim, supports_fim
 from localdflash.text.fim_formats import FORMATS
 from tests.support.gguf_files import write_header
 
@@ -25,17 +25,17 @@ def test_every_fim_format_is_found_in_a_header(tmp_path: Path) -> None:
     for name, form in FORMATS.items():
         if form.markers:
             tokens = [*form.markers, *([form.telltale] if form.telltale else [])]
-            assert can_fill(str(write_header(tmp_path / "m.gguf", "a", *tokens, name=form.model_name))), name
+            assert supports_fim(str(write_header(tmp_path / "m.gguf", "a", *tokens, name=form.model_name))), name
 
 
 def test_a_model_without_markers_is_refused(tmp_path: Path) -> None:
     path = write_header(tmp_path / "m.gguf", "a", "<|fim_prefix|>", "<|im_end|>")
     with pytest.raises(ModelError, match=r"m\.gguf: vocabulary: no fill-in-the-middle tokens"):
-        check_can_fill(str(path))
-    assert not can_fill(str(path))
+        require_fim(str(path))
+    assert not supports_fim(str(path))
     path.write_bytes(b"GGUF and nothing more")
     with pytest.raises(ModelError) as caught:
-        check_can_fill(str(path))
+        require_fim(str(path))
     assert "fill-in-the-middle" not in str(caught.value)
 
 
@@ -44,8 +44,8 @@ def test_the_registry_entry_decides(tmp_path: Path) -> None:
     config_folder().mkdir(parents=True)
     file = config_folder() / "models.toml"
     file.write_text(ENTRY.format("prefix", path))
-    check_can_fill("mine")
+    require_fim("mine")
     file.write_text(ENTRY.format("prefiks", path))
     with pytest.raises(ModelError, match="did you mean 'prefix'"):
-        check_can_fill("mine")
-    check_can_fill("qwen3-8b")  # its file is not here
+        require_fim("mine")
+    require_fim("qwen3-8b")  # its file is not here

@@ -6,7 +6,7 @@ from localdflash.models.weights.gguf import GGUFHeader, read_header
 from localdflash.text.fim_formats import detect, format_of
 
 
-def check_can_fill(spec: str) -> None:
+def require_fim(spec: str) -> None:
     """Raise ModelError if the pair was not trained to fill in the middle; a pair whose file is missing passes."""
     pair = load_registry().resolve(spec)
     if pair.fim:
@@ -21,10 +21,10 @@ def check_can_fill(spec: str) -> None:
         raise ModelError(f"{pair.id}: {error}; to complete at the end of a file only, see docs/models.md") from None
 
 
-def can_fill(spec: str) -> bool:
-    """Return whether the pair passes `check_can_fill`."""
+def supports_fim(spec: str) -> bool:
+    """Return whether the pair passes `require_fim`."""
     try:
-        check_can_fill(spec)
+        require_fim(spec)
     except ModelError:
         return False
     return True
