@@ -68,7 +68,7 @@ def test_a_fault_in_the_child_is_one_line(
     pair = object.__new__(CudaPair)
     pair.stepper = SimpleNamespace(device=torch.device("cpu"))  # type: ignore[assignment]
     loaded = replace(running(), pair=pair)
-    monkeypatch.setattr(proof, "_loaded", broken if stage == "loading" else lambda *_: loaded)
+    monkeypatch.setattr(proof, "_load_for_checks", broken if stage == "loading" else lambda *_: loaded)
     monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
     monkeypatch.setattr("localdflash.backends.cuda.proof.stages.stages", stages)
     proof.main()
@@ -92,7 +92,7 @@ def test_checks_run_on_the_gpu_of_the_pair(said: list[dict[str, Any]], monkeypat
         current.pop()
 
     loaded = replace(running(), pair=pair)
-    monkeypatch.setattr(proof, "_loaded", lambda *_: loaded)
+    monkeypatch.setattr(proof, "_load_for_checks", lambda *_: loaded)
     monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
     monkeypatch.setattr("localdflash.backends.cuda.device.on", on)
     monkeypatch.setattr("localdflash.backends.cuda.proof.costs.costs", lambda *_: [])
