@@ -24,28 +24,30 @@ def conditions() -> dict[str, str]:
     }
 
 
-def write(path: Path | None, found: dict[str, Any], part: str = "") -> None:
-    """Write a measurement and its conditions, if a file was asked for; with `part`, as one of several in the file."""
+def write(path: Path | None, measurement: dict[str, Any], part: str = "") -> None:
+    """Write a measurement and its conditions to `path`, if given; with `part`, as one entry of the file."""
     if not path:
         return
-    whole = conditions() | found
+    document = conditions() | measurement
     if part:
-        known = json.loads(path.read_text("utf-8")) if path.exists() and path.stat().st_size else {}
-        whole = known | {part: whole}
-    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        stored = json.loads(path.read_text("utf-8")) if path.exists() and path.stat().st_size else {}
+        document = stored | {part: document}
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 def commit(tree: Path = ROOT) -> str:
     """Return the commit of a source tree, with "-dirty" if files differ; of an installed package its version."""
     try:
-        _git(tree, "ls-files", "--error-unmatch", "models.toml")  # an environment may lie in somebody else's repository
+        _git(
+            tree, "ls-files", "--error-unmatch", "models.toml"
+        )  # a virtual environment may be inside another repository
         return _git(tree, "describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):
         return __version__
 
 
-def _git(tree: Path, *words: str) -> str:
-    return subprocess.run(["git", *words], cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
+def _git(tree: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _program(path: Path) -> list[str]:
@@ -55,6 +57,6 @@ def _program(path: Path) -> list[str]:
     return ["python", "-P", str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name)]
 
 
-def _without_folder(word: str) -> str:
-    """Return an argument without the folder of an absolute path, which names a place on this machine."""
-    return Path(word).name if word.startswith("/") else word
+def _without_folder(argument: str) -> str:
+    """Return an argument without the folder of an absolute path, which is specific to this machine."""
+    return Path(argument).name if argument.startswith("/") else argument

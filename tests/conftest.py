@@ -1,4 +1,4 @@
-"""Fixtures of every test: its own folders, no network beyond this machine, Triton's interpreter for the kernels."""
+"""Fixtures of all tests: separate folders, no network beyond this machine, Triton's interpreter for the kernels."""
 
 import os
 import signal
@@ -19,9 +19,9 @@ if not GPU_TESTS:
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("tests", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("tests")  # a machine that is busy breaks no property
+    settings.load_profile("tests")  # a busy machine is not a failure
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line has it; before llama.cpp is loaded
-if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each has its share of the cores
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # each test worker has its share of the cores
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // int(workers), 1)))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it in the background, for children too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -62,7 +62,7 @@ def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def drafting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pairs that commands load in this test draft, whatever this machine is fast at."""
+    """Make pairs that commands load in this test draft, independent of this machine's speed."""
     from tests.support.costs import drafting_pays
 
     monkeypatch.setattr("localdflash.models.running_pair.calibrate", drafting_pays)
@@ -81,14 +81,14 @@ def _certified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(autouse=True)
 def _untried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load files that tests make without a trial, which takes a process of its own."""
+    """Load files without a trial, which would start a process."""
     if not (GPU_TESTS or request.node.get_closest_marker("tries_files")):
         monkeypatch.setattr("localdflash.loading.load_pair.try_first", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
 def _sound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """Count a pretended GPU as checked; the check takes a process and a GPU."""
+    """Pretend that the GPU's check has passed."""
     if GPU_TESTS or request.node.get_closest_marker("checks_gpu"):
         return
     from localdflash.loading.proof import Subject
@@ -174,5 +174,5 @@ def _is_local(host: str | bytes) -> bool:
 
 
 def _refuse(address: Any) -> NoReturn:
-    # pytest's own failure is no Exception: code that goes on without a network cannot swallow it.
+    # pytest's failure is not an Exception, so that no code can catch it.
     pytest.fail(f"a test reached for the network: {address!r}")

@@ -48,7 +48,7 @@ def test_every_picture_is_shown_with_the_command_that_makes_it() -> None:
     assert shown == {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_have_targets() -> None:
     broken = []
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
@@ -154,7 +154,7 @@ def test_every_package_imports_only_from_packages_above_it_in_the_table() -> Non
                 assert imported <= {*order[: at + 1], "__version__"}, file.relative_to(ROOT)
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_modules_have_no_import_cycles() -> None:
     folders = {"localdflash": ROOT / "localdflash", **{f"localdflash.{name}": ROOT / name for name in BESIDE}}
     files = {
         ".".join((package, *file.relative_to(folder).with_suffix("").parts)): file

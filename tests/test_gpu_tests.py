@@ -1,4 +1,4 @@
-"""`make gpu-test` wants no more of a machine than its line in the Makefile says."""
+"""`make gpu-test` needs only the packages that its line in the Makefile names."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ ENOUGH = ("torch", "triton", "numpy", "safetensors", "pytest")
 
 @pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
-def test_five_packages_suffice(root: Path, tmp_path: Path) -> None:
+def test_gpu_tests_run_with_five_packages(root: Path, tmp_path: Path) -> None:
     enough = {
         *ENOUGH,
         *(Requirement(line).name for name in ENOUGH for line in requires(name) or [] if "extra" not in line),

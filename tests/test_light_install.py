@@ -54,12 +54,12 @@ def begun(tmp_path: Path) -> Path:
     return file
 
 
-def test_commands_that_load_nothing() -> None:
+def test_commands_without_a_pair_work() -> None:
     assert run("models", "list")
     assert run("models", "plan", "embedded")
 
 
-def test_doctor_finds_extras_that_are_not_installed_and_no_failure() -> None:
+def test_doctor_reports_missing_extras_without_a_failure() -> None:
     findings = {found["name"]: found for found in json.loads(run("doctor", "--full", "--json"))}
     assert [findings[name]["status"] for name in ("torch", "llama-cpp-python", "llama.cpp on GPUs")] == ["ok"] * 3
     assert "localdflash[llama]" in findings["llama-cpp-python"]["remedy"]
@@ -81,7 +81,7 @@ def test_a_command_names_the_extra_that_it_needs(arguments: tuple[str, ...], ext
 
 
 @pytest.mark.system
-def test_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chat_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with daemons.short_home(monkeypatch), scripted(Answer.of("Hello.")):
         assert "Hello." in run("chat", "--plain", "--no-log", said="Hi\n")
         with Terminal.start([*PYTHON, PROGRAM, "chat"]) as terminal:
@@ -91,7 +91,7 @@ def test_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.system
-def test_a_completion_by_the_engine_that_it_starts(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completion_by_a_started_daemon(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with daemons.short_home(monkeypatch):
         assert run("complete", f"{begun}:2:5", "--rows", "fast").strip()
 

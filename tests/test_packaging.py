@@ -144,7 +144,7 @@ def test_the_wheel_has_every_file_and_suits_one_platform_and_every_python(folder
         ("c++ -include nowhere.h", "nowhere.h: No such file or directory"),
     ],
 )
-def test_without_a_compiler_the_package_goes_on_without_the_library(
+def test_without_a_compiler_the_package_is_built_without_the_library(
     compiler: str, said: str, folder: Path, tmp_path: Path
 ) -> None:
     tree = shutil.copytree(folder / "sdist", tmp_path / "tree")  # with the library of the build before
@@ -187,7 +187,7 @@ def test_packages_have_the_version_of_the_project() -> None:
         subprocess.run(["bash", "-n", str(ROOT / "packaging" / script)], check=True)
 
 
-def test_an_image_gets_what_an_install_needs_and_starts_one_command() -> None:
+def test_the_docker_image_has_the_installation_s_files_and_one_command() -> None:
     let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert let_through == {*TREE, *FOLDERS, "README.md", "LICENSE", "constraints.txt"}
     assert PROJECT["project"]["scripts"] == {"localdflash": "localdflash.cli:main"}

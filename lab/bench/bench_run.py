@@ -1,6 +1,6 @@
 """Code benchmark: drafting and the baseline, interleaved on the same prompts and compared token by token.
 
-Each mode of each prompt counts with its fastest repeat. On a CPU llama.cpp's own decoding takes part too; its text may
+For each prompt and mode the fastest repeat counts. On a CPU, llama.cpp without drafting is a further mode. Its text may
 differ, because it rounds differently.
 """
 
@@ -27,9 +27,9 @@ from localdflash.models.load_options import Options
 from localdflash.text.chat_template import TemplateMessage, encode_chat
 from localdflash.text.fim_formats import build, stop_ids
 
-Way = TypeVar("Way")
+Mode = TypeVar("Mode")
 
-OTHER_BACKEND_PROMPTS = 2  # a category; enough to see which backend decodes fastest
+OTHER_BACKEND_PROMPTS = 2  # per category; enough to see which backend decodes fastest
 OTHER_TOKENS = 24  # of an answer by another backend, at most
 OTHER_SECONDS = 20.0  # estimate for the verify table and the other backends
 
@@ -49,13 +49,13 @@ class Category:
 
     plain: list[PromptRun] = field(default_factory=list)
     drafted: list[PromptRun] = field(default_factory=list)
-    llama: list[PromptRun] = field(default_factory=list)  # llama.cpp's plain decoding; empty if it takes no turns
+    llama: list[PromptRun] = field(default_factory=list)  # llama.cpp without drafting; empty if it was not run
     identical: int = 0  # prompts whose every run gave the same tokens
 
     def add(self, plain: list[PromptRun], drafted: list[PromptRun], llama: Sequence[PromptRun] = ()) -> None:
         """Add one prompt by its fastest runs."""
-        for kept, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
-            kept.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
+        for sums, runs in ((self.plain, plain), (self.drafted, drafted), (self.llama, llama)):
+            sums.extend(sorted(runs, key=lambda run: run.stats.total_ms)[:1])
         self.identical += all(run.ids == plain[0].ids for run in (*plain, *drafted))
 
     def report(self, other_plain: float) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def run_prompt(
     params: SamplingParams | None = None,
     constraint: Constraint | None = None,
 ) -> PromptRun:
-    """Generate from a cold cache, greedily unless `params` say otherwise."""
+    """Generate from a cold cache, greedily by default."""
     pair.forget()
     request = Request(ids, limit, params or SamplingParams(), ends, constraint=constraint)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
@@ -122,15 +122,15 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
     prompts = [replace(prompt, max_tokens=min(prompt.max_tokens, longest)) for prompt in load(limit)]
     categories = {name: Category() for name in CATEGORIES}
     check_first(options)
-    with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-        pairs: dict[str, Pair | None] = {"plain": ways.plain, "drafted": loaded.pair, "llama": ways.llama}
+    with LoadedPair(options) as loaded, opened(loaded, options) as modes:
+        pairs: dict[str, Pair | None] = {"plain": modes.plain, "drafted": loaded.pair, "llama": modes.llama}
         encoded = [prompt_ids(loaded, prompt) for prompt in prompts]
         paces = [measure_pace(pair, *encoded[0]) for pair in pairs.values() if pair]
         seconds = [
             repeats * sum(pace.seconds(len(ids), prompt.max_tokens) for pace in paces)
             for prompt, (ids, _) in zip(prompts, encoded, strict=True)
         ]
-        planned = 2 * sum(seconds) + OTHER_SECONDS  # DFlash alone answers every prompt once more
+        planned = 2 * sum(seconds) + OTHER_SECONDS  # DFlash alone runs every prompt once more
         watcher.plan(
             planned,
             f"{len(prompts)} prompts, {len(paces)} modes interleaved, {repeats} times; then step costs and other"
@@ -147,32 +147,32 @@ def run(options: Options, limit: int | None, repeats: int, watcher: Watcher) -> 
             watcher.done(seconds[number], f"{number + 1}/{len(prompts)} {prompt.id}")
         watcher.done(0.0, "step costs")
         verify_seconds = min(limit / 2, SECONDS) if limit else SECONDS
-        backend, measured = loaded.backend, {"step_ms": ways.costs(), "verify": ways.verify(verify_seconds)}
+        backend, measured = loaded.backend, {"step_ms": modes.costs(), "verify": modes.verify(verify_seconds)}
         loaded.pair.forget()
-        acceptance = _acceptance(loaded, ways.blocks, prompts) if ways.blocks else {}
-        machine, rows = ways.machine(), {"rows": loaded.rows} if loaded.rows else {}
+        acceptance = _acceptance(loaded, modes.blocks, prompts) if modes.blocks else {}
+        machine, rows = modes.machine(), {"rows": loaded.rows} if loaded.rows else {}
     watcher.done(0.0, "other backends")
-    best = {} if limit and limit < MIN_LIMIT_FOR_OTHERS else _other_plain(options, backend)
+    best = {} if limit and limit < MIN_LIMIT_FOR_OTHERS else _other_baselines(options, backend)
     return {
         "pair": options.pair,
         "backend": backend,
         "threads": options.threads,
         **rows,
         "categories": {name: category.report(best.get(name, 0.0)) for name, category in categories.items()},
-        "overall": _together(categories.values()).report(0.0),
+        "overall": _sum_categories(categories.values()).report(0.0),
         "dflash_alone": acceptance,
         **measured,
         **machine,
     }
 
 
-def rotated(ways: list[Way], turn: int) -> list[Way]:
-    """Yield the modes in order, starting with another one at every call."""
-    first = turn % len(ways)
-    return ways[first:] + ways[:first]
+def rotated(modes: list[Mode], turn: int) -> list[Mode]:
+    """Return the modes in order, starting with another mode at every turn."""
+    first = turn % len(modes)
+    return modes[first:] + modes[:first]
 
 
-def _together(categories: Iterable[Category]) -> Category:
+def _sum_categories(categories: Iterable[Category]) -> Category:
     whole = Category()
     for category in categories:
         whole.plain += category.plain
@@ -192,7 +192,7 @@ def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) 
     return {name: {"tau": round(s.tau, 3), "accept_by_slot": s.acceptance()} for name, s in totals.items()}
 
 
-def _other_plain(options: Options, running: Runner) -> dict[str, float]:
+def _other_baselines(options: Options, running: Runner) -> dict[str, float]:
     """Return the baseline of the other backends, tokens per second by category, over a few prompts."""
     best: dict[str, float] = {}
     for backend in RUNNERS:

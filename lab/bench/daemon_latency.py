@@ -1,6 +1,7 @@
 """Latency of the daemon for its clients: completions alone and next to a streaming chat, cancellations, round trips.
 
-Both arms alternate in short blocks. Times are a client's, in milliseconds, unless the daemon reports them itself.
+Completions alone and next to a chat alternate in short blocks. Times are measured by the client, in milliseconds,
+unless the daemon reports them.
 """
 
 import itertools
@@ -19,7 +20,7 @@ from localdflash.lab.bench.prompt_set import BenchPrompt, load
 from localdflash.lab.bench.spread import percentile, spread
 from localdflash.server.client import Client
 
-BLOCK = 10  # completions in a row with the chat or without it
+BLOCK = 10  # completions in a row, with the chat or without
 TOKENS = 32
 PAUSE = 0.05  # seconds between two completions: fast typing
 CANCELS, ROUND_TRIPS = 100, 500
@@ -28,50 +29,55 @@ QUESTION = "Write a Python class for a queue with push, pop, peek, a length and 
 
 
 @dataclass
-class Arm:
-    """The times of the completions of one kind."""
+class CompletionTimes:
+    """Times of one series of completions."""
 
     name: str
     total_ms: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
-    queue_ms: list[float] = field(default_factory=list)  # until the engine took it up
+    queue_ms: list[float] = field(default_factory=list)  # until the engine starts the request
 
     def report(self) -> dict[str, Any]:
-        """The times as JSON values."""
+        """Return the times as JSON values."""
         times = {"total_ms": self.total_ms, "first_token_ms": self.first_ms, "queue_ms": self.queue_ms}
-        return {"completions": len(self.total_ms), **{name: spread(of) for name, of in times.items()}}
+        return {"completions": len(self.total_ms), **{name: spread(values) for name, values in times.items()}}
 
 
 def run(client: Client, completions: int, count: CountItems) -> dict[str, Any]:
     """Measure the daemon behind `client` with that many completions of each kind; few completions shorten all parts."""
     prompts = [prompt for prompt in load() if prompt.category in ("fim_block", "fim_line")]
-    warm, alone, beside, steps = Arm("warm"), Arm("alone"), Arm("beside"), list[float]()
+    warm, alone, next_to_chat, steps = (
+        CompletionTimes("warm"),
+        CompletionTimes("alone"),
+        CompletionTimes("beside"),
+        list[float](),
+    )
     for number, prompt in enumerate(prompts[: min(BLOCK, completions)]):
         _complete(client, prompt, number, warm)
     for block, start in enumerate(range(0, completions, BLOCK)):
         numbers = range(start, min(start + BLOCK, completions))
-        for arm in (alone, beside) if block % 2 else (beside, alone):
-            with _chatting(client, steps) if arm is beside else nullcontext():
+        for series in (alone, next_to_chat) if block % 2 else (next_to_chat, alone):
+            with _streaming_chat(client, steps) if series is next_to_chat else nullcontext():
                 for number in numbers:
-                    _complete(client, prompts[number % len(prompts)], number, arm)
-                    count(len(alone.total_ms) + len(beside.total_ms), 2 * completions, "completions")
-    ratio = percentile(beside.total_ms, 95) / percentile(alone.total_ms, 95)
+                    _complete(client, prompts[number % len(prompts)], number, series)
+                    count(len(alone.total_ms) + len(next_to_chat.total_ms), 2 * completions, "completions")
+    ratio = percentile(next_to_chat.total_ms, 95) / percentile(alone.total_ms, 95)
     return {
         "engine": {key: value for key, value in client.get("/ps").items() if key in ("pair", "backend", "context")},
         "alone": alone.report(),
-        "beside_a_chat": beside.report(),
+        "beside_a_chat": next_to_chat.report(),
         "p95_beside_over_alone": round(ratio, 3),
         "chat_step_ms": spread(steps),
-        "queue_in_chat_steps_p95": round(percentile(beside.queue_ms, 95) / max(median(steps), 1e-3), 2),
+        "queue_in_chat_steps_p95": round(percentile(next_to_chat.queue_ms, 95) / max(median(steps), 1e-3), 2),
         "cancel_to_free_ms": _cancels(client, min(CANCELS, completions)),
         "round_trip_ms": spread(list(_round_trips(client, min(ROUND_TRIPS, 10 * completions)))),
     }
 
 
-def _complete(client: Client, prompt: BenchPrompt, number: int, arm: Arm) -> None:
-    """One completion, whose prompt has a unique beginning, so that nothing of it is in a cache."""
+def _complete(client: Client, prompt: BenchPrompt, number: int, series: CompletionTimes) -> None:
+    """Time one completion, whose prompt has a unique beginning, so that no cache has it."""
     body = {
-        "input_prefix": f"# {arm.name} {number}\n{prompt.prefix}",
+        "input_prefix": f"# {series.name} {number}\n{prompt.prefix}",
         "input_suffix": prompt.suffix,
         "n_predict": TOKENS,
         "temperature": 0,
@@ -82,32 +88,32 @@ def _complete(client: Client, prompt: BenchPrompt, number: int, arm: Arm) -> Non
     for event in client.stream("/infill", body):
         first = first or time.perf_counter() - began
         if event.get("stop"):
-            arm.queue_ms.append(event["timings"]["queue_ms"])
-    arm.total_ms.append((time.perf_counter() - began) * 1e3)
-    arm.first_ms.append(first * 1e3)
+            series.queue_ms.append(event["timings"]["queue_ms"])
+    series.total_ms.append((time.perf_counter() - began) * 1e3)
+    series.first_ms.append(first * 1e3)
 
 
 @contextmanager
-def _chatting(client: Client, steps: list[float]) -> Iterator[None]:
-    """A chat that streams without a pause, with the times of its steps."""
-    over, begun = threading.Event(), threading.Event()
+def _streaming_chat(client: Client, steps: list[float]) -> Iterator[None]:
+    """Stream a chat without pauses in a thread; record the times of its steps."""
+    stop, started = threading.Event(), threading.Event()
 
     def talk() -> None:
         for number in itertools.count():
             for event in client.stream("/v1/chat/completions", _chat(number)):
-                begun.set()
+                started.set()
                 if step := event.get("step"):
                     steps.append(step["ms"])
-                if over.is_set():
+                if stop.is_set():
                     return
 
     thread = threading.Thread(target=talk)
     thread.start()
-    begun.wait()
+    started.wait()
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
 
 
@@ -123,7 +129,7 @@ def _chat(number: int) -> dict[str, Any]:
 
 
 def _cancels(client: Client, requests: int) -> dict[str, float]:
-    """Cancel requests; the daemon itself counts the time from learning of it to a free engine."""
+    """Cancel requests; return the daemon's counts of the time from a cancellation to a free engine."""
     before = _cancel_buckets(client)
     for number in range(requests):
         events = client.stream("/v1/chat/completions", _chat(number))
@@ -135,7 +141,7 @@ def _cancels(client: Client, requests: int) -> dict[str, float]:
 
 
 def _cancel_buckets(client: Client) -> dict[str, float]:
-    """Counts of cancellations by the time that they took at most, as `<= milliseconds`."""
+    """Return the counts of cancellations by the upper bound of their time, as `<= milliseconds`."""
     text = client.get_text("/metrics")
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return {

@@ -15,26 +15,26 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Pair
-from localdflash.lab.bench.llama_plain import llama_plain
+from localdflash.lab.bench.llama_baseline import llama_baseline
 from localdflash.lab.bench.verify_table import verify_table
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
 
 
 @contextmanager
-def opened(loaded: LoadedPair, options: Options) -> Iterator["HostWays | CudaWays"]:
+def opened(loaded: LoadedPair, options: Options) -> Iterator["HostModes | CudaModes"]:
     """Yield the modes of a pair that was loaded with `options`."""
     if loaded.host is None:
-        yield CudaWays(loaded.pair)
+        yield CudaModes(loaded.pair)
         return
     undrafted = replace(options, backend=loaded.backend, draft=False)
-    with LoadedPair(undrafted) as without, llama_plain(loaded) as llama:
+    with LoadedPair(undrafted) as without, llama_baseline(loaded) as llama:
         assert without.host
-        yield HostWays(loaded.host, without.host, llama)
+        yield HostModes(loaded.host, without.host, llama)
 
 
-class HostWays:
-    """Modes of a pair composed in Python; `llama` is None if llama.cpp cannot run the model."""
+class HostModes:
+    """Modes of a host pair; `llama` is None if llama.cpp cannot run the model."""
 
     def __init__(self, drafting: HostPair, plain: HostPair, llama: Pair | None) -> None:
         self.plain, self.llama, self._drafting = plain, llama, drafting
@@ -48,25 +48,25 @@ class HostWays:
         return HostPair(self._drafting.target, drafters, Always())
 
     def costs(self) -> dict[str, Any]:
-        """Return the measured milliseconds of a single-token step, of a draft and of a verify step."""
-        controller, rows = self._drafting.controller, self._drafting.target.max_width
+        """Return the measured milliseconds of a single-token step, a draft and a verify step."""
+        controller, max_width = self._drafting.controller, self._drafting.target.max_width
         if controller is None:
             return {}
         return {
             "ar": round(1.0 / controller.baseline_rate, 4),
             "draft": {name: round(ms, 4) for name, ms in controller.draft_ms.items()},
-            "verify": {width: round(controller.predict_verify_ms(width), 4) for width in WIDTHS if width <= rows},
+            "verify": {width: round(controller.predict_verify_ms(width), 4) for width in WIDTHS if width <= max_width},
         }
 
     def verify(self, seconds: float) -> dict[str, Any]:
-        """Return the cost of a verify step by batch width, measured for that long; empty if modes are timed whole."""
+        """Return the cost of a verify step by batch width, measured for `seconds`; may be empty."""
         self._drafting.forget()
         self.plain.forget()
         return verify_table(self._drafting.target, self.plain.target, seconds)
 
     def machine(self) -> dict[str, Any]:
         """Return the device, its memory bandwidth, and the peak memory used."""
-        status = Path("/proc/self/status").read_text("ascii")  # `ru_maxrss` includes the process that began this one
+        status = Path("/proc/self/status").read_text("ascii")  # `ru_maxrss` includes the parent process
         (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
         return {"bandwidth_gb_s": round(hardware.bandwidth(), 1), "peak_memory_mb": int(peak) >> 10}
 
@@ -90,10 +90,10 @@ class Always(Controller):
         """See `Controller`."""
         if self._only and draft.drafter != self._only:
             return 0, 0.0
-        return len(draft), sys.float_info.max  # a model may still promise more
+        return len(draft), sys.float_info.max  # a model drafter may still promise more
 
 
-class CudaWays:
+class CudaModes:
     """Modes of the CUDA engine."""
 
     llama: Pair | None = None
@@ -112,7 +112,7 @@ class CudaWays:
 
     def costs(self) -> dict[str, Any]:
         """See `HostWays`."""
-        return {way: round(record.ms, 4) for way, record in self._pair.ways.records.items()}
+        return {mode: round(record.ms, 4) for mode, record in self._pair.ways.records.items()}
 
     def verify(self, seconds: float) -> dict[str, Any]:
         """See `HostWays`."""

@@ -1,8 +1,8 @@
 """Editor without a window: a buffer whose changes go to a language server, and its ghost text.
 
-It behaves as the plugins do. `neovim`: each key is a change and a request; an item may grow by
+The editor behaves like the plug-ins. `neovim`: each key is a change and a request; an item may grow by
 `localdflash/didUpdateInlineCompletion`. `vscode`: the older request is cancelled and nothing is pushed. A suggestion is
-checked against the buffer before it is shown: one for another version or line counts as stale.
+checked against the buffer before it is shown; a suggestion for another version or line counts as stale.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ Style = Literal["neovim", "vscode"]
 ENCODINGS = {"neovim": ["utf-8", "utf-16", "utf-32"], "vscode": ["utf-16"]}
 CODECS = {"utf-8": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
 UNIT = {"utf-8": 1, "utf-16": 2, "utf-32": 4}
-TAKEN_BACK = (-32800, -32801, -32802)  # cancelled by the client, content modified, cancelled by the server
+CANCELLED_CODES = (-32800, -32801, -32802)  # cancelled by the client, content modified, cancelled by the server
 DEADLINE_MS = 350
 
 
 @dataclass
 class Trace:
-    """Recorded events, times in milliseconds. Every list and number only grows."""
+    """Recorded events, times in milliseconds."""
 
     key_to_request: list[float] = field(default_factory=list)
     request_to_answer: list[float] = field(default_factory=list)  # answers to the newest request, empty ones too
     request_to_text: list[float] = field(default_factory=list)  # the first text for a request, answered or pushed
     key_to_shown: list[float] = field(default_factory=list)
     requests: int = 0
-    shown: int = 0  # suggestions: one that only grows, or is typed along, is still the same
+    shown: int = 0  # suggestions; a suggestion that grows or is typed along counts once
     grown: int = 0
     flicker: int = 0
     stale: int = 0
     late: int = 0  # answers with text that came after a newer request; never shown
     rejected: int = 0
     errors: list[str] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)  # what became visible, each character once
+    pieces: list[str] = field(default_factory=list)  # text that became visible, each character once
 
 
 @dataclass
@@ -48,7 +48,7 @@ class ShownSuggestion:
     ghost: str
     since: float
     closed: str = ""
-    judged: bool = False  # by who reads it
+    judged: bool = False  # whether the typist has decided on it
 
 
 @dataclass
@@ -68,8 +68,8 @@ class Editor:
         self.changed = asyncio.Event()
         self._uri, self._version = "", 0
         self._before = self._after = ""
-        self._asked: _InlineRequest | None = None
-        self._told: set[str] = set()
+        self._request: _InlineRequest | None = None
+        self._reported_ids: set[str] = set()
         self._visible = ""
 
     @property
@@ -86,22 +86,22 @@ class Editor:
         """Open a document, with the cursor at its start."""
         self._uri, self._version = uri, 1
         self._before, self._after = "", text
-        self._forget()
+        self._forget_request()
         item = {"uri": uri, "languageId": language, "version": 1, "text": text}
         self._server.notify("textDocument/didOpen", {"textDocument": item})
 
     def close(self) -> None:
         """Close the document and ignore pending answers."""
-        self._forget()
+        self._forget_request()
         self._server.notify("textDocument/didClose", {"textDocument": {"uri": self._uri}})
 
     def select(self, start: int, length: int) -> None:
         """Move the cursor and remove characters there."""
         text = self.text
         self._before, self._after = text[:start], text[start:]
-        self._forget()
+        self._forget_request()
         if length:
-            end = self._place(text[: start + length])
+            end = self._position(text[: start + length])
             self._after = text[start + length :]
             self._change(end, "")
 
@@ -122,10 +122,10 @@ class Editor:
         shown, began = self.shown, time.perf_counter()
         assert shown is not None
         inserted = _insert_text(shown.item)
-        whole = text == shown.ghost
+        is_complete = text == shown.ghost
         length = len(inserted) - len(shown.ghost) + len(text)
-        self._insert(text, shown.closed if whole else "")
-        if not whole:
+        self._insert(text, shown.closed if is_complete else "")
+        if not is_complete:
             units = len(inserted[:length].encode("utf-16-le", "surrogatepass")) // 2
             accepted = {"item": shown.item, "acceptedLength": units}
             self._server.notify("textDocument/didPartiallyAcceptCompletion", accepted)
@@ -137,83 +137,83 @@ class Editor:
             self.shown.since, self.shown.judged = began, False
         self._ask(began)
 
-    def pushed(self, params: Json) -> None:
+    def on_pushed(self, params: Json) -> None:
         """Show a longer item for the pending request; ignore an item for another version or position."""
         about = params.get("textDocument") or {}
-        current = (self._uri, self._version, self._place(self._before))
-        if self._asked and (about.get("uri"), about.get("version"), params.get("position")) == current:
-            self._look_at(params.get("items"), self._asked)
+        current = (self._uri, self._version, self._position(self._before))
+        if self._request and (about.get("uri"), about.get("version"), params.get("position")) == current:
+            self._show_first(params.get("items"), self._request)
 
     def _ask(self, key_at: float) -> None:
         self._server.check()
-        if self._asked and self._style == "vscode":
-            self._server.cancel(self._asked.number)
+        if self._request and self._style == "vscode":
+            self._server.cancel(self._request.number)
         params = {
             "textDocument": {"uri": self._uri},
-            "position": self._place(self._before),
+            "position": self._position(self._before),
             "context": {"triggerKind": 2},
         }
-        asked = _InlineRequest(0, key_at, time.perf_counter())
-        asked.number = self._server.request(
-            "textDocument/inlineCompletion", params, lambda result, error: self._answered(asked, result, error)
+        request = _InlineRequest(0, key_at, time.perf_counter())
+        request.number = self._server.request(
+            "textDocument/inlineCompletion", params, lambda result, error: self._answered(request, result, error)
         )
-        asked.sent_at = time.perf_counter()
-        self.trace.key_to_request.append((asked.sent_at - key_at) * 1e3)
+        request.sent_at = time.perf_counter()
+        self.trace.key_to_request.append((request.sent_at - key_at) * 1e3)
         self.trace.requests += 1
-        self._asked = asked
+        self._request = request
 
-    def _answered(self, asked: _InlineRequest, result: Any, error: Json | None) -> None:
+    def _answered(self, request: _InlineRequest, result: Any, error: Json | None) -> None:
         if error is not None:
-            if error.get("code") not in TAKEN_BACK:
+            if error.get("code") not in CANCELLED_CODES:
                 self.trace.errors.append(str(error.get("message")))
             return
         items = result.get("items") if isinstance(result, dict) else result
-        if asked is not self._asked:
+        if request is not self._request:
             self.trace.late += bool(items)
             return
-        self.trace.request_to_answer.append((time.perf_counter() - asked.sent_at) * 1e3)
-        self._look_at(items, asked)
+        self.trace.request_to_answer.append((time.perf_counter() - request.sent_at) * 1e3)
+        self._show_first(items, request)
 
     def _accepted(self, _result: Any, error: Json | None) -> None:
         if error is not None:
             self.trace.errors.append(str(error.get("message")))
 
-    def _look_at(self, items: Any, asked: _InlineRequest) -> None:
+    def _show_first(self, items: Any, request: _InlineRequest) -> None:
         """Show the first item. Without an item, a suggestion that still agrees stays, as in both clients."""
         if not items:
             return
         typed, closed = self._replaced(items[0])
         text = _insert_text(items[0])
-        if typed is None or not text.startswith(typed) or not _brings(closed, text[len(typed) :]):
+        if typed is None or not text.startswith(typed) or not _is_subsequence(closed, text[len(typed) :]):
             self.trace.stale += 1
             return
         if ghost := text[len(typed) :]:
-            self._show(items[0], ghost, closed, asked)
+            self._show(items[0], ghost, closed, request)
 
     def _replaced(self, item: Json) -> tuple[str | None, str]:
         """Return the text before and after the cursor that an item replaces; None if it spans other lines."""
-        place = self._place(self._before)
-        if (extent := item.get("range")) is None:
+        cursor = self._position(self._before)
+        if (span := item.get("range")) is None:
             return "", ""
-        start, end = extent["start"], extent["end"]
-        if not start["line"] == end["line"] == place["line"]:
+        start, end = span["start"], span["end"]
+        if not start["line"] == end["line"] == cursor["line"]:
             return None, ""
-        if not start["character"] <= place["character"] <= end["character"]:
+        if not start["character"] <= cursor["character"] <= end["character"]:
             return None, ""
         line, rest = self._before.rpartition("\n")[2], self._after.partition("\n")[0]
         units, codec = UNIT[self._encoding], CODECS[self._encoding]
         try:
             typed = line.encode(codec, "surrogatepass")[start["character"] * units :].decode(codec, "surrogatepass")
-            covered = (end["character"] - place["character"]) * units
+            covered = (end["character"] - cursor["character"]) * units
             return typed, rest.encode(codec, "surrogatepass")[:covered].decode(codec, "surrogatepass")
         except UnicodeDecodeError:  # from the middle of a character
             return None, ""
 
-    def _show(self, item: Json, ghost: str, closed: str, asked: _InlineRequest) -> None:
+    def _show(self, item: Json, ghost: str, closed: str, request: _InlineRequest) -> None:
         now = time.perf_counter()
-        if not asked.has_text:
-            asked.has_text = True
-            self.trace.request_to_text.append((now - asked.sent_at) * 1e3)
+        if not request.has_text:
+            request.has_text = True
+            self.trace.request_to_text.append((now - request.sent_at) * 1e3)
         if self.shown and self.shown.ghost == ghost:
             self.shown.item, self.shown.closed = item, closed
             return
@@ -222,13 +222,13 @@ class Editor:
         else:
             self.trace.flicker += self.shown is not None
             self.trace.shown += 1
-        self.trace.key_to_shown.append((now - asked.key_at) * 1e3)
+        self.trace.key_to_shown.append((now - request.key_at) * 1e3)
         known = self._visible.removeprefix(self._before) if self._visible.startswith(self._before) else ""
         self.trace.pieces.append(ghost[len(os.path.commonprefix([known, ghost])) :])  # noqa: RUF071 (characters)
         self._visible = self._before + ghost
         self.shown = ShownSuggestion(item, ghost, now, closed)
-        if (name := _id(item)) not in self._told:
-            self._told.add(name)
+        if (name := _id(item)) not in self._reported_ids:
+            self._reported_ids.add(name)
             self._server.notify("textDocument/didShowCompletion", {"item": item})
         self.changed.set()
 
@@ -242,36 +242,36 @@ class Editor:
         self.shown = None
         self.changed.set()
 
-    def _forget(self) -> None:
-        if self._asked and self._style == "vscode":
-            self._server.cancel(self._asked.number)
-        self._asked = None
+    def _forget_request(self) -> None:
+        if self._request and self._style == "vscode":
+            self._server.cancel(self._request.number)
+        self._request = None
         self._visible = ""
         self._hide()
 
     def _insert(self, text: str, closed: str = "") -> None:
         """Insert a text at the cursor, replacing text after it."""
-        place, end = self._place(self._before), self._place(self._before + closed)
+        start, end = self._position(self._before), self._position(self._before + closed)
         self._before, self._after = self._before + text, self._after.removeprefix(closed)
-        self._change(end, text, start=place)
+        self._change(end, text, start=start)
 
     def _change(self, end: Json, text: str, start: Json | None = None) -> None:
         self._version += 1
-        extent = {"start": start or self._place(self._before), "end": end}
+        extent = {"start": start or self._position(self._before), "end": end}
         document = {"uri": self._uri, "version": self._version}
         params = {"textDocument": document, "contentChanges": [{"range": extent, "text": text}]}
         self._server.notify("textDocument/didChange", params)
 
-    def _place(self, before: str) -> Json:
+    def _position(self, before: str) -> Json:
         """Return the position after a text, in the negotiated encoding."""
         line = before.rpartition("\n")[2].encode(CODECS[self._encoding], "surrogatepass")
         return {"line": before.count("\n"), "character": len(line) // UNIT[self._encoding]}
 
 
-def _brings(closed: str, text: str) -> bool:
+def _is_subsequence(closed: str, text: str) -> bool:
     """Return whether a text contains these characters in order, as VS Code requires of text after the cursor."""
-    left = iter(text)
-    return all(char in left for char in closed)
+    remaining = iter(text)
+    return all(char in remaining for char in closed)
 
 
 def _insert_text(item: Json) -> str:

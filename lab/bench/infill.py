@@ -1,14 +1,14 @@
-"""`localdflash bench infill`: how good the completions of a HumanEval-Infilling file are.
+"""`localdflash bench infill`: quality of completions on a HumanEval-Infilling file.
 
-A file has one JSON object a line: task_id, prompt, suffix, canonical_solution, test, entry_point. The engine is asked
-greedily. Reported are, as shares of 1:
+A file has one JSON object per line: task_id, prompt, suffix, canonical_solution, test, entry_point. Completions are
+greedy. The report has these shares of 1:
 
-* exact match: completion and solution are equal, but for white space at either end;
-* edit similarity: 1 - Levenshtein distance / length of the longer one, both stripped; the mean over the tasks;
-* pass@1: prompt + completion + suffix + test + check(entry_point) runs to its end, in a sandbox.
+* exact match: completion and solution are equal, except for white space at either end;
+* edit similarity: 1 - Levenshtein distance / length of the longer text, both stripped; the mean over the tasks;
+* pass@1: prompt + completion + suffix + test + check(entry_point) runs to its end in a sandbox.
 
-A task of whole lines (prompt and solution end with a line end) is asked as an editor would, with the cursor on an
-empty line: the line end before the suffix is not the engine's to write.
+A task of whole lines (prompt and solution end with a line end) is requested as an editor does, with the cursor on an
+empty line: the line end before the suffix belongs to the suffix.
 """
 
 import gzip
@@ -28,8 +28,8 @@ from localdflash.lab.bench.pace import CountItems
 from localdflash.lab.bench.spread import spread
 from localdflash.server.client import Client
 
-TOKENS = 128
-LONGEST = 1 << 20  # bytes of a line
+MAX_TOKENS = 128  # of a completion
+MAX_LINE_BYTES = 1 << 20
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def whole_lines(self) -> bool:
-        """Return whether whole lines are missing, not a part of one."""
+        """Return whether whole lines are missing."""
         return self.canonical_solution.endswith("\n") and (not self.prompt or self.prompt.endswith("\n"))
 
     def program(self, completion: str) -> str:
@@ -63,22 +63,22 @@ class InfillAnswer:
 
 
 def load(path: Path, limit: int | None = None) -> list[Task]:
-    """Return the tasks of a .jsonl or .jsonl.gz, or some of them, evenly spread. ModelError names a malformed line."""
+    """Return the tasks of a .jsonl or .jsonl.gz, or `limit` of them, evenly spread; ModelError for a bad line."""
     tasks, number = list[Task](), 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            while line := lines.readline(LONGEST + 1):
+            while line := lines.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                if len(line) > LONGEST:
-                    raise ModelError(f"{path}:{number}: a line of more than {LONGEST} bytes is no task")
+                if len(line) > MAX_LINE_BYTES:
+                    raise ModelError(f"{path}:{number}: line too long (expected at most {MAX_LINE_BYTES} bytes)")
                 if line.strip():
                     tasks.append(msgspec.json.decode(line, type=Task))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path}:{number}: no task of HumanEval-Infilling: {error}") from None
+        raise ModelError(f"{path}:{number}: not a HumanEval-Infilling task: {error}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise ModelError(f"{path}: cannot be read: {error}") from None
     if not tasks:
-        raise ModelError(f"{path}: it has no tasks")
+        raise ModelError(f"{path}: no tasks in the file")
     count = min(limit or len(tasks), len(tasks))
     return [tasks[at * len(tasks) // count] for at in range(count)]
 
@@ -86,29 +86,33 @@ def load(path: Path, limit: int | None = None) -> list[Task]:
 def warning(path: Path) -> str:
     """Return a warning about running generated programs, with the protections missing on this machine."""
     weak = sandbox.weaknesses(sandbox.run("").restrictions)
-    kept = "in a sandbox" + (f", but {' and '.join(weak)}" if weak else ", without files, network or new processes")
-    return f"The tests of {path}, and what the model wrote, are executed {kept}."
+    protection = "in a sandbox" + (
+        f", but {' and '.join(weak)}" if weak else ", without files, network or new processes"
+    )
+    return f"The tests of {path}, and what the model wrote, are executed {protection}."
 
 
 def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, Any]:
     """Request a completion for every task and run its tests."""
     answers, verdicts = list[InfillAnswer](), list[sandbox.SandboxResult]()
     for number, task in enumerate(tasks):
-        answers.append(_ask(client, task))
+        answers.append(_complete(client, task))
         verdicts.append(sandbox.run(task.program(answers[-1].text)))
         count(number + 1, len(tasks), f"{task.task_id}: {verdicts[-1].outcome}")
     outcomes = Counter(verdict.outcome for verdict in verdicts)
     exact = [
         answer.text.strip() == task.canonical_solution.strip() for answer, task in zip(answers, tasks, strict=True)
     ]
-    alike = [similarity(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)]
+    similarities = [
+        similarity(answer.text, task.canonical_solution) for answer, task in zip(answers, tasks, strict=True)
+    ]
     generation = sum(answer.generation_ms for answer in answers) / 1e3
-    about = client.get("/ps?role=completion")
+    status = client.get("/ps?role=completion")
     return {
-        "engine": {key: about[key] for key in ("pair", "backend", "context") if key in about},
+        "engine": {key: status[key] for key in ("pair", "backend", "context") if key in status},
         "tasks": len(tasks),
         "exact_match": round(sum(exact) / len(tasks), 4),
-        "edit_similarity": round(sum(alike) / len(tasks), 4),
+        "edit_similarity": round(sum(similarities) / len(tasks), 4),
         "pass_at_1": round(outcomes["passed"] / len(tasks), 4),
         "outcomes": dict(outcomes),
         "tokens": sum(answer.tokens for answer in answers),
@@ -120,32 +124,34 @@ def run(client: Client, tasks: Sequence[Task], count: CountItems) -> dict[str, A
                 "task_id": task.task_id,
                 "completion": answer.text,
                 "outcome": verdict.outcome,
-                "exact": same,
-                "edit_similarity": round(like, 4),
+                "exact": is_exact,
+                "edit_similarity": round(score, 4),
             }
-            for task, answer, verdict, same, like in zip(tasks, answers, verdicts, exact, alike, strict=True)
+            for task, answer, verdict, is_exact, score in zip(
+                tasks, answers, verdicts, exact, similarities, strict=True
+            )
         ],
     }
 
 
-def similarity(one: str, other: str) -> float:
+def similarity(first: str, second: str) -> float:
     """Return the edit similarity of the module's docstring; two empty texts are identical."""
-    one, other = one.strip(), other.strip()
-    longer = max(len(one), len(other))
-    return 1 - _distance(one, other) / longer if longer else 1.0
+    first, second = first.strip(), second.strip()
+    longer = max(len(first), len(second))
+    return 1 - _distance(first, second) / longer if longer else 1.0
 
 
-def _distance(one: str, other: str) -> int:
+def _distance(first: str, second: str) -> int:
     """Return the Levenshtein distance."""
-    row = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
+    row = list(range(len(second) + 1))
+    for i, a in enumerate(first, 1):
         corner, row[0] = row[0], i
-        for j, b in enumerate(other, 1):
+        for j, b in enumerate(second, 1):
             corner, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, corner + (a != b))
     return row[-1]
 
 
-def _ask(client: Client, task: Task) -> InfillAnswer:
+def _complete(client: Client, task: Task) -> InfillAnswer:
     """Request one completion; a task that exceeds the context gets an empty answer."""
     end = "\n" if task.whole_lines else ""
     body = {
@@ -154,7 +160,7 @@ def _ask(client: Client, task: Task) -> InfillAnswer:
         "prefix": task.prompt,
         "suffix": end + task.suffix,
         "mode": "auto",
-        "max_tokens": TOKENS,
+        "max_tokens": MAX_TOKENS,
         "temperature": 0,
         "stream": False,
     }

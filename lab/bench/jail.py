@@ -1,13 +1,13 @@
-"""Run a program that nobody trusts, in the process that this file is started as: `python -I jail.py SECONDS BYTES`.
+"""Restrict this process and run an untrusted program in it: `python -I jail.py SECONDS BYTES`.
 
-stdin brings one line with a secret, then the program. stdout gets one line of JSON that says what is shut off and how;
-then, only after the program has run to its end, the secret. The standard library alone is needed.
+stdin has one line with a secret, then the program. stdout gets one line of JSON, the method that restricts each
+resource, and the secret after the program has run to its end. Only the standard library is needed.
 
-What is shut off, on Linux: by Landlock all files but Python's own, which can be read; by a filter of system calls new
-processes and programs, signals, sockets, and changes of owners, modes and times; the network once more by an empty
-namespace. Limits hold for processor time, memory and open files, and no byte can be written to a file. Elsewhere only
-the limits hold, and Python's socket module is taken away. Never shut off: a program that looks for the secret in this
-process finds it, and it can test whether a file exists.
+On Linux, Landlock blocks all files except Python's own, which can be read. A filter of system calls blocks new
+processes and programs, signals, sockets, and changes of owners, modes and times. An empty namespace blocks the network
+as well. Processor time, memory and open files are limited, and nothing can be written to a file. On other systems only
+the limits hold, and Python's socket module is removed. Not prevented: a program can find the secret in this process,
+and can test whether a file exists.
 """
 
 import ctypes
@@ -20,10 +20,14 @@ import sys
 
 NEW_USER, NEW_NET = 0x10000000, 0x40000000
 NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # Landlock's system calls, the same everywhere
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = (
+    444,
+    445,
+    446,
+)  # Landlock's system calls, with the same numbers on every machine
 ABI, BENEATH = 1, 1
 READING = 0b1101  # execute, read a file, read a folder
-RIGHTS = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)  # to files, by the version of Landlock that knows them
+RIGHTS = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)  # to files, by Landlock's version
 OPEN_FILES = 64
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, and AUDIT_ARCH
@@ -42,29 +46,34 @@ CALLS = {  # system calls that fail, with their numbers by machine
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)},
 }
 
-assert sys.platform != "win32", "there is nothing here to shut a program off with"
+assert sys.platform != "win32", "jail.py: Windows has no means to restrict a program"
 LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Run the program as the module says."""
+    """Restrict this process and run the program of stdin."""
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
     secret, _, program = sys.stdin.buffer.read().partition(b"\n")
     report = os.dup(1)
     silence = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(silence, number)
-    shut = {"limits": _limit(seconds, memory), "network": _cut_off(), "files": _lock_files(), "processes": _filter()}
-    if shut["processes"] == "filter":
-        shut["network"] = "namespace" if shut["network"] == "namespace" else "filter"
-    elif shut["network"] != "namespace":
+    restrictions = {
+        "limits": _limit(seconds, memory),
+        "network": _block_network(),
+        "files": _lock_files(),
+        "processes": _filter_system_calls(),
+    }
+    if restrictions["processes"] == "filter":
+        restrictions["network"] = "namespace" if restrictions["network"] == "namespace" else "filter"
+    elif restrictions["network"] != "namespace":
         sys.modules["socket"] = sys.modules["_socket"] = None  # type: ignore[assignment]
-        shut["network"] = "module"
-    os.write(report, json.dumps(shut).encode() + b"\n")
+        restrictions["network"] = "module"
+    os.write(report, json.dumps(restrictions).encode() + b"\n")
     exec(compile(program, "program", "exec"), {"__name__": "__main__"})
     os.write(report, secret)
-    os._exit(0)  # nothing that the program left behind runs any more
+    os._exit(0)  # without running anything that the program left behind
 
 
 def _limit(seconds: int, memory: int) -> str:
@@ -75,8 +84,8 @@ def _limit(seconds: int, memory: int) -> str:
     return "set"
 
 
-def _cut_off() -> str:
-    """Enter a network namespace of our own, which has no interface that is up."""
+def _block_network() -> str:
+    """Enter a new network namespace, in which no interface is up."""
     if not hasattr(_libc, "unshare"):
         return "none"
     return "none" if _libc.unshare(NEW_USER | NEW_NET) else "namespace"
@@ -105,19 +114,19 @@ def _allow_reading(rules: int, folder: str) -> None:
     os.close(opened)
 
 
-def _filter() -> str:
-    """Install a filter of system calls; those that are shut off fail with EPERM."""
+def _filter_system_calls() -> str:
+    """Install a filter with which the system calls in `CALLS` fail with EPERM."""
     known = MACHINES.get(platform.machine())
     if not LINUX or known is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return "limits"
     column, machine = known
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06  # instructions of BPF
+    load, equal, at_least, ret = 0x20, 0x15, 0x35, 0x06  # instructions of BPF
     allow, refuse, kill = 0x7FFF0000, 0x00050001, 0x80000000
     denied = [numbers[column] for numbers in CALLS.values() if numbers[column] != NO_CALL]
-    code = [(load, 0, 0, 4), (equal, 1, 0, machine), (give, 0, 0, kill), (load, 0, 0, 0)]
-    code.append((at_least, len(denied) + 1, 0, 0x40000000))  # the x32 calls, which have numbers of their own
+    code = [(load, 0, 0, 4), (equal, 1, 0, machine), (ret, 0, 0, kill), (load, 0, 0, 0)]
+    code.append((at_least, len(denied) + 1, 0, 0x40000000))  # system calls of the x32 ABI, which have other numbers
     code += [(equal, len(denied) - at, 0, call) for at, call in enumerate(denied)]
-    code += [(give, 0, 0, allow), (give, 0, 0, refuse)]
+    code += [(ret, 0, 0, allow), (ret, 0, 0, refuse)]
     body = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(body)))
     return "limits" if _libc.prctl(SECCOMP, FILTER, program, 0, 0) else "filter"

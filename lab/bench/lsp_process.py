@@ -1,6 +1,7 @@
 """Language server process and JSON-RPC to it; shares no code with the server that it measures.
 
-Requests of the server get `null`, its notifications go to `heard`. When it ends, every open request fails.
+Requests of the server are answered with `null`; its notifications go to `on_notification`. When the server ends, every
+open request fails.
 """
 
 import asyncio
@@ -15,29 +16,31 @@ from localdflash.text.sanitize import printable
 Json = dict[str, Any]
 RpcAnswer = Callable[[Any, Json | None], None]  # result, error
 
-LARGEST = 1 << 26  # bytes of one message
-ENDS = 10.0  # seconds that a server may take to leave
+MAX_MESSAGE_BYTES = 1 << 26  # bytes of one message
+STOP_SECONDS = 10.0  # for a server to exit
 
 
 class LanguageServer:
-    """One server over stdio; `await LanguageServer.start(...)`."""
+    """Language server over stdio, see `start`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, heard: Callable[[str, Any], None]) -> None:
-        self._process, self._heard = process, heard
+    def __init__(self, process: asyncio.subprocess.Process, on_notification: Callable[[str, Any], None]) -> None:
+        self._process, self._on_notification = process, on_notification
         self._open: dict[int, RpcAnswer] = {}
         self._number = 0
-        self._said: deque[str] = deque(maxlen=1)
-        self._gone = ""
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
+        self._stderr_line: deque[str] = deque(maxlen=1)
+        self._exit_reason = ""
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_stderr())]
 
     @classmethod
-    async def start(cls, command: Sequence[str], folder: str, heard: Callable[[str, Any], None]) -> "LanguageServer":
+    async def start(
+        cls, command: Sequence[str], folder: str, on_notification: Callable[[str, Any], None]
+    ) -> "LanguageServer":
         """Start the process in a folder."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe, limit=LARGEST
+            *command, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_MESSAGE_BYTES
         )
-        return cls(process, heard)
+        return cls(process, on_notification)
 
     def request(self, method: str, params: Any, answer: RpcAnswer) -> int:
         """Send a request; return its number, by which it can be cancelled."""
@@ -72,14 +75,14 @@ class LanguageServer:
 
     def check(self) -> None:
         """Raise EngineDisconnect if the server has ended."""
-        if self._gone:
-            raise EngineDisconnect(self._gone)
+        if self._exit_reason:
+            raise EngineDisconnect(self._exit_reason)
 
     async def stop(self) -> None:
-        """Shut the server down, and kill it if that does not help."""
+        """Shut the server down; kill it if it does not exit in time."""
         try:
-            async with asyncio.timeout(ENDS):
-                if not self._gone:
+            async with asyncio.timeout(STOP_SECONDS):
+                if not self._exit_reason:
                     await self.ask("shutdown", None)
                     self.notify("exit", None)
                 await self._process.wait()
@@ -104,38 +107,40 @@ class LanguageServer:
         reason = ""
         try:
             while True:
-                self._take(json.loads(await _body(self._process.stdout)))
+                self._handle(json.loads(await _body(self._process.stdout)))
         except asyncio.IncompleteReadError:
             await self._process.wait()
         except (ValueError, asyncio.LimitOverrunError, RecursionError) as error:
-            reason = f"what it sends is no LSP: {error}"
+            reason = f"invalid LSP message: {error}"
             self._kill()
         await self._tasks[1]
-        self._gone = "the language server ended: " + printable(reason or "".join(self._said) or "it says not why")
+        self._exit_reason = "the language server ended: " + printable(
+            reason or "".join(self._stderr_line) or "no output on stderr"
+        )
         while self._open:
-            self._open.popitem()[1](None, {"code": 0, "message": self._gone})
+            self._open.popitem()[1](None, {"code": 0, "message": self._exit_reason})
 
-    def _take(self, message: Json) -> None:
+    def _handle(self, message: Json) -> None:
         if "method" not in message:
             if answer := self._open.pop(message.get("id") or 0, None):
                 answer(message.get("result"), message.get("error"))
         elif "id" in message:
             self._send({"id": message["id"], "result": None})
         else:
-            self._heard(message["method"], message.get("params"))
+            self._on_notification(message["method"], message.get("params"))
 
-    async def _listen(self) -> None:
+    async def _read_stderr(self) -> None:
         """Keep the last line of stderr."""
         assert self._process.stderr is not None
         async for line in self._process.stderr:
             if text := line.decode("utf-8", "replace").strip():
-                self._said.append(text)
+                self._stderr_line.append(text)
 
 
 async def _body(stream: asyncio.StreamReader) -> bytes:
     header = await stream.readuntil(b"\r\n\r\n")
     lengths = [line.partition(b":")[2] for line in header.lower().split(b"\r\n") if line.startswith(b"content-length:")]
     length = int(lengths[0]) if lengths else -1
-    if not 0 <= length <= LARGEST:
+    if not 0 <= length <= MAX_MESSAGE_BYTES:
         raise ValueError(f"a message of {length} bytes")
     return await stream.readexactly(length)

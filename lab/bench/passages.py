@@ -1,4 +1,4 @@
-"""Text that a replay types: parts taken out of files, or the lines that a commit added.
+"""Text that a replay types: parts of files, or the lines that a commit added.
 
 Keys are counted as an editor with auto-indent needs them: a line end brings the next line's indentation.
 """
@@ -18,7 +18,7 @@ from localdflash.base.errors import UsageError
 from localdflash.text.sanitize import printable
 
 MAX_FILE_CHARS = 1_000_000
-END_OF_FILE_SHARE = 0.2  # share of files of which the last lines are typed, with nothing after them
+END_OF_FILE_SHARE = 0.2  # of the files: their last lines are typed
 MIN_BLOCK_LINES = 3
 _NEWLINE_OR_INDENT = re.compile(r"\n?[ \t]+(?=\S)|\n")
 
@@ -98,10 +98,10 @@ def _without(name: str, lines: Sequence[str], first: int, last: int) -> TypingJo
     return TypingJob(name, before + after, (TypedPassage(len(before), 0, typed),))
 
 
-def _fitting(lines: Sequence[str], first: int, last: int, most: int) -> int:
+def _fitting(lines: Sequence[str], first: int, last: int, max_keys: int) -> int:
     """Return the end of the longest run of lines from `first` on that needs at most `most` keys; one line at least."""
     end = first + 1
-    while end < last and _cost(lines[first : end + 1]) <= most:
+    while end < last and _cost(lines[first : end + 1]) <= max_keys:
         end += 1
     while end > first + 1 and not lines[end - 1].strip():
         end -= 1
@@ -129,7 +129,7 @@ def _indent(line: str) -> int:
 
 
 def read(path: Path) -> str:
-    """A file's text with LF as line ends; UsageError if it is not something one would type."""
+    """Return a file's text with LF as line ends; UsageError if it is blank, too long or not UTF-8."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -157,7 +157,7 @@ class Commit:
         return [job for job in found if job and any(passage.text for passage in job.passages)]
 
     def unpack(self, into: Path) -> None:
-        """Write every file as it was before the commit."""
+        """Write every file in its state before the commit."""
         archive = self._run("archive", "--format=tar", self._parent)
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(into, filter="data")
@@ -170,7 +170,7 @@ class Commit:
         return TypingJob(name, before, tuple(additions(before, after)))
 
     def _text(self, tree: str, name: str) -> str | None:
-        """The text of a file of a tree; None if one would not type it."""
+        """Return the text of a file in a tree; None for a file that is binary or too long."""
         if self._git("cat-file", "-t", f"{tree}:{name}").strip() != "blob":
             return None
         try:
@@ -194,7 +194,7 @@ class Commit:
 
 
 def additions(before: str, after: str) -> Iterator[TypedPassage]:
-    """The passages that turn one text into the other, from the top: removals happen at once, additions are typed."""
+    """Yield the passages that turn one text into the other, from the top: old lines are removed at once."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     at = 0
     for kind, i, j, k, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

@@ -40,7 +40,7 @@ FOLDER = Path(__file__).with_name("prompts")
 
 @dataclass(frozen=True)
 class BenchPrompt:
-    """Request: `prefix` and `suffix` for FIM, `question` for a chat; `reference`, a human's answer, is not compared."""
+    """Request: `prefix` and `suffix` for FIM, `question` for a chat; `reference` is a human's answer, for readers."""
 
     id: str
     category: Category
@@ -54,7 +54,7 @@ class BenchPrompt:
 def load(limit: int | None = None) -> list[BenchPrompt]:
     """Return the prompts, category by category; only the first `limit` of each if given (UsageError below 1)."""
     if limit is not None and limit < 1:
-        raise UsageError(f"a limit of {limit} prompts a category leaves nothing to run; use 1 or more")
+        raise UsageError(f"--limit {limit}: expected 1 or more")
     sources = [path.read_text(encoding="ascii") for path in sorted(FOLDER.glob("*.py"))[:limit]]
     return [_MAKERS[category](f"{category}/{i:02}", text) for category in CATEGORIES for i, text in enumerate(sources)]
 
@@ -72,12 +72,12 @@ class DocumentedFunction:
 
     @property
     def bare(self) -> str:
-        """The function without its docstring."""
+        """Return the function without its docstring."""
         return f"{self.signature}\n{self.body}"
 
 
 def functions_of(source: str) -> list[DocumentedFunction]:
-    """Find the functions with a docstring and a body that is long enough to ask for."""
+    """Return the functions with a docstring and a body of at least `BODY_LINES`."""
     lines = source.splitlines()
     found = []
     for node in ast.walk(ast.parse(source)):
@@ -95,7 +95,7 @@ def functions_of(source: str) -> list[DocumentedFunction]:
 
 
 def choose(key: str, count: int) -> int:
-    """Return a number below `count` that depends on nothing but the key."""
+    """Return a number below `count` that depends only on the key."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % count
 
 
@@ -105,7 +105,7 @@ def _function(id_: str, source: str) -> DocumentedFunction:
 
 
 def _fim(id_: str, category: Category, source: str, start: int, end: int) -> BenchPrompt:
-    """Ask for `source[start:end]`, with as much of its surroundings as fits."""
+    """Return a prompt for `source[start:end]`, with as much surrounding code as fits."""
     prefix, suffix = source[:start], source[end:]
     if len(prefix) > PREFIX_CHARS:
         prefix = prefix[prefix.index("\n", len(prefix) - PREFIX_CHARS - 1) + 1 :]
@@ -151,7 +151,7 @@ def _edit(id_: str, source: str) -> BenchPrompt:
 
 
 def sound_change(id_: str, functions: Sequence[str]) -> CodeChange:
-    """Take the first of an endless row of random changes that turns valid code into other valid code."""
+    """Return the first of endless random changes that turns valid code into other valid code."""
     kind, code = choose(f"{id_} kind", len(_CHANGES)), functions[choose(id_, len(functions))]
     attempts = (_CHANGES[(kind + n) % len(_CHANGES)](code, random.Random(f"{id_} {n}")) for n in itertools.count())
     return next(change for change in attempts if change is not None and _is_sound(change))
@@ -163,7 +163,7 @@ def _is_sound(change: CodeChange) -> bool:
 
 
 def _statements(code: str) -> str:
-    """Return the function in a form to compare, without its docstring; nothing if the code is not valid."""
+    """Return the function's syntax tree as text, without its docstring, for comparison; "" for invalid code."""
     try:
         function = ast.parse(code).body[0]
     except SyntaxError:

@@ -62,7 +62,7 @@ def run(program: str, seconds: float = DEFAULT_SECONDS, memory: int = MEMORY) ->
             _kill(process)
     first, _, rest = output.partition(b"\n")
     if not first.startswith(b"{"):
-        raise LocaldflashError(f"the sandbox did not start (status {process.returncode}): nothing was run")
+        raise LocaldflashError(f"sandbox: did not start (status {process.returncode}); nothing was run")
     outcome: Outcome = "passed" if rest == secret else "failed" if in_time else "timeout"
     return SandboxResult(outcome, json.loads(first))
 
@@ -73,11 +73,11 @@ def weaknesses(restrictions: dict[str, str]) -> list[str]:
 
 
 def _exchange(process: "subprocess.Popen[bytes]", program: bytes, seconds: float) -> tuple[bytes, bool]:
-    """Send the program and read at most `MOST` bytes of output; return the output and whether it ended in time."""
+    """Send the program and read at most `MAX_OUTPUT_BYTES` of output; return it, and whether it ended in time."""
     assert process.stdin is not None
     assert process.stdout is not None
     end = time.monotonic() + seconds
-    with suppress(BrokenPipeError):  # the process exited early; its output says why
+    with suppress(BrokenPipeError):  # the process exited early; its output has the reason
         process.stdin.write(program)
         process.stdin.close()
     output, source = b"", process.stdout.fileno()

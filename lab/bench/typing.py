@@ -10,54 +10,56 @@ from localdflash.base.errors import UsageError
 from localdflash.lab.bench.passages import TypingJob, from_file, from_line, read
 from localdflash.lab.bench.prompt_set import FOLDER
 from localdflash.lab.bench.spread import spread
-from localdflash.lab.bench.typing_replay import Manner, TypingReplay
+from localdflash.lab.bench.typing_replay import TypingOptions, TypingReplay
 from localdflash.lab.bench.typist import TypedKeys
 
-FILES = 20  # of the held-out ones
-CACHED_MS = 10.0  # an answer with text that comes within this was there already: no engine is that fast
+FILES = 20  # held-out files, by default
+CACHED_MS = 10.0  # text that arrives faster came from a cache: no engine is that fast
 
 
-def held_out(count: int | None, manner: Manner) -> list[TypingJob]:
-    """Return jobs from files that are in no training corpus."""
+def held_out(count: int | None, typing_options: TypingOptions) -> list[TypingJob]:
+    """Return jobs from held-out files."""
     paths = sorted(FOLDER.glob("*.py"))[: count or FILES]
-    return [from_file(path.name, read(path), manner.keys, manner.seed) for path in paths]
+    return [from_file(path.name, read(path), typing_options.keys, typing_options.seed) for path in paths]
 
 
-def of_files(places: Sequence[str], manner: Manner) -> list[TypingJob]:
-    """Return jobs from any files: `FILE` for a part chosen by the seed, `FILE:LINE` for the lines from there."""
-    split = [_split(place) for place in places]
+def of_files(locations: Sequence[str], typing_options: TypingOptions) -> list[TypingJob]:
+    """Return jobs from any files: `FILE` for a part that the seed chooses, `FILE:LINE` for lines from there on."""
+    split = [_parse_location(location) for location in locations]
     folder = os.path.commonpath([path.resolve().parent for path, _ in split])
     jobs: dict[str, TypingJob] = {}
     for path, line in split:
         name, text = os.path.relpath(path.resolve(), folder), read(path)
         if name in jobs:
-            raise UsageError(f"{path}: it is given twice")
+            raise UsageError(f"{path}: given twice; name each file once")
         jobs[name] = (
-            from_line(name, text, line, manner.keys) if line else from_file(name, text, manner.keys, manner.seed)
+            from_line(name, text, line, typing_options.keys)
+            if line
+            else from_file(name, text, typing_options.keys, typing_options.seed)
         )
     return list(jobs.values())
 
 
-def _split(place: str) -> tuple[Path, int]:
-    name, _, line = place.rpartition(":")
-    path, number = (Path(name), int(line)) if name and line.isascii() and line.isdigit() else (Path(place), 0)
+def _parse_location(location: str) -> tuple[Path, int]:
+    name, _, line = location.rpartition(":")
+    path, number = (Path(name), int(line)) if name and line.isascii() and line.isdigit() else (Path(location), 0)
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file")
+        raise UsageError(f"{path}: no such file")
     return path, number
 
 
-def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
+def report(replay: TypingReplay, typing_options: TypingOptions) -> dict[str, Any]:
     """Return the result as JSON values; shares are of 1, times in milliseconds."""
     trace, texts = replay.trace, replay.trace.request_to_text
-    generated, shown = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
-    whole = total(replay.files.values())
+    generated_tokens, shown_tokens = replay.engine["generated_tokens"], replay.engine["shown_tokens"]
+    all_files = total(replay.files.values())
     return {
-        **asdict(manner),
+        **asdict(typing_options),
         "seconds": round(replay.seconds, 1),
         "engine": replay.engine,
         "overall": {
-            **keystrokes(whole),
-            "pressed_per_second": round(whole.pressed / replay.seconds, 2),
+            **keystrokes(all_files),
+            "pressed_per_second": round(all_files.pressed / replay.seconds, 2),
             "requests": trace.requests,
             "answered": len(trace.request_to_answer),
             "with_text": len(texts),
@@ -70,7 +72,7 @@ def report(replay: TypingReplay, manner: Manner) -> dict[str, Any]:
             "errors": len(trace.errors),
             "first_error": trace.errors[0] if trace.errors else None,
             "from_cache": round(sum(ms <= CACHED_MS for ms in texts) / len(texts), 3) if texts else None,
-            "wasted_tokens": round(max(1 - shown / generated, 0.0), 3) if generated else None,
+            "wasted_tokens": round(max(1 - shown_tokens / generated_tokens, 0.0), 3) if generated_tokens else None,
         },
         "ms": {
             "key_to_request": spread(trace.key_to_request),
@@ -90,14 +92,14 @@ def saved(typed: TypedKeys) -> float:
 
 def total(files: Iterable[TypedKeys]) -> TypedKeys:
     """Return the sum of the keys of all files."""
-    whole = TypedKeys()
+    all_files = TypedKeys()
     for typed in files:
-        whole.keys += typed.keys
-        whole.pressed += typed.pressed
-        whole.accepted_characters += typed.accepted_characters
+        all_files.keys += typed.keys
+        all_files.pressed += typed.pressed
+        all_files.accepted_characters += typed.accepted_characters
         for part, count in typed.accepted.items():
-            whole.accepted[part] += count
-    return whole
+            all_files.accepted[part] += count
+    return all_files
 
 
 def keystrokes(typed: TypedKeys) -> dict[str, Any]:

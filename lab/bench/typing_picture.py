@@ -12,11 +12,11 @@ KINDS = (".png", ".svg")
 
 
 def check(path: Path) -> None:
-    """Raise if the picture could not be drawn, before the replay starts."""
+    """Raise an error if the picture cannot be drawn; called before the replay starts."""
     if path.suffix.lower() not in KINDS:
-        raise UsageError(f"{path}: a picture's name ends with {' or '.join(KINDS)}")
+        raise UsageError(f"{path}: unsupported picture format (expected {' or '.join(KINDS)})")
     if find_spec("matplotlib") is None:
-        raise LocaldflashError("a picture needs the package 'matplotlib': run `pip install 'localdflash[train]'`")
+        raise LocaldflashError("picture: needs the package 'matplotlib'; run `pip install 'localdflash[train]'`")
 
 
 def draw(replay: TypingReplay, path: Path) -> None:
@@ -49,12 +49,12 @@ def _draw_times(axes: Any, replay: TypingReplay) -> None:
 
 def _draw_files(axes: Any, replay: TypingReplay) -> None:
     names = list(replay.files)
-    axes.barh([_plain(name) for name in names], [100 * saved(typed) for typed in replay.files.values()])
+    axes.barh([_drawable(name) for name in names], [100 * saved(typed) for typed in replay.files.values()])
     axes.invert_yaxis()
     axes.set(xlabel="% of keystrokes saved", title="Files", xlim=(None, 100))
     axes.tick_params(axis="y", labelsize=7)
 
 
-def _plain(name: str) -> str:
+def _drawable(name: str) -> str:
     """Return a name without characters that matplotlib would parse or could not draw."""
     return "".join(char if char.isprintable() else "?" for char in name[-40:]).replace("$", r"\$")

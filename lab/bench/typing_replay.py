@@ -1,6 +1,6 @@
 """Type files key by key through `localdflash lsp`, in a copy of the workspace.
 
-Generated tokens are read from the daemon's metrics, so nobody else should use the daemon meanwhile.
+Generated tokens are read from the daemon's metrics, so no other client should use the daemon during a replay.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from localdflash.server.client import Client
 from localdflash.server.spawn import PROGRAM
 from localdflash.text.syntax import language_of
 
-Heard = Callable[[str, Any], None]  # method and parameters of what the server notifies
-NAMES = {"tsx": "typescriptreact", "": "plaintext"}  # what editors call a language
+NotificationHandler = Callable[[str, Any], None]  # receives method and parameters
+NAMES = {"tsx": "typescriptreact", "": "plaintext"}  # editors' language ids
 _TOKENS = re.compile(r"^localdflash_tokens_total (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Manner:
-    """Typing options: client to imitate, most keys a file, speed relative to people."""
+class TypingOptions:
+    """Options of a replay: client to imitate, maximum keys per file, seed, speed relative to people."""
 
     style: Style
     keys: int
@@ -48,51 +48,55 @@ class TypingReplay:
     engine: dict[str, Any]
 
 
-def run(jobs: Sequence[TypingJob], workspace: Path, client: Client, manner: Manner, count: CountItems) -> TypingReplay:
-    """Type all jobs. The workspace has the other files; the jobs' files are written here. `client`: the daemon."""
+def run(
+    jobs: Sequence[TypingJob], workspace: Path, client: Client, typing_options: TypingOptions, count: CountItems
+) -> TypingReplay:
+    """Type all jobs in a workspace, into which their files are written; `client` is connected to the daemon."""
     for job in jobs:
         path = workspace / job.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(job.text, encoding="utf-8")
-    tokens, requests = _tokens(client), client.get("/ps").get("requests")
+    tokens_before, requests_before = _tokens(client), client.get("/ps").get("requests")
     trace = Trace()
     files: dict[str, TypedKeys] = {}
     began = time.perf_counter()
-    said = asyncio.run(type_all(_start, jobs, workspace, manner, trace, files, count))
+    server_status = asyncio.run(type_all(_start, jobs, workspace, typing_options, trace, files, count))
     seconds = time.perf_counter() - began
-    about, after = client.get("/ps?role=completion"), _tokens(client)
+    status, tokens_after = client.get("/ps?role=completion"), _tokens(client)
     engine: dict[str, Any] = {
-        **{key: about[key] for key in ("pair", "backend", "context") if key in about},
-        "requests": about["requests"] - requests if requests is not None else None,
-        "generated_tokens": after - tokens if tokens is not None and after is not None else None,
-        "shown_tokens": _count_tokens(client, trace.pieces) if after is not None else None,
-        **said,
+        **{key: status[key] for key in ("pair", "backend", "context") if key in status},
+        "requests": status["requests"] - requests_before if requests_before is not None else None,
+        "generated_tokens": tokens_after - tokens_before
+        if tokens_before is not None and tokens_after is not None
+        else None,
+        "shown_tokens": _count_tokens(client, trace.pieces) if tokens_after is not None else None,
+        **server_status,
     }
     return TypingReplay(trace, files, seconds, engine)
 
 
-async def _start(workspace: Path, heard: Heard) -> LanguageServer:
-    return await LanguageServer.start((sys.executable, "-P", "-c", PROGRAM, "lsp"), str(workspace), heard)
+async def _start(workspace: Path, on_notification: NotificationHandler) -> LanguageServer:
+    return await LanguageServer.start((sys.executable, "-P", "-c", PROGRAM, "lsp"), str(workspace), on_notification)
 
 
 async def type_all(
-    start: Callable[[Path, Heard], Awaitable[LanguageServer]],
+    start: Callable[[Path, NotificationHandler], Awaitable[LanguageServer]],
     jobs: Sequence[TypingJob],
     workspace: Path,
-    manner: Manner,
+    typing_options: TypingOptions,
     trace: Trace,
     files: dict[str, TypedKeys],
     count: CountItems,
 ) -> dict[str, Any]:
     """Type all jobs through a server, filling `trace` and `files`; return the server's status."""
     session = _ReplaySession()
-    session.server = await start(workspace, session.heard)
+    session.server = await start(workspace, session.on_notification)
     try:
-        encoding = await _initialize(session.server, workspace, manner.style)
-        session.editor = Editor(session.server, manner.style, encoding, trace)
+        encoding = await _initialize(session.server, workspace, typing_options.style)
+        session.editor = Editor(session.server, typing_options.style, encoding, trace)
         for number, job in enumerate(jobs):
             typed = files[job.name] = TypedKeys()
-            await _type_file(session, job, workspace, manner, typed)
+            await _type_file(session, job, workspace, typing_options, typed)
             count(number + 1, len(jobs), job.name)
         with suppress(LocaldflashError):  # a server that does not know the request
             session.status = await session.server.ask("localdflash/status", {})
@@ -103,7 +107,7 @@ async def type_all(
 
 
 class _ReplaySession:
-    """The server's process, the window, and what the server says."""
+    """Server process and editor of a replay, with the server's notifications."""
 
     def __init__(self) -> None:
         self.server: LanguageServer
@@ -111,10 +115,10 @@ class _ReplaySession:
         self.status: Any = None
         self.messages: list[str] = []
 
-    def heard(self, method: str, params: Any) -> None:
+    def on_notification(self, method: str, params: Any) -> None:
         """Handle a notification of the server."""
         if method == "localdflash/didUpdateInlineCompletion" and self.editor:
-            self.editor.pushed(params)
+            self.editor.on_pushed(params)
         elif method == "didChangeStatus":
             self.status = params
         elif method == "window/showMessage":
@@ -123,8 +127,8 @@ class _ReplaySession:
     def report(self) -> dict[str, Any]:
         """Return the numbers as JSON values."""
         status = self.status if isinstance(self.status, dict) else {}
-        known = {"tau": status.get("tau"), "tokens_per_second": status.get("tokensPerSecond")}
-        return {**known, "messages": self.messages}
+        speed = {"tau": status.get("tau"), "tokens_per_second": status.get("tokensPerSecond")}
+        return {**speed, "messages": self.messages}
 
 
 async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> str:
@@ -140,31 +144,31 @@ async def _initialize(server: LanguageServer, workspace: Path, style: Style) -> 
     }
     capabilities = (await server.ask("initialize", params))["capabilities"]
     if capabilities.get("inlineCompletionProvider") in (None, False):
-        raise LocaldflashError("the language server announces no inline completions")
+        raise LocaldflashError("the language server does not support inline completions")
     server.notify("initialized", {})
     return str(capabilities.get("positionEncoding") or "utf-16")
 
 
 async def _type_file(
-    session: _ReplaySession, job: TypingJob, workspace: Path, manner: Manner, typed: TypedKeys
+    session: _ReplaySession, job: TypingJob, workspace: Path, typing_options: TypingOptions, typed: TypedKeys
 ) -> None:
-    editor, left = session.editor, manner.keys
+    editor, keys_left = session.editor, typing_options.keys
     assert editor is not None
     language = language_of(job.name)
     editor.open((workspace / job.name).as_uri(), NAMES.get(language, language), job.text)
-    typist = Typist(editor, f"{manner.seed} {job.name}", manner.speed)
+    typist = Typist(editor, f"{typing_options.seed} {job.name}", typing_options.speed)
     for passage in job.passages:
         editor.select(passage.start, passage.removed)
-        text = first_lines_typed(passage.text, left)
-        left -= count_keys(text, at_line_start=True)
+        text = first_lines_typed(passage.text, keys_left)
+        keys_left -= count_keys(text, at_line_start=True)
         await typist.type(text, typed)
-        if left <= 0:
+        if keys_left <= 0:
             break
     editor.close()
 
 
 def _tokens(client: Client) -> int | None:
-    """Tokens generated so far; None from an engine without metrics."""
+    """Return the tokens generated so far; None if the engine has no metrics."""
     try:
         found = _TOKENS.search(client.get_text("/metrics"))
     except LocaldflashError:

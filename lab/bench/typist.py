@@ -1,7 +1,7 @@
 """Model of a person who types: random gaps between keys, and what is accepted of a suggestion.
 
-`REACTION` seconds after a suggestion came, all of it, its first line or its first word is accepted if that is what
-follows, else nothing until the suggestion changes.
+`REACTION_SECONDS` after a suggestion appears, the typist accepts all of it, its first line or its first word if the
+text continues so. Otherwise the typist ignores the suggestion until it changes.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 from localdflash.lab.bench.editor import Editor
 from localdflash.lab.bench.passages import count_keys, next_key
 
-REACTION = 0.25  # seconds
-MEDIAN, SIGMA, LONGEST = 0.15, 0.4, 1.5  # of the gaps between keys, in seconds; their logarithms' deviation
-AFTER_LINE, AFTER_WORD = 2.5, 1.4  # times the gap
-SHORTEST = 2  # characters that are worth a key to accept them
+REACTION_SECONDS = 0.25
+MEDIAN_GAP, SIGMA, MAX_GAP = 0.15, 0.4, 1.5  # seconds between keys; SIGMA: standard deviation of their logarithm
+AFTER_LINE, AFTER_WORD = 2.5, 1.4  # factors of the gap
+MIN_ACCEPTED_CHARS = 2  # less is not worth the key
 
 _LINE = re.compile(r"\n*[^\n]*")
 _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
@@ -35,7 +35,7 @@ class AcceptedText(NamedTuple):
 
 @dataclass
 class TypedKeys:
-    """Keys of one file: needed without suggestions, and pressed."""
+    """Keys of one file: `keys` are needed without suggestions, `pressed` were pressed."""
 
     keys: int = 0
     pressed: int = 0
@@ -49,7 +49,7 @@ def agreeing(ghost: str, rest: str) -> AcceptedText | None:
     if word := _WORD.match(ghost):
         parts.append(("word", word[0]))
     for part, text in parts:
-        if len(text.strip()) >= SHORTEST and rest.startswith(text):
+        if len(text.strip()) >= MIN_ACCEPTED_CHARS and rest.startswith(text):
             return AcceptedText(part, text)
     return None
 
@@ -66,11 +66,11 @@ class Typist:
         rest, due = text, time.perf_counter() + self._gap()
         while rest:
             typed.pressed += 1
-            if taken := await self._read(rest, due):
-                self._editor.accept(taken.text)
-                typed.accepted[taken.part] += 1
-                typed.accepted_characters += len(taken.text)
-                rest, due = rest[len(taken.text) :], time.perf_counter() + self._gap()
+            if accepted := await self._read(rest, due):
+                self._editor.accept(accepted.text)
+                typed.accepted[accepted.part] += 1
+                typed.accepted_characters += len(accepted.text)
+                rest, due = rest[len(accepted.text) :], time.perf_counter() + self._gap()
                 continue
             key = next_key(self._at_line_start(), rest)
             self._editor.type(key)
@@ -81,13 +81,13 @@ class Typist:
 
     def _gap(self) -> float:
         """Return the seconds until the next key."""
-        gap = MEDIAN * math.exp(self._random.gauss(0.0, SIGMA))
+        gap = MEDIAN_GAP * math.exp(self._random.gauss(0.0, SIGMA))
         before = self._editor.before[-1:]
         if self._editor.before.rpartition("\n")[2].strip() == "":
             gap *= AFTER_LINE
         elif not before.isalnum():
             gap *= AFTER_WORD
-        return min(gap, LONGEST) / self._speed
+        return min(gap, MAX_GAP) / self._speed
 
     async def _read(self, rest: str, until: float) -> AcceptedText | None:
         """Wait until the next key is due; return the text to accept instead, if any."""
@@ -95,11 +95,11 @@ class Typist:
         while (now := time.perf_counter()) < until:
             wake = until
             if (shown := editor.shown) and not shown.judged:
-                ready = shown.since + REACTION / self._speed
+                ready = shown.since + REACTION_SECONDS / self._speed
                 if now >= ready:
                     shown.judged = True
-                    if taken := agreeing(shown.ghost, rest):
-                        return taken
+                    if accepted := agreeing(shown.ghost, rest):
+                        return accepted
                 else:
                     wake = min(ready, until)
             editor.changed.clear()

@@ -7,8 +7,8 @@ from localdflash.cli.output import print_fields, print_table
 INTERRUPTED = 130
 
 
-def chats(pair: str, suite: str) -> bool:
-    """Return whether this pair runs the chat suite: as asked, by default where its target cannot fill in the middle."""
+def is_chat_pair(pair: str, suite: str) -> bool:
+    """Return whether this pair runs the chat suite: as requested, by default if its target has no FIM tokens."""
     if suite != "auto":
         return suite == "chat"
     from localdflash.base.errors import ModelError
@@ -27,20 +27,20 @@ def chats(pair: str, suite: str) -> bool:
 
 
 def show(result: dict[str, Any]) -> int:
-    """Print what was measured; the exit code: 1 if an output differs, 130 if the run was cut short."""
+    """Print the result; return the exit code: 1 if an output differs, 130 if the run was interrupted."""
     rows = {**result["categories"], "overall": result["overall"]}
-    ways = [way for way in result["overall"]["over_plain"] if way != "forced"]
+    modes = [mode for mode in result["overall"]["over_plain"] if mode != "forced"]
     print_table(
         (
             "CATEGORY",
             "PLAIN TOK/S",
             "TOK/S",
-            *(f"{way.upper()} / PLAIN" for way in ways),
+            *(f"{mode.upper()} / PLAIN" for mode in modes),
             "/ LLAMA.CPP",
             "TAU",
             "IDENTICAL",
         ),
-        [_row(name, row, ways) for name, row in rows.items()],
+        [_row(name, row, modes) for name, row in rows.items()],
     )
     print()
     print_fields(_fields(result))
@@ -50,14 +50,14 @@ def show(result: dict[str, Any]) -> int:
     return INTERRUPTED if result["interrupted"] else 0
 
 
-def _row(name: str, row: dict[str, Any], ways: list[str]) -> tuple[str, ...]:
+def _row(name: str, row: dict[str, Any], modes: list[str]) -> tuple[str, ...]:
     over_llama = row.get("over_llama_cpp", {}).get("drafting")
-    taus = " ".join(f"{row['tau'][way]:.2f}" for way in ("drafting", "forced") if way in row["tau"])
+    taus = " ".join(f"{row['tau'][mode]:.2f}" for mode in ("drafting", "forced") if mode in row["tau"])
     return (
         name,
         f"{row['tok_s']['plain']:.0f}",
         f"{row['tok_s']['drafting']:.0f}",
-        *(f"{row['over_plain'][way]:.2f}" for way in ways),
+        *(f"{row['over_plain'][mode]:.2f}" for mode in modes),
         f"{over_llama:.2f}" if over_llama else "-",
         taus,
         " ".join(row["identical"].values()),
@@ -67,19 +67,19 @@ def _row(name: str, row: dict[str, Any], ways: list[str]) -> tuple[str, ...]:
 def _fields(result: dict[str, Any]) -> list[tuple[str, str]]:
     overall = result["overall"]
     fields = [("DFlash's share of drafted steps", f"{100 * overall['dflash_share_of_drafted']:.0f} %")]
-    if drawn := result.get("distribution"):
-        fields.append(("χ² at 0.7", f"p = {drawn['p_value']:.3f} over {drawn['draws']} draws"))
-    for way, costs in result.get("step_ms", {}).items():
-        fields.append((f"a step, {way}", ", ".join(f"{part} {ms:.2f}" for part, ms in costs.items()) + " ms"))
+    if distribution := result.get("distribution"):
+        fields.append(("χ² at 0.7", f"p = {distribution['p_value']:.3f} over {distribution['draws']} draws"))
+    for mode, costs in result.get("step_ms", {}).items():
+        fields.append((f"a step, {mode}", ", ".join(f"{part} {ms:.2f}" for part, ms in costs.items()) + " ms"))
     if verify := result.get("verify"):
         over = ", ".join(f"{rows} {cost:.2f}" for rows, cost in verify["over_ar"].items())
-        fields.append(("verify by rows, in plain steps", over))
+        fields.append(("verify step by width, relative to a single-token step", over))
     for point in result.get("context", ()):
-        rates = ", ".join(f"{way} {rate:.0f}" for way, rate in point["tok_s"].items())
-        taus = ", ".join(f"{way} {tau:.2f}" for way, tau in point["tau"].items())
-        fields.append((f"context {point['context']}", f"tokens/s {rates}; tokens a verify {taus}"))
+        rates = ", ".join(f"{mode} {rate:.0f}" for mode, rate in point["tok_s"].items())
+        taus = ", ".join(f"{mode} {tau:.2f}" for mode, tau in point["tau"].items())
+        fields.append((f"context {point['context']}", f"tokens/s {rates}; tokens per verify {taus}"))
     for backend, row in result.get("other_plain", {}).items():
-        fields.append((f"plain on {backend}", f"{row['tok_s']:.0f} tokens/s, {row['over_plain']:.2f} of plain"))
+        fields.append((f"plain on {backend}", f"{row['tok_s']:.0f} tokens/s, {row['over_plain']:.2f}× this backend"))
     if daemon := result.get("daemon"):
         cold, warm = daemon["cold_start_ms"]["p50"], daemon["warm_ms"]["p50"]
         fields.append(("first token", f"{warm:.0f} ms warm, {cold:.0f} ms from a cold start"))

@@ -9,7 +9,7 @@ from localdflash.cli import shell_completion
 from localdflash.cli.options import chat_pair_options
 from localdflash.cli.output import print_table
 from localdflash.lab import result_file
-from localdflash.lab.cli.bench_chat import chats
+from localdflash.lab.cli.bench_chat import is_chat_pair
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
     check_outputs,
@@ -50,9 +50,11 @@ def command(
 
     check_outputs(json_file)
     options = choose_chat_pair(options)
-    ask = compare_drafters.chats(limit) if chats(options["pair"], suite) else compare_drafters.completions(limit)
+    load_prompts = (
+        compare_drafters.chats(limit) if is_chat_pair(options["pair"], suite) else compare_drafters.completions(limit)
+    )
     with BenchProgress() as progress:
-        result = compare_drafters.run(Options(**options), drafters, ask, repeats or 1, progress.count)
+        result = compare_drafters.run(Options(**options), drafters, load_prompts, repeats or 1, progress.count)
     result_file.write(json_file, result)
     print_table(
         ("DRAFTER", "KIND", "PLAIN TOK/S", "TOK/S", "/ PLAIN", "FIXED / PLAIN", "TAU", "FIXED TAU", "IDENTICAL"),
@@ -62,11 +64,11 @@ def command(
                 row["kind"],
                 f"{row['tok_s']['plain']:.0f}",
                 f"{row['tok_s']['drafting']:.0f}",
-                *(f"{row[what][way]:.2f}" for what in ("over_plain", "tau") for way in ("drafting", "forced")),
+                *(f"{row[field][mode]:.2f}" for field in ("over_plain", "tau") for mode in ("drafting", "forced")),
                 row["identical"],
             )
             for row in result["drafters"]
         ],
     )
     counts = [row["identical"].split("/") for row in result["drafters"]]
-    return 0 if all(same == asked for same, asked in counts) else 1
+    return 0 if all(same == total for same, total in counts) else 1

@@ -60,17 +60,17 @@ class BenchProgress:
     def __init__(self) -> None:
         self._line, self._ended = ProgressLine(), threading.Event()
         self._thread = threading.Thread(target=self._tick, name="benchmark progress", daemon=True)
-        self._began, self._planned, self._done, self._what = time.monotonic(), 0.0, 0.0, "loading"
+        self._began, self._planned, self._done, self._description = time.monotonic(), 0.0, 0.0, "loading"
 
     def plan(self, seconds: float, line: str) -> None:
         """See `Watcher`."""
         self._line.clear()
         say(line)
-        self._began, self._planned, self._what = time.monotonic(), seconds, "starting"
+        self._began, self._planned, self._description = time.monotonic(), seconds, "starting"
 
     def done(self, seconds: float, what: str) -> None:
         """See `Watcher`."""
-        self._done, self._what = self._done + seconds, what
+        self._done, self._description = self._done + seconds, what
 
     def count(self, number: int, total: int, what: str) -> None:
         """Record that `number` of `total` items are done; the remaining time is extrapolated."""
@@ -81,14 +81,14 @@ class BenchProgress:
             self.plan(0.0, f"{total} {what}: about {describe_duration(elapsed * total / number)}.")
             self._began -= elapsed
         self._planned, self._done = elapsed * total / number, elapsed
-        self._what = f"{number}/{total} {what}"
+        self._description = f"{number}/{total} {what}"
 
     def _tick(self) -> None:
         while not self._ended.wait(TICK_SECONDS):
             elapsed = time.monotonic() - self._began
             share = min(self._done / self._planned, 1.0) if self._planned else 0.0
             left = f", about {self._planned - self._done:.0f} s left" if 0 < share < 1 else ""
-            self._line.move(share, printable(f"{elapsed:.0f} s{left}: {self._what}"))
+            self._line.move(share, printable(f"{elapsed:.0f} s{left}: {self._description}"))
 
     def __enter__(self) -> "BenchProgress":
         self._thread.start()
@@ -118,6 +118,6 @@ def connect_own_engine(ctx: click.Context, options: dict[str, Any], role: "PairR
 
     if load_config().server.url:
         raise UsageError(
-            f"bench {ctx.info_name}: measures localdflash's own engine; take [server] url out of the settings"
+            f"bench {ctx.info_name}: measures localdflash's own engine; remove [server] url from the settings"
         )
     return connect(requested_engine(ctx, options, role), say)

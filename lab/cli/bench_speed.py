@@ -9,7 +9,7 @@ from localdflash.base.errors import UsageError
 from localdflash.cli.options import chat_pair_options, requested_engine
 from localdflash.cli.output import print_table
 from localdflash.lab import result_file
-from localdflash.lab.cli.bench_chat import chats
+from localdflash.lab.cli.bench_chat import is_chat_pair
 from localdflash.lab.cli.bench_output import (
     BenchProgress,
     check_outputs,
@@ -50,7 +50,7 @@ def command(
     prints the results so far.
     """
     options = choose_chat_pair(options)
-    is_chat = chats(options["pair"], suite)
+    is_chat = is_chat_pair(options["pair"], suite)
     if picture and not is_chat:
         raise UsageError("--picture: only for a chat pair")
     check_outputs(json_file, picture)
@@ -109,6 +109,6 @@ def _bench_code(limit: int | None, repeats: int, json_file: Path | None, options
     )
     if result["verify"]:
         costs = [f"{rows} {cost:.2f}" for rows, cost in result["verify"]["over_ar"].items()]
-        print(f"verify by rows, in plain steps: {', '.join(costs)}")
+        print(f"verify step by width, relative to a single-token step: {', '.join(costs)}")
     same, total = rows["overall"]["identical"].split("/")
     return 0 if same == total else 1

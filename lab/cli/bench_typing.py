@@ -71,22 +71,22 @@ def command(
     if files and revision is not None:
         raise UsageError("FILE and --commit: choose one")
     check_outputs(json_file, picture)
-    manner = typing_replay.Manner(style, keys, seed, speed)
+    typing_options = typing_replay.TypingOptions(style, keys, seed, speed)
     with tempfile.TemporaryDirectory(prefix="localdflash-typing-") as folder:
         if revision is not None:
             commit = Commit(revision, Path.cwd())
             commit.unpack(Path(folder))
             jobs = commit.jobs()[:limit]
         else:
-            jobs = typing.of_files(files, manner)[:limit] if files else typing.held_out(limit, manner)
+            jobs = typing.of_files(files, typing_options)[:limit] if files else typing.held_out(limit, typing_options)
         if not jobs:
             raise UsageError(f"commit {revision}: it added no lines to a text file")
         client = connect_own_engine(ctx, options, "completion")
         with BenchProgress() as progress:
             seconds = len(jobs) * keys * SECONDS_PER_KEY / speed
             progress.plan(seconds, f"{len(jobs)} files, {keys} keys each: {describe_duration(seconds)} at most.")
-            done = typing_replay.run(jobs, Path(folder), client, manner, progress.count)
-    result = typing.report(done, manner)
+            done = typing_replay.run(jobs, Path(folder), client, typing_options, progress.count)
+    result = typing.report(done, typing_options)
     result_file.write(json_file, result)
     if picture:
         pictures.draw(done, picture)

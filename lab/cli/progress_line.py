@@ -1,22 +1,22 @@
-"""Progress of a long job: one line that is overwritten on a terminal, a line from time to time elsewhere."""
+"""Progress of a long job: one line that is overwritten on a terminal, else a line every 9 s."""
 
 import sys
 import time
 
-EVERY = 9.0  # seconds between lines that are not on a terminal; callers move it every second or so
+LINE_SECONDS = 9.0  # between lines that are not on a terminal
 
 
 class ProgressLine:
     """A `Reporter` that writes to stderr."""
 
     def __init__(self) -> None:
-        self._shown, self._open = -EVERY, False
+        self._shown, self._open = -LINE_SECONDS, False
 
     def move(self, share: float, text: str) -> None:
-        """Show a bar, 0 to 1, with what there is to say of it."""
+        """Show a bar for a share from 0 to 1, with a text."""
         terminal = sys.stderr.isatty()
         now = time.monotonic()
-        if not terminal and now - self._shown < EVERY:
+        if not terminal and now - self._shown < LINE_SECONDS:
             return
         self._shown, self._open = now, terminal
         bar = "#" * round(min(max(share, 0.0), 1.0) * 20)

@@ -19,12 +19,12 @@ RANK = 16
     type=click.IntRange(1000),
     default=6_000_000,
     show_default=True,
-    help="Tokens to learn from, prompts included, restarts too.",
+    help="Total tokens to train on, prompts and restarts included.",
 )
 @click.option(
     "--answers",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Answers of the target that are mixed in, so that it keeps its chat: a folder's of `train drafter`.",
+    help="Answers of the target, mixed in to keep its chat quality: the answers/ folder of `train drafter`.",
 )
 @click.option("--rank", type=click.IntRange(1, 64), help=f"Rank of a new adapter; by default {RANK}.")
 @click.option(
@@ -42,16 +42,14 @@ def adapter(
     threads: int,
     seed: int,
 ) -> int:
-    """Train low-rank adapters on the prompts that completions are asked with.
+    """Train a LoRA adapter on the prompts of completions.
 
-    FOLDER/adapter.safetensors has them alone, FOLDER/target.gguf is the target with them. It learns from the pinned
-    packages of PyPI and npm. What was stopped goes on at its last checkpoint; with fewer or more --tokens it ends
-    sooner or later. A pair that was made with an adapter is trained on from it: take another --seed for other examples.
+    Writes FOLDER/adapter.safetensors, and FOLDER/target.gguf, the merged target. The data are pinned packages of PyPI
+    and npm. A stopped run continues from its last checkpoint; --tokens may change. For a pair that has an adapter,
+    training continues from that adapter: use another --seed for other examples.
     """
     if answers and not (answers / "index.bin").is_file():
-        raise UsageError(
-            f"--answers {answers}: it holds no answers; `localdflash train drafter` keeps them in answers/"
-        )
+        raise UsageError(f"--answers {answers}: no answers; use the answers/ folder of `localdflash train drafter`")
     prepare("cpu", threads)
     from localdflash.lab.train import for_adapter
     from localdflash.lab.train.adapter_export import rank_of
@@ -59,7 +57,7 @@ def adapter(
 
     target, start = _files(pair)
     if start and rank is not None:
-        raise UsageError(f"--rank is for a new adapter, but {pair} has one to start from: name the pair it was made of")
+        raise UsageError(f"--rank: {pair} has an adapter to start from; name its base pair for a new adapter")
     rank = rank or (rank_of(start, target) if start else RANK)
     work = for_adapter.AdapterWork(folder, target, rank, answers, start)
     meter = ProgressLine()
@@ -71,12 +69,12 @@ def adapter(
 
 
 def _files(pair: str) -> tuple[Path, Path | None]:
-    """The target to put adapters into, and the adapter that the pair was made with."""
+    """Return the target to adapt, and the adapter that the pair was made with, if any."""
     from localdflash.models.registry.registry import how_to_get, load_registry, local_files
 
     entry = load_registry().resolve(pair)
     if not (made_of := entry.target.adapted):
         return local_files(entry).target, None
     if not made_of.base.path.is_file():
-        raise ModelError(f"what {pair} was made of is missing: {how_to_get(made_of.base)}")
+        raise ModelError(f"{pair}: its base is missing: {how_to_get(made_of.base)}")
     return made_of.base.path, Path(made_of.adapter)

@@ -22,7 +22,7 @@ from localdflash.lab.cli.training import (
 
 
 class Steps(click.Group):
-    """A group that lists its commands in the order in which they are run."""
+    """Group that lists its commands in the order in which users run them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click."""
@@ -34,7 +34,7 @@ def command() -> None:
     """Train a drafter for a model that you use (drafter --pair), a code adapter for SmolLM2 (adapter), or a pair of
     your own: corpus, target, drafter.
 
-    Everything lies in FOLDER.
+    All files are in FOLDER.
     """
 
 
@@ -125,7 +125,7 @@ command.add_command(adapter)
     type=click.IntRange(1),
     default=32_768,
     show_default=True,
-    help="How many tokens; fewer than the target has.",
+    help="Number of tokens; fewer than the target has.",
 )
 @click.option(
     "--drafter",
@@ -135,8 +135,8 @@ command.add_command(adapter)
 def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
     """Choose the tokens that FOLDER/target.gguf writes most often in FOLDER/answers.
 
-    They are written into the drafter's files. It proposes from them alone then and reads less memory; answers stay
-    the same.
+    They are written into the drafter's files. The drafter then proposes only these and reads less memory; answers
+    do not change.
     """
     from localdflash.lab.train import shorten
     from localdflash.lab.train.shorten import count_answers
@@ -157,7 +157,7 @@ def vocabulary(folder: Path, size: int, drafter: Path | None) -> int:
 
 
 def _check_sizes(hidden: int, mlp: int, batch_tokens: int, micro_tokens: int) -> None:
-    """Check before hours of training, not after them, that the sizes suit attention and quantization."""
+    """Raise UsageError for sizes that attention or quantization cannot use, before hours of training."""
     if hidden != 64 and hidden % 128:
         raise UsageError(f"--hidden {hidden}: expected 64 or a multiple of 128 (heads of 64, two of them to a key)")
     if mlp % 32:

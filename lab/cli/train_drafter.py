@@ -1,4 +1,4 @@
-"""`localdflash train drafter`: for the target that was trained in FOLDER, or with --pair for any other."""
+"""`localdflash train drafter`: for the target of `train target` in FOLDER, or with --pair for any other."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from localdflash.lab.cli.training import (
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.text.fim_formats import FimFormat
 
-OF_A_PAIR = (
+PAIR_OPTIONS = (
     "prompts",
     "repository",
     "my_chats",
@@ -38,17 +38,17 @@ OF_A_PAIR = (
     "sequences",
     "anchors",
 )
-SHAPE = ("layers", "block_size", "taps", "first_slot", "mask")  # what a drafter to start from has already
-OF_QUESTIONS = ("prompts", "repository", "my_chats")
-OF_FOLDER = ("batch_tokens", "device")
-FOLDERS_TAPS = "1,3,4"
-RATE, RATE_OF_MORE = 3e-3, 3e-4  # the first one makes a trained drafter forget
-SEQUENCES, SEQUENCES_OF_COMPLETIONS = 4, 16  # a completion has a tenth of an answer's tokens
-MEASURED_COMPLETIONS = 240  # held-out ones
-IN_PROMPT = 12  # drafts in the code around a completion, of which there is ten times as much
+SHAPE_OPTIONS = ("layers", "block_size", "taps", "first_slot", "mask")  # decided by a drafter to start from
+QUESTION_OPTIONS = ("prompts", "repository", "my_chats")
+FOLDER_OPTIONS = ("batch_tokens", "device")
+DEFAULT_TAPS = "1,3,4"
+RATE, CONTINUED_RATE = 3e-3, 3e-4  # the first would make a trained drafter forget
+SEQUENCES, COMPLETION_SEQUENCES = 4, 16  # since completions have a tenth of an answer's tokens
+MEASURED_COMPLETIONS = 240  # held-out completions
+IN_PROMPT = 12  # anchors in the code around a completion, which has ten times as many tokens
 
 
-@click.command(short_help="Train a drafter on what a target answers.")
+@click.command(short_help="Train a drafter on a target's answers.")
 @folder_argument
 @minutes_option
 @click.option(
@@ -57,72 +57,82 @@ IN_PROMPT = 12  # drafts in the code around a completion, of which there is ten 
 @click.option(
     "--tokens", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Tokens of answers to learn from."
 )
-@click.option("--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Questions, JSON lines.")
 @click.option(
-    "--repository", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Ask about its Python files."
+    "--prompts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File of questions, one JSON object per line.",
 )
-@click.option("--my-chats", is_flag=True, help="Ask what you asked in your chats; they stay on this machine.")
-@click.option("--completions", is_flag=True, help="Ask for code at the cursor instead, in pinned packages.")
+@click.option(
+    "--repository",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Use questions about its Python files.",
+)
+@click.option("--my-chats", is_flag=True, help="Use the questions of your chats; they stay on this machine.")
+@click.option("--completions", is_flag=True, help="Use code completions in pinned packages instead of questions.")
 @click.option(
     "--start",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Start from this drafter, not from the pair's own.",
+    help="Start from this drafter instead of the pair's.",
 )
-@click.option("--fresh", is_flag=True, help="Start from the target's own blocks, not from the pair's drafter.")
+@click.option("--fresh", is_flag=True, help="Start from the target's last blocks instead of the pair's drafter.")
 @click.option("--layers", type=click.IntRange(1), help="Blocks of the drafter; by default 3, with --pair 1.")
 @click.option(
     "--block-size", type=click.IntRange(2, 64), default=8, show_default=True, help="Slots of a draft, anchor included."
 )
 @click.option(
-    "--taps", help=f"Target blocks whose output is read; by default {FOLDERS_TAPS}, with --pair five, spread."
+    "--taps", help=f"Target blocks whose output is read; by default {DEFAULT_TAPS}, with --pair five, spread."
 )
 @click.option(
     "--short",
     type=click.IntRange(1),
     default=6144,
     show_default=True,
-    help="Tokens that it proposes from; where a drafter to start from has some, this chooses them anew.",
+    help="Size of the short vocabulary; if given, it is chosen anew even if the initial drafter has one.",
 )
 @click.option(
     "--first-slot",
     type=click.Choice(["anchor", "mask"]),
     default="anchor",
     show_default=True,
-    help="The first slot that proposes. llama-server reads drafters of `mask` alone.",
+    help="The first slot that proposes. llama-server supports only `mask`.",
 )
 @click.option("--mask", metavar="TOKEN", help="Special token of the slots to fill; by default an unused one.")
 @click.option(
-    "--backend", type=click.Choice(["cpu", "llama.cpp"]), default="cpu", show_default=True, help="What runs the target."
+    "--backend",
+    type=click.Choice(["cpu", "llama.cpp"]),
+    default="cpu",
+    show_default=True,
+    help="Backend that runs the target.",
 )
 @click.option(
     "--sequences",
     type=click.IntRange(1),
-    help=f"Answers of one step; by default {SEQUENCES}, with --completions {SEQUENCES_OF_COMPLETIONS}.",
+    help=f"Answers per step; by default {SEQUENCES}, with --completions {COMPLETION_SEQUENCES}.",
 )
-@click.option("--anchors", type=click.IntRange(1), default=40, show_default=True, help="Drafts in each of them.")
+@click.option("--anchors", type=click.IntRange(1), default=40, show_default=True, help="Anchors per answer.")
 @click.option("--batch-tokens", type=click.IntRange(1024), default=4096, show_default=True, help="Tokens of one step.")
 @click.option(
     "--learning-rate",
     type=click.FloatRange(1e-6, 1.0),
-    help=f"Peak learning rate; by default {RATE:g}, {RATE_OF_MORE:g} where a drafter is trained on.",
+    help=f"Peak learning rate; by default {RATE:g}, {CONTINUED_RATE:g} to continue from a drafter.",
 )
 @device_option
 @threads_option
 @seed_option
 @click.pass_context
 def drafter(ctx: click.Context, /, folder: Path, pair: str | None, **options: Any) -> int:
-    """Train a drafter and write it into FOLDER, as GGUF and as safetensors. What was stopped goes on where it was.
+    """Train a drafter and write it into FOLDER, as GGUF and as safetensors. A stopped run continues.
 
-    With --pair the target answers prompts first: questions on pinned packages, or those of --prompts, --repository and
-    --my-chats; with --completions it fills in code as at a cursor, which a pair that completes code wants. --minutes
-    are those of this call. Afterwards `localdflash chat --pair FOLDER/target.gguf` uses it.
+    With --pair the target first answers prompts: questions about pinned packages, or of --prompts, --repository and
+    --my-chats, or with --completions code completions. --minutes is the training time of this call. Afterwards,
+    `localdflash chat --pair FOLDER/target.gguf` uses the drafter.
     Without --pair the target is FOLDER/target.gguf, which `train target` wrote.
     """
-    for name in OF_FOLDER if pair else OF_A_PAIR:
+    for name in FOLDER_OPTIONS if pair else PAIR_OPTIONS:
         if _is_given(ctx, name):
-            raise UsageError(f"--{name.replace('_', '-')} is for a drafter {'without' if pair else 'with'} --pair")
+            raise UsageError(f"--{name.replace('_', '-')}: only {'without' if pair else 'with'} --pair")
     if pair:
-        _for_pair(folder, pair, options, [name for name in (*SHAPE, "short") if _is_given(ctx, name)])
+        _for_pair(folder, pair, options, [name for name in (*SHAPE_OPTIONS, "short") if _is_given(ctx, name)])
     else:
         _for_folder(folder, options)
     return 0
@@ -133,12 +143,12 @@ def _is_given(ctx: click.Context, name: str) -> bool:
 
 
 def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]) -> None:
-    """`given`: the options of a new drafter's shape, and that of its short vocabulary, if they were given."""
-    for name in OF_QUESTIONS:
+    """Train for a pair; `given`: the options on the command line of the drafter's shape and short vocabulary."""
+    for name in QUESTION_OPTIONS:
         if options["completions"] and options[name]:
-            raise UsageError(f"--{name.replace('_', '-')} asks questions: leave it or --completions out")
+            raise UsageError(f"--{name.replace('_', '-')} cannot be combined with --completions")
     if options["start"] and options["fresh"]:
-        raise UsageError("--start and --fresh exclude each other")
+        raise UsageError("--start and --fresh: choose one")
     prepare("cpu", options["threads"])
     from localdflash.lab.train import for_pair
     from localdflash.lab.train.kept_setup import DrafterOptions
@@ -147,39 +157,43 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
 
     files = _files(pair)
     start = options["start"] or (None if options["fresh"] else files.drafter_safetensors or files.drafter_gguf)
-    rate = options["learning_rate"] or (RATE_OF_MORE if start else RATE)
+    rate = options["learning_rate"] or (CONTINUED_RATE if start else RATE)
     budget = TrainingBudget(options["minutes"], rate, options["seed"])
-    if start and (shape := [name for name in given if name in SHAPE]):
+    if start and (shape := [name for name in given if name in SHAPE_OPTIONS]):
         option = shape[0].replace("_", "-")
-        there = "--start names one" if options["start"] else f"{pair} has one to start from: add --fresh"
-        raise UsageError(f"--{option} shapes a new drafter, but {there}")
+        reason = "--start names a drafter" if options["start"] else f"{pair} has a drafter; add --fresh"
+        raise UsageError(f"--{option}: only for a new drafter, but {reason}")
     from_anchor = options["first_slot"] == "anchor"
     layers, own_short = options["layers"] or 1, "short" in given
-    wanted = DrafterOptions(
+    drafter_options = DrafterOptions(
         layers, options["block_size"], options["short"], options["mask"], start, from_anchor, own_short
     )
     taps = None if options["taps"] is None else block_numbers(options["taps"])
     backend, threads, fim = options["backend"], options["threads"], _fim_of(files) if options["completions"] else None
-    work = for_pair.Work(folder, files.target, wanted, options["tokens"], budget.minutes, taps, backend, threads, fim)
+    work = for_pair.Work(
+        folder, files.target, drafter_options, options["tokens"], budget.minutes, taps, backend, threads, fim
+    )
     meter = ProgressLine()
-    sources, make = _completions(folder, files.target, fim, options, meter) if fim else _questions(folder, options)
+    sources, make_prompts = (
+        _completions(folder, files.target, fim, options, meter) if fim else _questions(folder, options)
+    )
     for_pair.check_sources(folder, sources)
     needs = for_pair.plan(work)
     meter.say(needs.line())
     if options["my_chats"]:
-        meter.say(f"your questions and the answers to them will lie in {folder}, on this machine alone")
-    for_pair.write_prompts(folder, sources, make, meter)
+        meter.say(f"your questions and their answers are stored in {folder}, only on this machine")
+    for_pair.write_prompts(folder, sources, make_prompts, meter)
     for_pair.answer(work, needs.sequences, meter)
-    sequences, measured = (SEQUENCES_OF_COMPLETIONS, MEASURED_COMPLETIONS) if fim else (SEQUENCES, Schedule.measured)
+    sequences, measured = (COMPLETION_SEQUENCES, MEASURED_COMPLETIONS) if fim else (SEQUENCES, Schedule.measured)
     anchors, in_prompt = options["anchors"], IN_PROMPT if fim else 0
     schedule = Schedule(rate, options["sequences"] or sequences, anchors, in_prompt, measured=measured)
     for_pair.train(work, schedule, meter)
-    asked = "complete FILE:LINE:COLUMN" if fim else "chat"
-    meter.say(f"use it: localdflash {asked} --pair {folder / 'target.gguf'}")
+    subcommand = "complete FILE:LINE:COLUMN" if fim else "chat"
+    meter.say(f"use it: localdflash {subcommand} --pair {folder / 'target.gguf'}")
 
 
 def _files(pair: str) -> LocalPair:
-    """The target's file, and the drafter that it has already."""
+    """Return the files of the target and of its drafter, if it has one."""
     from localdflash.models.registry.registry import load_registry, local_files
 
     return local_files(load_registry().resolve(pair))
@@ -197,7 +211,7 @@ def _fim_of(files: LocalPair) -> FimFormat:
 
 
 def _questions(folder: Path, options: dict[str, Any]) -> tuple[list[str], Any]:
-    """The names of the sources of prompts, and what makes questions of them."""
+    """Return the names of the prompt sources, and the function that makes questions of them."""
     from itertools import chain
 
     from localdflash.cli.chat_command import chats_file
@@ -205,16 +219,16 @@ def _questions(folder: Path, options: dict[str, Any]) -> tuple[list[str], Any]:
     from localdflash.lab.train import training_prompts as making
 
     seed = options["seed"]
-    found: dict[str, Any] = {}
+    makers: dict[str, Any] = {}
     if path := options["prompts"]:
-        found[str(path.absolute())] = lambda: own_prompts.of_file(path)
+        makers[str(path.absolute())] = lambda: own_prompts.of_file(path)
     if repository := options["repository"]:
-        found[str(repository.absolute())] = lambda: own_prompts.of_repository(repository.absolute(), seed)
+        makers[str(repository.absolute())] = lambda: own_prompts.of_repository(repository.absolute(), seed)
     if options["my_chats"]:
-        found["my chats"] = lambda: own_prompts.of_chats(chats_file())
-    if not found:
-        found["packages"] = lambda: making.of_corpus(folder / "wheels", seed)
-    return list(found), lambda: chain.from_iterable(make() for make in found.values())
+        makers["my chats"] = lambda: own_prompts.of_chats(chats_file())
+    if not makers:
+        makers["packages"] = lambda: making.of_corpus(folder / "wheels", seed)
+    return list(makers), lambda: chain.from_iterable(make() for make in makers.values())
 
 
 def _completions(
@@ -228,7 +242,7 @@ def _completions(
 
 
 def _for_folder(folder: Path, options: dict[str, Any]) -> None:
-    blocks = block_numbers(FOLDERS_TAPS if options["taps"] is None else options["taps"])
+    blocks = block_numbers(DEFAULT_TAPS if options["taps"] is None else options["taps"])
     chosen = prepare(options["device"], options["threads"])
     from localdflash.backends.reference.gguf_decoder import load_decoder
     from localdflash.lab.train import drafter_training as training
@@ -247,7 +261,7 @@ def _for_folder(folder: Path, options: dict[str, Any]) -> None:
     check_fit(config, shape.hidden_size, shape.vocab_size, model.config.num_hidden_layers, "--taps")
     answers, seed = folder / "answers", options["seed"]
     if (answers / "examples.npy").exists():
-        say(f"going on with {answers} and {folder / 'drafter'}: move them away if {path.name} has changed since")
+        say(f"continuing with {answers} and {folder / 'drafter'}; move them away if {path.name} has changed since")
     else:
         ends = Tokenizer.load(path).ends
         data = Dataset.load(folder / "corpus" / "train")

@@ -25,22 +25,22 @@ seed_option = click.option(
 
 
 def target_of(folder: Path) -> Path:
-    """The target that `train target` wrote."""
+    """Return the path of the target that `train target` wrote; TrainingError without it."""
     path = folder / "target.gguf"
     if not path.is_file():
-        raise TrainingError(f"{path} is missing: run `localdflash train target {folder}` first")
+        raise TrainingError(f"{path}: missing; run `localdflash train target {folder}` first")
     return path
 
 
 def block_numbers(taps: str) -> tuple[int, ...]:
-    """Numbers with commas."""
+    """Parse comma-separated block numbers; UsageError if malformed."""
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", taps):
         raise UsageError(f"--taps {taps!r}: expected block numbers with commas, for example 1,3,4")
     return tuple(int(tap) for tap in taps.split(","))
 
 
 def prepare(device: str | None, threads: int) -> str:
-    """Check what training needs, and where it runs."""
+    """Check that the training packages are installed; set the threads and return the device."""
     extras.require("train", "training")
     import torch
 
@@ -53,10 +53,10 @@ def prepare(device: str | None, threads: int) -> str:
 
 
 def tokenizer_of(folder: Path) -> Any:
-    """The tokenizer that `train corpus` wrote."""
+    """Return the tokenizer that `train corpus` wrote; TrainingError without it."""
     from tokenizers import Tokenizer
 
     path = folder / "corpus" / "tokenizer.json"
     if not path.is_file():
-        raise TrainingError(f"{path} is missing: run `localdflash train corpus {folder}` first")
+        raise TrainingError(f"{path}: missing; run `localdflash train corpus {folder}` first")
     return Tokenizer.from_file(str(path))

@@ -34,7 +34,7 @@ Times = dict[str, Any]
 
 @contextmanager
 def engine() -> Iterator[Callable[..., None]]:
-    """A scripted engine in a process of its own, under a home of its own; call what is yielded with its answers."""
+    """Run a scripted engine with its own home in a process; yield the function that sets its answers."""
     with bench_daemon.running(*scripted_engine.COMMAND):
         yield _script
 
@@ -45,7 +45,7 @@ def _script(*answers: Answer, **rest: Any) -> None:
 
 
 def start() -> Times:
-    """Time from the start of the process to the prompt on the screen, and to a key that shows in it."""
+    """Measure the time from the process start to the prompt on the screen, and to the echo of a key."""
     shown, echoed = [], []
     with engine():
         for _ in range(STARTS + 1):
@@ -59,7 +59,7 @@ def start() -> Times:
 
 
 def echo() -> Times:
-    """Time from a key to its echo, with nothing else going on and while an answer grows."""
+    """Measure the time from a key to its echo, without an answer and during answers."""
     found = {}
     for rate in (0, 100, 400):
         with engine() as answers, chat() as terminal:
@@ -81,7 +81,7 @@ def _keys(terminal: Terminal) -> list[float]:
 
 
 def stop() -> Times:
-    """Time from Esc to the line that says that the answer was stopped."""
+    """Measure the time from Esc to the notice that the answer was stopped."""
     times = []
     with engine() as answers, chat() as terminal:
         terminal.wait_written(READY, 0)
@@ -98,7 +98,7 @@ def stop() -> Times:
 
 
 def fence(rate: int = 400) -> Times:
-    """Time of a fence of 1,000 lines against the engine alone, and how late the event loop is meanwhile."""
+    """Measure an answer of 1,000 lines of code against the engine's time, and the delay of the event loop."""
     text = f"```python\n{code(1000)}```\n"
     answer = Answer.of(text, rate=rate)
     with engine() as answers:
@@ -138,7 +138,7 @@ async def _fence(text: str) -> tuple[float, list[float]]:
 
 
 def opening(messages: int = 1000) -> Times:
-    """Time from the start of the process to the end of a long chat on the screen."""
+    """Measure the time from the process start to the end of a long chat on the screen."""
     with engine():
         number, last = _long_chat(messages)
         times = []
@@ -167,7 +167,7 @@ def _long_chat(messages: int) -> tuple[int, str]:
 
 
 def memory() -> Times:
-    """The memory of the chat's process over many turns; `growth` is of the second half, in kB a turn."""
+    """Measure the memory of the chat's process over many turns; `growth` is that of the second half, in kB per turn."""
     held = []
     with engine() as answers, chat() as terminal:
         terminal.wait_written(READY, 0)
@@ -183,7 +183,7 @@ def memory() -> Times:
 
 
 def code(lines: int) -> str:
-    """Python code of about ten tokens a line."""
+    """Return Python code of about ten tokens per line."""
     return "".join(f"    value_{number} = compute(value_{number // 2}, {number})  # step\n" for number in range(lines))
 
 
@@ -205,7 +205,7 @@ def _echo(terminal: Terminal, letter: str) -> float:
 
 
 def summary(seconds: list[float]) -> Times:
-    """Return the numbers that are reported, in milliseconds."""
+    """Return the summary of times, in milliseconds."""
     return {"count": len(seconds), **spread([one * 1e3 for one in seconds])}
 
 

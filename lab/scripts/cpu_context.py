@@ -30,7 +30,7 @@ SECONDS, LEAST = 20.0, 3  # to repeat for, and rounds
 
 
 def fill(cache: KVCache) -> None:
-    """Keys and values of about the size that models have."""
+    """Fill a KV cache with values of a realistic size."""
     random = np.random.default_rng(0)
     for array in cache.arrays:
         row = array.shape[2:]
@@ -39,7 +39,7 @@ def fill(cache: KVCache) -> None:
 
 
 def measure(path: Path, lengths: list[int], widths: list[int], threads: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds by form, rows and length."""
+    """Return milliseconds by KV format, batch width and context length."""
     with ExitStack() as stack:
         team = ThreadPool(threads, physical_cores())
         stack.callback(team.close)

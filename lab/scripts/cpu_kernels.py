@@ -39,13 +39,13 @@ EMBEDDED = DecoderConfig(6144, 256, 6, 4, 2, 64, 768)
 MODELS = {"embedded": EMBEDDED} | synthetic.SHAPES
 COLD_BYTES = 160 << 20  # more than caches hold
 ROUNDS = 5
-SHORTEST = 2e-3  # seconds of a timing: faster work is repeated
+MIN_SECONDS = 2e-3  # seconds of a timing: faster work is repeated
 MACS_OF_GROUP = GROUP * PANEL
 
 
 @dataclass(frozen=True)
 class StackedShape:
-    """A matrix [n, k], `copies` of them stacked."""
+    """Matrix [n, k], of which `copies` are stacked."""
 
     model: str
     name: str
@@ -54,14 +54,14 @@ class StackedShape:
     layers: int
 
     def copies(self, kind: Kind) -> int:
-        """As many as the model has, for the embedded pair; otherwise as many as no cache holds."""
+        """Return the number of copies: that of the model for the embedded pair, else more than caches hold."""
         if self.model == "embedded":
             return self.layers
         return -(-COLD_BYTES // weight_bytes(MatrixShape(kind, self.n, self.k)))
 
 
 def shapes(model: str, config: DecoderConfig) -> Iterator[StackedShape]:
-    """The matrices of a block; for the embedded pair also its head, which is a large part of it."""
+    """Yield the matrices of a block; for the embedded pair also the head, a large part of it."""
     c = config
     yield StackedShape(model, "query", c.num_attention_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
     yield StackedShape(model, "key", c.num_key_value_heads * c.head_dim, c.hidden_size, c.num_hidden_layers)
@@ -71,8 +71,8 @@ def shapes(model: str, config: DecoderConfig) -> Iterator[StackedShape]:
         yield StackedShape(model, "head", c.vocab_size, c.hidden_size, 1)
 
 
-class Crew:
-    """Threads, one on each core, that do the same thing at the same time."""
+class CoreThreads:
+    """Thread pool with one thread per core; all threads run the same work at the same time."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -82,7 +82,7 @@ class Crew:
 
     def seconds(self, work: Callable[[int], None]) -> float:
         """Return the processor time of one `work(thread)` in the slowest thread; short work is repeated."""
-        repeats = max(round(SHORTEST / max(self._run(work, 1), 1e-6)), 1)
+        repeats = max(round(MIN_SECONDS / max(self._run(work, 1), 1e-6)), 1)
         return self._run(work, repeats)
 
     def _run(self, work: Callable[[int], None], repeats: int) -> float:
@@ -106,17 +106,17 @@ class Crew:
         self._pool.shutdown()
 
 
-def fastest(crew: Crew, works: dict[int, Callable[[int], None]], rounds: int) -> dict[int, float]:
-    """Seconds of each work, run in turn; the fastest of the rounds."""
+def fastest(pool: CoreThreads, works: dict[int, Callable[[int], None]], rounds: int) -> dict[int, float]:
+    """Return the seconds of each work, interleaved; the fastest round counts."""
     best = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
         for width, work in works.items():
-            best[width] = min(best[width], crew.seconds(work))
+            best[width] = min(best[width], pool.seconds(work))
     return best
 
 
 def random_bytes(shape: Sequence[int], below: int = 256) -> NDArray[np.uint8]:
-    """Random bytes that repeat after a mebibyte."""
+    """Return random bytes that repeat after a mebibyte."""
     pool = np.random.default_rng(0).integers(0, below, 1 << 20, dtype=np.uint8)
     out = allocate_aligned(shape, np.uint8)
     flat = out.reshape(-1)
@@ -126,7 +126,7 @@ def random_bytes(shape: Sequence[int], below: int = 256) -> NDArray[np.uint8]:
 
 
 def random_array(dtype: Any, shape: Sequence[int], below: int) -> NDArray[Any]:
-    """Codes below a number, or scales of about a thousandth."""
+    """Return random codes below a number, or scales of about 0.001."""
     if np.dtype(dtype) != np.float16:
         return random_bytes(shape, below).view(dtype)
     out = allocate_aligned(shape, np.float16)
@@ -135,12 +135,12 @@ def random_array(dtype: Any, shape: Sequence[int], below: int) -> NDArray[Any]:
 
 
 def weight_bytes(shape: MatrixShape) -> int:
-    """Bytes of a packed matrix, which a product of one row reads."""
+    """Return the bytes of a packed matrix."""
     return sum(int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize for array in shape.arrays)
 
 
 class Product:
-    """A stack of matrices and rows to multiply it with."""
+    """Stack of matrices with activation rows."""
 
     def __init__(self, kernels: Any, shape: StackedShape, kind: Kind) -> None:
         self.kernels = kernels
@@ -167,7 +167,7 @@ class Product:
         self.out = allocate_aligned((most, stacked.n), np.float32)
 
     def work(self, rows: int, threads: int) -> Callable[[int], None]:
-        """The work of each thread: the product of `rows` rows with its share of the panels."""
+        """Return the work of a thread: the product of `rows` rows with its share of the panels."""
         cuts = [self.panels * i // threads for i in range(threads + 1)]
         matrix, x, stride = ctypes.byref(self.matrix), ctypes.byref(self.rows), self.out.shape[1]
         starts = [self.out[:, PANEL * cut :].ctypes.data for cut in cuts]
@@ -179,7 +179,7 @@ class Product:
 
 
 class TimedAttention:
-    """KV cache of all layers, filled to a context, and the rows that attend to it."""
+    """KV cache of all layers, filled to a context, with query rows."""
 
     def __init__(self, kernels: Any, config: DecoderConfig, context: int, kv: str) -> None:
         c = self.config = config
@@ -200,7 +200,7 @@ class TimedAttention:
         self.end = np.array([context + 1 + i // self.group for i in range(most)], np.int32)
 
     def work(self, tokens: int, threads: int) -> Callable[[int], None]:
-        """The work of each thread: its share of the key-value heads; for 0 tokens nothing but the calls."""
+        """Return the work of a thread: its share of the KV heads; for 0 tokens only the calls."""
         shares = [[ctypes.byref(cache) for cache in self.caches[thread::threads]] for thread in range(threads)]
         size, rows, scale = self.config.head_dim, tokens * self.group, self.config.head_dim**-0.5
         q, begin, end = address(self.q), address(self.begin), address(self.end)
@@ -213,20 +213,20 @@ class TimedAttention:
         return attend
 
 
-def peak(crew: Crew, kernels: Any) -> float:
-    """Billions of 8-bit multiplications a second that all threads do from the nearest cache."""
+def peak(pool: CoreThreads, kernels: Any) -> float:
+    """Return the billions of 8-bit multiplications per second of all threads, with data in the L1 cache."""
     count = 20_000
 
     def work(_thread: int) -> None:
         kernels.peak(count)
 
-    return crew.threads * count * MACS_OF_GROUP / min(crew.seconds(work) for _ in range(ROUNDS)) / 1e9
+    return pool.threads * count * MACS_OF_GROUP / min(pool.seconds(work) for _ in range(ROUNDS)) / 1e9
 
 
-def measure_product(crew: Crew, kernels: Any, shape: StackedShape, kind: Kind) -> dict[str, Any]:
+def measure_product(pool: CoreThreads, kernels: Any, shape: StackedShape, kind: Kind) -> dict[str, Any]:
     """Measure a matrix of one type at all widths."""
     product = Product(kernels, shape, kind)
-    seconds = fastest(crew, {rows: product.work(rows, crew.threads) for rows in WIDTHS}, ROUNDS)
+    seconds = fastest(pool, {rows: product.work(rows, pool.threads) for rows in WIDTHS}, ROUNDS)
     table = {}
     for rows, taken in seconds.items():
         rate, read = rows * product.macs / taken / 1e9, product.bytes / taken / 1e9
@@ -240,10 +240,10 @@ def measure_product(crew: Crew, kernels: Any, shape: StackedShape, kind: Kind) -
     return {**named, "copies": product.copies, "mb": round(product.bytes / 1e6, 1), "rows": table}
 
 
-def measure_attention(crew: Crew, kernels: Any, model: str, context: int, kv: str) -> dict[str, Any]:
+def measure_attention(pool: CoreThreads, kernels: Any, model: str, context: int, kv: str) -> dict[str, Any]:
     """Measure the attention of a model's layer at all widths, without the time of the calls."""
     attention = TimedAttention(kernels, MODELS[model], context, kv)
-    seconds = fastest(crew, {tokens: attention.work(tokens, crew.threads) for tokens in (0, *WIDTHS)}, ROUNDS)
+    seconds = fastest(pool, {tokens: attention.work(tokens, pool.threads) for tokens in (0, *WIDTHS)}, ROUNDS)
     calls = seconds.pop(0)
     c, table = attention.config, {}
     for tokens, together in seconds.items():
@@ -259,28 +259,30 @@ def measure_attention(crew: Crew, kernels: Any, model: str, context: int, kv: st
     return {"model": model, "context": context, "kv": kv, "layers": attention.layers, "rows": table}
 
 
-def measure(crew: Crew, instruction_set: str, models: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    pool: CoreThreads, instruction_set: str, models: Sequence[str], say: Callable[[str], None]
+) -> dict[str, Any]:
     """Measure all kernels of an instruction set."""
     kernels = cpu_library.load().kernels(instruction_set)
     models = ["embedded"] if instruction_set == "portable" else models
-    top = peak(crew, kernels)
+    top = peak(pool, kernels)
     say(f"{instruction_set}: {top:.1f} GMAC/s")
     products, attention = [], []
     for shape in (shape for model in models for shape in shapes(model, MODELS[model])):
         for kind in Kind:
-            products.append(measure_product(crew, kernels, shape, kind))
+            products.append(measure_product(pool, kernels, shape, kind))
             say(line(f"{shape.model} {shape.name} {kind.name}", products[-1]["rows"]))
     for model in models:
         for context, kv in itertools.product(CONTEXTS, KV_FORMATS):
             if context <= MODELS[model].context_length:
-                attention.append(measure_attention(crew, kernels, model, context, kv))
+                attention.append(measure_attention(pool, kernels, model, context, kv))
                 say(line(f"{model} attention {context} {kv}", attention[-1]["rows"]))
-    top = max(top, peak(crew, kernels))
+    top = max(top, peak(pool, kernels))
     return {"peak_gmac_s": round(top, 1), "products": products, "attention": attention}
 
 
 def add_shares(measured: dict[str, Any], memory: float) -> None:
-    """Put beside every rate its share of the integer peak and of the memory's bandwidth."""
+    """Add to every rate its share of the integer peak and of the memory bandwidth."""
     for product in measured["products"]:
         for cell in product["rows"].values():
             cell["of_peak"] = round(cell["gmac_s"] / measured["peak_gmac_s"], 3)
@@ -290,7 +292,7 @@ def add_shares(measured: dict[str, Any], memory: float) -> None:
 
 
 def line(name: str, table: dict[int, dict[str, float]]) -> str:
-    """A line for a person: microseconds, and in brackets the multiple of one row's time."""
+    """Return a line of text: microseconds, and in brackets the multiple of one row's time."""
     cells = " ".join(f"{cell['us']:9.1f} ({cell['over_one_row']:5.2f})" for cell in table.values())
     return f"{name:24s} {cells}  {table[1]['gb_s']:6.1f} GB/s {table[16]['gmac_s']:7.1f} GMAC/s"
 
@@ -299,10 +301,10 @@ def run(
     threads: int, instruction_sets: Sequence[str], models: Sequence[str], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Measure everything; return the result object."""
-    with Crew(threads) as crew:
+    with CoreThreads(threads) as pool:
         memory, measured = bandwidth(threads), dict[str, Any]()
         for name in instruction_sets:
-            measured[name] = measure(crew, name, models, say)
+            measured[name] = measure(pool, name, models, say)
             memory = max(memory, bandwidth(threads))  # other programs may have taken some of it
         for found in measured.values():
             add_shares(found, memory)

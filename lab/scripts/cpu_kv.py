@@ -19,7 +19,7 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.lab import result_file
-from localdflash.lab.scripts.cpu_quality import LONGEST, ROWS, Difference, decoded, held_out, of_engine
+from localdflash.lab.scripts.cpu_quality import MAX_FILE_TOKENS, ROWS, Difference, decoded, held_out, of_engine
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
@@ -30,12 +30,15 @@ PROMPTS, PROMPT, CONTINUED = 30, 200, 120  # continuations, tokens of a prompt a
 
 @torch.inference_mode()
 def measure(name: str, files: int | None, threads: int) -> dict[str, Any]:
-    """Compare both with float32, and with each other, on a pair of the registry."""
+    """Compare both formats with float32 and with each other, on a pair of the registry."""
     path = local_files(load_registry().resolve(name)).target
     context = decoder_config(gguf.read_header(path)).context_length
     sequences = [ids[: context - ROWS] for ids in held_out(Tokenizer.load(path), files)]
     reference = load_decoder(path)
-    with of_engine(path, LONGEST, threads, "f16") as halves, of_engine(path, LONGEST, threads, "int8") as codes:
+    with (
+        of_engine(path, MAX_FILE_TOKENS, threads, "f16") as halves,
+        of_engine(path, MAX_FILE_TOKENS, threads, "int8") as codes,
+    ):
         both = {"f16": (halves.target, Difference()), "int8": (codes.target, Difference())}
         apart = Difference()
         for ids in sequences:
@@ -56,13 +59,13 @@ def measure(name: str, files: int | None, threads: int) -> dict[str, Any]:
         }
 
 
-def agreement(one: HostPair, other: HostPair, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Return how many tokens of greedy continuations are the same."""
+def agreement(first: HostPair, second: HostPair, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return the agreement of greedy continuations."""
     same = []
     for prompt in prompts:
         texts = [
             [token for step in generate(pair, Request(prompt, CONTINUED)) for token in step.tokens]
-            for pair in (one, other)
+            for pair in (first, second)
         ]
         pairs = enumerate(zip(*texts, strict=True))
         same.append(next((i for i, (a, b) in pairs if a != b), CONTINUED))

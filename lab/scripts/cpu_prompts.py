@@ -77,7 +77,7 @@ def theirs(path: Path, context: int, threads: int) -> Iterator[Read]:
 
 
 def measure(path: Path, lengths: list[int], threads: int, seconds: float, least: int) -> dict[str, Any]:
-    """Tokens a second of both by length, and ours over theirs."""
+    """Return the tokens per second of both by prompt length, and the ratio."""
     result: dict[str, Any] = {}
     with ours(path, max(lengths) + 64, threads) as mine, theirs(path, max(lengths) + 64, threads) as their:
         for length in lengths:
@@ -95,7 +95,7 @@ def measure(path: Path, lengths: list[int], threads: int, seconds: float, least:
 
 
 def files(folder: Path, models: list[str], kinds: list[str]) -> Iterator[tuple[str, Path]]:
-    """The files to measure, by name; random ones are written when they are needed."""
+    """Yield the files to measure by name; write random models if needed."""
     for name in models:
         if name not in SHAPES:
             yield name, local_files(load_registry().resolve(name)).target

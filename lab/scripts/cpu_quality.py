@@ -40,7 +40,7 @@ from localdflash.models.weights import gguf
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.text.tokenizer import Tokenizer
 
-LONGEST = 1000  # tokens of a file
+MAX_FILE_TOKENS = 1000  # tokens of a file
 RANDOM_TOKENS = 192
 ROWS = 32  # of a forward
 TYPES = {"Q8_0": GGMLType.Q8_0, "Q4_0": GGMLType.Q4_0, "Q4_K_M": GGMLType.Q4_K}
@@ -81,12 +81,12 @@ class Reference:
 
     @torch.inference_mode()
     def logits(self, sequence: int, rows: slice) -> Tensor:
-        """The logits of some positions of a sequence: [rows, V]."""
+        """Return the logits of some positions of a sequence: [rows, V]."""
         return torch.nn.functional.linear(self._hidden[sequence][rows], self._head)
 
 
 def decoded(target: Target, ids: Sequence[int]) -> Iterator[tuple[slice, Floats]]:
-    """A target's logits of a whole sequence, some positions at a time: [rows, V]."""
+    """Yield a target's logits of a whole sequence, some positions at a time: [rows, V]."""
     target.crop(0)
     for start in range(0, len(ids), ROWS):
         anchor, *rest = ids[start : start + ROWS]
@@ -96,7 +96,7 @@ def decoded(target: Target, ids: Sequence[int]) -> Iterator[tuple[slice, Floats]
 
 
 class Difference:
-    """Sums over positions of how far a target's distributions are from the reference's."""
+    """Sums over positions of the distance of a target's distributions from the reference's."""
 
     def __init__(self) -> None:
         self.positions = self.predicted = self.agree = 0
@@ -120,7 +120,7 @@ class Difference:
         self.moved += float((ours[at] - theirs[at]).abs().sum())
 
     def report(self, reference_name: str = "float32") -> dict[str, Any]:
-        """The means. Losses in nats a token; the error is that of logits, relative to their spread."""
+        """Return the means: losses in nats per token, and the error of the logits relative to their spread."""
         loss, reference = self.loss / self.predicted, self.reference_loss / self.predicted
         return {
             "positions": self.positions,
@@ -145,7 +145,7 @@ def compare(target: Target, reference: Reference, sequences: Sequence[Sequence[i
 
 
 def targets(path: Path, context: int, threads: int) -> Iterator[tuple[str, Any]]:
-    """The CPU engine, then llama.cpp, one in memory at a time."""
+    """Yield the CPU engine, then llama.cpp, one in memory at a time."""
     from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 
     with of_engine(path, context, threads, "f16") as ours:
@@ -164,9 +164,9 @@ def measure(path: Path, sequences: Sequence[Sequence[int]], threads: int, say: S
 
 
 def held_out(tokenizer: Tokenizer, files: int | None) -> list[list[int]]:
-    """The start of every held-out file."""
+    """Return the ids of the start of every held-out file."""
     sources = sorted(prompt_set.FOLDER.glob("*.py"))[:files]
-    return [tokenizer.encode(source.read_text(encoding="ascii"))[:LONGEST] for source in sources]
+    return [tokenizer.encode(source.read_text(encoding="ascii"))[:MAX_FILE_TOKENS] for source in sources]
 
 
 def of_pair(files: int | None, threads: int, say: Say) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def of_pair(files: int | None, threads: int, say: Say) -> dict[str, Any]:
 
 @contextmanager
 def of_engine(path: Path, context: int, threads: int, kv: str) -> Iterator[HostPair]:
-    """A target on the CPU engine, without drafts."""
+    """Yield a target on the CPU engine, without drafts."""
     from localdflash.loading.backends import load_on
 
     options = Options(path.stem, "cpu", threads, context, draft=False, kv=kv)

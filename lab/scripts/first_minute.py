@@ -67,12 +67,12 @@ def _ask(terminal: Terminal, home: Path, number: int, question: str) -> Facts:
 
     def answered() -> list[Message]:
         terminal.watch(0.05)
-        return [one for one in _messages(home) if one.role == "assistant" and one.finish]
+        return [message for message in _messages(home) if message.role == "assistant" and message.finish]
 
     _until(lambda: len(answered()) > number)
     seconds, answer = _since(began), answered()[number]
-    told = {name: answer.numbers[name] for name in ("tokens", "ttft_ms", "tokens_per_second", "tau", "model")}
-    return {"question": question, "answer": answer.text, "finish": answer.finish, **seconds, **told}
+    numbers = {name: answer.numbers[name] for name in ("tokens", "ttft_ms", "tokens_per_second", "tau", "model")}
+    return {"question": question, "answer": answer.text, "finish": answer.finish, **seconds, **numbers}
 
 
 def _messages(home: Path) -> list[Message]:
@@ -84,7 +84,7 @@ def _messages(home: Path) -> list[Message]:
 
 
 def completion(program: Path, folder: Path) -> Facts:
-    """Open a file in Neovim, begin a line."""
+    """Open a file in Neovim and type the beginning of a line."""
     began = time.perf_counter()
     with nvim_scene.scene(fetch.fetched("neovim"), folder, cmd=[str(program), "lsp"]) as scene:
         scene.open("prices.py", f"{nvim_scene.PRICES}{BODY}\n\n")
@@ -114,7 +114,7 @@ def _until(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def _home(folder: Path) -> Iterator[Path]:
-    """Set LOCALDFLASH_HOME; the daemon that was started for it ends with it."""
+    """Set LOCALDFLASH_HOME; stop its daemon at the end."""
     home = folder / "h"
     os.environ["LOCALDFLASH_HOME"] = str(home)
     try:

@@ -1,4 +1,4 @@
-"""Files of packages that no model here has learned from, to be typed: see docs/benchmarks.md, "Completions".
+"""Files of packages on which no model was trained, for typing replays: see docs/benchmarks.md, "Completions".
 
 `PYTHONPATH=. python -P lab/scripts/held_out_files.py FOLDER INTO [--turn N]`
 
@@ -17,7 +17,7 @@ from localdflash.lab.train.adapter_corpus import archives, sources
 from localdflash.text.syntax import language_of
 
 COUNTS = {"python": 14, "javascript": 8, "typescript": 8}
-FEWEST = 40  # lines of a file that is worth typing in
+MIN_LINES = 40  # of a file
 
 
 def main() -> None:
@@ -35,19 +35,19 @@ def main() -> None:
 
 
 def chosen(folder: Path, turn: int = 0) -> Iterator[tuple[str, str]]:
-    """The files of a turn: name and text."""
+    """Yield the files of a turn: name and text."""
     rng, known = random.Random(18), dict[str, dict[str, list[tuple[str, str]]]]()
     for archive in archives(folder):
         if not archive.held_out:
             continue
         package = archive.path.name.partition("-")[0]
         for name, text in sorted(sources(archive).items()):
-            if text.count("\n") >= FEWEST:
+            if text.count("\n") >= MIN_LINES:
                 known.setdefault(language_of(name), {}).setdefault(package, []).append((f"{package}/{name}", text))
     for language, count in COUNTS.items():
         packages = [rng.sample(files, len(files)) for files in known[language].values()]
-        most = max(map(len, packages))
-        in_turn = [files[at] for at in range(most) for files in packages if at < len(files)]
+        max_files = max(map(len, packages))
+        in_turn = [files[at] for at in range(max_files) for files in packages if at < len(files)]
         yield from in_turn[turn * count : (turn + 1) * count]
 
 

@@ -17,7 +17,7 @@ from localdflash.lab import result_file
 from localdflash.lab.bench.editor import Trace
 from localdflash.lab.bench.passages import TypingJob, from_file
 from localdflash.lab.bench.typing import keystrokes, total
-from localdflash.lab.bench.typing_replay import Manner, type_all
+from localdflash.lab.bench.typing_replay import TypingOptions, type_all
 from localdflash.lab.bench.typist import TypedKeys
 from localdflash.lab.scripts.held_out_files import chosen
 from localdflash.lab.scripts.support import virtual_time
@@ -40,23 +40,23 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=80)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    manner = Manner("neovim", given.keys, given.seed)
+    typing_options = TypingOptions("neovim", given.keys, given.seed)
     jobs = [from_file(name, text, given.keys, given.seed) for name, text in chosen(given.folder, given.turn)]
     with LoadedPair(Options(given.pair, backend="cpu", draft=False)) as loaded:
-        result = typed(jobs, manner, RecordedEngine(loaded, given.records))
+        result = typed(jobs, typing_options, RecordedEngine(loaded, given.records))
     print(json.dumps(result, indent=1))
     result_file.write(given.json, result, given.name)
 
 
-def typed(jobs: Sequence[TypingJob], manner: Manner, engine: CompletionClient) -> dict[str, Any]:
-    """Type everything; the counts."""
+def typed(jobs: Sequence[TypingJob], typing_options: TypingOptions, engine: CompletionClient) -> dict[str, Any]:
+    """Type all jobs; return the counts."""
     trace, files = Trace(), dict[str, TypedKeys]()
 
-    async def start(_: Path, heard: Any) -> NearServer:
-        return NearServer(engine, heard)
+    async def start(_: Path, on_notification: Any) -> NearServer:
+        return NearServer(engine, on_notification)
 
     with tempfile.TemporaryDirectory() as folder:
-        virtual_time.run(type_all(start, jobs, Path(folder), manner, trace, files, lambda *_: None))
+        virtual_time.run(type_all(start, jobs, Path(folder), typing_options, trace, files, lambda *_: None))
     halves = [total(list(files.values())[at::2]) for at in (0, 1)]
     return {
         **keystrokes(total(files.values())),

@@ -64,7 +64,7 @@ async def _typed(half: str, typed: str, *, wrong: bool) -> dict[str, float]:
         answer = await _ask(server, uri, line, column)
         times.append((time.perf_counter() - began) * 1e3)
         answered += answer is not None
-        if wrong:  # a comment above: what was known does not hold any more
+        if wrong:  # a comment above invalidates the suggestion
             top = {"line": 0, "character": 0}
             _change(server, uri, top, top, f"# {number}\n")
             line += 1

@@ -42,7 +42,7 @@ end
 
 @contextmanager
 def server_of(texts: list[str]) -> Iterator[list[str]]:
-    """The command of a real language server, whose engine knows these texts."""
+    """Yield the command of a language server whose engine knows these texts."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{number:04}.txt" for number in range(len(texts))]
         for file, text in zip(files, texts, strict=True):
@@ -52,13 +52,13 @@ def server_of(texts: list[str]) -> Iterator[list[str]]:
 
 
 def along(scene: EditorScene) -> None:
-    """Type what is suggested."""
+    """Type the suggested text."""
     for number, key in enumerate(LINE[:KEYS]):
         pressed(scene, key, LINE[number + 1 : -1])
 
 
 def asking(scene: EditorScene) -> None:
-    """Type into a line whose every beginning has a continuation of its own."""
+    """Type into a line that has a different continuation after every key."""
     for number in range(KEYS):
         pressed(scene, "x", f" = {number}")
 
@@ -86,7 +86,7 @@ def pressed(scene: EditorScene, key: str, ghost: str) -> None:
 
 
 def measured(nvim: Path, type_all: Callable[[EditorScene], None], setup: str = nvim_scene.SETUP) -> dict[str, float]:
-    """Milliseconds of one way of typing."""
+    """Return the milliseconds of one way of typing."""
     texts = [LINE] if type_all is along else CONTINUATIONS
     with (
         tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder,
@@ -100,7 +100,7 @@ def measured(nvim: Path, type_all: Callable[[EditorScene], None], setup: str = n
 
 
 def summary(times: list[float]) -> dict[str, float]:
-    """Return the numbers that are reported."""
+    """Return the summary of the times."""
     return {"keys": len(times), **spread(times)}
 
 

@@ -20,7 +20,7 @@ SECONDS = 60  # until the model is loaded
 
 
 def picture(file: Path) -> str:
-    """Save it; what was suggested."""
+    """Save the picture; return the suggestion."""
     with tempfile.TemporaryDirectory() as folder:
         command = [str(PROGRAM), "lsp", "--pair", PAIR]
         with nvim_scene.scene(fetch.fetched("neovim"), Path(folder), setup=nvim_scene.LOOK, cmd=command) as scene:

@@ -33,7 +33,7 @@ MIXTURE = Shape("F16", 256, 4, 4, 2, 256, 4096, experts=8, used=2, scale=0.15)
 
 
 def prompts(count: int) -> list[list[int]]:
-    """The first lines of prompts of the bench, as ids of the embedded vocabulary."""
+    """Return the beginnings of prompts of the bench, as ids of the embedded vocabulary."""
     tokenizer = Tokenizer.load(EMBEDDED)
     texts = [prompt.question or prompt.prefix for prompt in prompt_set.load(None)]
     ids = [tokenizer.encode(text) for text in texts[:: len(texts) // count]]
@@ -41,7 +41,7 @@ def prompts(count: int) -> list[list[int]]:
 
 
 def fill(target: LlamaCppTarget, ids: Sequence[int]) -> None:
-    """Make these the sequence."""
+    """Replace the cached sequence by these ids."""
     target.crop(0)
     done = 0
     while done < len(ids):
@@ -50,8 +50,10 @@ def fill(target: LlamaCppTarget, ids: Sequence[int]) -> None:
         done += len(chunk)
 
 
-def plainly(target: LlamaCppTarget, prompt: Sequence[int], count: int) -> tuple[list[int], list[NDArray[np.float32]]]:
-    """The likeliest tokens after a prompt, one by one: the first is the prompt's last, and each one's row of logits."""
+def decode_single_tokens(
+    target: LlamaCppTarget, prompt: Sequence[int], count: int
+) -> tuple[list[int], list[NDArray[np.float32]]]:
+    """Return the prompt's last token and its greedy continuation, and each token's logits."""
     fill(target, prompt[:-1])
     tokens, rows = [prompt[-1]], []
     for _ in range(count):
@@ -62,8 +64,8 @@ def plainly(target: LlamaCppTarget, prompt: Sequence[int], count: int) -> tuple[
 
 
 def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: int) -> tuple[int, int, set[int]]:
-    """Return how many draft rows differ from single-token decoding, of how many, and the widths drafted."""
-    tokens, rows = plainly(target, prompt, count)
+    """Return the draft rows that differ from single-token decoding, all draft rows, and the widths drafted."""
+    tokens, rows = decode_single_tokens(target, prompt, count)
     fill(target, prompt[:-1])
     done, wrong, compared, width, widths = 0, 0, 0, first, set()
     while done < count:
@@ -79,16 +81,16 @@ def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: 
     return wrong, compared, widths
 
 
-def measured(path: Path, asked: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
-    """Return the mode of a file, its cost, and how many rows differ in it."""
+def measured(path: Path, arguments: argparse.Namespace, say: Callable[[str], object]) -> dict[str, Any]:
+    """Return the mode of a file, its cost, and the number of differing rows."""
     placement, candidates = PROCESSOR, ON_PROCESSOR
-    if asked.device != "cpu":
-        placement, candidates = Placement(find_gpu(asked.device), ALL), ON_GPU
+    if arguments.device != "cpu":
+        placement, candidates = Placement(find_gpu(arguments.device), ALL), ON_GPU
     began = time.perf_counter()
     record = measure(
         lambda repack: llama_library.load_model(path, repack=repack, placement=placement),
         candidates,
-        asked.threads,
+        arguments.threads,
         on_gpu=placement is not PROCESSOR,
     )
     seconds = time.perf_counter() - began
@@ -96,10 +98,10 @@ def measured(path: Path, asked: argparse.Namespace, say: Callable[[str], object]
     known = next((known for known in record.modes if known.mode == chosen.mode), None)
     wrong = rows = 0
     widths: set[int] = set()
-    ids = prompts(asked.prompts)
-    with closing(LlamaCppTarget(path, 512, asked.threads, mode=chosen.mode, placement=placement)) as target:
+    ids = prompts(arguments.prompts)
+    with closing(LlamaCppTarget(path, 512, arguments.threads, mode=chosen.mode, placement=placement)) as target:
         for number, prompt in enumerate(ids):
-            differ, count, seen = differing(target, prompt, asked.tokens, number * 3 % MAX_WIDTH + 1)
+            differ, count, seen = differing(target, prompt, arguments.tokens, number * 3 % MAX_WIDTH + 1)
             wrong, rows, widths = wrong + differ, rows + count, widths | seen
             say(f"{path.name} {number + 1}/{len(ids)}: {wrong} of {rows} rows differ")
     return {
@@ -127,7 +129,7 @@ def _short(way: DecodeMode) -> str:
 
 
 def main() -> None:
-    """Measure all types, one JSON object."""
+    """Measure all types and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
@@ -135,14 +137,14 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--types", default=",".join([*TYPES, "mixture Q4_K_M", "mixture Q8_0"]))
-    asked = parser.parse_args()
-    where = find_gpu(asked.device).description if asked.device != "cpu" else "cpu"
+    arguments = parser.parse_args()
+    where = find_gpu(arguments.device).description if arguments.device != "cpu" else "cpu"
     with tempfile.TemporaryDirectory(prefix="localdflash-rows-") as folder:
         mixture = write(Path(folder) / "mixture.gguf", MIXTURE)
-        for name in asked.types.split(","):
+        for name in arguments.types.split(","):
             source = mixture if name.startswith("mixture") else EMBEDDED
             path = quantize(source, Path(folder) / f"{name.replace(' ', '-')}.gguf", name.split()[-1])
-            result_file.write(asked.json, {"on": where} | measured(path, asked, print), name)
+            result_file.write(arguments.json, {"on": where} | measured(path, arguments, print), name)
 
 
 if __name__ == "__main__":

@@ -43,24 +43,24 @@ PREFIX, TOKENS = 240, (1, 24)  # characters of a prompt; tokens of an answer
 
 
 def requests() -> list[dict[str, Any]]:
-    """The requests: completions and chats, greedy and with a seed."""
+    """Return the requests: completions and chats, greedy and with a seed."""
     chosen = random.Random(7)
-    asked = []
+    bodies = []
     for number, prompt in enumerate(load(16)):
         body: dict[str, Any] = {"max_tokens": chosen.randint(*TOKENS), "temperature": number % 2, "seed": number}
         if prompt.question:
             body["messages"] = [{"role": "user", "content": prompt.question[:PREFIX]}]
         else:
             body |= {"prompt": prompt.prefix[-PREFIX:], "suffix": prompt.suffix[:60]}
-        asked.append(body)
-    return asked
+        bodies.append(body)
+    return bodies
 
 
-def offline(asked: list[dict[str, Any]], threads: int) -> list[str]:
-    """The answers to these requests, made in this process."""
+def offline(bodies: list[dict[str, Any]], threads: int) -> list[str]:
+    """Return the answers to these requests, generated in this process."""
     answers = []
     with LoadedPair(Options(threads=threads)) as loaded:
-        for body in asked:
+        for body in bodies:
             params = SamplingParams(body["temperature"], seed=body["seed"])
             if "messages" in body:
                 messages = [TemplateMessage("user", body["messages"][0]["content"])]
@@ -73,21 +73,21 @@ def offline(asked: list[dict[str, Any]], threads: int) -> list[str]:
 
 def worker(tasks: Path, seed: int) -> None:
     """Run a client process: one line on stdout for each request, until somebody kills it."""
-    asked, answers = json.loads(tasks.read_text())
+    bodies, answers = json.loads(tasks.read_text())
     for number in range(THREADS):
-        threading.Thread(target=_ask_forever, args=(asked, answers, seed * THREADS + number)).start()
+        threading.Thread(target=_ask_forever, args=(bodies, answers, seed * THREADS + number)).start()
 
 
-def _ask_forever(asked: list[dict[str, Any]], answers: list[str], seed: int) -> None:
+def _ask_forever(bodies: list[dict[str, Any]], answers: list[str], seed: int) -> None:
     chosen = random.Random(seed)
     client = find()
     while client:
-        which = chosen.randrange(len(asked))
-        os.write(1, f"{_ask(client, asked[which], answers[which], chosen)}\n".encode())  # whole lines, always
+        which = chosen.randrange(len(bodies))
+        os.write(1, f"{_ask(client, bodies[which], answers[which], chosen)}\n".encode())  # whole lines, always
 
 
 def _ask(client: Client, body: dict[str, Any], expected: str, chosen: random.Random) -> str:
-    """Ask once; return what came of it."""
+    """Send a request; return its outcome."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     document = {"document": "shared.py"} if chosen.random() < SHARED_DOCUMENT else {}
     patience = chosen.randint(0, 5) if chosen.random() < HANG_UP else -1
@@ -111,7 +111,7 @@ def _ask(client: Client, body: dict[str, Any], expected: str, chosen: random.Ran
 
 
 class Clients:
-    """The client processes, and what they reported."""
+    """Client processes with their reported outcomes."""
 
     def __init__(self, tasks: Path) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -133,28 +133,28 @@ class Clients:
                 self.outcomes[line.strip()] += 1
 
     def kill_one(self, chosen: random.Random) -> None:
-        """Kill one of them with SIGKILL, and start a new one in its place."""
-        place = chosen.randrange(PROCESSES)
-        self._processes[place].kill()
-        self._processes[place].wait()
-        self._processes[place] = self._start()
+        """Kill one client process with SIGKILL, and start a new one."""
+        index = chosen.randrange(PROCESSES)
+        self._processes[index].kill()
+        self._processes[index].wait()
+        self._processes[index] = self._start()
         self.killed += 1
 
     def end(self) -> None:
-        """Kill all of them with SIGKILL."""
+        """Kill all client processes with SIGKILL."""
         for process in self._processes:
             process.kill()
             process.wait()
 
 
 def soak(count: int, threads: int) -> dict[str, Any]:
-    """Ask `count` times; return the result as JSON values."""
-    asked = requests()
-    answers = offline(asked, threads)
+    """Send `count` requests; return the result as JSON values."""
+    bodies = requests()
+    answers = offline(bodies, threads)
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder:
         os.environ["LOCALDFLASH_HOME"] = folder
         tasks = Path(folder) / "tasks.json"
-        tasks.write_text(json.dumps([asked, answers]))
+        tasks.write_text(json.dumps([bodies, answers]))
         client = connect(
             EngineSpec({"pair": "embedded", "threads": threads}), lambda line: print(line, file=sys.stderr)
         )
@@ -163,7 +163,7 @@ def soak(count: int, threads: int) -> dict[str, Any]:
         resident = list(_watch(clients, count, process))
         clients.end()
         took = time.perf_counter() - began
-        alive = [_ask(client, *pair, random.Random(0)) for pair in zip(asked[:20], answers[:20], strict=True)]
+        alive = [_ask(client, *pair, random.Random(0)) for pair in zip(bodies[:20], answers[:20], strict=True)]
         about = client.get("/ps")
         stop(client)
     quarter = len(resident) // 4

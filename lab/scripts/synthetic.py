@@ -69,7 +69,7 @@ U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # types of metadata value
 
 
 def published_drafter(target: DecoderConfig, short: int) -> DFlashConfig:
-    """A drafter of the shape that is published for such targets: five blocks, 16 slots; `short` tokens, 0 for all."""
+    """Return a drafter in the published shape for such targets: five blocks, 16 slots; `short` tokens, 0 for all."""
     spread = range(0, target.vocab_size, target.vocab_size // short) if short else range(0)
     decoder = replace(target, num_hidden_layers=5)
     return DFlashConfig(decoder, 16, target.vocab_size - 1, TAPS[target], short=tuple(spread)[:short])
@@ -77,7 +77,7 @@ def published_drafter(target: DecoderConfig, short: int) -> DFlashConfig:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor to write; shape as in torch, rows first."""
+    """Tensor to write; shape as in torch, rows first."""
 
     name: str
     shape: tuple[int, ...]
@@ -85,7 +85,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """The size of the tensor in the file."""
+        """Return the bytes of the tensor in the file."""
         return prod(self.shape) // self.kind.block_weights * self.kind.block_bytes
 
 
@@ -232,7 +232,7 @@ def _write_blocks(stream: BinaryIO, tensor: Tensor, random: np.random.Generator)
 
 @cache
 def random_blocks(kind: GGMLType) -> NDArray[np.uint8]:
-    """Blocks of weights of about STD: uint8 [POOL, bytes per block]."""
+    """Return blocks of weights of about STD: uint8 [POOL, bytes per block]."""
     random = np.random.default_rng(int(kind))
     blocks = random.integers(0, 256, (POOL, kind.block_bytes), dtype=np.uint8)
     for offset, size in SCALES[kind].items():

@@ -66,7 +66,7 @@ def chat_context() -> Iterator[Row]:
 
 
 def chat_facts() -> Iterator[Row]:
-    """Other facts in the chat pair's file holds."""
+    """Other facts of the chat pair."""
     whole = load("smollm2")
     chances, verify, daemon = whole["distribution"], whole["verify"]["over_ar"], whole["daemon"]
     slots = ", ".join(f"{100 * share:.0f} %" for share in whole["overall"]["accept_by_slot"])

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def measure(window: VscodeWindow, code: list[str]) -> dict[str, list[float]]:
-    """Milliseconds for both kinds of keys, and for all."""
+    """Return the milliseconds for both kinds of keys, and for all."""
     before = (window.folder / "typed.py").read_text()
     window.open("typed.py")
     window.press("End")

@@ -22,7 +22,7 @@ EXTENSION = ROOT / "editors" / "vscode" / "localdflash-0.1.0.vsix"
 
 
 def picture(file: Path) -> str:
-    """Save it; what was suggested."""
+    """Save the picture; return the suggestion."""
     tools = fetch_vscode.tools()
     if tools is None or not EXTENSION.is_file():
         sys.exit("VS Code or the extension is not here: make editors vsix")

@@ -1,7 +1,7 @@
 """LoRA (arXiv 2106.09685) on every matrix of a frozen decoder, and trained rows for tokens that were never used.
 
-W + up @ down is computed once a step, so a pass costs what it costs without adapters. `down` and `up` stay float32. The
-embedding is the head, so a trained row counts in both.
+W + up @ down is computed once per step, so a pass costs as much as without adapters. `down` and `up` stay float32. The
+embedding is also the head, so a trained row changes both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,12 +31,12 @@ class AdaptedLinear(nn.Module):
         return torch.addmm(self.weight, self.up, self.down)
 
     def merge(self) -> None:
-        """Compute the weights that `forward` uses; call it after every change of the parameters."""
-        self._now = self.merged().to(self._dtype)
+        """Recompute the weights that `forward` uses; call this after every change of the parameters."""
+        self._merged_weight = self.merged().to(self._dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] to [..., out], in the type of the products."""
-        return _MergedProduct.apply(x, self._now, self.down, self.up)
+        """Map [..., in] to [..., out], in the type of the products."""
+        return _MergedProduct.apply(x, self._merged_weight, self.down, self.up)
 
 
 class _MergedProduct(torch.autograd.Function):
@@ -52,11 +52,11 @@ class _MergedProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, merged, down, up = ctx.saved_tensors
-        arrived = gradients[0].flatten(0, -2).to(merged.dtype)  # [N, out]
-        narrow = rows @ down.T.to(merged.dtype)  # [N, rank]
-        returned = arrived @ up.to(merged.dtype)  # [N, rank]
-        to_x = (arrived @ merged).view(ctx.like.shape).to(ctx.like.dtype)
-        return to_x, None, (returned.T @ rows).float(), (arrived.T @ narrow).float()
+        grad_output = gradients[0].flatten(0, -2).to(merged.dtype)  # [N, out]
+        down_out = rows @ down.T.to(merged.dtype)  # [N, rank]
+        grad_down_out = grad_output @ up.to(merged.dtype)  # [N, rank]
+        to_x = (grad_output @ merged).view(ctx.like.shape).to(ctx.like.dtype)
+        return to_x, None, (grad_down_out.T @ rows).float(), (grad_output.T @ down_out).float()
 
 
 class AdaptedEmbedding(nn.Module):
@@ -67,8 +67,8 @@ class AdaptedEmbedding(nn.Module):
         self.weight = weight
         self.tokens = torch.tensor(tokens)
         self.rows = nn.Parameter(weight[self.tokens].clone())
-        self._place = torch.zeros(len(weight), dtype=torch.int64)  # of a token among `tokens`, from 1
-        self._place[self.tokens] = torch.arange(1, len(tokens) + 1)
+        self._row_index = torch.zeros(len(weight), dtype=torch.int64)  # in `tokens`, from 1; 0 for frozen rows
+        self._row_index[self.tokens] = torch.arange(1, len(tokens) + 1)
         self.head = weight.to(dtype)
         self.merge()
 
@@ -83,14 +83,14 @@ class AdaptedEmbedding(nn.Module):
         self.head[self.tokens] = self.rows.to(self.head.dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """[...] to [..., H], float32."""
-        place = self._place[ids]
-        rows = F.embedding((place - 1).clamp_min(0), self.rows)
-        return torch.where((place > 0).unsqueeze(-1), rows, F.embedding(ids, self.weight))
+        """Map ids [...] to [..., H], float32."""
+        row_index = self._row_index[ids]
+        rows = F.embedding((row_index - 1).clamp_min(0), self.rows)
+        return torch.where((row_index > 0).unsqueeze(-1), rows, F.embedding(ids, self.weight))
 
 
 class RoundedNorm(nn.Module):
-    """Norm whose result is rounded once for all products that read it."""
+    """Norm whose result is rounded once, for all matrix products that read it."""
 
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
         super().__init__()
@@ -109,13 +109,13 @@ class Adapter:
         self.model, self.rank = model, rank
         self.linears: dict[str, AdaptedLinear] = {}
         for name, module in list(model.layers.named_modules()):
-            parent, _, own = name.rpartition(".")
-            holder = model.layers.get_submodule(parent)
+            parent, _, attribute = name.rpartition(".")
+            parent_module = model.layers.get_submodule(parent)
             if isinstance(module, nn.Linear):
                 adapted = self.linears[f"layers.{name}"] = AdaptedLinear(module.weight.detach(), rank, dtype)
-                setattr(holder, own, adapted)
-            elif isinstance(module, RMSNorm) and own.endswith("layernorm"):
-                setattr(holder, own, RoundedNorm(module, dtype))
+                setattr(parent_module, attribute, adapted)
+            elif isinstance(module, RMSNorm) and attribute.endswith("layernorm"):
+                setattr(parent_module, attribute, RoundedNorm(module, dtype))
         self.embedding = AdaptedEmbedding(model.embed_tokens.weight.detach(), tokens, dtype)
         model.embed_tokens = self.embedding
 

@@ -1,7 +1,7 @@
-"""Causal attention of several sequences in one row, without padding.
+"""Causal attention of several concatenated sequences, without padding.
 
-Queries go in blocks, each over the keys up to its last one: for 500 tokens on a CPU two fifths of the time of torch's
-own attention.
+Each block of queries reads the keys up to its last query. For 500 tokens on a CPU this takes two fifths of the time of
+torch's attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from localdflash.backends.reference.decoder import Attend
 BLOCK = 128  # queries
 
 
-def within(lengths: Sequence[int]) -> Attend:
+def attend_within(lengths: Sequence[int]) -> Attend:
     """Return an attention function in which the first `lengths[0]` rows are one sequence, and so on."""
 
     def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def within(lengths: Sequence[int]) -> Attend:
 
 
 def _blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield for each block of queries: its sequence's first row, its own first row, its end."""
+    """Yield the sequence's first row, the first row and the end of each block of queries."""
     start = 0
     for length in lengths:
         for first in range(start, start + length, BLOCK):
@@ -42,32 +42,32 @@ class _Causal(torch.autograd.Function):
         kv_heads, size = k.shape[1], q.shape[-1]
         scaled, keys, values = _grouped(q * size**-0.5, kv_heads), k[0], v[0].to(q.dtype)
         out = torch.empty_like(scaled)
-        shares = []
+        all_weights = []
         for start, first, end in _blocks(lengths):
             rows = scaled[:, :, first:end].flatten(1, 2)  # [kv_heads, group * n, hd]
             scores = (rows @ keys[:, start:end].mT).unflatten(1, (-1, end - first)).float()
             scores[..., first - start :] += torch.full((end - first, end - first), -torch.inf).triu(1)
-            share = scores.softmax(-1).to(q.dtype)  # [kv_heads, group, n, end - start]
-            out[:, :, first:end] = (share.flatten(1, 2) @ values[:, start:end]).unflatten(1, (-1, end - first))
-            shares.append(share)
-        ctx.save_for_backward(scaled, keys, values, out, *shares)
+            weights = scores.softmax(-1).to(q.dtype)  # [kv_heads, group, n, end - start]
+            out[:, :, first:end] = (weights.flatten(1, 2) @ values[:, start:end]).unflatten(1, (-1, end - first))
+            all_weights.append(weights)
+        ctx.save_for_backward(scaled, keys, values, out, *all_weights)
         ctx.lengths = lengths
         return out.flatten(0, 1).unsqueeze(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        scaled, keys, values, out, *shares = ctx.saved_tensors
-        arrived = _grouped(gradients[0], len(keys)).to(out.dtype)
-        sums = (arrived.float() * out.float()).sum(-1, keepdim=True).to(out.dtype)  # [kv_heads, group, T, 1]
+        scaled, keys, values, out, *all_weights = ctx.saved_tensors
+        grad_output = _grouped(gradients[0], len(keys)).to(out.dtype)
+        sums = (grad_output.float() * out.float()).sum(-1, keepdim=True).to(out.dtype)  # [kv_heads, group, T, 1]
         to_q, to_k, to_v = torch.empty_like(scaled), torch.zeros_like(keys), torch.zeros_like(values)
-        for (start, first, end), share in zip(_blocks(ctx.lengths), shares, strict=True):
-            here, context, count = slice(first, end), slice(start, end), end - first
-            coming = arrived[:, :, here].flatten(1, 2)
-            to_v[:, context] += share.flatten(1, 2).mT @ coming
-            to_share = (coming @ values[:, context].mT).unflatten(1, (-1, count))
-            to_scores = to_share.sub_(sums[:, :, here]).mul_(share).flatten(1, 2)
-            to_q[:, :, here] = (to_scores @ keys[:, context]).unflatten(1, (-1, count))
-            to_k[:, context] += to_scores.mT @ scaled[:, :, here].flatten(1, 2)
+        for (start, first, end), weights in zip(_blocks(ctx.lengths), all_weights, strict=True):
+            queries, context, count = slice(first, end), slice(start, end), end - first
+            grad_block = grad_output[:, :, queries].flatten(1, 2)
+            to_v[:, context] += weights.flatten(1, 2).mT @ grad_block
+            grad_weights = (grad_block @ values[:, context].mT).unflatten(1, (-1, count))
+            to_scores = grad_weights.sub_(sums[:, :, queries]).mul_(weights).flatten(1, 2)
+            to_q[:, :, queries] = (to_scores @ keys[:, context]).unflatten(1, (-1, count))
+            to_k[:, context] += to_scores.mT @ scaled[:, :, queries].flatten(1, 2)
         to_q = to_q.flatten(0, 1).unsqueeze(0) * scaled.shape[-1] ** -0.5
         return to_q, to_k.unsqueeze(0), to_v.unsqueeze(0), None
 

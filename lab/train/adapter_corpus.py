@@ -1,4 +1,4 @@
-"""Sources that an adapter learns from: the Python of `corpus.toml` and pinned npm packages."""
+"""Source code that an adapter is trained on: the Python of `corpus.toml` and pinned npm packages."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ _SKIPPED = re.compile(
     r"(^|/)(dist|build|generated|__tests__|tests?|testing|examples?|bench(marks?)?|docs?|node_modules)(/|$)"
     r"|\.(min|test|spec|d)\.\w+$|_(test|bench)\.\w+$"
 )
-_EXAM = re.compile(r"human_?eval|has_close_elements", re.IGNORECASE)  # what adapters are judged by
+_BENCHMARK = re.compile(r"human_?eval|has_close_elements", re.IGNORECASE)  # the benchmark of adapters: never trained on
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ScriptPackage:
     name: str
     version: str
     licence: str
-    folder: str  # below which its sources lie
+    folder: str  # contains its sources
     sha256: str
     held_out: bool
 
@@ -67,7 +67,7 @@ def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
     missing = [f"{p.name}@{p.version}" for p in packages if not (folder / p.file).is_file()]
     if missing:
         if not shutil.which("npm"):
-            raise TrainingError(f"corpus: npm is missing, which downloads {missing[0]} and others: install Node.js")
+            raise TrainingError(f"corpus: npm is missing (needed to download {missing[0]} and others); install Node.js")
         command = ["npm", "pack", "--silent", "--pack-destination", str(folder), *missing]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
@@ -76,44 +76,44 @@ def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
     for package in packages:
         path = folder / package.file
         if not path.is_file() or sha256_of(path) != package.sha256:
-            raise TrainingError(f"corpus: {path} is not {package.name} {package.version} as pinned: delete it")
+            raise TrainingError(f"corpus: {path} is not the pinned {package.name} {package.version}; delete it")
     return [Archive(folder / p.file, p.held_out, p.folder) for p in packages]
 
 
 def sources(archive: Archive) -> dict[str, str]:
     """Return the hand-written sources of a package by path, up to the package's budget."""
     found: dict[str, str] = {}
-    room = corpus.PACKAGE_BUDGET
+    budget = corpus.PACKAGE_BUDGET
     for name, raw in _files(archive.path):
         if archive.path.suffix == ".whl":
-            wanted = name.endswith(".py")
+            is_source = name.endswith(".py")
         else:
-            wanted = PurePosixPath(name).is_relative_to(archive.folder) and language_of(name) not in ("", "python")
-        if not wanted or corpus.SKIPPED_FOLDERS.search(name) or _SKIPPED.search(name):
+            is_source = PurePosixPath(name).is_relative_to(archive.folder) and language_of(name) not in ("", "python")
+        if not is_source or corpus.SKIPPED_FOLDERS.search(name) or _SKIPPED.search(name):
             continue
         text = corpus.source_text(raw)
-        if text is None or _EXAM.search(text):
+        if text is None or _BENCHMARK.search(text):
             continue
         if language_of(name) != "python":
             text = re.sub(r"\r\n?", "\n", raw.decode("utf-8-sig"))  # with its tabs
         found[name] = text
-        room -= len(text)
-        if room < 0:
+        budget -= len(text)
+        if budget < 0:
             break
     return found
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the files of an archive that are small enough to be sources, in order."""
-    most = corpus.FILE_BYTES[1]
+    max_bytes = corpus.FILE_BYTES[1]
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as wheel:
             for entry in wheel.infolist():
-                if entry.file_size <= most:
+                if entry.file_size <= max_bytes:
                     yield entry.filename, wheel.read(entry)
         return
     with tarfile.open(path) as package:
         for member in package:
-            file = package.extractfile(member) if member.isfile() and member.size <= most else None
+            file = package.extractfile(member) if member.isfile() and member.size <= max_bytes else None
             if file:
                 yield member.name.partition("/")[2], file.read()  # without npm's own folder

@@ -1,4 +1,4 @@
-"""Dataset of FIM examples on disk, written as a whole or not at all; the reading order depends on a seed alone."""
+"""Dataset of FIM examples on disk, written completely or not at all; the reading order depends only on a seed."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train.adapter_examples import FillExample
 
 LANGUAGES = ("python", "javascript", "typescript", "tsx", "c", "cpp", "go", "java", "lua", "rust", "chat")
-KINDS = ("rest", "line", "node", "span", "open", "chat", "block")  # the files keep positions
+KINDS = ("rest", "line", "node", "span", "open", "chat", "block")  # files store positions in this list: append only
 RECORD = np.dtype([("start", "<u8"), ("prompt", "<u4"), ("length", "<u4"), ("language", "u1"), ("kind", "u1")])
 
 
 @dataclass(frozen=True)
 class ExampleIds:
-    """Example to read: ids [T], of which those from `prompt` on are learned."""
+    """Stored example: ids [T]; the ids from `prompt` on are learned."""
 
     ids: NDArray[np.int64]
     prompt: int
@@ -39,11 +39,11 @@ class FillData:
         try:
             index = np.load(folder / "index.npy")
             tokens = np.memmap(folder / "tokens.bin", np.uint32, "r")
-            whole = index.dtype == RECORD and int(index[-1]["start"] + index[-1]["length"]) == len(tokens)
+            is_complete = index.dtype == RECORD and int(index[-1]["start"] + index[-1]["length"]) == len(tokens)
         except (OSError, ValueError, IndexError, TypeError):
-            whole = False
-        if not whole:
-            raise TrainingError(f"{folder} is damaged: delete it, and it is made again")
+            is_complete = False
+        if not is_complete:
+            raise TrainingError(f"{folder}: damaged; delete it, and the next run makes it again")
         return cls(tokens, index)
 
     def __len__(self) -> int:
@@ -56,20 +56,20 @@ class FillData:
         return ExampleIds(ids, int(row["prompt"]), LANGUAGES[row["language"]], KINDS[row["kind"]])
 
     def endless(self, seed: int, position: int) -> Iterator[int]:
-        """Yield example indices in random order without end, from a position in that order on."""
+        """Yield example indices endlessly, in an order that the seed decides, from `position` in that order on."""
         epoch, position = divmod(position, len(self))
         while True:
             yield from np.random.default_rng([seed, epoch]).permutation(len(self))[position:].tolist()
             epoch, position = epoch + 1, 0
 
 
-def write(folder: Path, found: Iterable[FillExample]) -> int:
+def write(folder: Path, examples: Iterable[FillExample]) -> int:
     """Write a folder of examples; return the number of ids."""
     part = folder.with_name(f"{folder.name}.part")
     part.mkdir(parents=True, exist_ok=True)
     rows, total = list[tuple[int, ...]](), 0
     with (part / "tokens.bin").open("wb") as file:
-        for example in found:
+        for example in examples:
             kinds = LANGUAGES.index(example.language), KINDS.index(example.kind)
             rows.append((total, example.prompt, len(example.ids), *kinds))
             np.array(example.ids, np.uint32).tofile(file)

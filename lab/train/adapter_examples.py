@@ -1,7 +1,7 @@
-"""FIM examples: the prompts that `code/fim` builds, continued by the missing text.
+"""FIM examples: the prompts that `code/fim` builds, followed by the missing text.
 
-The word at the cursor is left out of the prompt and generated again, as token healing does. Everything after the middle
-marker is learned.
+As in token healing, the unfinished word at the cursor is removed from the prompt and generated again. Everything after
+the middle marker is learned.
 """
 
 import random
@@ -16,21 +16,21 @@ from localdflash.code.context.index import Workspace
 from localdflash.code.fim.encoder import Encoder
 from localdflash.code.fim.healing import unfinished_word
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, assemble
-from localdflash.lab.train.adapter_holes import Holes, TrainingHole
+from localdflash.lab.train.adapter_gaps import GapSampler, TrainingGap
 from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
 
 CONTEXT = 4096
-PROMPTS = {192: 0.15, 320: 0.3, 448: 0.3, 640: 0.2, 1024: 0.05}  # tokens of a prompt, at most
-FIRST_ORDER = 0.65  # of the prompts that have prefix and suffix in the format's own order; others have the other
-WITH_OTHERS, WITH_EDITS, UNHEALED = 0.5, 0.25, 0.05
-CHARACTERS = 2400  # of other code
+PROMPTS = {192: 0.15, 320: 0.3, 448: 0.3, 640: 0.2, 1024: 0.05}  # maximum tokens of a prompt -> share of the prompts
+FORMAT_ORDER_SHARE = 0.65  # of the prompts in the format's order of prefix and suffix; the others are reversed
+OTHER_CODE_SHARE, EDITS_SHARE, UNHEALED_SHARE = 0.5, 0.25, 0.05
+OTHER_CODE_CHARS = 2400
 _RENAMED = ("result", "value", "item", "data", "name", "count", "path", "node", "entry", "total")
 
 
 @dataclass(frozen=True)
 class FillExample:
-    """FIM example: ids, of which those from `prompt` on are learned."""
+    """FIM example: ids; the ids from `prompt` on are learned."""
 
     ids: list[int]
     prompt: int
@@ -40,18 +40,18 @@ class FillExample:
 
 @dataclass(frozen=True)
 class FimScene:
-    """Gap in a file, with the other code of its prompts."""
+    """Gap in a file, with the code from other files for its prompts."""
 
     name: str
     language: str
     text: str
-    hole: TrainingHole
+    gap: TrainingGap
     others: list[ContextPiece]
 
     @property
     def after(self) -> str:
         """Return the text after the gap."""
-        return "" if self.hole.is_open else self.text[self.hole.end :]
+        return "" if self.gap.is_open else self.text[self.gap.end :]
 
 
 class FillExamples:
@@ -63,7 +63,7 @@ class FillExamples:
         self._forms = (form, replace(form, order="psm" if form.order == "spm" else "spm"))
         self._middle = encoder.tokenizer.special(form.middle or "")
         self._end = encoder.tokenizer.special(form.stops[0])
-        self._holes: dict[str, Holes] = {}
+        self._samplers: dict[str, GapSampler] = {}
         self._workspace = Workspace([root], lambda _: None)
         self._workspace.start()
         self._workspace.settled(60.0)
@@ -75,36 +75,36 @@ class FillExamples:
     def draw(self, name: str, rng: random.Random) -> FillExample:
         """Return a random example of one file."""
         scene = self.scene(name, rng)
-        hole = scene.hole
-        word = word_to_heal(scene.text[: hole.start], rng)
-        form = self._forms[rng.random() >= FIRST_ORDER]
-        most = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
-        prompt = self.prompt(scene, hole.start, word, form, most)
-        answer = self._encoder.text(word + scene.text[hole.start : hole.end])
-        ids = [*prompt, *answer, *([] if hole.is_open else [self._end])]
-        return FillExample(ids, prompt.index(self._middle) + 1, scene.language, hole.kind)
+        gap = scene.gap
+        word = word_to_heal(scene.text[: gap.start], rng)
+        form = self._forms[rng.random() >= FORMAT_ORDER_SHARE]
+        max_tokens = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
+        prompt = self.prompt(scene, gap.start, word, form, max_tokens)
+        answer = self._encoder.text(word + scene.text[gap.start : gap.end])
+        ids = [*prompt, *answer, *([] if gap.is_open else [self._end])]
+        return FillExample(ids, prompt.index(self._middle) + 1, scene.language, gap.kind)
 
     def scene(self, name: str, rng: random.Random) -> FimScene:
         """Return a random gap in one file."""
         text, language = self._texts[name], language_of(name)
-        if name not in self._holes:
-            self._holes[name] = Holes(language, text)
-        hole = self._holes[name].draw(rng)
-        rest = text[: hole.start] + ("" if hole.is_open else text[hole.end :])
-        others = self._others(OpenFile(self._root / name, name, language, rest), hole, rng)
-        return FimScene(name, language, text, hole, others)
+        if name not in self._samplers:
+            self._samplers[name] = GapSampler(language, text)
+        gap = self._samplers[name].draw(rng)
+        rest = text[: gap.start] + ("" if gap.is_open else text[gap.end :])
+        others = self._other_code(OpenFile(self._root / name, name, language, rest), gap, rng)
+        return FimScene(name, language, text, gap, others)
 
-    def prompt(self, scene: FimScene, cursor: int, word: str, form: FimFormat, most: int) -> list[int]:
-        """The ids, at most `most`, that a completion at this character is asked with; `word` is left to be drawn."""
-        place = Gap(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
-        return assemble(self._encoder, form, CONTEXT, place, scene.others, MIN_ANSWER_TOKENS, word, most).ids
+    def prompt(self, scene: FimScene, cursor: int, word: str, form: FimFormat, max_tokens: int) -> list[int]:
+        """Return the prompt of a completion at this character, at most `max_tokens` ids, without `word`."""
+        cut = Gap(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
+        return assemble(self._encoder, form, CONTEXT, cut, scene.others, MIN_ANSWER_TOKENS, word, max_tokens).ids
 
-    def _others(self, file: OpenFile, hole: TrainingHole, rng: random.Random) -> list[ContextPiece]:
-        edits, line = EditHistory(), file.text.count("\n", 0, hole.start)
-        if rng.random() < WITH_EDITS:
+    def _other_code(self, file: OpenFile, gap: TrainingGap, rng: random.Random) -> list[ContextPiece]:
+        edits, line = EditHistory(), file.text.count("\n", 0, gap.start)
+        if rng.random() < EDITS_SHARE:
             self._edit(edits, file, line, rng)
-        if rng.random() < WITH_OTHERS:
-            return gather(self._workspace, file, line, self._open(file, rng), edits, CHARACTERS)
+        if rng.random() < OTHER_CODE_SHARE:
+            return gather(self._workspace, file, line, self._open(file, rng), edits, OTHER_CODE_CHARS)
         return edits.diffs(4)
 
     def _open(self, file: OpenFile, rng: random.Random) -> Sequence[OpenFile]:
@@ -128,5 +128,5 @@ class FillExamples:
 
 
 def word_to_heal(before: str, rng: random.Random) -> str:
-    """The word that ends a text and is drawn again; sometimes none, as for clients that ask without healing."""
-    return unfinished_word(before.rpartition("\n")[2]) if rng.random() >= UNHEALED else ""
+    """Return the unfinished word that ends a text; sometimes "", as for clients without token healing."""
+    return unfinished_word(before.rpartition("\n")[2]) if rng.random() >= UNHEALED_SHARE else ""

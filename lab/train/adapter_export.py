@@ -1,4 +1,4 @@
-"""The file of a code adapter: its numbers by the names of the base's tensors, and names for the markers."""
+"""Write and read the file of a code adapter: tensors by the names of the base's tensors, and the marker tokens."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ from localdflash.lab.train.adapter import AdaptedLinear, Adapter
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.low_rank import EMBEDDING, AdapterNotes, read_adapter, sha256_of
 
-CODE_NAME = "SmolLM2 135M localdflash code"  # what `text/fim_formats.py` knows the format by
-# Tokens of the vocabulary that no training has used become the markers.
+CODE_NAME = "SmolLM2 135M localdflash code"  # identifies the format in `text/fim_formats.py`
+# Tokens that SmolLM2 was never trained on become the markers.
 MARKERS = {14: "<fim_prefix>", 15: "<fim_suffix>", 16: "<fim_middle>"}
-TRAINED = (3, 5, *MARKERS)  # with `<repo_name>` and `<file_sep>`, which stand before other files
-QUANTIZATION = "Q8_0"  # a coarser one would round most of the changes away
+TRAINED = (3, 5, *MARKERS)  # with `<repo_name>` and `<file_sep>`, which precede other files
+QUANTIZATION = "Q8_0"  # a coarser quantization would lose most of the adapter's changes
 
 
 def notes_for(base: Path) -> AdapterNotes:
@@ -26,9 +26,9 @@ def notes_for(base: Path) -> AdapterNotes:
 
 
 def write_adapter(path: Path, adapter: Adapter, base: Path) -> None:
-    """Write the adapter in bfloat16, rows of q and k in the order of a `llama` file."""
+    """Write the adapter in bfloat16, with the rows of q and k in the order of a GGUF `llama` file."""
     tensors = {f"{EMBEDDING}.rows": _stored(adapter.embedding.rows)}
-    for name, linear, order in _places(adapter, base):
+    for name, linear, order in _adapted_matrices(adapter, base):
         tensors |= {f"{name}.up": _stored(linear.up[torch.argsort(order)]), f"{name}.down": _stored(linear.down)}
     part = path.with_suffix(".part")
     part.write_bytes(save(tensors, notes_for(base).as_metadata()))
@@ -38,34 +38,34 @@ def write_adapter(path: Path, adapter: Adapter, base: Path) -> None:
 @torch.no_grad()
 def read_into(adapter: Adapter, path: Path, base: Path) -> None:
     """Load an adapter's file into an adapter; ModelError if its shape or base differs."""
-    notes, numbers = read_adapter(path, base)
-    places = {f"{EMBEDDING}.rows": (adapter.embedding.rows, torch.arange(len(TRAINED)))}
-    for name, linear, order in _places(adapter, base):
-        places |= {f"{name}.up": (linear.up, order), f"{name}.down": (linear.down, torch.arange(len(linear.down)))}
-    shapes = {name: parameter.shape for name, (parameter, _) in places.items()}
-    if notes.rows != TRAINED or shapes != {name: values.shape for name, values in numbers.items()}:
-        raise ModelError(f"{path}: of another shape than an adapter of rank {adapter.rank} for {base}")
-    for name, (parameter, order) in places.items():
-        parameter.copy_(torch.from_numpy(numbers[name])[order])
+    notes, values_by_name = read_adapter(path, base)
+    targets = {f"{EMBEDDING}.rows": (adapter.embedding.rows, torch.arange(len(TRAINED)))}
+    for name, linear, order in _adapted_matrices(adapter, base):
+        targets |= {f"{name}.up": (linear.up, order), f"{name}.down": (linear.down, torch.arange(len(linear.down)))}
+    shapes = {name: parameter.shape for name, (parameter, _) in targets.items()}
+    if notes.rows != TRAINED or shapes != {name: values.shape for name, values in values_by_name.items()}:
+        raise ModelError(f"{path}: another shape than an adapter of rank {adapter.rank} for {base}")
+    for name, (parameter, order) in targets.items():
+        parameter.copy_(torch.from_numpy(values_by_name[name])[order])
     adapter.merge()
 
 
 def rank_of(path: Path, base: Path) -> int:
     """Return the rank of the adapter in a file."""
-    numbers = read_adapter(path, base)[1]
-    return next(len(values) for name, values in numbers.items() if name.endswith(".down"))
+    values_by_name = read_adapter(path, base)[1]
+    return next(len(values) for name, values in values_by_name.items() if name.endswith(".down"))
 
 
-def _places(adapter: Adapter, base: Path) -> Iterator[tuple[str, AdaptedLinear, Tensor]]:
-    """The base's matrices with their adapters, and in which order these have the rows of the file."""
+def _adapted_matrices(adapter: Adapter, base: Path) -> Iterator[tuple[str, AdaptedLinear, Tensor]]:
+    """Yield the base's adapted matrices by name: the adapter, and the order of its rows in the file."""
     head_dim = adapter.model.config.head_dim
     for name in read_header(base).tensors:
         linear = adapter.linears.get((state_name(name) or "").removesuffix(".weight"))
         if linear is None:
             continue
         rows = len(linear.up)
-        turned = name.endswith(("attn_q.weight", "attn_k.weight"))
-        yield name, linear, rotate_half_order(rows // head_dim, head_dim) if turned else torch.arange(rows)
+        is_rotated = name.endswith(("attn_q.weight", "attn_k.weight"))
+        yield name, linear, rotate_half_order(rows // head_dim, head_dim) if is_rotated else torch.arange(rows)
 
 
 def _stored(values: Tensor) -> Tensor:

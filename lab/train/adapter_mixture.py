@@ -1,6 +1,6 @@
 """Number of examples per package, and the target's own answers that are mixed in so that it does not forget.
 
-A language has a share of the examples; its packages count by the square root of their sizes.
+Each language has a fixed share of the examples, divided among its packages by the square root of their sizes.
 """
 
 import random
@@ -21,11 +21,11 @@ from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
 
 SHARES = {"python": 0.54, "javascript": 0.17, "typescript": 0.2, "tsx": 0.03, "c": 0.02, "cpp": 0.04}
-CHAT = 0.07  # of the ids
-LONGEST_CHAT = 700  # ids
+CHAT_SHARE = 0.07  # of all ids
+MAX_CHAT_TOKENS = 700  # ids
 
 Texts = Mapping[str, str]
-Drawn = TypeVar("Drawn")
+Sample = TypeVar("Sample")
 
 
 def draw_from(
@@ -35,18 +35,18 @@ def draw_from(
     count: int,
     seed: int,
     reporter: Reporter,
-    draw: Callable[[FillExamples, str, random.Random], Drawn],
-) -> Iterator[Drawn]:
-    """Yield what `draw` makes of about `count` files, package after package."""
+    draw: Callable[[FillExamples, str, random.Random], Sample],
+) -> Iterator[Sample]:
+    """Yield the results of `draw` for about `count` sampled files, package after package."""
     found = [sources(package) for package in packages]
     for number, (package, texts, share) in enumerate(zip(packages, found, _shares(found), strict=True)):
         reporter.move(number / len(packages), f"examples from {package.path.name}")
         rng = random.Random(f"{seed}/{package.path.name}")
-        wanted = [
+        counts = [
             (language, round(part * count + rng.random() - 0.5)) for language, part in share.items() if part * count
         ]
-        if sum(many for _, many in wanted):
-            yield from _of_package(texts, wanted, encoder, form, rng, draw)
+        if sum(count_of_language for _, count_of_language in counts):
+            yield from _draw_from_package(texts, counts, encoder, form, rng, draw)
 
 
 def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
@@ -59,41 +59,41 @@ def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
     sums = Counter[str]()
     for weight in weights:
         sums.update(weight)
-    whole = sum(SHARES[language] for language in sums)
+    total_share = sum(SHARES[language] for language in sums)
     return [
-        {language: SHARES[language] / whole * one / sums[language] for language, one in weight.items()}
+        {language: SHARES[language] / total_share * value / sums[language] for language, value in weight.items()}
         for weight in weights
     ]
 
 
-def _of_package(
+def _draw_from_package(
     texts: Texts,
-    wanted: list[tuple[str, int]],
+    counts: list[tuple[str, int]],
     encoder: Encoder,
     form: FimFormat,
     rng: random.Random,
-    draw: Callable[[FillExamples, str, random.Random], Drawn],
-) -> Iterator[Drawn]:
+    draw: Callable[[FillExamples, str, random.Random], Sample],
+) -> Iterator[Sample]:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         for name, text in texts.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
-        maker = FillExamples(encoder, form, root, texts)
+        generator = FillExamples(encoder, form, root, texts)
         try:
-            for language, many in wanted:
+            for language, count_of_language in counts:
                 names = sorted(name for name in texts if language_of(name) == language)
                 sizes = [len(texts[name]) for name in names]
-                for name in rng.choices(names, sizes, k=many):
-                    yield draw(maker, name, rng)
+                for name in rng.choices(names, sizes, k=count_of_language):
+                    yield draw(generator, name, rng)
         finally:
-            maker.close()
+            generator.close()
 
 
 def chat_examples(folder: Path, held_out: bool, tokens: int, seed: int) -> Iterator[FillExample]:
-    """Answers that a target gave, in random order: as many as have so many ids."""
+    """Yield stored answers of a target in random order, up to about `tokens` ids."""
     kept = KeptAnswers.load(folder)
-    chosen = np.flatnonzero((kept.index["held_out"] == held_out) & (kept.index["length"] <= LONGEST_CHAT))
+    chosen = np.flatnonzero((kept.index["held_out"] == held_out) & (kept.index["length"] <= MAX_CHAT_TOKENS))
     for number in np.random.default_rng(seed).permutation(chosen):
         if tokens <= 0:
             return

@@ -1,4 +1,4 @@
-"""Several examples side by side in one pass: ids in one row, the positions whose next id is learned, and their loss."""
+"""One pass over several concatenated examples: the ids, the positions whose next id is learned, and the loss."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ from torch import Tensor
 from localdflash.lab.train.adapter import AdaptedEmbedding
 from localdflash.lab.train.adapter_data import ExampleIds
 
-CHAT_WEIGHT = 0.2  # of an answer's id: answers are long, middles short
-CHUNK = 128  # rows whose logits exist at a time
-PASS_TOKENS = 768  # of a pass, unless one example has more: its activations stay in the caches
+CHAT_WEIGHT = 0.2  # of an id of a chat answer, since answers are long and middles are short
+CHUNK = 128  # rows whose logits are in memory at the same time
+PASS_TOKENS = 768  # of a pass, unless one example is longer; activations of this size fit into the CPU's caches
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The ids [T] of examples with these lengths, and what N of them should be followed by."""
+    """Concatenated ids [T] of examples, and the labels of the N positions that are learned."""
 
     ids: Tensor  # [T]
     positions: Tensor  # [T], from 0 in each example
     lengths: Sequence[int]
-    places: Tensor  # [N]
+    label_rows: Tensor  # [N], indices into `ids`
     labels: Tensor  # [N]
     weights: Tensor  # [N]
-    middle: Tensor  # [N], whether the label is a middle's
+    middle: Tensor  # [N], whether the label belongs to a FIM middle
 
     @classmethod
     def of(cls, examples: Sequence[ExampleIds]) -> Self:
-        """A middle's ids weigh 1, a prompt's nothing."""
+        """Concatenate examples; ids of a middle have the weight 1, ids of a prompt 0."""
         weights = np.concatenate([_weights(example) for example in examples])
         middle = np.concatenate([_is_middle(example) for example in examples])
         ids = np.concatenate([example.ids for example in examples])
         positions = np.concatenate([np.arange(len(example.ids)) for example in examples])
-        places = np.flatnonzero(weights)
+        label_rows = np.flatnonzero(weights)
         lengths = [len(example.ids) for example in examples]
         tensor = torch.from_numpy
-        learned = map(tensor, (places, np.roll(ids, -1)[places], weights[places], middle[places]))
-        return cls(tensor(ids), tensor(positions), lengths, *learned)
+        labelled = map(tensor, (label_rows, np.roll(ids, -1)[label_rows], weights[label_rows], middle[label_rows]))
+        return cls(tensor(ids), tensor(positions), lengths, *labelled)
 
 
 def _weights(example: ExampleIds) -> NDArray[np.float32]:
@@ -69,11 +69,11 @@ def packed(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
 
 
 class PassLoss(NamedTuple):
-    """Weighted sum, with a gradient; each row's cross-entropy, and whether its label is the likeliest id."""
+    """Weighted sum, with a gradient; the cross-entropy of each row, and whether its label is the likeliest id."""
 
     total: Tensor
     losses: Tensor  # [N], nats
-    right: Tensor  # [N], bool
+    is_exact: Tensor  # [N], bool
 
 
 def weighted_loss(hidden: Tensor, labels: Tensor, weights: Tensor, embedding: AdaptedEmbedding) -> PassLoss:
@@ -90,12 +90,12 @@ class _Loss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, labels: Tensor, weights: Tensor, head: Tensor, rows: Tensor, tokens: Tensor
     ) -> tuple[Tensor, ...]:
         narrow = hidden.to(head.dtype)
-        losses, right = torch.empty(len(labels)), torch.empty(len(labels), dtype=torch.bool)
+        losses, is_exact = torch.empty(len(labels)), torch.empty(len(labels), dtype=torch.bool)
         to_hidden, to_rows = torch.empty_like(hidden), torch.zeros_like(rows)
         for start in range(0, len(labels), CHUNK):
             part = slice(start, start + CHUNK)
             logits = (narrow[part] @ head.T).float()  # [n, V]
-            right[part] = logits.argmax(-1) == labels[part]
+            is_exact[part] = logits.argmax(-1) == labels[part]
             gradient = logits.log_softmax(-1)
             at = torch.arange(len(gradient)), labels[part]
             losses[part] = -gradient[at]
@@ -105,8 +105,8 @@ class _Loss(torch.autograd.Function):
             to_rows += gradient[:, tokens].T @ hidden[part].float()
             to_hidden[part] = (gradient.to(head.dtype) @ head).to(hidden.dtype)
         ctx.save_for_backward(to_hidden, to_rows)
-        ctx.mark_non_differentiable(losses, right)
-        return (losses * weights).sum(), losses, right
+        ctx.mark_non_differentiable(losses, is_exact)
+        return (losses * weights).sum(), losses, is_exact
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -1,8 +1,8 @@
-"""The loop that trains an adapter: so many tokens in all, over as many sittings as it takes.
+"""Training loop of an adapter, up to a total number of tokens over any number of restarts.
 
-The rate rises, stays, and falls to nothing over the last part of the tokens that are wanted; asked for fewer, a run
-ends sooner, and for more, it goes on. Nothing is random but the order of the examples, which a seed and a position
-give, so a run that was killed has after its last checkpoint the numbers of one that was not.
+The learning rate rises, stays, and falls over the last part of the tokens. A later call may ask for fewer or more
+tokens. Only the order of the examples is random, and a seed and a position decide it. So a killed run continues from
+its last checkpoint with the same numbers as a run that was not killed.
 """
 
 import json
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.adapter import Adapter
-from localdflash.lab.train.adapter_attention import within
+from localdflash.lab.train.adapter_attention import attend_within
 from localdflash.lab.train.adapter_data import LANGUAGES, ExampleIds, FillData
 from localdflash.lab.train.adapter_pass import Pass, PassLoss, packed, weighted_loss
 from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State
@@ -30,7 +30,7 @@ LOG = "log.jsonl"
 class AdapterSchedule:
     """Training schedule: tokens, learning rate, intervals of saving and measuring."""
 
-    tokens: int  # in all, prompts included
+    tokens: int  # total, prompts included
     learning_rate: float = 1e-3
     step_tokens: int = 2048
     seed: int = 0
@@ -38,7 +38,7 @@ class AdapterSchedule:
     decline: float = 0.3  # share of the tokens over which the rate falls
     save_seconds: float = 600.0
     measure_seconds: float = 2700.0
-    measured: int = 24  # held-out examples of a language
+    measured: int = 24  # held-out examples per language
 
     def rate(self, seen: int) -> float:
         """Return the learning rate after `seen` tokens."""
@@ -64,37 +64,37 @@ class AdapterRun(ResumableRun):
 
     def train(self, reporter: Reporter) -> None:
         """Train until all tokens were seen; Ctrl-C saves a checkpoint."""
-        order, measured = self._train.endless(self.schedule.seed, self.position), time.monotonic()
+        order, last_measured = self._train.endless(self.schedule.seed, self.position), time.monotonic()
         if not self.step:
-            self._measured(reporter)
-        with self.sitting():
+            self._log_measurement(reporter)
+        with self.timed():
             while self.tokens < self.schedule.tokens:
-                found = self._one_step(order)
+                values = self._one_step(order)
                 self.count_step()
-                self._log(found)
+                self._log(values)
                 pace = f"{self.tokens / self.spent:.0f} tokens a second of processor time"
-                text = f"step {self.step}  {self.tokens:,} tokens  loss {found['loss']:.3f}  {pace}"
+                text = f"step {self.step}  {self.tokens:,} tokens  loss {values['loss']:.3f}  {pace}"
                 reporter.move(self.tokens / self.schedule.tokens, text)
                 self.save_if_due()
-                if time.monotonic() - measured > self.schedule.measure_seconds:
-                    self._measured(reporter)
-                    measured = time.monotonic()
-        self._measured(reporter)
+                if time.monotonic() - last_measured > self.schedule.measure_seconds:
+                    self._log_measurement(reporter)
+                    last_measured = time.monotonic()
+        self._log_measurement(reporter)
 
     def _one_step(self, order: Iterator[int]) -> dict[str, float]:
         examples, count = list[ExampleIds](), 0
         while count < self.schedule.step_tokens:
             examples.append(self._train[next(order)])
             count += len(examples[-1].ids)
-        passes = [Pass.of(some) for some in packed(examples)]
-        whole = sum(one.weights.sum().item() for one in passes)
-        total, losses, right = 0.0, list[Tensor](), list[Tensor]()
-        for one in passes:
-            found = self._loss(one)
-            (found.total / whole).backward()
-            total += found.total.item()
-            losses.append(found.losses[one.middle])
-            right.append(found.right[one.middle])
+        passes = [Pass.of(group) for group in packed(examples)]
+        total_weight = sum(batch.weights.sum().item() for batch in passes)
+        total, losses, exact = 0.0, list[Tensor](), list[Tensor]()
+        for batch in passes:
+            result = self._loss(batch)
+            (result.total / total_weight).backward()
+            total += result.total.item()
+            losses.append(result.losses[batch.middle])
+            exact.append(result.is_exact[batch.middle])
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), 1.0).item()
         self.check_finite(total, norm)
         for group in self._stepper.param_groups:
@@ -103,12 +103,12 @@ class AdapterRun(ResumableRun):
         self._stepper.zero_grad(set_to_none=True)
         self.adapter.merge()
         self.position, self.tokens = self.position + len(examples), self.tokens + count
-        found_of_middles = {"loss": torch.cat(losses).mean().item(), "right": torch.cat(right).float().mean().item()}
-        return {"weighted": total / whole, "norm": norm, **found_of_middles}
+        of_middles = {"loss": torch.cat(losses).mean().item(), "right": torch.cat(exact).float().mean().item()}
+        return {"weighted": total / total_weight, "norm": norm, **of_middles}
 
-    def _loss(self, one: Pass) -> PassLoss:
-        hidden, _ = self.adapter.model(one.ids[None], one.positions[None], within(one.lengths))
-        return weighted_loss(hidden[0, one.places], one.labels, one.weights, self.adapter.embedding)
+    def _loss(self, batch: Pass) -> PassLoss:
+        hidden, _ = self.adapter.model(batch.ids[None], batch.positions[None], attend_within(batch.lengths))
+        return weighted_loss(hidden[0, batch.label_rows], batch.labels, batch.weights, self.adapter.embedding)
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
@@ -116,20 +116,20 @@ class AdapterRun(ResumableRun):
         found: dict[str, float] = {}
         losses, exact = list[Tensor](), list[bool]()
         languages = self._held_out.index["language"]
-        for code in np.unique(languages):
-            own, whole = list[Tensor](), list[bool]()
-            for number in np.flatnonzero(languages == code)[: self.schedule.measured]:
+        for language in np.unique(languages):
+            own_losses, own_exact = list[Tensor](), list[bool]()
+            for number in np.flatnonzero(languages == language)[: self.schedule.measured]:
                 example = self._held_out[int(number)]
-                passed = self._loss(Pass.of([example]))
-                own.append(passed.losses)
-                whole.append(bool(passed.right.all()))
-            found[f"loss_{LANGUAGES[code]}"] = torch.cat(own).mean().item()
-            if LANGUAGES[code] != "chat":
-                found[f"exact_{LANGUAGES[code]}"] = sum(whole) / len(whole)
-                losses, exact = losses + own, exact + whole
+                result = self._loss(Pass.of([example]))
+                own_losses.append(result.losses)
+                own_exact.append(bool(result.is_exact.all()))
+            found[f"loss_{LANGUAGES[language]}"] = torch.cat(own_losses).mean().item()
+            if LANGUAGES[language] != "chat":
+                found[f"exact_{LANGUAGES[language]}"] = sum(own_exact) / len(own_exact)
+                losses, exact = losses + own_losses, exact + own_exact
         return {"held_out": torch.cat(losses).mean().item(), "exact": sum(exact) / len(exact), **found}
 
-    def _measured(self, reporter: Reporter) -> None:
+    def _log_measurement(self, reporter: Reporter) -> None:
         found = self.measure()
         self._log(found)
         draw_adapter_training(self.folder / LOG, self.folder / "training.png")
@@ -165,8 +165,8 @@ class AdapterRun(ResumableRun):
         self.adapter.merge()
 
     def _forget_later_steps(self) -> None:
-        """Remove log lines after the checkpoint, and a torn last line: those steps are repeated."""
+        """Remove log lines of steps after the checkpoint, which are repeated, and an incomplete last line."""
         log = self.folder / LOG
         if log.exists():
-            whole = [line for line in log.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-            log.write_text("".join(line for line in whole if json.loads(line)["step"] <= self.step), encoding="utf-8")
+            lines = [line for line in log.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+            log.write_text("".join(line for line in lines if json.loads(line)["step"] <= self.step), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Questions about functions of the corpus' packages; each function is asked about once."""
+"""Questions about functions of the corpus' packages; one question per function."""
 
 import ast
 import random
@@ -19,26 +19,26 @@ from localdflash.lab.train.examples import (
 )
 from localdflash.lab.train.questions import Question
 
-MOST_CHARACTERS = 700  # of a function in a question: reading costs as much as answering
-MOST_OF_A_FILE = 3  # functions, so that no file sets the tone
+MAX_FUNCTION_CHARS = 700  # in a question, since reading costs as much as answering
+MAX_FUNCTIONS_PER_FILE = 3  # so that no file dominates
 SHARES = {"function": 0.32, "explain": 0.22, "edit": 0.16, "types": 0.14, "tests": 0.16}
 
 
 def of_packages(packages: Iterable[list[str]], seed: int) -> Iterator[Question]:
-    """Yield questions about the sources of several packages, interleaved: one file of each, then the next."""
+    """Yield questions about the sources of several packages, alternating between the packages."""
     streams = [_of_sources(sources, f"{seed}/{number}") for number, sources in enumerate(packages)]
-    return (asked for asked in chain.from_iterable(zip_longest(*streams)) if asked is not None)
+    return (question for question in chain.from_iterable(zip_longest(*streams)) if question is not None)
 
 
 def _of_sources(sources: list[str], seed: str) -> Iterator[Question]:
     rng = random.Random(seed)
     for source in rng.sample(sources, len(sources)):
-        yield from islice(of_source(source, rng), MOST_OF_A_FILE)
+        yield from islice(of_source(source, rng), MAX_FUNCTIONS_PER_FILE)
 
 
 def of_source(source: str, rng: random.Random) -> Iterator[Question]:
     """Yield one question about each suitable function of a source file, in random order."""
-    found = [function for function in functions(source) if len(function.text) <= MOST_CHARACTERS]
+    found = [function for function in functions(source) if len(function.text) <= MAX_FUNCTION_CHARS]
     for function in rng.sample(found, len(found)):
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
         text = MAKERS[kind](function, rng)
@@ -141,12 +141,12 @@ def without_annotations(code: str) -> str | None:
         return None
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
-    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    if not [argument for argument in given if argument.arg not in ("self", "cls")]:
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    if not [argument for argument in arguments if argument.arg not in ("self", "cls")]:
         return None
-    if node.returns is None and not any(argument.annotation for argument in given):
-        return code  # as its author laid it out
+    if node.returns is None and not any(argument.annotation for argument in arguments):
+        return code  # in its original layout
     node.returns = None
-    for argument in given:
+    for argument in arguments:
         argument.annotation = None
     return ast.unparse(node)

@@ -1,6 +1,6 @@
 """FIM prompts for a target: gaps in pinned packages, each at several cursors, as if being typed.
 
-Prompts of one gap share all but their ends, which a prefix cache reads almost for nothing.
+Prompts of one gap differ only at their ends, so a prefix cache makes them cheap.
 """
 
 import random
@@ -18,45 +18,45 @@ from localdflash.lab.train.training_prompts import HELD_OUT_EVERY, alternating
 from localdflash.text.fim_formats import FimFormat
 from localdflash.text.tokenizer import Tokenizer
 
-PROMPTS = {192: 0.3, 256: 0.3, 320: 0.2, 448: 0.15, 544: 0.05}  # tokens of a prompt, at most: short ones are cheap
-CURSORS = 4  # in a hole, at most
-APART = (24, 120)  # characters from one cursor to the next
-OPEN_CHARACTERS = 480  # of an unfinished file in which cursors stand
-ANSWERS = 25  # ids that the target answers in one hole: SmolLM2 34, and more holes than are needed do no harm
+PROMPTS = {192: 0.3, 256: 0.3, 320: 0.2, 448: 0.15, 544: 0.05}  # maximum tokens -> share; short prompts are cheap
+MAX_CURSORS = 4  # in a gap
+CURSOR_DISTANCE = (24, 120)  # characters from one cursor to the next
+OPEN_CHARS = 480  # of an unfinished file, that contain the cursors
+ANSWER_TOKENS = 25  # that the target answers per gap, low estimate (SmolLM2: 34): too many gaps do no harm
 
 
 def of_corpus(
     folder: Path, target: Path, fim: FimFormat, tokens: int, seed: int, reporter: Reporter
 ) -> Iterator[Question]:
-    """Prompts for about `tokens` ids of answers, of packages that are fetched into `folder`, in random order."""
+    """Yield prompts for about `tokens` answer tokens, in random order, from packages downloaded into `folder`."""
     encoder, archives = Encoder(Tokenizer.load(target)), adapter_corpus.archives(folder)
     splits = []
     for held_out in (False, True):
-        own = [archive for archive in archives if archive.held_out == held_out]
-        count = tokens // ANSWERS // (HELD_OUT_EVERY if held_out else 1) + 8
-        holes = list(draw_from(own, encoder, fim, count, seed, reporter, questions_of_hole))
-        random.Random(seed).shuffle(holes)
-        splits.append([question._replace(held_out=held_out) for question in chain.from_iterable(holes)])
+        split_archives = [archive for archive in archives if archive.held_out == held_out]
+        count = tokens // ANSWER_TOKENS // (HELD_OUT_EVERY if held_out else 1) + 8
+        gaps = list(draw_from(split_archives, encoder, fim, count, seed, reporter, questions_of_gap))
+        random.Random(seed).shuffle(gaps)
+        splits.append([question._replace(held_out=held_out) for question in chain.from_iterable(gaps)])
     return alternating(*map(iter, splits))
 
 
-def questions_of_hole(maker: FillExamples, name: str, rng: random.Random) -> list[Question]:
+def questions_of_gap(maker: FillExamples, name: str, rng: random.Random) -> list[Question]:
     """Return the prompts of a gap in one file, in the order in which it is typed."""
     scene = maker.scene(name, rng)
-    most = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
+    max_tokens = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
     found = []
     for cursor in cursors(scene, rng):
         word = word_to_heal(scene.text[:cursor], rng)
-        prompt = maker.prompt(scene, cursor, word, maker.form, most)
-        found.append(Question(scene.hole.kind, "", False, (), tuple(prompt)))
+        prompt = maker.prompt(scene, cursor, word, maker.form, max_tokens)
+        found.append(Question(scene.gap.kind, "", False, (), tuple(prompt)))
     return found
 
 
 def cursors(scene: FimScene, rng: random.Random) -> list[int]:
     """Return the cursor positions of a gap: its start, and positions reached while it is typed."""
-    hole = scene.hole
-    end = min(hole.start + OPEN_CHARACTERS, len(scene.text)) if hole.is_open else hole.end
-    found = [hole.start]
-    while len(found) < CURSORS and (cursor := found[-1] + rng.randint(*APART)) < end:
+    gap = scene.gap
+    end = min(gap.start + OPEN_CHARS, len(scene.text)) if gap.is_open else gap.end
+    found = [gap.start]
+    while len(found) < MAX_CURSORS and (cursor := found[-1] + rng.randint(*CURSOR_DISTANCE)) < end:
         found.append(cursor)
     return found

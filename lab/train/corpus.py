@@ -1,6 +1,6 @@
 """Training corpus: Python files from the pinned, permissively licensed wheels of `corpus.toml`.
 
-Vendored copies, tests and generated data are left out: the list's licence or purpose does not cover them.
+Vendored copies, tests and generated data are left out: the licence does not cover them, or they teach nothing.
 """
 
 import re

@@ -20,7 +20,7 @@ from tokenizers.trainers import BpeTrainer
 from localdflash.lab.train import corpus
 from localdflash.lab.train.examples import KINDS, Example, ExamplePiece, Special, examples
 
-# The pre-tokenizer that llama.cpp knows as "qwen2".
+# llama.cpp's pre-tokenizer "qwen2".
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -41,14 +41,14 @@ EXAMPLE_DTYPE = np.dtype([("start", "<u4"), ("prompt", "<u2"), ("length", "<u2")
 
 @dataclass(frozen=True)
 class Dataset:
-    """Token ids and where each example lies in them."""
+    """Token ids, and the range of each example."""
 
     tokens: NDArray[np.uint32] | NDArray[np.uint16]
     examples: NDArray[np.void]
 
     @classmethod
     def load(cls, folder: Path) -> "Dataset":
-        """Memory-map what `write` wrote. Older files have half the bytes that their examples would need."""
+        """Memory-map the files of `write`; in older files an id has two bytes."""
         path, examples = folder / "tokens.bin", np.load(folder / "examples.npy")
         count = int((examples["start"].astype(np.int64) + examples["length"]).max(initial=0))
         older = path.stat().st_size == 2 * count
@@ -56,7 +56,7 @@ class Dataset:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE over `texts`; special tokens get the last ids and are never found in text."""
+    """Train a byte-level BPE on `texts`; special tokens get the last ids and do not match text."""
     tokenizer = Tokenizer(BPE())
     split = Split(Regex(QWEN2_SPLIT), behavior="isolated")
     tokenizer.pre_tokenizer = Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -69,7 +69,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Ids of the special tokens, which follow the text vocabulary."""
+    """Return the ids of the special tokens, which follow the text vocabulary."""
     return {token: tokenizer.get_vocab_size() + i for i, token in enumerate(SPECIALS)}
 
 
@@ -97,7 +97,7 @@ def _examples_of(sources: list[str], seed: int) -> Iterator[Example]:
 
 
 def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
-    """Write the examples that fit (1 024 ids at most); return how many ids were written."""
+    """Write the examples of at most 1 024 ids; return the number of ids written."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = special_ids(tokenizer)
     rows: list[tuple[int, int, int, int]] = []

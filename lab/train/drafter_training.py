@@ -1,7 +1,7 @@
 """Train a DFlash drafter on its target's own answers (arXiv 2602.06036, section 4.2).
 
-Every block of a sequence is computed in one pass under the block mask. A block sees the context strictly before its
-anchor, whose own hidden state does not exist yet while decoding.
+All blocks of a sequence are computed in one pass under the block mask. A block attends to the context strictly before
+its anchor, since while decoding the anchor has no hidden state yet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ class DrafterRun:
 
     model: DFlashConfig
     budget: TrainingBudget
-    anchors: int = 40  # of each sequence and step
+    anchors: int = 40  # per sequence and step
     batch_tokens: int = 4096
     gamma: float = 4.0
 
@@ -38,14 +38,14 @@ class Batch:
 
     ids: Tensor  # [B, S]
     anchors: Tensor  # [B, N], positions
-    labels: Tensor  # [B, N, block], -100 where nothing is to be learned
+    labels: Tensor  # [B, N, block], -100 for slots without a label
 
 
 def batches(data: Dataset, run: DrafterRun, rng: np.random.Generator) -> Iterator[Batch]:
     """Yield batches of sequences of similar length with random anchors among the answer's tokens."""
     rows = data.examples[data.examples["length"] - data.examples["prompt"] >= 2]
     if not len(rows):
-        raise TrainingError("the token files hold no answer of two tokens or more: let the target answer more prompts")
+        raise TrainingError("token files: no answer of two tokens or more; let the target answer more prompts")
     rows = np.sort(rows, order="length")
     while True:
         last = int(rng.integers(len(rows)))
@@ -62,11 +62,11 @@ def _batch(data: Dataset, rows: np.ndarray, run: DrafterRun, rng: np.random.Gene
         length = int(row["length"])
         ids[i, :length] = data.tokens[row["start"] : row["start"] + length]
         choice = np.arange(int(row["prompt"]) - 1, length - 1)  # the prompt's last token is the first anchor
-        picked = np.sort(rng.permutation(choice)[: run.anchors])
-        anchors[i, : len(picked)] = picked
-        for n, anchor in enumerate(picked):
-            known = ids[i, anchor + 1 : min(anchor + block, length)]
-            labels[i, n, 1 : 1 + len(known)] = known
+        chosen = np.sort(rng.permutation(choice)[: run.anchors])
+        anchors[i, : len(chosen)] = chosen
+        for n, anchor in enumerate(chosen):
+            following = ids[i, anchor + 1 : min(anchor + block, length)]
+            labels[i, n, 1 : 1 + len(following)] = following
     return Batch(torch.from_numpy(ids), torch.from_numpy(anchors), torch.from_numpy(labels))
 
 
@@ -79,16 +79,16 @@ def training_mask(config: DFlashConfig, layer: int, anchors: Tensor, context: in
     key = torch.arange(context, device=anchors.device)
     before = key < start  # [B, N * block, context]
     owner = torch.arange(blocks, device=anchors.device).repeat_interleave(config.block_size)
-    own = (owner.unsqueeze(1) == owner).expand(batch, -1, -1)
+    same_block = (owner.unsqueeze(1) == owner).expand(batch, -1, -1)
     order = slot.repeat(blocks)
     distance = order.unsqueeze(1) - order  # [N * block, N * block], negative where the key comes later
     if config.is_sliding(layer):
         assert config.window is not None
         before = before & (key > query - config.window)
-        own = own & (distance.abs() < config.window)
+        same_block = same_block & (distance.abs() < config.window)
     if config.is_causal(layer):
-        own = own & (distance >= 0)
-    return torch.cat((before, own), -1).unsqueeze(1)
+        same_block = same_block & (distance >= 0)
+    return torch.cat((before, same_block), -1).unsqueeze(1)
 
 
 def block_logits(drafter: DFlash, target: Decoder, batch: Batch) -> Tensor:
@@ -101,9 +101,9 @@ def block_logits(drafter: DFlash, target: Decoder, batch: Batch) -> Tensor:
     slots = torch.full_like(batch.labels, config.mask_token_id)
     slots[:, :, 0] = batch.ids.gather(1, batch.anchors)
     offsets = torch.arange(config.block_size, device=batch.ids.device)
-    where = (batch.anchors.unsqueeze(-1) + offsets).flatten(1)  # [B, N * block]
+    slot_positions = (batch.anchors.unsqueeze(-1) + offsets).flatten(1)  # [B, N * block]
     masks = [training_mask(config, i, batch.anchors, width) for i in range(config.decoder.num_hidden_layers)]
-    hidden = drafter(target.embed_tokens(slots.flatten(1)), where, context, masks)
+    hidden = drafter(target.embed_tokens(slots.flatten(1)), slot_positions, context, masks)
     return drafter.logits(hidden, target.lm_head.weight).unflatten(1, slots.shape[1:])
 
 
@@ -113,8 +113,8 @@ def loss_of(logits: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float
     weights = torch.exp(-(torch.arange(labels.shape[-1], device=labels.device) - 1.0) / gamma)
     weights = torch.where(labels == -100, 0.0, weights)
     right = (logits.argmax(-1) == labels)[:, :, 1:].long().cumprod(-1).sum(-1)
-    real = labels[:, :, 1] != -100
-    return (each * weights.flatten()).sum() / weights.sum(), 1.0 + right[real].float().mean().item()
+    has_label = labels[:, :, 1] != -100
+    return (each * weights.flatten()).sum() / weights.sum(), 1.0 + right[has_label].float().mean().item()
 
 
 def train(run: DrafterRun, target: Decoder, data: Dataset, folder: Path, device: str) -> DFlash:

@@ -54,7 +54,7 @@ def examples(source: str, rng: random.Random) -> Iterator[Example]:
 
 
 def _chunks(source: str, rng: random.Random) -> Iterator[str]:
-    """Yield runs of whole lines of a random size, so that the model meets every length."""
+    """Yield runs of whole lines of a random size, so that the model learns every length."""
     lines = source.splitlines(keepends=True)
     start = 0
     while start < len(lines):
@@ -129,14 +129,14 @@ def functions(source: str) -> Iterator[SourceFunction]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return
-    lines = source.split("\n")  # as ast counts them: a form feed ends no line
+    lines = source.split("\n")  # not splitlines: for ast a form feed does not end a line
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.end_lineno is None:
             continue
-        margin, own = node.col_offset, lines[node.lineno - 1 : node.end_lineno]
-        if any(line[:margin].strip() for line in own):
-            continue  # a string that reaches into the margin would be cut
-        text = textwrap.dedent("\n".join(own))
+        indent, own_lines = node.col_offset, lines[node.lineno - 1 : node.end_lineno]
+        if any(line[:indent].strip() for line in own_lines):
+            continue  # a multi-line string starts left of the indentation
+        text = textwrap.dedent("\n".join(own_lines))
         has_doc = ast.get_docstring(node) is not None
         if not FUNCTION_CHARS[0] <= len(text) <= FUNCTION_CHARS[1] or node.body[0].lineno == node.lineno:
             continue
@@ -144,7 +144,7 @@ def functions(source: str) -> Iterator[SourceFunction]:
             continue
         signature = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1]))
         body_start = (node.body[0].end_lineno or 0) if has_doc else node.body[0].lineno - 1
-        body = "\n".join(line[margin:] for line in lines[body_start : node.end_lineno])
+        body = "\n".join(line[indent:] for line in lines[body_start : node.end_lineno])
         yield SourceFunction(node, text, signature.rstrip(), body.strip("\n"))
 
 
@@ -159,7 +159,7 @@ def fenced(code: str) -> str:
 
 
 def function_question(signature: str, doc: str) -> str:
-    """The docstring-to-function question, as trained."""
+    """Return the docstring-to-function question, with the wording of the training."""
     return f"Write this Python function.\n{fenced(signature)}\n{doc}"
 
 
@@ -169,7 +169,7 @@ def _write_function(function: SourceFunction, doc: str) -> Example:
 
 
 def explain_question(code: str) -> str:
-    """The code-to-prose question, as trained."""
+    """Return the code-to-prose question, with the wording of the training."""
     return f"What does this code do?\n{fenced(code)}"
 
 
@@ -179,7 +179,7 @@ def _explain(function: SourceFunction, doc: str) -> Example:
 
 
 def edit_question(instruction: str, code: str) -> str:
-    """The edit question, as trained."""
+    """Return the edit question, with the wording of the training."""
     return f"{instruction}\n{fenced(code)}"
 
 

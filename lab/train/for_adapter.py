@@ -24,7 +24,7 @@ from localdflash.models.weights.low_rank import merge, write_vocabulary
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 
-EXAMPLE_TOKENS = 300  # ids of an example, about
+EXAMPLE_TOKENS = 300  # ids of an example, estimated
 HELD_OUT = 600  # examples
 HELD_OUT_CHATS = 20_000  # ids
 
@@ -36,24 +36,22 @@ class AdapterWork:
     folder: Path
     target: Path
     rank: int
-    answers: Path | None = None  # of the target, to be mixed in
-    start: Path | None = None  # an adapter of the target to go on from
+    answers: Path | None = None  # of the target, mixed into the examples
+    start: Path | None = None  # an adapter of the target to continue from
 
 
 def check(work: AdapterWork) -> None:
-    """Check the inputs before anything is downloaded."""
+    """Raise TrainingError if the target cannot have an adapter; called before anything is downloaded."""
     header = read_header(work.target)
     config = decoder_config(header)
     specials = Tokenizer.load(work.target).specials
     missing = [token for token in MARKERS if token not in specials.values()]
     if header.architecture != "llama" or config.num_experts or not config.tie_word_embeddings or missing:
-        raise TrainingError(
-            f"{work.target}: adapters are made for SmolLM2: a llama with a tied head and its vocabulary"
-        )
+        raise TrainingError(f"{work.target}: not SmolLM2 (expected a llama with a tied head and SmolLM2's vocabulary)")
 
 
 def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter) -> None:
-    """Write the examples of both splits, unless they are there."""
+    """Write the examples of both splits, unless they exist."""
     folder, vocabulary = work.folder / "examples", work.folder / "vocabulary.gguf"
     missing = [name for name in ("train", "held_out") if not (folder / name).exists()]
     if not missing:
@@ -64,17 +62,17 @@ def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter)
     form, encoder, archives = detect(tokenizer), Encoder(tokenizer), adapter_corpus.archives(work.folder)
     for name in missing:
         held_out = name == "held_out"
-        own = [archive for archive in archives if archive.held_out == held_out]
+        split_archives = [archive for archive in archives if archive.held_out == held_out]
         count = HELD_OUT if held_out else tokens // EXAMPLE_TOKENS
-        chats = HELD_OUT_CHATS if held_out else round(tokens * adapter_mixture.CHAT)
+        chats = HELD_OUT_CHATS if held_out else round(tokens * adapter_mixture.CHAT_SHARE)
         mixed = adapter_mixture.chat_examples(work.answers, held_out, chats, seed) if work.answers else ()
-        drawn = adapter_mixture.draw_from(own, encoder, form, count, seed, reporter, FillExamples.draw)
+        drawn = adapter_mixture.draw_from(split_archives, encoder, form, count, seed, reporter, FillExamples.draw)
         written = adapter_data.write(folder / name, chain(drawn, mixed))
         reporter.say(f"{name}: {written:,} tokens of examples")
 
 
 def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
-    """Return the run in the folder, at its last checkpoint."""
+    """Return the run of the folder, resumed at its last checkpoint."""
     torch.manual_seed(schedule.seed)
     adapter = Adapter(load_decoder(work.target), work.rank, TRAINED, product_type())
     if work.start:
@@ -84,15 +82,15 @@ def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
 
 
 def train(work: AdapterWork, schedule: AdapterSchedule, reporter: Reporter) -> None:
-    """Train until all tokens were seen; write the adapter's file and the merged model."""
+    """Train on all tokens; write the adapter's file and the merged model."""
     try:
         with FileLock(work.folder / "lock", timeout=0):
             run = prepare(work, schedule)
-            about = f"{len(run.adapter.linears)} matrices of rank {work.rank}"
-            reporter.say(f"{about}; step {run.step}, {run.tokens:,} tokens")
+            size = f"{len(run.adapter.linears)} matrices of rank {work.rank}"
+            reporter.say(f"{size}; step {run.step}, {run.tokens:,} tokens")
             run.train(reporter)
     except Timeout:
-        raise TrainingError(f"{work.folder}: another process trains here") from None
+        raise TrainingError(f"{work.folder}: another process is training here") from None
     path = work.folder / "adapter.safetensors"
     write_adapter(path, run.adapter, work.target)
     merge(work.target, path, work.folder / "target.gguf")

@@ -34,27 +34,27 @@ class Work:
 
     folder: Path
     target: Path
-    wanted: DrafterOptions
-    tokens: int  # of answers, in all
-    minutes: float  # of training, of this call
-    taps: tuple[int, ...] | None = None  # None: those of the answers that are there, of `wanted.start`, or spread
-    backend: str = "cpu"  # that answers: cpu or llama.cpp
-    threads: int = 0  # of llama.cpp; 0: one for each core
-    fim: FimFormat | None = None  # of the completions that it is asked for; None: it is asked questions
+    options: DrafterOptions
+    tokens: int  # of answers, in total
+    minutes: float  # of training in this call
+    taps: tuple[int, ...] | None = None  # None: as in the stored answers, else as in `options.start`, else spread
+    backend: str = "cpu"  # runs the target: cpu or llama.cpp
+    threads: int = 0  # of llama.cpp; 0: one per core
+    fim: FimFormat | None = None  # prompts are completions in this format; None: prompts are questions
 
 
 def write_prompts(
-    folder: Path, sources: Sequence[str], make: Callable[[], Iterable[Question]], reporter: Reporter
+    folder: Path, sources: Sequence[str], make_questions: Callable[[], Iterable[Question]], reporter: Reporter
 ) -> None:
-    """Write the prompts once, from the sources named `sources`."""
+    """Write the prompts, unless they exist; `sources` names where they come from."""
     path = folder / PROMPTS
     if path.exists():
         return
     _make_private(folder)
-    count = training_prompts.write(path, make())
+    count = training_prompts.write(path, make_questions())
     if not count:
         path.unlink()
-        raise TrainingError(f"{', '.join(sources)}: there is no question in it")
+        raise TrainingError(f"{', '.join(sources)}: no questions found")
     (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
     reporter.say(f"{count:,} prompts")
 
@@ -63,29 +63,29 @@ def check_sources(folder: Path, sources: Sequence[str]) -> None:
     """Raise TrainingError if a folder has prompts of other sources."""
     about = folder / SOURCES
     if about.exists() and json.loads(about.read_text(encoding="utf-8")) != list(sources):
-        raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}): take another folder")
+        raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}); use another folder")
 
 
 def plan(work: Work) -> TrainingNeeds:
-    """Return the resources needed; raise before hours of answering if the job is impossible."""
+    """Return the resources needed; raise an error if the job is impossible, before hours of answering."""
     header = read_header(work.target)
     if len(header.files) > 1:
-        raise TrainingError(f"{work.target}: training reads one file: join its parts with llama-gguf-split --merge")
+        raise TrainingError(f"{work.target}: training reads one file; join its parts with llama-gguf-split --merge")
     config = decoder_config(header)
     kept_plan.check_vocabulary(config, work.target)
-    asker, taps = batched_answers.PromptEncoder(work.target, work.fim), taps_of(work)
+    encoder, taps = batched_answers.PromptEncoder(work.target, work.fim), taps_of(work)
     for tap in taps:
         if not 0 <= tap < config.num_hidden_layers - 1:
-            raise ModelError(f"tap {tap}: the target has blocks 0 to {config.num_hidden_layers - 2} to tap")
-    if not work.wanted.start:
-        mask_of(work.wanted, asker.tokenizer)
+            raise ModelError(f"tap {tap}: not a block of the target (expected 0 to {config.num_hidden_layers - 2})")
+    if not work.options.start:
+        mask_of(work.options, encoder.tokenizer)
     _check_answers(work, taps)
     size, answers = work.target.stat().st_size, work.folder / "answers"
-    wanted, sizes = work.wanted, kept_plan.COMPLETIONS if work.fim else kept_plan.QUESTIONS
-    found = kept_plan.needs(config, size, taps, work.tokens, wanted.layers, wanted.short, system_budget(), sizes)
-    already = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
-    kept_plan.check_disk(found, already, shutil.disk_usage(_existing(work.folder)).free, work.folder)
-    return found
+    options, sizes = work.options, kept_plan.COMPLETIONS if work.fim else kept_plan.QUESTIONS
+    needs = kept_plan.needs(config, size, taps, work.tokens, options.layers, options.short, system_budget(), sizes)
+    stored_bytes = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
+    kept_plan.check_disk(needs, stored_bytes, shutil.disk_usage(_existing(work.folder)).free, work.folder)
+    return needs
 
 
 def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
@@ -94,7 +94,7 @@ def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
         return
     about = read_about(answers)
     if (about.get("sha256"), about["taps"]) != (sha256_of(work.target), list(taps)):
-        raise TrainingError(f"{answers} holds answers of another target or with other taps: take another folder")
+        raise TrainingError(f"{answers} holds answers of another target or with other taps; use another folder")
 
 
 def taps_of(work: Work) -> tuple[int, ...]:
@@ -103,19 +103,19 @@ def taps_of(work: Work) -> tuple[int, ...]:
         return work.taps
     if (work.folder / "answers" / "target.json").exists():
         return tuple(read_about(work.folder / "answers")["taps"])  # type: ignore[arg-type]
-    if work.wanted.start:
-        return config_of_file(work.wanted.start).taps
+    if work.options.start:
+        return config_of_file(work.options.start).taps
     return kept_plan.default_taps(decoder_config(read_header(work.target)).num_hidden_layers)
 
 
 def answer(work: Work, sequences: int, reporter: Reporter) -> None:
     """Generate the target's answers to the prompts."""
-    asker, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
+    encoder, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
     try:
         about = {"sha256": sha256_of(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
         with AnswerWriter(work.folder / "answers", about) as writer:
-            found = training_prompts.read(work.folder / PROMPTS)
-            batched_answers.answer_prompts(engine, asker, found, writer, work.tokens, reporter)
+            prompts = training_prompts.read(work.folder / PROMPTS)
+            batched_answers.answer_prompts(engine, encoder, prompts, writer, work.tokens, reporter)
     finally:
         engine.close()
 
@@ -145,27 +145,27 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
     from localdflash.lab.train.kept_training import export_drafter
 
     torch.manual_seed(0)
-    into = work.folder / "training"
-    run, source = kept_setup.prepare(work.folder, work.target, into, work.wanted, schedule, reporter.say)
+    run_folder = work.folder / "training"
+    run, source = kept_setup.prepare(work.folder, work.target, run_folder, work.options, schedule, reporter.say)
     if before := run.measure(source, schedule.measured):
-        reporter.say(f"before: {before['held_out']:.3f} tokens a verify on held-out prompts")
+        reporter.say(f"before: {before['held_out']:.3f} tokens per verify on held-out prompts")
     run.train(source, work.minutes, reporter)
     if before and run.tau < before["held_out"]:
-        reporter.say(f"it got worse, {run.tau:.3f}: go on with the old drafter, or with more questions of that kind")
+        reporter.say(f"the drafter got worse ({run.tau:.3f}): keep the old one, or train on more such prompts")
     blocks = decoder_config(read_header(work.target)).num_hidden_layers
-    export_drafter(run, into, work.target, work.folder, blocks)
-    if not os.path.lexists(work.folder / "target.gguf"):  # beside its drafter, so that one name finds both
+    export_drafter(run, run_folder, work.target, work.folder, blocks)
+    if not os.path.lexists(work.folder / "target.gguf"):  # next to the drafter, so that one path loads both
         link_or_copy(work.target, work.folder / "target.gguf")
 
 
 def _make_private(folder: Path) -> None:
-    """Create the folder, private to the user: prompts may hold the user's text."""
+    """Create the folder, private to the user, since prompts may contain the user's text."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"{folder}: cannot be made: {error}") from None
+        raise TrainingError(f"{folder}: cannot be created: {error}") from None
 
 
 def _existing(folder: Path) -> Path:
     """Return the folder, or its nearest existing parent."""
-    return next(at for at in (folder.absolute(), *folder.absolute().parents) if at.exists())
+    return next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())

@@ -1,8 +1,8 @@
-"""Stored answers of a target, with the hidden states that a drafter reads: four files that only grow.
+"""Stored answers of a target, with the hidden-state features that a drafter reads: four append-only files.
 
-`tokens.bin`: uint32 ids, one answered prompt after the other. `taps.bin`: a float16 row of features for each id (zeros
-for an answer's last). `likely.bin`: the likeliest ids there (zeros for a prompt). `index.bin`: a record an answer,
-written last: what a crash left behind it is cut off. `target.json`: the target and its settings.
+`tokens.bin`: uint32 ids of prompts with their answers. `taps.bin`: a float16 row of features for each id (zeros for the
+last id). `likely.bin`: the likeliest ids at each position (zeros in a prompt). `index.bin`: one record per answer,
+written last; rows without a record, left by a crash, are cut off. `target.json`: the target and its settings.
 """
 
 import json
@@ -23,9 +23,9 @@ from localdflash.base.errors import TrainingError
 
 RECORD = np.dtype(
     [
-        ("start", "<u8"),  # of its ids and of its taps, in rows
+        ("start", "<u8"),  # first row of its ids and features
         ("prompt", "<u4"),  # ids of the prompt
-        ("length", "<u4"),  # ids in all
+        ("length", "<u4"),  # ids of prompt and answer
         ("number", "<u4"),  # of the prompt in its file
         ("kind", "u1"),  # position in prompts.KINDS
         ("held_out", "u1"),
@@ -34,20 +34,20 @@ RECORD = np.dtype(
     ]
 )
 ENDINGS = ("end", "limit", "repeats")
-LARGEST_HALF = 65504.0
-COUNT = 16  # ids that are kept of a row of logits
+MAX_FLOAT16 = 65504.0
+COUNT = 16  # likeliest ids stored for each position
 LIKELY = np.dtype([("id", "<u4"), ("share", "<f2")])
-ROWS = ("tokens.bin", "taps.bin", "likely.bin")  # a row for each id
+ROW_FILES = ("tokens.bin", "taps.bin", "likely.bin")  # a row for each id
 
 
 @dataclass(frozen=True)
 class KeptAnswers:
-    """Stored answers, memory-mapped read-only; of growing files, the complete part."""
+    """Stored answers, memory-mapped read-only, up to the last complete answer."""
 
     tokens: NDArray[np.uint32]  # [rows]
     taps: NDArray[np.float16]  # [rows, width]
     likely: NDArray[np.void]  # LIKELY [rows, COUNT]
-    index: NDArray[np.void]  # RECORD, one an answer
+    index: NDArray[np.void]  # RECORD, one per answer
     about: Mapping[str, object]
 
     @classmethod
@@ -56,15 +56,15 @@ class KeptAnswers:
         about = read_about(folder)
         index = np.fromfile(folder / "index.bin", RECORD)
         if not len(index):
-            raise TrainingError(f"{folder} holds no answers yet")
+            raise TrainingError(f"{folder}: no answers yet")
         rows, width = _end(index), width_of(about)
         try:
             tokens = np.memmap(folder / "tokens.bin", np.uint32, "r", shape=(rows,))
             taps = np.memmap(folder / "taps.bin", np.float16, "r", shape=(rows, width))
-            thought = np.memmap(folder / "likely.bin", LIKELY, "r", shape=(rows, COUNT))
+            likely_ids = np.memmap(folder / "likely.bin", LIKELY, "r", shape=(rows, COUNT))
         except (OSError, ValueError) as error:
-            raise TrainingError(f"{folder}: shorter than its index says ({error}): move it away") from None
-        return cls(tokens, taps, thought, index, about)
+            raise TrainingError(f"{folder}: shorter than its index says ({error}); move the folder away") from None
+        return cls(tokens, taps, likely_ids, index, about)
 
     def answer_tokens(self) -> int:
         """Return the number of answer ids."""
@@ -72,7 +72,7 @@ class KeptAnswers:
 
 
 class AnswerWriter:
-    """Writer of whole answers; `flush` makes them durable. One writer per folder."""
+    """Writer of complete answers; `flush` makes them durable. One writer per folder."""
 
     def __init__(self, folder: Path, about: Mapping[str, object]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class AnswerWriter:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise TrainingError(f"{folder}: another process writes answers here") from None
+            raise TrainingError(f"{folder}: another process is writing answers here") from None
         self._files: list[BinaryIO] = []
         try:
             self._open(folder, about)
@@ -93,36 +93,36 @@ class AnswerWriter:
         if not described.exists():
             described.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         elif read_about(folder) != json.loads(json.dumps(about)):
-            raise TrainingError(f"{folder} holds answers of another target or with other settings: move it away")
-        self._files += [(folder / name).open("ab") for name in (*ROWS, "index.bin")]
-        tokens, taps, thought, index = self._files
+            raise TrainingError(f"{folder} holds answers of another target or with other settings; move it away")
+        self._files += [(folder / name).open("ab") for name in (*ROW_FILES, "index.bin")]
+        tokens, taps, likely_ids, index = self._files
         self._width = width_of(about)
         self._records: list[tuple[int, ...]] = []
         index.truncate(index.tell() // RECORD.itemsize * RECORD.itemsize)
-        self.known = np.fromfile(folder / "index.bin", RECORD)
-        self._rows = _end(self.known) if len(self.known) else 0
-        for file, size in ((tokens, 4), (taps, 2 * self._width), (thought, COUNT * LIKELY.itemsize)):
+        self.stored = np.fromfile(folder / "index.bin", RECORD)
+        self._rows = _end(self.stored) if len(self.stored) else 0
+        for file, size in ((tokens, 4), (taps, 2 * self._width), (likely_ids, COUNT * LIKELY.itemsize)):
             if file.tell() < self._rows * size:
-                raise TrainingError(f"{file.name}: shorter than its index says: move {folder} away")
+                raise TrainingError(f"{file.name}: shorter than its index says; move {folder} away")
             file.truncate(self._rows * size)
 
     def add(
         self, record: Mapping[str, int], ids: NDArray[np.uint32], taps: NDArray[np.floating], likely: NDArray[np.void]
     ) -> None:
-        """Append an answered prompt: ids [T], taps [T - 1, width], and LIKELY [A, COUNT] of the A ids that are answer.
+        """Append an answered prompt: ids [T], taps [T - 1, width], and LIKELY [A, COUNT] of the A ids of the answer.
 
         `record` has the fields number, kind, held_out and ended.
         """
         assert taps.shape == (len(ids) - 1, self._width)
         prompt = len(ids) - len(likely)
-        rows, thought = np.zeros((len(ids), self._width), np.float16), np.zeros((len(ids), COUNT), LIKELY)
-        rows[:-1] = np.clip(taps, -LARGEST_HALF, LARGEST_HALF)
-        thought[prompt:] = likely
+        rows, likely_ids = np.zeros((len(ids), self._width), np.float16), np.zeros((len(ids), COUNT), LIKELY)
+        rows[:-1] = np.clip(taps, -MAX_FLOAT16, MAX_FLOAT16)
+        likely_ids[prompt:] = likely
         fields = tuple(record[name] for name in ("number", "kind", "held_out", "ended"))
-        with _writing(self._files[0]):
+        with _disk_errors(self._files[0]):
             ids.astype("<u4").tofile(self._files[0])
             rows.tofile(self._files[1])
-            thought.tofile(self._files[2])
+            likely_ids.tofile(self._files[2])
         self._records.append((self._rows, prompt, len(ids), *fields, 0))
         self._rows += len(ids)
 
@@ -131,7 +131,7 @@ class AnswerWriter:
         if not self._records:
             return
         *rows, index = self._files
-        with _writing(index):
+        with _disk_errors(index):
             for file in rows:
                 _sync(file)
             np.array(self._records, RECORD).tofile(index)
@@ -158,12 +158,12 @@ class AnswerWriter:
 
 
 @contextmanager
-def _writing(file: BinaryIO) -> Iterator[None]:
+def _disk_errors(file: BinaryIO) -> Iterator[None]:
     """Convert a full disk into a TrainingError; flushed answers stay."""
     try:
         yield
     except OSError as error:
-        raise TrainingError(f"{file.name}: cannot be written: {error}; the answers before are kept") from None
+        raise TrainingError(f"{file.name}: cannot be written: {error}; earlier answers are safe") from None
 
 
 def _sync(file: BinaryIO) -> None:
@@ -174,7 +174,7 @@ def _sync(file: BinaryIO) -> None:
 def likely(logits: NDArray[np.float32]) -> NDArray[np.void]:
     """Return the likeliest ids of logits [N, vocabulary] and their shares among themselves: LIKELY [N, COUNT].
 
-    With them a drafter learns from a tenth of the tokens that hard labels need (arXiv 1503.02531, 2310.08461).
+    Soft labels need a tenth of the tokens that hard labels need (arXiv 1503.02531, 2310.08461).
     """
     best = torch.topk(torch.from_numpy(logits), min(COUNT, logits.shape[-1]))
     found = np.zeros((len(logits), COUNT), LIKELY)
@@ -190,7 +190,7 @@ def read_about(folder: Path) -> dict[str, object]:
         about = json.loads(path.read_text(encoding="utf-8"))
         width_of(about)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise TrainingError(f"{path}: cannot be read ({error}): let the target answer again") from None
+        raise TrainingError(f"{path}: cannot be read ({error}); let the target answer again") from None
     return dict(about)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.kept_answers import KeptAnswers
 
-NO_TOKEN, NOT_SHORT = -1, -2  # labels: the answer is over; the token is not in the short vocabulary
-BEGUN = 12  # ids of a prompt after which it is code like any other
+NO_TOKEN, NOT_IN_SHORT = -1, -2  # labels after the end of the answer, and of tokens outside the short vocabulary
+MIN_PROMPT_CONTEXT = 12  # ids before the first anchor in a prompt
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Blocks:
     anchors: Tensor  # [N] ascending positions, none above T
     first: Tensor  # [N] ids at the anchors
     labels: Tensor  # [N, drafts] positions in the short vocabulary, or NO_TOKEN, or NOT_SHORT
-    likely: Tensor  # [N, drafts, COUNT] positions of what the target held for likely, 0 where it is not there
-    shares: Tensor  # [N, drafts, COUNT] its probability among these; 0 where it is not there
+    likely: Tensor  # [N, drafts, COUNT] short-vocabulary positions of the target's likeliest ids; 0 if outside
+    shares: Tensor  # [N, drafts, COUNT] their probabilities among these; 0 if outside
 
 
 class BlockSource:
@@ -32,13 +32,13 @@ class BlockSource:
 
     def __init__(self, kept: KeptAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
         self.kept, self.drafts = kept, drafts
-        self._short = np.full(vocab_size, NOT_SHORT, np.int64)
+        self._short = np.full(vocab_size, NOT_IN_SHORT, np.int64)
         self._short[ids] = np.arange(len(ids))
-        answered = kept.index["length"].astype(np.int64) - kept.index["prompt"]
-        self.training = np.flatnonzero((answered >= 2) & (kept.index["held_out"] == 0))
-        self.held_out = np.flatnonzero((answered >= 2) & (kept.index["held_out"] == 1))
+        answer_lengths = kept.index["length"].astype(np.int64) - kept.index["prompt"]
+        self.training = np.flatnonzero((answer_lengths >= 2) & (kept.index["held_out"] == 0))
+        self.held_out = np.flatnonzero((answer_lengths >= 2) & (kept.index["held_out"] == 1))
         if not len(self.training):
-            raise TrainingError("no answer of two tokens or more is kept for training: let the target answer more")
+            raise TrainingError("answers: none of two tokens or more for training; let the target answer more prompts")
 
     def answer_anchors(self, number: int) -> NDArray[np.int64]:
         """Return every position of an answer that a draft can start from, beginning with the prompt's last token."""
@@ -50,30 +50,30 @@ class BlockSource:
         row = self.kept.index[number]
         start, length = int(row["start"]), int(row["length"])
         ids = self.kept.tokens[start : start + length].astype(np.int64)
-        where = anchors[:, None] + np.arange(1, self.drafts + 1)
-        there = np.minimum(where, length - 1)
-        labels = np.where(where < length, self._short[ids[there]], NO_TOKEN)
-        thought = self.kept.likely[start : start + length][there]
-        likely = self._short[thought["id"]]
-        shares = np.where(likely >= 0, thought["share"], 0).astype(np.float32)
+        positions = anchors[:, None] + np.arange(1, self.drafts + 1)
+        clipped = np.minimum(positions, length - 1)
+        labels = np.where(positions < length, self._short[ids[clipped]], NO_TOKEN)
+        likely_ids = self.kept.likely[start : start + length][clipped]
+        likely = self._short[likely_ids["id"]]
+        shares = np.where(likely >= 0, likely_ids["share"], 0).astype(np.float32)
         shares /= shares.sum(-1, keepdims=True).clip(1e-6)
         taps = self.kept.taps[start : start + int(anchors[-1])].astype(np.float32)
         tensors = (torch.from_numpy(x) for x in (taps, anchors, ids[anchors], labels, likely.clip(0), shares))
         return Blocks(*tensors)
 
     def endless(self, anchors: int, rng: np.random.Generator, in_prompt: int = 0) -> Iterator[Blocks]:
-        """Yield random sequences without end, each with `anchors` random anchors and `in_prompt` more in its prompt."""
+        """Yield random sequences endlessly, each with `anchors` random anchors and `in_prompt` more in its prompt."""
         while True:
             for number in rng.permutation(self.training):
                 choice = self.answer_anchors(int(number))
                 chosen = rng.permutation(choice)[:anchors]
                 if in_prompt:
-                    more = rng.permutation(np.arange(BEGUN, choice[0]))[:in_prompt]
+                    more = rng.permutation(np.arange(MIN_PROMPT_CONTEXT, choice[0]))[:in_prompt]
                     chosen = np.concatenate((more, chosen))
                 yield self.blocks(int(number), np.sort(chosen))
 
     def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
-        """Return the RMS of the feature channels [width] over some answers, without the outlier first tokens."""
+        """Return the RMS of the feature channels [width] over some answers, without each first token, an outlier."""
         squares, rows = torch.zeros(self.kept.taps.shape[1], dtype=torch.float64), 0
         for number in rng.permutation(self.training)[:count]:
             taps = self.blocks(int(number), self.answer_anchors(int(number))[-1:]).taps[1:]

@@ -1,7 +1,7 @@
-"""A drafter's pass over blocks with stored features, its loss, and its tokens per verify step.
+"""Forward pass of a drafter over blocks with stored features, loss, and tokens per verify step.
 
-Features are divided by the size of their channels before `fc`, which an export folds back. All blocks of a sequence
-share one context and see no other block.
+Features are divided by the RMS of their channels before `fc`; an export folds this into `fc`. All blocks of a sequence
+share one context and do not attend to each other.
 """
 
 from pathlib import Path
@@ -20,13 +20,13 @@ from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
 from localdflash.models.weights.quants import dequantize
 
-SOFT = 0.3  # of the target's last norm: a drafter that knows nothing yet should not sound sure
-SHARED = 0.75  # of the loss: what the target held for likely; the rest is the token it chose
-SMOOTH = 0.5  # of D-PACE: how much a slot counts whose forerunners are surely wrong
+INITIAL_NORM_SCALE = 0.3  # of the target's last norm, so that an untrained drafter has low confidence
+SOFT_LABEL_SHARE = 0.75  # of the loss: the target's likeliest tokens; the rest: the token that the target chose
+SMOOTHING = 0.5  # of D-PACE: weight of a slot after a certainly wrong slot
 
 
 class TensorRows:
-    """Matrix of a mapped file whose rows are dequantized on access; nothing else is held in memory."""
+    """Matrix of a memory-mapped file whose rows are dequantized on access."""
 
     def __init__(self, header: gguf.GGUFHeader, name: str) -> None:
         info = gguf.find(header, name)
@@ -34,12 +34,12 @@ class TensorRows:
         self._blocks = gguf.load_blocks(header, name).view(info.shape[0], -1)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return the rows with these numbers, int64 [n]: float32 [n, columns]."""
+        """Return the rows with these indices, int64 [n], as float32 [n, columns]."""
         return dequantize(self._blocks[rows], self._type, (len(rows), self._columns))
 
 
 class Frozen:
-    """Parts of the target that a drafter uses; a large target need not be in memory."""
+    """Frozen parts of the target that a drafter uses; the rest of the target is not loaded."""
 
     def __init__(self, path: Path, short: Tensor) -> None:
         header = gguf.read_header(path)
@@ -57,33 +57,33 @@ class Frozen:
 
 
 def check_trainable(config: DFlashConfig) -> None:
-    """Raise UsageError for a drafter that `export` could not write, or whose blocks do not see all of an answer."""
+    """Raise UsageError for a drafter that cannot be exported, or whose blocks do not attend to a whole answer."""
     scaled = (config.embedding_scale, config.logit_scale, config.softcap) != (1.0, 1.0, 0.0)
     if config.kind != "dflash" or config.own_embedding or config.own_head or config.decoder.rope_factors or scaled:
         raise UsageError(
-            "drafters of DSpark and DFlash 2, with YaRN, scaled embeddings or logits, or a head of their own, are not"
-            " trained here"
+            "drafter: DSpark, DFlash 2, YaRN, scaled embeddings or logits, and separate heads are not supported in"
+            " training; start from another drafter"
         )
     if (config.window or CONTEXT) < CONTEXT or any(map(config.is_causal, range(config.decoder.num_hidden_layers))):
         raise UsageError(
-            f"a drafter with causal layers, or windows below {CONTEXT}, cannot be trained on kept features"
+            f"drafter: causal layers and windows below {CONTEXT} cannot be trained; start from another drafter"
         )
 
 
 def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
-    """Return a drafter made of the target's last blocks; of a mixture with dense MLPs in place of the experts.
+    """Return a drafter made of the target's last blocks; a mixture of experts gets new dense MLPs.
 
-    The context is the last tap as the first of those blocks reads it. `sizes` [width] are those of the taps' channels.
+    Initially the context is the last tap, as the first of these blocks reads it. `sizes` [width]: RMS of the channels.
     """
     check_trainable(config)
     drafter, hidden = DFlash(config), config.decoder.hidden_size
     last = frozen.last_blocks(config.decoder.num_hidden_layers)
     with torch.no_grad():
-        for ours, theirs in zip(drafter.layers, last, strict=True):
-            missing = ours.load_state_dict(theirs, strict=False)
-            known = ("q_norm", "k_norm", "mlp.") if frozen.config.num_experts else ("q_norm", "k_norm")
-            assert all(any(part in name for part in known) for name in missing.missing_keys)
-        drafter.norm.weight.copy_(frozen.norm * SOFT)
+        for layer_of_drafter, block_of_target in zip(drafter.layers, last, strict=True):
+            missing = layer_of_drafter.load_state_dict(block_of_target, strict=False)
+            untrained = ("q_norm", "k_norm", "mlp.") if frozen.config.num_experts else ("q_norm", "k_norm")
+            assert all(any(part in name for part in untrained) for name in missing.missing_keys)
+        drafter.norm.weight.copy_(frozen.norm * INITIAL_NORM_SCALE)
         drafter.hidden_norm.weight.copy_(last[0]["input_layernorm.weight"])
         nn.init.normal_(drafter.fc.weight, std=0.02)
         ending = sizes[-hidden:]
@@ -92,7 +92,7 @@ def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
 
 
 def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> None:
-    """Initialise query and key norms, which a Llama lacks, to the sizes of its heads."""
+    """Initialise the query and key norms, which a Llama lacks, to the RMS of its heads."""
     with torch.no_grad():
         fused = drafter.hidden_norm(drafter.fc(blocks.taps / sizes))
         rows = frozen.embedding[blocks.first]
@@ -103,7 +103,7 @@ def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tenso
             assert isinstance(queries, RMSNorm)
             assert isinstance(keys, RMSNorm)
             if queries.weight.unique().numel() > 1:
-                continue  # a Qwen3's own
+                continue  # loaded from a Qwen3
             for norm, x in ((queries, attention.q_proj(layer.input_layernorm(rows))), (keys, attention.k_proj(fused))):
                 heads = x.unflatten(-1, (-1, drafter.config.decoder.head_dim))
                 norm.weight.fill_(float(heads.square().mean(-1).sqrt().mean()))
@@ -114,8 +114,8 @@ def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) ->
     config, count = drafter.config, len(blocks.anchors)
     positions = torch.arange(len(blocks.taps))
     context = drafter.context((blocks.taps / sizes).unsqueeze(0), positions)
-    where = blocks.anchors.unsqueeze(1) + torch.arange(config.block_size)
-    cos, sin = rotary(where, config.decoder.head_dim, config.decoder.rope_theta)
+    slot_positions = blocks.anchors.unsqueeze(1) + torch.arange(config.block_size)
+    cos, sin = rotary(slot_positions, config.decoder.head_dim, config.decoder.rope_theta)
     unseen = positions >= blocks.anchors.unsqueeze(1)  # [N, T]
     anchor, mask = frozen.embedding[blocks.first], frozen.embedding[torch.tensor([config.mask_token_id])]
     x = torch.cat((anchor.unsqueeze(1), mask.expand(count, config.block_size - 1, -1)), 1) * config.embedding_scale
@@ -130,20 +130,20 @@ def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) ->
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, context: tuple[Tensor, Tensor], unseen: Tensor) -> Tensor:
-    """Heads [N, heads, S, hd] of q [N, heads, S, hd]: over the context it may see, and over its own block.
+    """Attend from q [N, heads, S, hd] to the visible context and to the same block; return heads [N, heads, S, hd].
 
-    k, v [N, kv_heads, block, hd]; the context's [1, kv_heads, T, hd]; `unseen` [N, T]: True where a block may not look.
+    k, v: [N, kv_heads, block, hd]; those of the context: [1, kv_heads, T, hd]; `unseen` [N, T] masks the context.
     """
     count, heads, slots, size = q.shape
     kv_heads = k.shape[1]
     group = heads // kv_heads
     queries = q.reshape(count, kv_heads, group * slots, size)
     flat = queries.transpose(0, 1).reshape(kv_heads, -1, size)
-    far = (flat @ context[0][0].mT).view(kv_heads, count, group * slots, -1).transpose(0, 1)
-    far = far.masked_fill(unseen[:, None, None], -torch.inf)
-    near = queries @ k.mT
-    weights = (torch.cat((far, near), -1) * size**-0.5).softmax(-1)
-    length = far.shape[-1]
+    context_scores = (flat @ context[0][0].mT).view(kv_heads, count, group * slots, -1).transpose(0, 1)
+    context_scores = context_scores.masked_fill(unseen[:, None, None], -torch.inf)
+    block_scores = queries @ k.mT
+    weights = (torch.cat((context_scores, block_scores), -1) * size**-0.5).softmax(-1)
+    length = context_scores.shape[-1]
     over_context = weights[..., :length].transpose(0, 1).reshape(kv_heads, -1, length) @ context[1][0]
     over_context = over_context.view(kv_heads, count, group * slots, size).transpose(0, 1)
     return (over_context + weights[..., length:] @ v).reshape(count, heads, slots, size)
@@ -154,32 +154,32 @@ def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) ->
     return drafter.logits(hidden_of(drafter, frozen, blocks, sizes), frozen.head)
 
 
-def loss_of(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+def weighted_loss(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
     """Return the sum of weighted cross-entropies, and the sum of their weights.
 
-    Each mixes the token that the target chose with the shares of the likeliest; a prompt's tokens have none. A slot
-    weighs what its loss does to the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the smoothed
-    probability that all labels up to a slot are right, summed over the slots from it on.
+    Each loss mixes the token that the target chose with the shares of the likeliest tokens; prompts lack the shares.
+    The weight of a slot is its effect on the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the
+    smoothed probability that all labels up to a slot are right, summed over this slot and the later ones.
     """
-    labels, sure = blocks.labels, logits.log_softmax(-1)
-    chosen = -sure.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-    shared = -(blocks.shares * sure.gather(-1, blocks.likely)).sum(-1)
-    each = chosen.lerp(shared, SHARED)
+    labels, log_probs = blocks.labels, logits.log_softmax(-1)
+    chosen = -log_probs.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    shared = -(blocks.shares * log_probs.gather(-1, blocks.likely)).sum(-1)
+    each = chosen.lerp(shared, SOFT_LABEL_SHARE)
     with torch.no_grad():
-        likely = torch.where(labels >= 0, torch.exp(-chosen), 0.0) * (1 - SMOOTH) + SMOOTH
-        reached = torch.where(labels == -1, 0.0, likely.cumprod(-1))
-        weights = torch.where(labels >= 0, reached.flip(-1).cumsum(-1).flip(-1), 0.0)
+        likely = torch.where(labels >= 0, torch.exp(-chosen), 0.0) * (1 - SMOOTHING) + SMOOTHING
+        reach = torch.where(labels == -1, 0.0, likely.cumprod(-1))
+        weights = torch.where(labels >= 0, reach.flip(-1).cumsum(-1).flip(-1), 0.0)
     return (each * weights).sum(), weights.sum()
 
 
-def accepted(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return how many drafted tokens of each block [N] the target would accept."""
+def count_accepted(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the number of drafted tokens of each block [N] that the target would accept."""
     return (logits.argmax(-1) == labels).long().cumprod(-1).sum(-1)
 
 
-def verifies(taken: Tensor) -> int:
-    """Return the verify steps of an answer of N tokens, if a draft at token i has `taken`[i] right tokens."""
-    at, count, lengths = 0, 0, taken.tolist()
-    while at < len(lengths):
-        at, count = at + lengths[at] + 1, count + 1
+def count_verify_steps(accepted_at: Tensor) -> int:
+    """Return the verify steps of an answer of N tokens if a draft at token i has `accepted_at`[i] right tokens."""
+    position, count, lengths = 0, 0, accepted_at.tolist()
+    while position < len(lengths):
+        position, count = position + lengths[position] + 1, count + 1
     return count

@@ -1,4 +1,4 @@
-"""Memory and disk that the training of a drafter needs, computed before it starts."""
+"""Memory and disk space that the training of a drafter needs, computed before the training starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,26 +6,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.lab.train.batched_answers import CONTEXT, LONGEST_FILL, LONGEST_PROMPT
+from localdflash.lab.train.batched_answers import CONTEXT, MAX_COMPLETION_PROMPT, MAX_QUESTION
 from localdflash.lab.train.kept_answers import COUNT, LIKELY
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
-MOST_IDS = 1 << 17  # of a vocabulary: larger ones were never tried, and a drafter's labels would want more memory
-PROGRAM = 700 << 20  # bytes of Python with torch and llama.cpp
-COPIES = 5  # of a drafter's weights: gradients, average, momenta
-SEQUENCES = (64, 32, 16, 8, 4, 2, 1)
+MAX_VOCAB_SIZE = 1 << 17  # larger vocabularies are untested, and labels would take more memory
+PROGRAM_BYTES = 700 << 20  # bytes of Python with torch and llama.cpp
+COPIES = 5  # of a drafter's weights: gradients, average, momenta and the weights
+SEQUENCE_COUNTS = (64, 32, 16, 8, 4, 2, 1)
 
 
 class PromptSizes(NamedTuple):
     """Lengths of prompts."""
 
-    share: float  # ids that are kept for each id of an answer, as counted for SmolLM2
+    share: float  # prompt ids stored per answer id, measured with SmolLM2
     longest: int
 
 
-QUESTIONS, COMPLETIONS = PromptSizes(0.8, LONGEST_PROMPT), PromptSizes(9.5, LONGEST_FILL)
+QUESTIONS, COMPLETIONS = PromptSizes(0.8, MAX_QUESTION), PromptSizes(9.5, MAX_COMPLETION_PROMPT)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TrainingNeeds:
     sequences: int
 
     def line(self) -> str:
-        """Return the line that is printed before the start."""
+        """Return the needs as a line for the user."""
         return (
             f"needs {gigabytes(self.disk)} of disk for the answers, {gigabytes(self.answering)} of memory to answer"
             f" ({self.sequences} at a time), {gigabytes(self.training)} to train"
@@ -59,32 +59,32 @@ def needs(
     width = len(taps) * config.hidden_size
     slot = _slot(config, width, prompts.longest)
     disk = round(tokens * (1 + prompts.share)) * (2 * width + 4 + COUNT * LIKELY.itemsize)
-    training = PROGRAM + 4 * COPIES * _drafter_weights(config, width, layers) + 8 * short * config.hidden_size
-    sequences = next((n for n in SEQUENCES if _fits(PROGRAM + target + n * slot, budget)), 0)
-    answering = PROGRAM + target + max(sequences, 1) * slot
-    for what, size in (("answering", answering), ("training", training)):
+    training = PROGRAM_BYTES + 4 * COPIES * _drafter_weights(config, width, layers) + 8 * short * config.hidden_size
+    sequences = next((n for n in SEQUENCE_COUNTS if _fits(PROGRAM_BYTES + target + n * slot, budget)), 0)
+    answering = PROGRAM_BYTES + target + max(sequences, 1) * slot
+    for stage, size in (("answering", answering), ("training", training)):
         if not _fits(size, budget):
             raise OutOfMemory(
-                f"{what} needs {gigabytes(size)}, {gigabytes(budget.free)} of {budget.what} are free:"
+                f"{stage}: needs {gigabytes(size)}, {gigabytes(budget.free)} of {budget.what} are free;"
                 " close other programs, or take a smaller target"
             )
     return TrainingNeeds(disk, answering, training, sequences)
 
 
-def check_disk(wanted: TrainingNeeds, already: int, free: int, folder: Path) -> None:
+def check_disk(required: TrainingNeeds, stored_bytes: int, free: int, folder: Path) -> None:
     """Raise TrainingError if the missing answers do not fit on the disk."""
-    missing = wanted.disk - already
+    missing = required.disk - stored_bytes
     if missing > free:
         raise TrainingError(
-            f"{folder}: the answers need {gigabytes(missing)} more, {gigabytes(free)} are free: ask for fewer --tokens,"
-            " or take another disk"
+            f"{folder}: the answers need {gigabytes(missing)} more, {gigabytes(free)} are free; reduce --tokens,"
+            " or use another disk"
         )
 
 
 def default_taps(blocks: int, count: int = 5) -> tuple[int, ...]:
     """Return the blocks to read, spread as in z-lab's drafters; UsageError for a tiny target."""
     if blocks < 5:
-        raise UsageError(f"a target of {blocks} blocks has too few to read from; name them with --taps")
+        raise UsageError(f"target: {blocks} blocks are too few for default taps; name them with --taps")
     if blocks - 3 < count:
         return tuple(range(1, blocks - 2))
     return tuple(round(1 + i * (blocks - 4) / (count - 1)) for i in range(count))
@@ -92,9 +92,9 @@ def default_taps(blocks: int, count: int = 5) -> tuple[int, ...]:
 
 def check_vocabulary(config: DecoderConfig, path: Path) -> None:
     """Raise TrainingError for a vocabulary that is too large."""
-    if config.vocab_size > MOST_IDS:
+    if config.vocab_size > MAX_VOCAB_SIZE:
         raise TrainingError(
-            f"{path}: a vocabulary of {config.vocab_size:,} tokens, at most {MOST_IDS:,} can be trained"
+            f"{path}: vocabulary too large (expected at most {MAX_VOCAB_SIZE:,}, got {config.vocab_size:,})"
         )
 
 

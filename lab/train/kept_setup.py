@@ -1,4 +1,4 @@
-"""From a folder of kept answers to a training run: short vocabulary, shape, starting weights."""
+"""Set up a training run from a folder of stored answers: short vocabulary, shape, starting weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.text.tokenizer import Tokenizer
 
-SAMPLED = 64  # answers whose taps tell how large channels are
-SPARE = ("mask", "unused", "reserved", "empty", "pad")  # in the spelling of a special token that answers never hold
+SCALE_ANSWERS = 64  # answers from which the scales of the feature channels are measured
+UNUSED_TOKEN_WORDS = ("mask", "unused", "reserved", "empty", "pad")  # in spellings of unused tokens
 
 
 @dataclass(frozen=True)
@@ -32,33 +32,38 @@ class DrafterOptions:
     layers: int
     block_size: int
     short: int  # tokens of the short vocabulary
-    mask: str | None = None  # the special token of slots to be filled; None: one that the target does not use
-    start: Path | None = None  # a drafter to start from: its shape and its short vocabulary win
-    from_anchor: bool = False  # slot 0 proposes too
-    own_short: bool = False  # a short vocabulary of the answers, though `start` has one
+    mask: str | None = None  # the special token of slots to fill; None: one that the target does not use
+    start: Path | None = None  # a drafter to start from; its shape and short vocabulary have precedence
+    from_anchor: bool = False  # whether slot 0 proposes too
+    own_short: bool = False  # choose a short vocabulary from the answers even if `start` has one
 
 
 def prepare(
-    folder: Path, target: Path, into: Path, wanted: DrafterOptions, schedule: Schedule, report: Callable[[str], None]
+    folder: Path,
+    target: Path,
+    run_folder: Path,
+    options: DrafterOptions,
+    schedule: Schedule,
+    report: Callable[[str], None],
 ) -> tuple[KeptRun, BlockSource]:
-    """Return a run that starts or resumes in `into`, and the answers below `folder` to learn from."""
+    """Return a run that starts or resumes in `run_folder`, and the source of its blocks, the answers below `folder`."""
     kept = KeptAnswers.load(folder / "answers")
     tokenizer = Tokenizer.load(target)
-    into.mkdir(parents=True, exist_ok=True)
-    short = _short_vocabulary(into / short_vocabulary.FILE, kept, tokenizer, wanted, report)
+    run_folder.mkdir(parents=True, exist_ok=True)
+    short = _short_vocabulary(run_folder / short_vocabulary.FILE, kept, tokenizer, options, report)
     frozen = kept_drafter.Frozen(target, short.long())
     taps = kept.about["taps"]
     assert isinstance(taps, list)
-    config = _config(frozen.config, tokenizer, tuple(taps), wanted, target)
+    config = _config(frozen.config, tokenizer, tuple(taps), options, target)
     source = BlockSource(kept, config.drafts, short.numpy().astype(np.int64), frozen.config.vocab_size)
     rng = np.random.default_rng(0)
-    sizes = source.channel_sizes(SAMPLED, rng)
-    if wanted.start:
-        drafter = _started(wanted.start, sizes)
+    sizes = source.channel_sizes(SCALE_ANSWERS, rng)
+    if options.start:
+        drafter = _load_scaled(options.start, sizes)
     else:
         drafter = kept_drafter.start_from(frozen, config, sizes)
         kept_drafter.fit_head_norms(drafter, frozen, next(source.endless(64, rng)), sizes)
-    run = KeptRun(drafter, frozen, sizes, into, schedule)
+    run = KeptRun(drafter, frozen, sizes, run_folder, schedule)
     report(
         f"{len(source.training):,} answers to learn from, {len(source.held_out):,} held out,"
         f" {kept.answer_tokens():,} answer tokens; step {run.step}"
@@ -67,52 +72,52 @@ def prepare(
 
 
 def _config(
-    target: DecoderConfig, tokenizer: Tokenizer, taps: tuple[int, ...], wanted: DrafterOptions, path: Path
+    target: DecoderConfig, tokenizer: Tokenizer, taps: tuple[int, ...], options: DrafterOptions, path: Path
 ) -> DFlashConfig:
-    if wanted.start:
-        config = config_of_file(wanted.start)
+    if options.start:
+        config = config_of_file(options.start)
         if config.taps != taps:
             raise TrainingError(
-                f"{wanted.start} reads blocks {_listed(config.taps)}, the answers keep those of {_listed(taps)}:"
+                f"{options.start} reads blocks {_listed(config.taps)}, the answers have those of {_listed(taps)};"
                 " let the target answer again in another folder"
             )
     else:
-        shape = replace(target, num_hidden_layers=wanted.layers, qk_norm=True, rope_factors=(), num_experts=0)
+        shape = replace(target, num_hidden_layers=options.layers, qk_norm=True, rope_factors=(), num_experts=0)
         if target.num_experts:
             shape = replace(shape, intermediate_size=3 * target.hidden_size)
         config = DFlashConfig(
             shape,
-            wanted.block_size,
-            mask_of(wanted, tokenizer),
+            options.block_size,
+            mask_of(options, tokenizer),
             taps,
-            window=CONTEXT,  # it learns from nothing longer
-            sliding=(True,) * wanted.layers,
+            window=CONTEXT,  # the longest training sequence
+            sliding=(True,) * options.layers,
             causal=False,
-            from_anchor=wanted.from_anchor,
+            from_anchor=options.from_anchor,
         )
-    check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(wanted.start or path))
+    check_fit(config, target.hidden_size, target.vocab_size, target.num_hidden_layers, str(options.start or path))
     return config
 
 
-def _started(path: Path, sizes: torch.Tensor) -> DFlash:
-    """Return a drafter from its file; it reads features divided by their channel sizes."""
+def _load_scaled(path: Path, sizes: torch.Tensor) -> DFlash:
+    """Load a drafter and scale `fc`, so that it reads features divided by their channel sizes."""
     drafter = dflash_files.load(path).train().requires_grad_(True)
     kept_drafter.check_trainable(drafter.config)
-    drafter.config = replace(drafter.config, short=(), trained_for=None)  # those of the run are written at its end
+    drafter.config = replace(drafter.config, short=(), trained_for=None)  # set again when the run is exported
     with torch.no_grad():
         drafter.fc.weight.mul_(sizes)
     return drafter
 
 
-def mask_of(wanted: DrafterOptions, tokenizer: Tokenizer) -> int:
-    """Return the mask token, which the target never writes; TrainingError if there is none."""
-    if wanted.mask:
-        return tokenizer.special(wanted.mask)
-    for word in SPARE:
+def mask_of(options: DrafterOptions, tokenizer: Tokenizer) -> int:
+    """Return the mask token, which the target never generates; TrainingError if there is none."""
+    if options.mask:
+        return tokenizer.special(options.mask)
+    for word in UNUSED_TOKEN_WORDS:
         for spelling, token in tokenizer.specials.items():
             if word in spelling.lower() and token not in tokenizer.ends:
                 return token
-    raise TrainingError("the target's vocabulary has no special token that looks unused: name one with --mask")
+    raise TrainingError("the target's vocabulary has no special token that looks unused; name one with --mask")
 
 
 def _listed(taps: tuple[int, ...]) -> str:
@@ -120,24 +125,24 @@ def _listed(taps: tuple[int, ...]) -> str:
 
 
 def _short_vocabulary(
-    path: Path, kept: KeptAnswers, tokenizer: Tokenizer, wanted: DrafterOptions, report: Callable[[str], None]
+    path: Path, kept: KeptAnswers, tokenizer: Tokenizer, options: DrafterOptions, report: Callable[[str], None]
 ) -> torch.Tensor:
     """Return the ids of the run's short vocabulary, chosen once from the answers for training.
 
-    Of completions the prompts count too: answers are few, and prompts are code of the same kind.
+    The prompts of completions are counted too: answers are few, and prompts are code of the same kind.
     """
     if not path.exists():
         answers = (
-            kept.tokens[row["start"] + _counted_from(row) : row["start"] + row["length"]].astype(np.int64).tolist()
+            kept.tokens[row["start"] + _first_counted(row) : row["start"] + row["length"]].astype(np.int64).tolist()
             for row in kept.index[kept.index["held_out"] == 0]
         )
-        inherited = config_of_file(wanted.start).short if wanted.start and not wanted.own_short else ()
-        size = len(inherited) or min(wanted.short, tokenizer.vocab_size)
-        found = short_vocabulary.count(answers, tokenizer.vocab_size, size, inherited or sorted(tokenizer.ends))
-        report(f"{size:,} tokens cover {found.coverage:.2%} of {found.counted:,} in the answers")
-        short_vocabulary.save(path, found)
+        inherited = config_of_file(options.start).short if options.start and not options.own_short else ()
+        size = len(inherited) or min(options.short, tokenizer.vocab_size)
+        vocabulary = short_vocabulary.count(answers, tokenizer.vocab_size, size, inherited or sorted(tokenizer.ends))
+        report(f"{size:,} tokens cover {vocabulary.coverage:.2%} of {vocabulary.counted:,} in the answers")
+        short_vocabulary.save(path, vocabulary)
     return short_vocabulary.load(path, tokenizer.vocab_size)
 
 
-def _counted_from(row: np.void) -> int:
+def _first_counted(row: np.void) -> int:
     return 0 if KINDS[row["kind"]] in COMPLETIONS else int(row["prompt"])

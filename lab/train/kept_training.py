@@ -19,7 +19,7 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train import short_vocabulary
 from localdflash.lab.train.kept_batches import BlockSource
-from localdflash.lab.train.kept_drafter import Frozen, accepted, logits_of, loss_of, verifies
+from localdflash.lab.train.kept_drafter import Frozen, count_accepted, count_verify_steps, logits_of, weighted_loss
 from localdflash.lab.train.muon import Muon
 from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
 from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State, smoothed
@@ -28,7 +28,7 @@ from localdflash.lab.train.training_prompts import KINDS
 from localdflash.models.weights.gguf import read_header
 
 LOG = "log.jsonl"
-FUSE_SHARE = 0.1  # of the learning rate: `fc` sums up thousands of channels
+FUSE_SHARE = 0.1  # of the learning rate, since `fc` sums thousands of channels
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Schedule:
     """Training schedule: learning rate, batch size, intervals of saving and measuring."""
 
     learning_rate: float = 3e-3
-    sequences: int = 8  # of a step
-    anchors: int = 48  # of a sequence
-    in_prompt: int = 0  # more of them, in its prompt
+    sequences: int = 8  # per step
+    anchors: int = 48  # per sequence
+    in_prompt: int = 0  # further anchors, in the prompt
     warm_up: int = 15  # steps
-    average: float = 0.98  # share of the average that each step keeps, once it is full
+    average: float = 0.98  # decay of the weight average, reached after the first steps
     save_seconds: float = 300.0
     measure_seconds: float = 300.0  # of processor time
     measured: int = 24  # held-out answers
@@ -54,7 +54,7 @@ class KeptRun(ResumableRun):
         self.drafter, self.frozen, self.sizes, self.schedule = drafter, frozen, sizes, schedule
         self.average = copy.deepcopy(drafter).requires_grad_(False)
         self.steppers = optimizers(drafter, schedule.learning_rate)
-        self.tau = 0.0  # tokens per verify on held-out answers when last measured
+        self.tau = 0.0  # tokens per verify step on held-out answers at the last measurement
         self._slots = [drafter.config.block_size, drafter.config.first_slot]
         self.resume()
 
@@ -62,32 +62,32 @@ class KeptRun(ResumableRun):
         """Train for more minutes; Ctrl-C saves a checkpoint."""
         schedule = self.schedule
         stream = source.endless(schedule.anchors, np.random.default_rng([7, self.step]), schedule.in_prompt)
-        began, measured, seconds, smooth = time.monotonic(), self.spent, minutes * 60, dict[str, float]()
-        with self.sitting():
-            while (gone := time.monotonic() - began) < seconds:
+        began, last_measured, seconds, smooth = time.monotonic(), self.spent, minutes * 60, dict[str, float]()
+        with self.timed():
+            while (elapsed := time.monotonic() - began) < seconds:
                 smooth = smoothed(smooth, self._one_step(stream))
                 self.count_step()
-                left = f"{(seconds - gone) / 60:.1f} min left"
-                reporter.move(gone / seconds, f"step {self.step}  {_numbers(smooth)}  {left}")
+                left = f"{(seconds - elapsed) / 60:.1f} min left"
+                reporter.move(elapsed / seconds, f"step {self.step}  {_numbers(smooth)}  {left}")
                 if self.step % 10 == 0:
                     self._log(smooth)
-                if self.spent - measured > schedule.measure_seconds:
-                    self._measured(source, reporter)
-                    measured = self.spent
+                if self.spent - last_measured > schedule.measure_seconds:
+                    self._log_measurement(source, reporter)
+                    last_measured = self.spent
                 self.save_if_due()
-        self._measured(source, reporter)
+        self._log_measurement(source, reporter)
 
     def _one_step(self, stream: Any) -> dict[str, float]:
         rate = self.schedule.learning_rate * min(1.0, (self.step + 1) / self.schedule.warm_up)
-        losses, weights, taken = 0.0, 0.0, []
+        losses, weights, accepted = 0.0, 0.0, []
         for _ in range(self.schedule.sequences):
             blocks = next(stream)
-            with products_in(product_type()):
+            with autocast_to(product_type()):
                 logits = logits_of(self.drafter, self.frozen, blocks, self.sizes).float()
-            loss, weight = loss_of(logits, blocks)
+            loss, weight = weighted_loss(logits, blocks)
             (loss / (2.0 * self.schedule.sequences * self.schedule.anchors)).backward()
             losses, weights = losses + loss.item(), weights + weight.item()
-            taken.append(accepted(logits.detach(), blocks.labels).float())
+            accepted.append(count_accepted(logits.detach(), blocks.labels).float())
         norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0).item()
         self.check_finite(losses, norm)
         for stepper in self.steppers:
@@ -95,33 +95,33 @@ class KeptRun(ResumableRun):
                 group["lr"] = rate * group.get("share", 1.0)
             stepper.step()
             stepper.zero_grad(set_to_none=True)
-        keep = min(self.schedule.average, self.step / (self.step + 10))
+        decay = min(self.schedule.average, self.step / (self.step + 10))
         with torch.no_grad():
-            for mean, now in zip(self.average.parameters(), self.drafter.parameters(), strict=True):
-                mean.lerp_(now, 1 - keep)
-        return {"loss": losses / max(weights, 1e-9), "tau": 1.0 + torch.cat(taken).mean().item(), "norm": norm}
+            for mean, current in zip(self.average.parameters(), self.drafter.parameters(), strict=True):
+                mean.lerp_(current, 1 - decay)
+        return {"loss": losses / max(weights, 1e-9), "tau": 1.0 + torch.cat(accepted).mean().item(), "norm": norm}
 
     @torch.no_grad()
     def measure(self, source: BlockSource, count: int) -> dict[str, float]:
-        """Return the tokens per verify step of the averaged weights on held-out answers, in all and by kind."""
+        """Return the tokens per verify step of the averaged weights on held-out answers, overall and by kind."""
         tokens, passes = defaultdict[str, int](int), defaultdict[str, int](int)
         for number in source.held_out[:count]:
             anchors = source.answer_anchors(int(number))
             blocks = source.blocks(int(number), anchors)
-            taken = accepted(logits_of(self.average, self.frozen, blocks, self.sizes), blocks.labels)
+            accepted = count_accepted(logits_of(self.average, self.frozen, blocks, self.sizes), blocks.labels)
             for name in ("held_out", f"held_out_{KINDS[source.kept.index[number]['kind']]}"):
                 tokens[name] += len(anchors)
-                passes[name] += verifies(taken)
+                passes[name] += count_verify_steps(accepted)
         found = {name: tokens[name] / passes[name] for name in tokens}
         self.tau = found.get("held_out", 0.0)
         return found
 
-    def _measured(self, source: BlockSource, reporter: Reporter) -> None:
-        found = self.measure(source, self.schedule.measured)
-        self._log(found)
+    def _log_measurement(self, source: BlockSource, reporter: Reporter) -> None:
+        values = self.measure(source, self.schedule.measured)
+        self._log(values)
         draw_drafter_training(self.folder / LOG, self.folder / "training.png")
-        what = f"{_numbers(found)} tokens a verify" if found else "no answer is held out to measure with"
-        reporter.say(f"step {self.step}  {what}")
+        summary = f"{_numbers(values)} tokens per verify" if values else "no held-out answers"
+        reporter.say(f"step {self.step}  {summary}")
 
     def _log(self, values: dict[str, float]) -> None:
         rounded = {
@@ -151,16 +151,16 @@ class KeptRun(ResumableRun):
             stepper.load_state_dict(saved)
         self.sizes = state["sizes"]
         if state["slots"] != self._slots:
-            raise TrainingError(f"{self.checkpoint}: trained for other slots: take its --block-size and --first-slot")
+            raise TrainingError(f"{self.checkpoint}: trained for other slots; use its --block-size and --first-slot")
 
 
 def product_type() -> torch.dtype:
-    """Return bfloat16 if this processor has units for it, which double the speed or more; else float32."""
+    """Return bfloat16 if this processor has bfloat16 units, which at least double the speed; else float32."""
     found = torch.cpu.get_capabilities()
     return torch.bfloat16 if found.get("avx512_bf16") or found.get("amx_bf16") else torch.float32
 
 
-def products_in(dtype: torch.dtype) -> torch.autocast:
+def autocast_to(dtype: torch.dtype) -> torch.autocast:
     """Run matrix products in this type; weights and sums stay float32."""
     return torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
 
@@ -183,22 +183,22 @@ def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimi
     ]
 
 
-def served(run: KeptRun) -> DFlash:
-    """Return the drafter for serving: it reads unscaled features."""
+def serving_drafter(run: KeptRun) -> DFlash:
+    """Return the averaged drafter for serving, which reads unscaled features."""
     drafter = copy.deepcopy(run.average)
     with torch.no_grad():
         drafter.fc.weight.div_(run.sizes)
     return drafter.eval()
 
 
-def export_drafter(run: KeptRun, trained_in: Path, target: Path, into: Path, blocks: int) -> None:
+def export_drafter(run: KeptRun, run_folder: Path, target: Path, folder: Path, blocks: int) -> None:
     """Write the averaged weights as drafter.gguf (Q8_0), and as drafter.safetensors with config.json.
 
-    `blocks` is how many the target has; `trained_in` the run's folder.
+    `blocks` is the target's number of blocks, `run_folder` the run's folder.
     """
-    into.mkdir(parents=True, exist_ok=True)
-    drafter, header = served(run), read_header(target)
-    ids = short_vocabulary.load(trained_in / short_vocabulary.FILE, drafter.config.decoder.vocab_size).tolist()
+    folder.mkdir(parents=True, exist_ok=True)
+    drafter, header = serving_drafter(run), read_header(target)
+    ids = short_vocabulary.load(run_folder / short_vocabulary.FILE, drafter.config.decoder.vocab_size).tolist()
     name = f"drafter for {target.stem}"
-    write_drafter_for(into / "drafter.gguf", drafter, header, "Q8_0", name, ids, run.tau)
-    write_drafter_safetensors(into / "drafter.safetensors", drafter, blocks, our_fields(header, ids, run.tau))
+    write_drafter_for(folder / "drafter.gguf", drafter, header, "Q8_0", name, ids, run.tau)
+    write_drafter_safetensors(folder / "drafter.safetensors", drafter, blocks, our_fields(header, ids, run.tau))

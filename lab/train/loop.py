@@ -1,6 +1,6 @@
-"""Training loop of target and drafter: a time budget, a schedule over it, checkpoints, a log, a picture.
+"""Training loop of target and drafter: time budget, learning rate schedule, checkpoints, log, picture.
 
-A run lasts the given minutes, all its restarts together. Ctrl-C keeps a checkpoint.
+The time budget includes all restarts of a run. Ctrl-C saves a checkpoint.
 """
 
 import json
@@ -23,7 +23,7 @@ SAVE_SECONDS = 300
 LOG_STEPS = 10
 WARM_UP = 0.02  # share of the budget
 
-# One forward and backward at a progress from 0 to 1, gradients left in the model; what to log, "loss" among it.
+# Runs one forward and backward pass at a progress from 0 to 1; returns the values to log, which include "loss".
 Accumulate = Callable[[float], Mapping[str, float]]
 
 
@@ -38,7 +38,7 @@ class TrainingBudget:
     def __post_init__(self) -> None:
         for name, value in (("minutes", self.minutes), ("learning rate", self.learning_rate)):
             if not (math.isfinite(value) and value > 0):
-                raise UsageError(f"{name} is {value}: expected a number above 0")
+                raise UsageError(f"{name}: expected a number above 0, got {value}")
 
 
 def rate(progress: float) -> float:
@@ -49,12 +49,12 @@ def rate(progress: float) -> float:
 
 
 def initialise(model: nn.Module) -> None:
-    """Initialise embeddings with 0.02, matrices with 1/sqrt(fan-in), less for those that write the residual stream."""
+    """Initialise embeddings with 0.02, matrices with 1/sqrt(fan-in), scaled down if they write the residual stream."""
     for name, p in model.named_parameters():
         if p.ndim != 2:
             continue
-        written = "o_proj" in name or "down_proj" in name
-        nn.init.normal_(p, std=0.02 if "embed" in name else p.shape[1] ** -0.5 * (0.3 if written else 1.0))
+        writes_residual = "o_proj" in name or "down_proj" in name
+        nn.init.normal_(p, std=0.02 if "embed" in name else p.shape[1] ** -0.5 * (0.3 if writes_residual else 1.0))
 
 
 def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
@@ -77,7 +77,7 @@ class TrainingRun(ResumableRun):
     def train(self, accumulate: Accumulate) -> None:
         """Train until the budget is spent."""
         total, smooth = self.budget.minutes * 60, dict[str, float]()
-        with (self.folder / "loss.jsonl").open("a", encoding="utf-8") as log, self.sitting():
+        with (self.folder / "loss.jsonl").open("a", encoding="utf-8") as log, self.timed():
             while self.spent < total:
                 logged = self._one_step(accumulate, self.spent / total)
                 self.count_step()

@@ -13,7 +13,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonal(matrices: Tensor, iterations: int = 5) -> Tensor:
-    """The nearest semi-orthogonal matrices, approximately, of [N, rows, cols]."""
+    """Return approximately the nearest semi-orthogonal matrices of [N, rows, cols]."""
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient, once."""
+        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Tensor]] = {}
             for p in group["params"]:

@@ -1,4 +1,4 @@
-"""Prompts of the user's own: a file, a repository, or the chats on this machine, which they never leave."""
+"""Prompts from a user's file, repository or chats; all data stay on this machine."""
 
 import json
 import os
@@ -12,18 +12,18 @@ from localdflash.chat.store import ChatStore
 from localdflash.lab.train import corpus, training_prompts
 from localdflash.lab.train.questions import Question
 
-HELD_OUT_SHARE = 8  # one file, line or chat in so many is never trained on
-LARGEST_FILE = 64 << 20  # bytes
-MOST_SOURCES = 20_000  # files of a repository
-MOST_CHATS = 5_000
+HELD_OUT_EVERY = 8  # one file, line or chat in 8 is held out
+MAX_FILE_BYTES = 64 << 20
+MAX_SOURCES = 20_000  # files of a repository
+MAX_CHATS = 5_000
 SKIPPED = frozenset({"node_modules", "site-packages", "build", "dist", "__pycache__", "venv", "env"})
 
 
 def of_file(path: Path) -> Iterator[Question]:
     """Yield the questions of a JSON Lines file, texts or objects with a `text`; TrainingError names the line."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise TrainingError(f"{path}: larger than {LARGEST_FILE >> 20} MiB; split it")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise TrainingError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; split it")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TrainingError(f"{path}: cannot be read: {error}") from None
@@ -31,7 +31,7 @@ def of_file(path: Path) -> Iterator[Question]:
         if line.strip():
             text = _text_of(line)
             if text is None:
-                raise TrainingError(f'{path}: line {number} is no prompt: expected {{"text": "What is ...?"}}')
+                raise TrainingError(f'{path}: line {number}: not a prompt (expected {{"text": "What is ...?"}})')
             yield Question("own", text, _held_out(text))
 
 
@@ -45,14 +45,14 @@ def _text_of(line: str) -> str | None:
 
 
 def of_repository(folder: Path, seed: int) -> Iterator[Question]:
-    """Yield questions on the Python files below a folder, whole files held out, mixed with general ones."""
+    """Yield questions about the Python files below a folder, mixed with general questions; whole files are held out."""
     sources: dict[bool, list[str]] = {False: [], True: []}
     for path in _python_files(folder):
         text = corpus.source_text(path.read_bytes())
         if text is not None:
             sources[held_out_file(path, folder)].append(text)
     if not sources[False]:
-        raise TrainingError(f"{folder}: no Python file of 200 to 80 000 bytes to ask about; give another folder")
+        raise TrainingError(f"{folder}: no Python file of 200 to 80 000 bytes; choose another folder")
     return training_prompts.of_sources(sources, seed)
 
 
@@ -64,13 +64,13 @@ def held_out_file(path: Path, folder: Path) -> bool:
 def _python_files(folder: Path) -> Iterator[Path]:
     """Yield source files outside hidden folders, environments and builds; links are not followed."""
     count = 0
-    for at, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
         for name in sorted(names):
-            path = Path(at, name)
+            path = Path(parent, name)
             if not name.endswith(".py") or path.is_symlink() or not path.is_file():
                 continue
-            if count == MOST_SOURCES:
+            if count == MAX_SOURCES:
                 return
             count += 1
             yield path
@@ -79,28 +79,28 @@ def _python_files(folder: Path) -> Iterator[Path]:
 def of_chats(path: Path) -> Iterator[Question]:
     """Yield the questions of stored chats with their earlier turns, newest chats first."""
     if not path.is_file():
-        raise TrainingError(f"{path}: no chats are kept on this machine")
+        raise TrainingError(f"{path}: no chats on this machine")
     store = ChatStore(path, lambda _line: None)
     try:
-        for chat in store.sessions(limit=MOST_CHATS):
+        for chat in store.sessions(limit=MAX_CHATS):
             yield from _of_chat(store.path(chat.id), _held_out(str(chat.id)))
     finally:
         store.close()
 
 
 def _of_chat(messages: list[Message], held_out: bool) -> Iterator[Question]:
-    before: list[str] = []
+    earlier_turns: list[str] = []
     for message in messages:
         text = prompt_text(message) if message.role == "user" else message.text
         if message.role == "system" or not text.strip():
             continue
-        asks = message.role == "user"
-        if asks != (len(before) % 2 == 0):
+        is_question = message.role == "user"
+        if is_question != (len(earlier_turns) % 2 == 0):
             return  # a question that was never answered, or an answer to nothing
-        if asks:
-            yield Question("chat", text, held_out, tuple(before))
-        before.append(text)
+        if is_question:
+            yield Question("chat", text, held_out, tuple(earlier_turns))
+        earlier_turns.append(text)
 
 
 def _held_out(name: str) -> bool:
-    return crc32(name.encode("utf-8", "surrogatepass")) % HELD_OUT_SHARE == 0
+    return crc32(name.encode("utf-8", "surrogatepass")) % HELD_OUT_EVERY == 0

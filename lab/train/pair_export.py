@@ -48,7 +48,7 @@ def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization:
 
 
 def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization: str, name: str) -> None:
-    """Write a `dflash` GGUF as llama.cpp reads it; embedding and head stay with the target."""
+    """Write a `dflash` GGUF as llama.cpp reads it, without embedding and head, which the target has."""
     _write_dflash(path, model, lambda writer: _write_vocabulary(writer, tokenizer), quantization, name)
 
 
@@ -73,7 +73,7 @@ def add_target(writer: gguf.GGUFWriter, target: TrainedFor) -> None:
 
 
 def add_short_head(writer: gguf.GGUFWriter, target: GGUFHeader, ids: Sequence[int]) -> None:
-    """The short vocabulary for us, and as llama.cpp reads it: the target's rows of the head, block by block."""
+    """Add the short vocabulary for localdflash, and the target's rows of the head as llama.cpp reads them."""
     writer.add_array(SHORT_KEY, list(ids))
     ids_name, rows_name = SHORT_HEAD
     head = find(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
@@ -107,9 +107,9 @@ def _write_dflash(
 def write_drafter_safetensors(
     path: Path, model: DFlash, target_layers: int, ours: Mapping[str, object] | None = None
 ) -> None:
-    """z-lab's format: tensors in bfloat16, config.json beside them, in it what is only ours (see `our_fields`)."""
+    """Write z-lab's format: bfloat16 tensors, next to a config.json with localdflash's fields (see `our_fields`)."""
     tensors = {k: v.detach().cpu().bfloat16().contiguous() for k, v in model.state_dict().items()}
-    path.write_bytes(save(tensors))  # save_file would make a file for this user alone
+    path.write_bytes(save(tensors))  # save_file would create a file without permissions for others
     write_json(path.with_name("config.json"), json_config(model, target_layers) | ({OURS: ours} if ours else {}))
 
 
@@ -119,13 +119,13 @@ def our_fields(target: GGUFHeader, ids: Sequence[int], tau: float) -> dict[str, 
 
 
 def write_json(path: Path, fields: Mapping[str, object]) -> None:
-    """A configuration, one line for each field."""
+    """Write a JSON object, one line per field."""
     lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
-    """The fields of z-lab's config.json."""
+    """Return the fields of z-lab's config.json."""
     c, window = model.config.decoder, model.config.window
     kinds = [
         "sliding_attention" if model.config.is_sliding(i) else "full_attention" for i in range(c.num_hidden_layers)
@@ -158,12 +158,12 @@ def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
 
 
 def _named(top: Mapping[str, str], layers: int) -> Iterable[tuple[str, str]]:
-    """(GGUF name, state-dict name) of every tensor."""
-    for theirs, ours in top.items():
-        yield f"{theirs}.weight", f"{ours}.weight"
+    """Yield the GGUF name and the state-dict name of every tensor."""
+    for gguf_name, state_name in top.items():
+        yield f"{gguf_name}.weight", f"{state_name}.weight"
     for layer in range(layers):
-        for theirs, ours in LAYER_TENSORS.items():
-            yield f"blk.{layer}.{theirs}.weight", f"layers.{layer}.{ours}.weight"
+        for gguf_name, state_name in LAYER_TENSORS.items():
+            yield f"blk.{layer}.{gguf_name}.weight", f"layers.{layer}.{state_name}.weight"
 
 
 def _write_shape(writer: gguf.GGUFWriter, config: DecoderConfig) -> None:
@@ -198,10 +198,10 @@ def _write_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def _copy_vocabulary(writer: gguf.GGUFWriter, target: GGUFHeader) -> None:
-    found = {key.removeprefix("tokenizer.ggml."): value for key, value in target.metadata.items()}
-    writer.add_tokenizer_model(found["model"])
-    if "pre" in found:
-        writer.add_tokenizer_pre(found["pre"])
+    metadata = {key.removeprefix("tokenizer.ggml."): value for key, value in target.metadata.items()}
+    writer.add_tokenizer_model(metadata["model"])
+    if "pre" in metadata:
+        writer.add_tokenizer_pre(metadata["pre"])
     for key, add in (
         ("tokens", writer.add_token_list),
         ("token_type", writer.add_token_types),
@@ -215,20 +215,20 @@ def _copy_vocabulary(writer: gguf.GGUFWriter, target: GGUFHeader) -> None:
         ("add_bos_token", writer.add_add_bos_token),
         ("add_space_prefix", writer.add_add_space_prefix),
     ):
-        if key in found:
-            add(found[key])
+        if key in metadata:
+            add(metadata[key])
 
 
 def _write_tensors(
     writer: gguf.GGUFWriter, names: Iterable[tuple[str, str]], state: Mapping[str, Tensor], quantization: str
 ) -> None:
-    for theirs, ours in names:
-        values = state[ours].detach().float().cpu().numpy()
+    for gguf_name, state_name in names:
+        values = state[state_name].detach().float().cpu().numpy()
         if values.ndim == 1:
-            writer.add_tensor(theirs, values.astype(np.float32))
+            writer.add_tensor(gguf_name, values.astype(np.float32))
             continue
         kind = FORMATS[quantization]
-        writer.add_tensor(theirs, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        writer.add_tensor(gguf_name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
 def _finish(writer: gguf.GGUFWriter, path: Path) -> None:

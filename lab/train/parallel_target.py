@@ -1,6 +1,6 @@
-"""Many conversations with one GGUF model in llama.cpp, one decode a step, each with its own cache.
+"""Batched decoding of many conversations in llama.cpp, one decode per step, each with its own cache.
 
-Rows may differ from autoregressive decoding in the last bits, which answers to learn from tolerate.
+Logits may differ from autoregressive decoding in the last bits, which training data tolerate.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class ParallelStep(NamedTuple):
     """Result of a step of N slots."""
 
     taps: NDArray[np.float32]  # [N, taps * H]
-    newest: NDArray[np.int64]  # [N], the best id; of equals the lowest
+    newest: NDArray[np.int64]  # [N], likeliest id; the lowest of equally likely ids
     likely: NDArray[np.void]  # LIKELY [N, COUNT]
 
 
@@ -31,17 +31,17 @@ class Parallel(Protocol):
     hidden_size: int
 
     def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
-        """Put a prompt into a slot; its last token is left for `step`. Taps [T - 1, taps * H] of the others."""
+        """Prefill all but the last token of a prompt; return their features [T - 1, taps * H]."""
 
     def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
-        """One token more in each of these slots."""
+        """Decode one token in each of these slots."""
 
     def close(self) -> None:
-        """Free what the engine holds; it cannot be used afterwards."""
+        """Free the engine's resources; it cannot be used afterwards."""
 
 
 class ParallelTarget:
-    """`sequences` slots, each for `context` tokens. `taps` are blocks whose output is kept, 0-based."""
+    """`Parallel` on llama.cpp: `sequences` slots of `context` tokens; `taps`: blocks whose output is read, 0-based."""
 
     def __init__(self, path: Path, sequences: int, context: int, taps: Sequence[int], threads: int) -> None:
         self.model = llama_library.load_model(path)
@@ -50,13 +50,15 @@ class ParallelTarget:
         self.vocab_size: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.handle = llama_library.new_context(self.model, self._params(threads))
         if not self.handle:
-            raise OutOfMemory(f"no memory for {sequences} contexts of {context} tokens: {llama_library.last_message()}")
+            raise OutOfMemory(
+                f"{path}: no memory for {sequences} contexts of {context} tokens: {llama_library.last_message()}"
+            )
         self._memory = api.llama_get_memory(self.handle)
         self._batch = api.llama_batch_init(max(context, sequences), 0, 1)
         for tap in taps:
             llama_library.set_tap(self.handle, tap + 1, True)
         self._tap_address, self._logits_address = llama_library.tap_reader(), llama_library.logits_reader()
-        self.lengths = [0] * sequences  # of what each slot has decoded
+        self.lengths = [0] * sequences  # tokens decoded in each slot
 
     def _params(self, threads: int) -> Any:
         params = api.llama_context_default_params()
@@ -71,44 +73,44 @@ class ParallelTarget:
         return params
 
     def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
-        """Put a prompt into a slot; its last token is left for `step`. Taps [T - 1, taps * H] of the others."""
+        """See `Parallel`."""
         api.llama_memory_seq_rm(self._memory, slot, -1, -1)
         if not 1 < len(prompt) < self.context:
-            raise LocaldflashError(f"a prompt of {len(prompt)} tokens does not fit into a slot of {self.context}")
-        self._decode([(slot, position, token) for position, token in enumerate(prompt[:-1])], wanted=())
+            raise LocaldflashError(f"prompt of {len(prompt)} tokens: does not fit into a slot of {self.context}")
+        self._decode([(slot, position, token) for position, token in enumerate(prompt[:-1])], with_logits=())
         self.lengths[slot] = len(prompt) - 1
         return self._read_taps(len(prompt) - 1)
 
     def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
-        """One token more in each of these slots."""
+        """See `Parallel`."""
         rows = [(slot, self.lengths[slot], token) for slot, token in zip(slots, tokens, strict=True)]
         if max(length for _, length, _ in rows) >= self.context:
-            raise LocaldflashError(f"a slot of {self.context} tokens is full")
-        self._decode(rows, wanted=range(len(rows)))
+            raise LocaldflashError(f"slot of {self.context} tokens: full")
+        self._decode(rows, with_logits=range(len(rows)))
         for slot in slots:
             self.lengths[slot] += 1
         logits = self._read_logits(len(rows))
         return ParallelStep(self._read_taps(len(rows)), logits.argmax(-1), likely(logits))
 
     def close(self) -> None:
-        """Free context and model; the target cannot be used afterwards."""
+        """See `Parallel`."""
         if self.handle:
             api.llama_batch_free(self._batch)
             api.llama_free(self.handle)
             api.llama_model_free(self.model)
             self.handle = self.model = None
 
-    def _decode(self, rows: Sequence[tuple[int, int, int]], wanted: Sequence[int]) -> None:
+    def _decode(self, rows: Sequence[tuple[int, int, int]], with_logits: Sequence[int]) -> None:
         batch = self._batch
         batch.n_tokens = len(rows)
         for i, (slot, position, token) in enumerate(rows):
             batch.token[i], batch.pos[i] = token, position
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, slot, False
-        for i in wanted:
+        for i in with_logits:
             batch.logits[i] = True
         status = api.llama_decode(self.handle, batch)
         if status == 1:
-            raise OutOfMemory(f"a context of {self.context} tokens is full")
+            raise OutOfMemory(f"context of {self.context} tokens: full")
         if status:
             raise LocaldflashError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
 
@@ -123,7 +125,9 @@ class ParallelTarget:
         for i, tap in enumerate(self.taps):
             address = self._tap_address(self.handle, tap + 1)
             if not address:
-                raise ModelError(f"llama.cpp does not give the output of block {tap} for this architecture: no DFlash")
+                raise ModelError(
+                    f"tap {tap}: llama.cpp does not return this block's output for this architecture; use --backend cpu"
+                )
             columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
             taps[:, columns] = llama_library.float_rows(address, rows, self.hidden_size)
         return taps

@@ -1,4 +1,4 @@
-"""General questions: the patterns of questions.toml filled with its subjects, each for training or held out."""
+"""General questions: the patterns of questions.toml with each of its subjects, for training or held out."""
 
 import random
 import tomllib
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 QUESTION_LIST = Path(__file__).with_name("questions.toml")
-HELD_OUT_SHARE = 16  # one subject in so many is never trained on
+HELD_OUT_EVERY = 16  # one subject in 16 is held out
 
 
 class Question(NamedTuple):
@@ -18,15 +18,15 @@ class Question(NamedTuple):
     kind: str
     text: str
     held_out: bool
-    before: tuple[str, ...] = ()  # earlier turns of its conversation, the user's and the answers in turn
-    ids: tuple[int, ...] = ()  # of a completion, which has no text: its whole prompt
+    before: tuple[str, ...] = ()  # earlier turns of the conversation, user and assistant alternating
+    ids: tuple[int, ...] = ()  # whole prompt of a completion, which has no text
     number: int = 0  # in its prompt file
 
 
 def questions(rng: random.Random, path: Path = QUESTION_LIST) -> Iterator[Question]:
-    """Every question once, in a random order."""
+    """Yield every question once, in random order."""
     found = [
-        Question(family["kind"], pattern.format(subject), crc32(subject.encode()) % HELD_OUT_SHARE == 0)
+        Question(family["kind"], pattern.format(subject), crc32(subject.encode()) % HELD_OUT_EVERY == 0)
         for family in tomllib.loads(path.read_text(encoding="utf-8"))["family"]
         for pattern, subject in product(family["patterns"], family["subjects"])
     ]

@@ -1,4 +1,4 @@
-"""Greedy answers of the quantized target itself to prompts of the corpus, from which its drafter learns."""
+"""Generate greedy answers of the quantized target to prompts of the corpus, as training data of its drafter."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from localdflash.base.errors import TrainingError
 from localdflash.lab.train.dataset import EXAMPLE_DTYPE, Dataset
 from localdflash.lab.train.examples import KINDS
 
-# Share of each kind of prompt and the longest answer worth learning from.
+# Share of each kind of prompt, and the maximum tokens of its answers.
 MIX = {
     "fim_block": (0.42, 96),
     "function": (0.22, 128),
@@ -37,7 +37,7 @@ class BatchCache:
         self.positions = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the rows being computed, [B, T]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write the rows' KV cache at their positions; each row sees what is not after it."""
+        """Write keys and values at the rows' positions; each row attends to the positions up to its own."""
         index = self.positions[:, None, :, None].expand_as(k)
         self.keys[layer].scatter_(2, index, k)
         self.values[layer].scatter_(2, index, v)
@@ -54,7 +54,7 @@ class BatchCache:
 
 @torch.inference_mode()
 def answer(model: Decoder, prompts: list[NDArray[np.int64]], limit: int, ends: frozenset[int]) -> list[list[int]]:
-    """Greedy continuations of the prompts, each up to `limit` tokens or its first end token, which is kept."""
+    """Return greedy continuations of the prompts, each up to `limit` tokens or through its first end token."""
     device = model.embed_tokens.weight.device
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     width = int(lengths.max())
@@ -64,39 +64,39 @@ def answer(model: Decoder, prompts: list[NDArray[np.int64]], limit: int, ends: f
     hidden, _ = model(torch.from_numpy(padded).to(device), cache.positions, cache.attend)
     newest = model.logits(hidden[torch.arange(len(prompts), device=device), lengths - 1]).argmax(-1)
     answers: list[list[int]] = [[] for _ in prompts]
-    alive, positions = list(range(len(prompts))), lengths.unsqueeze(1)
+    active, positions = list(range(len(prompts))), lengths.unsqueeze(1)
     while True:
-        going = []
+        unfinished = []
         for row, token in enumerate(newest.tolist()):
-            answers[alive[row]].append(token)
-            if token not in ends and len(answers[alive[row]]) < limit:
-                going.append(row)
-        if not going:
+            answers[active[row]].append(token)
+            if token not in ends and len(answers[active[row]]) < limit:
+                unfinished.append(row)
+        if not unfinished:
             return answers
-        if len(going) < len(alive):
-            rows = torch.tensor(going, device=device)
+        if len(unfinished) < len(active):
+            rows = torch.tensor(unfinished, device=device)
             cache.select(rows)
-            newest, positions, alive = newest[rows], positions[rows], [alive[i] for i in going]
+            newest, positions, active = newest[rows], positions[rows], [active[i] for i in unfinished]
         cache.positions = positions
         hidden, _ = model(newest.unsqueeze(1), positions, cache.attend)
         newest, positions = model.logits(hidden[:, 0]).argmax(-1), positions + 1
 
 
 def prompts_of(data: Dataset, rng: np.random.Generator) -> Iterator[tuple[str, NDArray[np.void], int]]:
-    """Endless batches of prompts of one kind and similar length, kinds by `MIX`: (kind, examples, answer limit)."""
+    """Yield (kind, examples, answer limit) endlessly: batches of one kind and similar length, kinds by `MIX`."""
     pools = {}
     for kind in MIX:
         found = data.examples[(data.examples["kind"] == KINDS.index(kind)) & (data.examples["prompt"] <= PROMPT_LIMIT)]
         if len(found):
             pools[kind] = np.sort(found[rng.permutation(len(found))[:200_000]], order="prompt")
     if not pools:
-        raise TrainingError("the token files hold no prompts to answer: take a larger corpus")
+        raise TrainingError("token files: no prompts to answer; use a larger corpus")
     kinds, shares = list(pools), np.array([MIX[kind][0] for kind in pools])
     while True:
         kind = kinds[rng.choice(len(kinds), p=shares / shares.sum())]
         pool = pools[kind]
-        first = int(rng.integers(max(1, len(pool) - BATCH)))
-        yield kind, pool[first : first + BATCH], MIX[kind][1]
+        start = int(rng.integers(max(1, len(pool) - BATCH)))
+        yield kind, pool[start : start + BATCH], MIX[kind][1]
 
 
 def regenerate(

@@ -1,4 +1,4 @@
-"""Base of every training run: counts steps and time, and saves both with the weights in `last.pt`."""
+"""Base class of training runs: counts steps and time, and saves both with the weights in `last.pt`."""
 
 import math
 import time
@@ -12,41 +12,41 @@ import torch
 
 from localdflash.base.errors import TrainingError
 
-State = dict[str, Any]  # of tensors and plain numbers: `torch.load` with `weights_only` reads nothing else
-SMOOTHING = 0.05  # share of a smoothed number that each step replaces
+State = dict[str, Any]  # tensors and plain numbers, as `torch.load` with `weights_only` requires
+SMOOTHING = 0.05  # weight of the newest value in a smoothed number
 
 
 class Reporter(Protocol):
-    """Receiver of a long job's progress: lines that stay, and the share of the work that is done."""
+    """Receiver of a long job's progress: permanent lines, and the finished share of the work."""
 
     def say(self, line: str) -> None:
-        """Take a line that stays."""
+        """Show a permanent line."""
 
     def move(self, share: float, text: str) -> None:
-        """Take how much is done, 0 to 1, with what there is to say of it."""
+        """Show the finished share, 0 to 1, with a text."""
 
 
 class ResumableRun(ABC):
-    """Training run in a folder: call `resume` when the model exists, and train inside `with self.sitting()`."""
+    """Training run in a folder: call `resume` when the model exists, and train inside `with self.timed()`."""
 
     def __init__(self, folder: Path, clock: Callable[[], float], save_seconds: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.checkpoint = folder, folder / "last.pt"
-        self.step, self.spent = 0, 0.0  # seconds of `clock`, of all sittings
+        self.step, self.spent = 0, 0.0  # seconds of `clock`, restarts included
         self._clock, self._save_seconds = clock, save_seconds
         self._began = self._saved = 0.0
 
     @abstractmethod
     def state(self) -> State:
-        """Return what a checkpoint holds besides `step` and `spent`."""
+        """Return the content of a checkpoint besides `step` and `spent`."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Take over what `state` returned."""
+        """Restore the result of `state`."""
 
     @contextmanager
-    def sitting(self) -> Iterator[None]:
-        """Count time inside, and save at the end and at Ctrl-C; after an error the last good checkpoint stays."""
+    def timed(self) -> Iterator[None]:
+        """Count the time inside; save at the end and at Ctrl-C, but not after an error."""
         self._began, self._saved = self._clock() - self.spent, time.monotonic()
         try:
             yield
@@ -56,7 +56,7 @@ class ResumableRun(ABC):
         self.save()
 
     def count_step(self) -> None:
-        """Count a step that is done."""
+        """Count a finished step and its time."""
         self.step, self.spent = self.step + 1, self._clock() - self._began
 
     def save_if_due(self) -> None:
@@ -66,17 +66,19 @@ class ResumableRun(ABC):
             self._saved = time.monotonic()
 
     def save(self) -> None:
-        """Write a checkpoint; the one before stays until this one is whole."""
+        """Write a checkpoint, which replaces the previous one atomically."""
         part = self.checkpoint.with_suffix(".part")
         try:
             torch.save({"step": self.step, "spent": self.spent, **self.state()}, part)
             part.replace(self.checkpoint)
         except (OSError, RuntimeError) as error:
             part.unlink(missing_ok=True)
-            raise TrainingError(f"{part}: cannot write the checkpoint: {error}; the one before is kept") from None
+            raise TrainingError(
+                f"{part}: cannot write the checkpoint: {error}; the previous checkpoint remains"
+            ) from None
 
     def resume(self, device: torch.device | str = "cpu") -> None:
-        """Restore the checkpoint, if there is one; TrainingError if it is not this run's."""
+        """Restore the checkpoint, if there is one; TrainingError if it belongs to another run."""
         if not self.checkpoint.exists():
             return
         try:
@@ -85,16 +87,16 @@ class ResumableRun(ABC):
             self.step, self.spent = state["step"], state["spent"]
         except TrainingError:
             raise
-        except Exception as error:  # torch raises all sorts, with pages of text
+        except Exception as error:  # torch raises many types, with long messages
             raise TrainingError(
-                f"{self.checkpoint}: damaged, or of a model of another shape ({type(error).__name__}): move it away"
+                f"{self.checkpoint}: damaged, or of a model of another shape ({type(error).__name__}); move it away"
             ) from None
 
     def check_finite(self, loss: float, norm: float) -> None:
-        """Raise TrainingError for a loss or a norm of gradients that is no finite number."""
+        """Raise TrainingError for a loss or a gradient norm that is not finite."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingError(
-                f"the loss is {loss} at step {self.step}, its gradient's norm {norm}: lower the learning rate"
+                f"step {self.step}: the loss is {loss}, its gradient norm {norm}; lower the learning rate"
             )
 
 

@@ -1,11 +1,11 @@
 """A short draft vocabulary: the tokens that the target itself writes most often, for the drafter's proposal head.
 
-Reading the head is most of a quantized drafter's step, and a few ten thousand tokens cover nearly all of a model's own
-output. Count that output, not text from the web: what the list lacks can never be proposed. The target's head stays
-whole, so answers do not change.
+Most of a quantized drafter's step reads the head, and a few ten thousand tokens cover nearly all of a model's output.
+Tokens are counted in the model's own output, since tokens outside the list are never proposed. The target's head is
+unmodified, so answers do not change.
 
-A drafter's files have the ids (`short` in dflash_config.py). During training they are in the run's folder, in a
-safetensors file of one tensor: `ids`.
+A drafter's files have the ids (`short` in dflash_config.py). During training the run's folder has them, in a
+safetensors file of one tensor, `ids`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequ
     fixed = sorted(set(always))
     if not len(fixed) <= size <= vocab_size or size < 1:
         limits = f"{max(len(fixed), 1)} (the fixed tokens) to {vocab_size}"
-        raise UsageError(f"a draft vocabulary cannot have {size} tokens; choose a size from {limits}")
+        raise UsageError(f"draft vocabulary of {size} tokens: expected a size from {limits}")
     counts = torch.zeros(vocab_size, dtype=torch.int64)
     for sequence in ids:
         tokens = check_ids(sequence, vocab_size)
@@ -52,7 +52,7 @@ def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequ
 
 
 def save(path: Path, short: ShortVocabulary) -> None:
-    """Write the list, with what it covers as metadata; UsageError if it cannot be written."""
+    """Write the ids, with their coverage as metadata; UsageError if the file cannot be written."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -60,28 +60,30 @@ def save(path: Path, short: ShortVocabulary) -> None:
     try:
         save_file({"ids": short.ids}, path, metadata)
     except (SafetensorError, OSError) as error:
-        raise UsageError(f"{path}: cannot be written: {error}; give a file in a folder that exists") from None
+        raise UsageError(f"{path}: cannot be written: {error}; choose a file in an existing folder") from None
 
 
 def load(path: Path, vocab_size: int) -> Tensor:
-    """Read the ids of a list for a target of `vocab_size` tokens, int32 [size]; ModelError if they cannot be that."""
+    """Read the ids for a target of `vocab_size` tokens, int32 [size]; ModelError if they are invalid."""
     tensors = safetensors.load(path)
     ids = tensors.get("ids")
-    again = "make it again with `localdflash train vocabulary`, or remove it"
+    again = "run `localdflash train vocabulary` again, or delete the file"
     if ids is None or len(tensors) > 1 or ids.dtype != torch.int32 or ids.dim() != 1 or not len(ids):
         raise ModelError(f"{path}: expected one tensor, ids, of type int32 [size]; {again}")
     if bool((ids[1:] <= ids[:-1]).any()):
-        raise ModelError(f"{path}: its ids do not ascend; {again}")
+        raise ModelError(f"{path}: the ids do not ascend; {again}")
     if not 0 <= int(ids[0]) <= int(ids[-1]) < vocab_size:
-        raise ModelError(f"{path}: its ids {int(ids[0])} to {int(ids[-1])} are not all below {vocab_size}; {again}")
+        raise ModelError(f"{path}: ids {int(ids[0])} to {int(ids[-1])} are not all below {vocab_size}; {again}")
     return ids
 
 
 def check_ids(ids: Sequence[int], vocab_size: int) -> Tensor:
-    """Make a tensor of ids, int64 [n]; ModelError if one is not in the vocabulary."""
+    """Return the ids as a tensor, int64 [n]; ModelError if one is outside the vocabulary."""
     tensor = torch.tensor(ids, dtype=torch.int64)
     outside = tensor[(tensor < 0) | (tensor >= vocab_size)]
     if len(outside):
         bad = int(outside[0])
-        raise ModelError(f"token {bad} is not in a vocabulary of {vocab_size}; use ids of the target's own tokenizer")
+        raise ModelError(
+            f"token {bad}: outside the vocabulary of {vocab_size} tokens; use ids of the target's tokenizer"
+        )
     return tensor

@@ -17,23 +17,23 @@ from localdflash.models.weights.gguf import GGUFHeader
 
 
 def drafters_in(folder: Path) -> list[Path]:
-    """The files of the drafter in a folder; TrainingError if there is none."""
+    """Return the drafter's files in a folder; TrainingError if there is none."""
     found = [path for name in ("drafter.gguf", "drafter.safetensors") if (path := folder / name).is_file()]
     if not found:
-        raise TrainingError(f"{folder} holds no drafter: run `localdflash train drafter {folder}` first")
+        raise TrainingError(f"{folder}: no drafter; run `localdflash train drafter {folder}` first")
     return found
 
 
 def check(drafter: Path, target: GGUFHeader) -> None:
-    """ModelError if a drafter is not one for this target, or its head cannot be shortened."""
+    """Raise ModelError if a drafter does not fit the target, or if its head cannot be shortened."""
     c, config = decoder_config(target), config_of_file(drafter)
     if config.kind != "dflash" or config.own_head:
-        raise ModelError(f"{drafter}: only drafters with the target's head, and no other, can have a short vocabulary")
+        raise ModelError(f"{drafter}: a short vocabulary needs a DFlash drafter without its own head")
     check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
 
 
 def shorten(drafter: Path, target: GGUFHeader, ids: Sequence[int]) -> None:
-    """Let a drafter propose from `ids` alone; UsageError if its file cannot be written: then the old one stays."""
+    """Restrict a drafter's proposals to `ids`; UsageError if its file, then unmodified, cannot be written."""
     path = drafter if drafter.suffix == ".gguf" else drafter.with_name("config.json")
     part = path.with_name(f"{path.name}.part")
     try:
@@ -66,31 +66,31 @@ def _write_gguf(old: Path, new: Path, target: GGUFHeader, ids: Sequence[int]) ->
 
 
 def answers_of(data: Dataset) -> Iterator[list[int]]:
-    """The ids of each answer."""
+    """Yield the ids of each answer."""
     for row in data.examples:
         start = int(row["start"])
         yield data.tokens[start + int(row["prompt"]) : start + int(row["length"])].tolist()
 
 
 def count_answers(folder: Path, vocab_size: int, size: int, ends: frozenset[int]) -> ShortVocabulary:
-    """Return the `size` most frequent tokens of the answers in `folder`, end tokens among them."""
+    """Return the `size` most frequent tokens of the answers in `folder`, end tokens included."""
     if size >= vocab_size:
         raise UsageError(f"--size {size}: expected less than the {vocab_size} tokens of the target's vocabulary")
     if not (folder / "examples.npy").is_file():
-        raise TrainingError(f"{folder} holds no answers: run `localdflash train drafter {folder.parent}` first")
+        raise TrainingError(f"{folder}: no answers; run `localdflash train drafter {folder.parent}` first")
     short = count(answers_of(_load(folder)), vocab_size, size, sorted(ends))
     if not short.counted:
-        raise TrainingError(f"{folder} holds no token of an answer: let the target answer more prompts")
+        raise TrainingError(f"{folder}: all answers are empty; let the target answer more prompts")
     return short
 
 
 def _load(folder: Path) -> Dataset:
-    again = "remove it and run `localdflash train drafter` again"
+    again = "delete it and run `localdflash train drafter` again"
     try:
         data = Dataset.load(folder)
     except (OSError, ValueError) as error:
         raise TrainingError(f"{folder}: cannot be read: {error}; {again}") from None
     needed = max((int(row["start"]) + int(row["length"]) for row in data.examples), default=0)
     if needed > len(data.tokens):
-        raise TrainingError(f"{folder}: cannot be read: {len(data.tokens)} tokens of {needed} are there; {again}")
+        raise TrainingError(f"{folder}: cannot be read: expected {needed} tokens, got {len(data.tokens)}; {again}")
     return data

@@ -24,7 +24,7 @@ LONG_ROWS = 0.8  # share of the run after which rows are twice as long
 
 @dataclass(frozen=True)
 class TargetRun:
-    """The parameters of a training run."""
+    """Parameters of a training run."""
 
     model: DecoderConfig
     budget: TrainingBudget
@@ -34,25 +34,25 @@ class TargetRun:
 
 
 def rows(data: Dataset, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Endless rows of `length` + 1 ids, each from the start of a random example."""
+    """Yield rows of `length` + 1 ids endlessly, each from the start of a random example."""
     starts = data.examples["start"]
     starts = starts[starts < len(data.tokens) - length - 1]
     if not len(starts):
-        raise TrainingError(f"the token files hold no row of {length} tokens: take a larger corpus")
+        raise TrainingError(f"token files: no row of {length} tokens; use a larger corpus")
     while True:
         for start in rng.permutation(starts):
             yield data.tokens[start : start + length + 1].astype(np.int64)
 
 
 def loss_of(model: Decoder, batch: Tensor) -> Tensor:
-    """Mean next-token cross-entropy of rows [B, T + 1], in nats."""
+    """Return the mean next-token cross-entropy of rows [B, T + 1], in nats."""
     positions = torch.arange(batch.shape[1] - 1, device=batch.device)
     hidden, _ = model(batch[:, :-1], positions, causal)
     return F.cross_entropy(model.logits(hidden).flatten(0, 1).float(), batch[:, 1:].flatten())
 
 
 def train(run: TargetRun, data: Dataset, folder: Path, device: str) -> Decoder:
-    """Train or resume in `folder`; return the model as it is at the end of the budget."""
+    """Train or resume in `folder`; return the model at the end of the budget."""
     torch.manual_seed(run.budget.seed)
     model = Decoder(run.model).to(device)
     initialise(model)
@@ -81,7 +81,7 @@ def train(run: TargetRun, data: Dataset, folder: Path, device: str) -> Decoder:
 
 @torch.inference_mode()
 def held_out_loss(model: Decoder, data: Dataset, count: int = 64, length: int = 512) -> float:
-    """Mean loss over rows that were never trained on, in nats a token."""
+    """Return the mean loss over held-out rows, in nats per token."""
     stream = rows(data, length, np.random.default_rng(0))
     device = next(model.parameters()).device
     losses = [loss_of(model, torch.from_numpy(next(stream)[None]).to(device)).item() for _ in range(count)]

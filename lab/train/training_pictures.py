@@ -1,4 +1,4 @@
-"""Pictures of a training's log: loss, a drafter's tokens per verify step, an adapter's right middles."""
+"""Pictures of a training log: loss, a drafter's tokens per verify step, an adapter's exact middles."""
 
 import json
 from pathlib import Path
@@ -20,9 +20,9 @@ def draw_drafter_training(log: Path, picture: Path) -> None:
     figure, rows = _begin(log, 6)
     above, below = figure.subplots(2, sharex=True)
     above.set_ylabel("loss, nats a token")
-    below.set(xlabel="step", ylabel="tokens a verify")
+    below.set(xlabel="step", ylabel="tokens per verify")
     above.plot(*_column(rows, "loss"))
-    below.plot(*_column(rows, "tau"), label="a draft from any token, training")
+    below.plot(*_column(rows, "tau"), label="training, drafts from any token")
     kinds = sorted({name for row in rows for name in row if name.startswith("held_out_")})
     for name in ("held_out", *kinds):
         label = name.replace("held_out", "held out").replace("_", ", ")
@@ -35,7 +35,7 @@ def draw_adapter_training(log: Path, picture: Path) -> None:
     figure, rows = _begin(log, 6)
     above, below = figure.subplots(2, sharex=True)
     above.set_ylabel("loss of a middle, nats a token")
-    below.set(xlabel="million tokens", ylabel="held-out middles that are right, %")
+    below.set(xlabel="million tokens", ylabel="exact held-out middles, %")
     tokens, losses = _column(rows, "loss", "tokens", 1e6)
     above.plot(tokens, _smooth(losses), label="training", lw=0.8, alpha=0.6)
     for name in sorted({name for row in rows for name in row if name.startswith(("loss_", "held_out"))}):
@@ -68,10 +68,10 @@ def _width(name: str) -> float:
 
 
 def _column(
-    rows: list[dict[str, Any]], name: str, over: str = "step", unit: float = 1
+    rows: list[dict[str, Any]], name: str, x_name: str = "step", unit: float = 1
 ) -> tuple[list[float], list[float]]:
-    found = [(row[over] / unit, row[name]) for row in rows if name in row]
-    return [place for place, _ in found], [value for _, value in found]
+    points = [(row[x_name] / unit, row[name]) for row in rows if name in row]
+    return [x for x, _ in points], [value for _, value in points]
 
 
 def _smooth(values: list[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Which backend `auto` means where there are GPUs, by what is asked of the backends' loads."""
+"""Backend that `auto` chooses on machines with GPUs, with faked loads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,20 +24,20 @@ Loads = list[tuple[str, str]]
 
 
 @pytest.fixture
-def asked() -> Loads:
-    """The backend and the device of each load that was tried."""
+def attempts() -> Loads:
+    """Return the list of attempted loads: backend and device."""
     return []
 
 
 @pytest.fixture
-def load(asked: Loads, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """`load_best` on a machine with the given GPUs; backends in `broken` raise."""
+def load(attempts: Loads, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Return `load_best` on a machine with the given GPUs; backends in `broken` raise."""
 
     def best(
         options: Options, *, nvidia: bool = False, seen: bool = True, broken: dict[str, LocaldflashError] | None = None
     ) -> tuple[Runner, Running]:
         def load_on(backend: Runner, _files: LocalPair, given: Options) -> Running:
-            asked.append((backend, given.device))
+            attempts.append((backend, given.device))
             if error := (broken or {}).get(backend if given.device == "cpu" else f"{backend} {given.device}"):
                 raise error
             return running()
@@ -52,23 +52,25 @@ def load(asked: Loads, monkeypatch: pytest.MonkeyPatch) -> Load:
     return best
 
 
-def test_backends_are_tried_in_order_and_a_notice_names_each_that_failed(load: Load, asked: Loads) -> None:
+def test_backends_are_tried_in_order_and_a_notice_names_each_that_failed(load: Load, attempts: Loads) -> None:
     broken = {"cuda auto": ModelError("a type"), "llama.cpp gpu": OutOfMemory("3 of 29 layers"), "cpu": NoDevice("old")}
     backend, loaded = load(Options(), nvidia=True, broken=broken)
-    assert asked == [("cuda", "auto"), ("llama.cpp", "gpu"), ("cpu", "cpu"), ("llama.cpp", "cpu")]
+    assert attempts == [("cuda", "auto"), ("llama.cpp", "gpu"), ("cpu", "cpu"), ("llama.cpp", "cpu")]
     assert backend == "llama.cpp"
     assert all(reason in loaded.notices[0] for reason in ("a type", "3 of 29 layers", "old"))
-    asked.clear()
+    attempts.clear()
     backend, loaded = load(Options(), seen=False)
-    assert (backend, [*filter(None, loaded.notices)], asked) == ("cpu", [], [("cpu", "cpu")])
+    assert (backend, [*filter(None, loaded.notices)], attempts) == ("cpu", [], [("cpu", "cpu")])
 
 
 @pytest.mark.parametrize("full", ["cuda auto", "llama.cpp gpu"])
-def test_a_roomy_pair_waits_for_a_full_gpu(full: str, load: Load, asked: Loads) -> None:
+def test_a_full_gpu_raises_out_of_memory_if_another_pair_can_be_unloaded(
+    full: str, load: Load, attempts: Loads
+) -> None:
     broken = {"cuda auto": ModelError("a type")} | {full: OutOfMemory("9 GB are needed")}
     with pytest.raises(OutOfMemory, match="9 GB are needed"):
         load(Options(roomy=True), nvidia=True, broken=broken)
-    assert f"{asked[-1][0]} {asked[-1][1]}" == full
+    assert f"{attempts[-1][0]} {attempts[-1][1]}" == full
     assert load(Options(), nvidia=True, broken=broken)[0] in ("llama.cpp", "cpu")
 
 
@@ -81,17 +83,17 @@ def test_a_roomy_pair_waits_for_a_full_gpu(full: str, load: Load, asked: Loads) 
         (2, Options(device="Vulkan0"), "Vulkan0"),
     ],
 )
-def test_a_gpu_that_keeps_ending_the_engine_is_used_only_on_request(
-    deaths: int, options: Options, device: str, load: Load, asked: Loads, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_that_crashed_repeatedly_is_used_only_on_request(
+    deaths: int, options: Options, device: str, load: Load, attempts: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_watch, "deaths", lambda: deaths)
     _, loaded = load(options)
-    assert asked[0][1] == device
+    assert attempts[0][1] == device
     assert ("2 times today" in loaded.notices[0]) == (device == "cpu")
 
 
 @pytest.mark.parametrize(
-    ("options", "tried"),
+    ("options", "expected"),
     [
         (Options(device="cpu"), ("cpu", "cpu")),
         (Options(gpu_layers=0), ("cpu", "cpu")),
@@ -100,10 +102,10 @@ def test_a_gpu_that_keeps_ending_the_engine_is_used_only_on_request(
     ],
 )
 def test_options_choose_the_backend_and_the_device(
-    options: Options, tried: tuple[str, str], load: Load, asked: Loads
+    options: Options, expected: tuple[str, str], load: Load, attempts: Loads
 ) -> None:
-    assert load(options, nvidia=True)[0] == tried[0]
-    assert asked == [tried]
+    assert load(options, nvidia=True)[0] == expected[0]
+    assert attempts == [expected]
 
 
 def test_a_requested_gpu_has_no_fallback(load: Load) -> None:

@@ -1,5 +1,5 @@
-"""Whatever breaks at whatever stage of loading on the CUDA engine: `auto` ends at another backend with one line, and
-`--backend cuda` with one line and the exit code that says what it was.
+"""Errors at each stage of loading on the CUDA engine: `auto` continues on another backend with a one-line notice, and
+`--backend cuda` fails with a one-line error and its exit code.
 """
 
 import gc
@@ -58,7 +58,7 @@ Break = Callable[[str, BaseException], None]
 
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU whose memory is this process's, with the references for kernels; nothing lost, and nothing missing."""
+    """Pretend a GPU whose memory is this process's, with reference implementations as kernels."""
     monkeypatch.setattr("localdflash.backends.cuda.device.find_gpus", lambda _name: [CardGpu(0)])
     monkeypatch.setattr(
         "localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(4 << 30, 0, "GPU memory")
@@ -84,7 +84,7 @@ def options(tiny_pair: Path) -> Options:
 
 @pytest.fixture
 def load(options: Options, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """The backend that `auto` takes, and its notices; other backends than the CUDA engine load anything."""
+    """Return a function that loads with `auto`; other backends than the CUDA engine are faked."""
 
     def load_on(backend: Runner, files: LocalPair, given: Options) -> Running:
         return backends.load_on(backend, files, given) if backend == "cuda" else running()
@@ -147,7 +147,7 @@ def test_a_requested_backend_fails_with_one_line_and_the_exit_code(
 
 
 @pytest.mark.parametrize("stage", ["repacking weights", "timing"])
-def test_a_gpu_that_is_full(stage: str, load: Load, breaks: Break, options: Options) -> None:
+def test_a_full_gpu_falls_back_or_raises_out_of_memory(stage: str, load: Load, breaks: Break, options: Options) -> None:
     breaks(stage, FULL)
     backend, notice = load()
     assert (backend, "a context of 64 tokens needs " in notice) == ("cpu", True)
@@ -158,7 +158,7 @@ def test_a_gpu_that_is_full(stage: str, load: Load, breaks: Break, options: Opti
 
 
 @pytest.mark.parametrize(("stage", "backend"), [*((stage, "auto") for stage in list(STAGES)[::3]), ("timing", "cuda")])
-def test_a_gpu_that_is_lost_ends_the_process(
+def test_a_lost_gpu_raises_device_error(
     backend: Any, stage: str, load: Load, breaks: Break, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")

@@ -32,7 +32,7 @@ GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, seed=3)
 
 @dataclass(frozen=True)
 class Family:
-    """A target's architecture, and what its drafters are like."""
+    """Target architecture with the properties of its drafters."""
 
     architecture: str
     backends: tuple[Runner, ...]
@@ -71,7 +71,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def eager(_target: Target, drafters: Sequence[Drafter]) -> Controller:
-    """Every draft is verified whole: those of a drafter with random weights are seldom right."""
+    """Return a controller that verifies whole drafts, since drafts of random weights are seldom right."""
     return Eager({1: 1.0, 2: 1.0}, {drafter.name: 0.0 for drafter in drafters})
 
 
@@ -82,30 +82,30 @@ def text_of(running: Running, ids: list[int], params: SamplingParams) -> tuple[l
 
 @pytest.fixture
 def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of llama.cpp count as certified, and are no more than states are kept of."""
+    """Pretend that llama.cpp's small batch widths are certified."""
     known = MeasuredMode(DEFAULT.limit_width(MAX_WIDTH_WITH_STATES), {2: 1.0})
     monkeypatch.setattr(certified, "measure", lambda *_: FileMeasurement(1.0, (known,), MAX_WIDTH_WITH_STATES))
 
 
 @pytest.mark.usefixtures("cpu_engine", "_few_rows")
 @pytest.mark.parametrize(("files", "backend"), CASES, indirect=["files"])
-def test_a_pair_writes_the_same_with_its_drafter(files: LocalPair, backend: Runner) -> None:
-    """Beyond windows, and beyond the positions that a scaling stretches."""
+def test_drafting_does_not_change_the_text(files: LocalPair, backend: Runner) -> None:
+    """Prompts exceed windows and the positions that RoPE scaling extends."""
     options = Options("tiny", backend, threads=1, context=256, costs=eager)
     with (
         closing(load_on(backend, files, options)) as drafting,
         closing(load_on(backend, files, replace(options, draft=False))) as plain,
     ):
         assert drafting.host
-        assert [one.name for one in drafting.host.drafters if one.is_model] == ["dflash"]
+        assert [drafter.name for drafter in drafting.host.drafters if drafter.is_model] == ["dflash"]
         steps = 0
         for seed, params in enumerate((GREEDY, SAMPLED)):
             ids = ids_of(100, seed)
-            wanted, _ = text_of(plain, ids, params)
-            found, request = text_of(drafting, ids, params)
-            assert found == wanted
+            expected, _ = text_of(plain, ids, params)
+            tokens, request = text_of(drafting, ids, params)
+            assert tokens == expected
             steps += request.stats.steps_by_drafter.get("dflash", 0)
-            drafting.pair.rollback(110)  # as where an answer is asked for anew
-            again, _ = text_of(drafting, [*ids, *wanted[:10]], GREEDY)
-            assert again == text_of(plain, [*ids, *wanted[:10]], GREEDY)[0]
+            drafting.pair.rollback(110)  # as for a regenerated answer
+            regenerated, _ = text_of(drafting, [*ids, *expected[:10]], GREEDY)
+            assert regenerated == text_of(plain, [*ids, *expected[:10]], GREEDY)[0]
         assert steps > 10

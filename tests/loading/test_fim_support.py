@@ -39,7 +39,7 @@ def test_a_model_without_markers_is_refused(tmp_path: Path) -> None:
     assert "fill-in-the-middle" not in str(caught.value)
 
 
-def test_the_registry_entry_decides(tmp_path: Path) -> None:
+def test_the_registry_entry_has_precedence(tmp_path: Path) -> None:
     path = write_header(tmp_path / "m.gguf", "a")
     config_folder().mkdir(parents=True)
     file = config_folder() / "models.toml"

@@ -29,7 +29,7 @@ RUN = "import sys; {body}; print(sorted(m for m in ('torch', 'llama_cpp') if m i
 
 @pytest.mark.usefixtures("cpu_engine")
 @pytest.mark.parametrize(("body", "loaded"), [(LOAD.format("llama.cpp"), "['llama_cpp']"), (LOAD.format("cpu"), "[]")])
-def test_a_backend_imports_no_other_s_library(body: str, loaded: str) -> None:
+def test_a_backend_does_not_import_other_backends_libraries(body: str, loaded: str) -> None:
     run = subprocess.run(
         [sys.executable, "-P", "-c", RUN.format(body=body)], capture_output=True, text=True, check=True
     )
@@ -53,7 +53,7 @@ def options(request: pytest.FixtureRequest) -> Options:
 
 
 def needed(options: Options) -> int:
-    """Bytes that the pair takes in addition to the program."""
+    """Return the bytes of the pair, without the program."""
     with LoadedPair(options) as loaded:
         return total(loaded.predicted) - loaded.predicted[PROGRAM]
 
@@ -85,7 +85,7 @@ def test_a_requested_context_that_does_not_fit_is_refused_before_weights_are_loa
         LoadedPair(replace(options, context=100_000))
 
 
-def test_where_the_cpu_engine_was_not_built_llama_cpp_runs_the_pair(
+def test_llama_cpp_runs_the_pair_if_the_cpu_engine_was_not_built(
     without_cpu_engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
@@ -115,7 +115,7 @@ def test_each_form_of_a_drafter_on_a_gpu_has_its_own_identity(tiny_pair: Path, m
     assert len(identities) == 3
 
 
-def test_widths_that_cost_too_much_are_not_used_and_a_notice_says_so(
+def test_too_expensive_widths_are_not_used_and_a_notice_reports_it(
     tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dear = FileMeasurement(1.0, (MeasuredMode(DecodeMode(NOT_REPACKED, (2, 4, 8)), {2: 1.5, 8: 2.0}),))

@@ -27,7 +27,7 @@ from localdflash.models.running_pair import Running
 from tests.support.pretended_gpu import STAGES, pretend, running
 
 pytestmark = pytest.mark.checks_gpu
-Say = Callable[..., list[list[str]]]
+FakeChild = Callable[..., list[list[str]]]
 NOT_CHECKED, FAILED = "it could not be checked on this GPU", "its check on this GPU failed"
 DEATHS = {
     "SIGKILL": f"os.kill(os.getpid(), {int(signal.SIGKILL)})",
@@ -45,8 +45,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch) -> Say:
-    """Make the child print lines, then run a program; returns the commands that are started."""
+def fake_child(monkeypatch: pytest.MonkeyPatch) -> FakeChild:
+    """Return a function that makes the child print lines, then run a program; it returns the started commands."""
     started: list[list[str]] = []
     real = subprocess.Popen
 
@@ -56,17 +56,17 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
 
     monkeypatch.setattr(subprocess, "Popen", popen)
 
-    def say(*lines: dict[str, Any], then: str = "") -> list[list[str]]:
-        said = "\n".join(map(json.dumps, lines))
-        monkeypatch.setattr(proof, "PROGRAM", f"import os\nprint({said!r}, flush=True)\n{then}")
+    def fake_child(*lines: dict[str, Any], then: str = "") -> list[list[str]]:
+        output = "\n".join(map(json.dumps, lines))
+        monkeypatch.setattr(proof, "PROGRAM", f"import os\nprint({output!r}, flush=True)\n{then}")
         return started
 
-    return say
+    return fake_child
 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tuple[Runner, str]]:
-    """The backend that `auto` takes after the check, and its notices; `error` is what the CUDA engine raises."""
+    """Return a function that checks and loads with `auto`; the CUDA engine raises `error`."""
     subject_of = identity.subject
 
     def load(options: Options, error: BaseException | None = None) -> tuple[Runner, str]:
@@ -92,16 +92,16 @@ def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tup
 
 
 def begins(stage: str) -> list[dict[str, Any]]:
-    """The lines of a child up to the beginning of a stage."""
+    """Return the child's reports up to the beginning of a stage."""
     return [{"at": name, "stage": True} for name in STAGES[1 : STAGES.index(stage) + 1]]
 
 
 @pytest.mark.parametrize("stage", [STAGES[0], STAGES[3]])
-def test_a_failed_check_is_kept_and_another_backend_runs_the_pair(
-    stage: str, load: Any, say: Say, options: Options, subject: Subject
+def test_a_failed_check_is_stored_and_another_backend_runs_the_pair(
+    stage: str, load: Any, fake_child: FakeChild, options: Options, subject: Subject
 ) -> None:
     line = f"{stage}: it is not the reference's"
-    started = say(*begins(stage), {"kind": "unsound", "operation": stage, "reason": line})
+    started = fake_child(*begins(stage), {"kind": "unsound", "operation": stage, "reason": line})
     for _ in range(2):
         backend, notice = load(options)
         assert backend == "cpu"
@@ -114,12 +114,12 @@ def test_a_failed_check_is_kept_and_another_backend_runs_the_pair(
 
 @pytest.mark.parametrize(("death", "stage"), [*zip(DEATHS, STAGES, strict=False)])
 def test_a_child_that_crashes_or_hangs_fails_the_check(
-    death: str, stage: str, load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
+    death: str, stage: str, load: Any, fake_child: FakeChild, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if death == "hang":
         monkeypatch.setattr(proof, "TIMEOUT_SECONDS", 0.5)
     began = begins(stage) + ([{"at": "qkv of layer 3", "stage": False}] if stage == "operations" else [])
-    started = say(*began, then=DEATHS[death])
+    started = fake_child(*began, then=DEATHS[death])
     backend, notice = load(options)
     assert backend == "cpu"
     assert f"{FAILED} ({began[-1]['at'] if began else stage}: " in notice
@@ -137,10 +137,16 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "form"), [*zip(FAULTS, ("simple", "reference", "simple"), strict=True)])
-def test_an_operation_that_fails_runs_in_a_simpler_form(
-    fault: str, form: str, load: Any, say: Say, options: Options, subject: Subject, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_operation_falls_back_to_a_simpler_form(
+    fault: str,
+    form: str,
+    load: Any,
+    fake_child: FakeChild,
+    options: Options,
+    subject: Subject,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The pair stays on the GPU, and the status says what was lost."""
+    """The pair stays on the GPU, and the notice names the fallback and its cost."""
     monkeypatch.setattr(proof, "TIMEOUT_SECONDS", 2)
     at, cost = "attention of layer 3", "attention: 0.2 ms of a step of 2.0 ms"
     program = f"""
@@ -152,7 +158,7 @@ else:
     print(json.dumps({{"at": at, "stage": False}}), flush=True)
     {FAULTS[fault]}
 """
-    started = say({"at": "operations", "stage": True}, then=program)
+    started = fake_child({"at": "operations", "stage": True}, then=program)
     backend, notice = load(options)
     assert backend == "cuda"
     assert f"CUDA engine with attention:{form}: {at}: " in notice
@@ -164,19 +170,21 @@ else:
     assert (found.state, found.choices) == ("sound", f"attention:{form}")
 
 
-def test_a_variable_that_is_not_understood_is_named(
-    load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
+def test_a_malformed_variable_is_refused(
+    load: Any, fake_child: FakeChild, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALDFLASH_CUDA_OPS", "attention:fast")
-    started = say({"kind": "sound"})
+    started = fake_child({"kind": "sound"})
     with pytest.raises(UsageError, match="LOCALDFLASH_CUDA_OPS: 'attention:fast' is not known"):
         load(options)
     assert not started
 
 
 @pytest.mark.parametrize("then", [f"os.kill(os.getpid(), {int(signal.SIGTERM)}); input()", "print('{')"])
-def test_a_child_that_others_end_or_that_breaks_is_no_verdict(then: str, load: Any, say: Say, options: Options) -> None:
-    started = say(*begins("rows"), then=then)
+def test_a_child_that_is_terminated_or_breaks_is_undecided(
+    then: str, load: Any, fake_child: FakeChild, options: Options
+) -> None:
+    started = fake_child(*begins("rows"), then=then)
     for _ in range(2):
         backend, notice = load(options)
         assert (backend, f"{NOT_CHECKED}: rows: " in notice) == ("cpu", True)
@@ -184,31 +192,31 @@ def test_a_child_that_others_end_or_that_breaks_is_no_verdict(then: str, load: A
 
 
 def test_a_child_that_reports_progress_may_take_long(
-    load: Any, say: Say, options: Options, monkeypatch: pytest.MonkeyPatch
+    load: Any, fake_child: FakeChild, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof, "TIMEOUT_SECONDS", 0.6)
     talks = (
         'import time\nfor n in range(8): time.sleep(0.2); print(\'{"compiled": %d, "kernels": 8}\' % n, flush=True)\n'
     )
-    say(*begins("graphs"), then=f"{talks}print({json.dumps({'kind': 'sound'})!r})")
+    fake_child(*begins("graphs"), then=f"{talks}print({json.dumps({'kind': 'sound'})!r})")
     heard = list[tuple[int, int]]()
     assert load(replace(options, compiling=lambda *counts: heard.append(counts))) == ("cuda", "")
     assert heard == [(n, 8) for n in range(8)]
 
 
-def test_a_check_that_ended_its_process_is_not_repeated(
-    load: Any, say: Say, options: Options, subject: Subject
+def test_a_check_that_crashed_its_process_is_not_repeated(
+    load: Any, fake_child: FakeChild, options: Options, subject: Subject
 ) -> None:
-    """As where the machine, or the daemon, went down in the middle of it."""
-    started = say({"kind": "sound"})
+    """As after a crash of the machine or the daemon."""
+    started = fake_child({"kind": "sound"})
     write_verdict(subject.path, subject.verdict("begun", "graphs"))
     backend, notice = load(options)
     assert (backend, "(graphs); run `localdflash doctor" in notice) == ("cpu", True)
     assert not started
 
 
-def test_while_another_process_checks_another_backend_runs_the_pair(
-    load: Any, say: Say, options: Options, subject: Subject, files: LocalPair
+def test_another_backend_runs_the_pair_while_another_process_checks(
+    load: Any, fake_child: FakeChild, options: Options, subject: Subject, files: LocalPair
 ) -> None:
     code = (
         "import sys; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"
@@ -219,7 +227,7 @@ def test_while_another_process_checks_another_backend_runs_the_pair(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
         other.stdout.readline()
-        started = say({"kind": "sound"})
+        started = fake_child({"kind": "sound"})
         backend, notice = load(options)
         assert proof.check(subject, files, options) is None
         other.communicate()
@@ -228,11 +236,11 @@ def test_while_another_process_checks_another_backend_runs_the_pair(
 
 
 def test_a_cancelled_check_leaves_no_process_and_no_verdict(
-    files: LocalPair, options: Options, subject: Subject, say: Say, tmp_path: Path
+    files: LocalPair, options: Options, subject: Subject, fake_child: FakeChild, tmp_path: Path
 ) -> None:
-    """As where the daemon ends in the middle of a check in the background."""
+    """As when the daemon ends during a background check."""
     cancelled, pid = threading.Event(), tmp_path / "pid"
-    say(*begins("rows"), then=f"open({str(pid)!r}, 'w').write(str(os.getpid()))\nimport time; time.sleep(600)")
+    fake_child(*begins("rows"), then=f"open({str(pid)!r}, 'w').write(str(os.getpid()))\nimport time; time.sleep(600)")
 
     def cancel() -> None:
         while not (pid.exists() and pid.read_text()):
@@ -248,7 +256,7 @@ def test_a_cancelled_check_leaves_no_process_and_no_verdict(
     assert read_verdict(subject.path) is None
 
 
-def test_ctrl_c_leaves_no_verdict(
+def test_ctrl_c_stores_no_verdict(
     files: LocalPair, options: Options, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> Any:
@@ -264,9 +272,9 @@ def test_ctrl_c_leaves_no_verdict(
 # Loading after a good check
 
 
-def test_a_gpu_that_is_lost_while_loading_ends_the_process_once(load: Any, say: Say, options: Options) -> None:
+def test_a_gpu_lost_while_loading_ends_the_process_once(load: Any, fake_child: FakeChild, options: Options) -> None:
     """The process that the supervisor starts next uses another backend."""
-    started = say({"kind": "sound"})
+    started = fake_child({"kind": "sound"})
     with pytest.raises(DeviceError) as error:
         load(options, DeviceError("the GPU failed (CUDA error: an illegal memory access)"))
     assert error.value.exit_code == 5
@@ -275,12 +283,12 @@ def test_a_gpu_that_is_lost_while_loading_ends_the_process_once(load: Any, say: 
     assert len(started) == 1
 
 
-# What was asked for
+# --backend cuda
 
 
 @pytest.fixture
 def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """llama.cpp stands for the CUDA engine."""
+    """Use llama.cpp in place of the CUDA engine."""
     from localdflash.loading.backends import load_on as real
 
     def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
@@ -291,12 +299,14 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_cuda")
-def test_a_requested_engine_runs_unchecked_with_one_line(options: Options, say: Say, subject: Subject) -> None:
+def test_a_requested_engine_runs_unchecked_with_a_notice(
+    options: Options, fake_child: FakeChild, subject: Subject
+) -> None:
     options = replace(options, backend="cuda")
-    started = say({"kind": "sound"})
+    started = fake_child({"kind": "sound"})
     with LoadedPair(options) as loaded:
         assert loaded.gpu_check.startswith("not checked")
-    for verdict, said in (
+    for verdict, expected in (
         (None, "not checked on this GPU yet"),
         (subject.verdict("unsound", "head", "head: NaN"), f"{FAILED} (head: NaN)"),
         (subject.verdict("begun", "rows"), "(rows)"),
@@ -305,14 +315,14 @@ def test_a_requested_engine_runs_unchecked_with_one_line(options: Options, say: 
         if verdict:
             write_verdict(subject.path, verdict)
         with LoadedPair(options) as loaded:
-            assert said in loaded.notice
+            assert expected in loaded.notice
             assert "\n" not in loaded.notice
             assert loaded.notice.startswith("--backend cuda: ") == (f"--check-gpu {options.pair}`" in loaded.notice)
     assert (loaded.notice, loaded.gpu_check, loaded.backend) == ("", "sound", "cuda")
     assert not started
 
 
-def test_a_verdict_holds_for_one_machine_its_libraries_and_the_options_that_choose_kernels(
+def test_a_verdict_depends_on_machine_libraries_and_kernel_options(
     files: LocalPair, options: Options, subject: Subject, gpu: pytest.MonkeyPatch
 ) -> None:
     def key(**changes: Any) -> str:
@@ -334,7 +344,7 @@ def test_a_verdict_holds_for_one_machine_its_libraries_and_the_options_that_choo
     assert key() == subject.path.name
 
 
-def test_a_verdict_holds_for_files_of_the_same_shapes(
+def test_files_of_the_same_shapes_share_a_verdict(
     files: LocalPair, options: Options, subject: Subject, tiny_pair: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.gguf"  # as a fine-tune: other numbers in the same shapes

@@ -1,4 +1,4 @@
-"""The child that checks the CUDA engine: any fault in it is one line; and a whole check, on a processor."""
+"""Child process of the CUDA engine's check: errors are one-line reports; a complete check on the CPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,8 +44,8 @@ BROKEN: list[tuple[Exception, str]] = [
 
 
 @pytest.fixture
-def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The lines of the child, which runs in this process."""
+def reports(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the list of the child's reports; the child runs in this process."""
     lines = list[dict[str, Any]]()
     monkeypatch.setattr(child, "begin", lambda: (options, lambda **fields: lines.append(fields)))
     return lines
@@ -56,8 +56,8 @@ def said(options: Options, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
     [*((error, kind, "loading") for error, kind in BROKEN), *((ILLEGAL, "unsound", stage) for stage in STAGES[1::2])],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_fault_in_the_child_is_one_line(
-    error: Exception, kind: str, stage: str, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_an_error_in_the_child_is_a_one_line_report(
+    error: Exception, kind: str, stage: str, reports: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> Any:
         raise error
@@ -72,15 +72,15 @@ def test_a_fault_in_the_child_is_one_line(
     monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
     monkeypatch.setattr("localdflash.backends.cuda.proof.stages.stages", stages)
     proof.main()
-    last = said[-1]
+    last = reports[-1]
     assert (last["kind"], last["operation"]) == (kind, stage)
     assert "\n" not in last["reason"]
     assert "def kernel" not in last["reason"]
-    assert [line["at"] for line in said[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
+    assert [line["at"] for line in reports[:-1]] == list(STAGES[1 : STAGES.index(stage) + 1])
 
 
-def test_checks_run_on_the_gpu_of_the_pair(said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton, streams and graphs take the thread's GPU, which is the first one unless it is set."""
+def test_checks_run_on_the_gpu_of_the_pair(reports: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton, streams and graphs use the thread's current GPU, by default the first."""
     pair, current, seen = object.__new__(CudaPair), [torch.device("cuda", 0)], list[torch.device]()
     second = torch.device("cuda", 1)
     pair.stepper = SimpleNamespace(device=second)  # type: ignore[assignment]
@@ -99,7 +99,7 @@ def test_checks_run_on_the_gpu_of_the_pair(said: list[dict[str, Any]], monkeypat
     checks = [("operations", lambda: seen.append(current[-1]))]
     monkeypatch.setattr("localdflash.backends.cuda.proof.stages.stages", lambda *_: checks)
     proof.main()
-    assert said[-1]["kind"] == "sound"
+    assert reports[-1]["kind"] == "sound"
     assert seen == [second]
 
 
@@ -108,11 +108,11 @@ def test_checks_run_on_the_gpu_of_the_pair(said: list[dict[str, Any]], monkeypat
     ("wrong", "choices", "line"),
     [("", "", ""), ("attention", "attention:reference", "attention of layer 0: sums is not the reference's: off by ")],
 )
-def test_a_whole_check(
+def test_a_complete_check_on_the_cpu(
     wrong: str, choices: str, line: str, files: LocalPair, options: Options, subject: Subject,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """In a child process, with a real file and every stage."""
+    """Runs in a child process, with a real file and every stage."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(proof, "PROGRAM", checked_child.PROGRAM % wrong)
     found = proof.check(subject, files, options)

@@ -1,4 +1,4 @@
-"""Bias and penalties on every backend that runs on a processor: the text is that without drafting, by the formula."""
+"""Logit bias and penalties on every CPU backend: drafting does not change the text."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,7 +39,9 @@ def ids_of(loaded: LoadedPair, params: SamplingParams) -> tuple[list[int], int]:
     ],
     ids=["greedy", "sampled"],
 )
-def test_drafts_change_nothing(pairs: tuple[LoadedPair, LoadedPair], params: SamplingParams) -> None:
+def test_bias_and_penalties_give_the_same_text_with_drafts(
+    pairs: tuple[LoadedPair, LoadedPair], params: SamplingParams
+) -> None:
     drafting, plain = pairs
     (ids, accepted), (expected, none) = ids_of(drafting, params), ids_of(plain, params)
     assert ids == expected

@@ -1,4 +1,4 @@
-"""Targets and drafters in parts: every backend reads all of them, and writes what it writes with the one file."""
+"""Targets and drafters split into parts: every backend generates the same text as from one file."""
 
 import shutil
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_every_backend_reads_all_parts(backend: Runner, tiny_pair: Path, tmp_pat
     assert written(first, backend) == (written(tiny_pair / "target.gguf", backend)[0], True)
 
 
-def test_packed_weights_follow_every_part(tiny_pair: Path, tmp_path: Path) -> None:
+def test_a_change_of_any_part_invalidates_packed_weights(tiny_pair: Path, tmp_path: Path) -> None:
     first = split_file(tiny_pair / "target.gguf", tmp_path, "m", 2)
     part = first.with_name("m-00002-of-00002.gguf")  # the path of any part stands for the model
     before = written(part, "cpu")[0]

@@ -1,4 +1,4 @@
-"""The choice between the CPU engine and llama.cpp: timed once, recalled later, by rule where timing costs too much."""
+"""Choice between the CPU engine and llama.cpp: by stored timings, else a timing, else by rule."""
 
 import os
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def case(tmp_path: Path) -> TimingCase:
     return TimingCase(tmp_path / "target.gguf", tmp_path / "drafter.gguf", threads=1)
 
 
-def chosen(case: TimingCase, options: Options) -> HostChoice:
+def choose(case: TimingCase, options: Options) -> HostChoice:
     files = LocalPair("a pair", case.target, case.drafter, None, None, None)
     return choose_engine(files, replace(options, threads=case.threads, draft=case.draft))
 
@@ -55,17 +55,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> SetTimes:
-    """Sets the times that are measured; returns the backends that are timed, in order."""
+    """Return a function that fakes the measured times; it returns the list of timed backends."""
 
-    def set_times(**found: float) -> list[str]:
-        asked: list[str] = []
+    def set_times(**times: float) -> list[str]:
+        timed_backends: list[str] = []
 
         def time(engine: HostBackend, _files: LocalPair, _options: Options) -> float:
-            asked.append(engine)
-            return found.get(engine.replace(".", ""), 0.0)
+            timed_backends.append(engine)
+            return times.get(engine.replace(".", ""), 0.0)
 
         monkeypatch.setattr(choosing, "_time_engine", time)
-        return asked
+        return timed_backends
 
     return set_times
 
@@ -74,29 +74,27 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> SetTimes:
 def test_the_faster_engine_is_chosen_and_timed_once(
     cpu_ms: float, llama_ms: float, faster: str, case: TimingCase, timed: SetTimes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = timed(cpu=cpu_ms, llamacpp=llama_ms)
-    choice = chosen(case, Options())
+    timed_backends = timed(cpu=cpu_ms, llamacpp=llama_ms)
+    choice = choose(case, Options())
     assert choice.backend == faster
     assert all(f"{ms:.2g} ms" in choice.reason for ms in (cpu_ms, llama_ms))
     monkeypatch.setattr(cpu, "CpuSizes", lambda *_: pytest.fail("a timing was recalled by reading the files"))
-    assert chosen(case, Options()) == likely_engine(case) == choice
-    assert asked == ["llama.cpp", "cpu"]
+    assert choose(case, Options()) == likely_engine(case) == choice
+    assert timed_backends == ["llama.cpp", "cpu"]
 
 
-def test_a_change_of_what_decides_the_speed_is_timed_anew(
-    case: TimingCase, timed: SetTimes, machine: SimpleNamespace
-) -> None:
+def test_changed_files_or_options_are_timed_again(case: TimingCase, timed: SetTimes, machine: SimpleNamespace) -> None:
     measurements.remember(case.name("llama.cpp"), 99.0, "before an update of the CPU engine")
-    asked = timed(cpu=1.0, llamacpp=2.0)
-    assert chosen(case, Options()).backend == "cpu"
+    timed_backends = timed(cpu=1.0, llamacpp=2.0)
+    assert choose(case, Options()).backend == "cpu"
     other_threads = clamp(0)[0]
     others = [replace(case, draft=False), replace(case, drafter=None)]
     others += [replace(case, threads=other_threads)] if other_threads > 1 else []
     for other in others:
-        chosen(other, Options())
+        choose(other, Options())
     os.utime(case.target, (1, 1))
-    chosen(case, Options())
-    assert asked == ["llama.cpp", "cpu"] * (len(others) + 2)
+    choose(case, Options())
+    assert timed_backends == ["llama.cpp", "cpu"] * (len(others) + 2)
     before = case.name("cpu"), case.name("llama.cpp")
     machine.instruction_sets.insert(0, "avxvnni")
     assert (case.name("cpu") != before[0], case.name("llama.cpp") == before[1]) == (True, True)
@@ -106,16 +104,16 @@ def test_a_change_of_what_decides_the_speed_is_timed_anew(
     ("best", "free_bytes", "load", "backend"),
     [("avx2", 5999, 0.5, "cpu"), ("portable", 5999, 0.5, "llama.cpp"), ("avx2", 6000, 1e3, "cpu")],
 )
-def test_large_files_and_busy_machines_are_decided_by_rule(
+def test_large_files_and_busy_machines_are_chosen_by_rule(
     best: str, free_bytes: int, load: float, backend: str, case: TimingCase, timed: SetTimes, machine: SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     machine.instruction_sets[0] = best
-    asked = timed(cpu=9.0, llamacpp=1.0)
+    timed_backends = timed(cpu=9.0, llamacpp=1.0)
     monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(free_bytes, 0, "memory"))
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    choice = chosen(case, Options())
-    assert (choice.backend, choice.reason, asked) == (backend, choosing.NOT_TIMED, [])
+    choice = choose(case, Options())
+    assert (choice.backend, choice.reason, timed_backends) == (backend, choosing.NOT_TIMED, [])
 
 
 class TestForReal:
@@ -124,7 +122,7 @@ class TestForReal:
         """This machine, idle."""
         monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))
 
-    def test_a_pair_is_timed_at_its_first_load_alone(self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_pair_is_timed_only_at_its_first_load(self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         options = Options(str(tiny_pair / "target.gguf"), "auto", threads=1)
         case = TimingCase(tiny_pair / "target.gguf", tiny_pair / "drafter.gguf", 1)
         with LoadedPair(options) as loaded:

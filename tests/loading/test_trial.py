@@ -1,4 +1,4 @@
-"""The trial load of new files in a child: a crash or a hang is one line of error, and is remembered."""
+"""Trial load of new files in a child: a crash or a hang is a one-line error, and is stored."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def options(target: Path) -> Options:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Makes a child run another program; returns the commands that are started."""
+    """Return a function that makes the child run another program; it returns the started commands."""
     started: list[list[str]] = []
     real = subprocess.Popen
 
@@ -65,7 +65,7 @@ def test_a_new_or_changed_file_is_tried_once(options: Options, children: Command
     assert len(started) == 2
 
 
-def test_known_files_and_broken_headers_take_no_child(children: Commands, options: Options) -> None:
+def test_known_files_and_broken_headers_start_no_child(children: Commands, options: Options) -> None:
     started = children("")
     embedded = MODELS_FOLDER / "embedded"
     trial.try_first(LocalPair("x", embedded / "target.gguf", embedded / "drafter.gguf", None, None, None), Options())
@@ -76,7 +76,7 @@ def test_known_files_and_broken_headers_take_no_child(children: Commands, option
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "reason"),
     [
         (
             "import os, sys; print('a.cpp:1: GGML_ASSERT(x) failed\\nmore', file=sys.stderr, flush=True); os.abort()",
@@ -86,7 +86,7 @@ def test_known_files_and_broken_headers_take_no_child(children: Commands, option
     ],
 )
 def test_a_file_that_crashes_its_child_is_refused_from_then_on(
-    program: str, said: str, options: Options, children: Commands, capfd: pytest.CaptureFixture[str]
+    program: str, reason: str, options: Options, children: Commands, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert os.environ["GGML_NO_BACKTRACE"] == "1"  # else a failed assertion forks a debugger
     started = children(program)
@@ -95,13 +95,13 @@ def test_a_file_that_crashes_its_child_is_refused_from_then_on(
             LoadedPair(options)
         line = str(error.value)
         assert line.startswith(f"{options.pair}: ")
-        assert said in line
+        assert reason in line
         assert line.isprintable()
     assert len(started) == 1
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_file_that_hangs(options: Options, children: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_hangs_is_refused(options: Options, children: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "TIMEOUT_SECONDS", 0.5)
     started = children("import time; time.sleep(600)")
     began = time.monotonic()
@@ -112,7 +112,7 @@ def test_a_file_that_hangs(options: Options, children: Commands, monkeypatch: py
     assert time.monotonic() - began < 20
 
 
-def test_a_child_that_broke_or_lost_the_gpu_says_nothing_of_the_file(
+def test_an_error_or_gpu_crash_of_the_child_does_not_blame_the_file(
     options: Options, children: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = children("raise ValueError")
@@ -126,7 +126,7 @@ def test_a_child_that_broke_or_lost_the_gpu_says_nothing_of_the_file(
 
 
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGKILL, OutOfMemory), (signal.SIGTERM, LocaldflashError)])
-def test_a_child_that_others_end_says_nothing_of_the_file(
+def test_a_killed_child_does_not_blame_the_file(
     number: int, kind: type[LocaldflashError], options: Options, children: Commands
 ) -> None:
     started = children(f"import os; os.kill(os.getpid(), {int(number)})")

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _TimeIsUp(BaseException):
-    """Ends a round; no Exception, which hypothesis would take for a failure."""
+    """Signal that ends a round; not an Exception, which hypothesis would report as a failure."""
 
 
 def fuzz(cases: SearchStrategy[T], check: Callable[[T], None], least: int = LEAST) -> None:

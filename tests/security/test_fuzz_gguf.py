@@ -113,7 +113,7 @@ def test_fuzz(tmp_path: Path, small_gguf: Path, c_parser_accepts: Callable[[Path
 
 
 @pytest.mark.parametrize("content", [file(text("k", 2**26), n_pairs=1), file(tensors=(text("t", 2**26),))])
-def test_a_name_that_is_too_long_is_not_read(tmp_path: Path, content: bytes) -> None:
+def test_too_long_names_are_not_read(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.gguf"
     path.touch()
     assert check(path, content, 1 << 27) is None

@@ -69,7 +69,7 @@ def folder(tmp_path: Path, tiny_pair: Path) -> Path:
     return tmp_path
 
 
-def test_the_pieces_make_the_file_again(bases: dict[str, Parsed], tmp_path: Path) -> None:
+def test_building_a_parsed_file_restores_it(bases: dict[str, Parsed], tmp_path: Path) -> None:
     for name, base in bases.items():
         path = tmp_path / f"{name}.gguf"
         path.write_bytes(build(base))

@@ -107,7 +107,7 @@ def test_fuzz(tmp_path: Path) -> None:
     assert min(outcomes.values()) > 0, outcomes
 
 
-def test_nesting_has_a_line(tmp_path: Path) -> None:
+def test_deep_nesting_is_refused_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     for line in (
         "x = " + "[" * 495 + "]" * 495,  # passed the parser and was too deep for the search of its line
@@ -122,6 +122,6 @@ def test_nesting_has_a_line(tmp_path: Path) -> None:
             read_pairs(file, tmp_path)
 
 
-def test_dots_in_text_and_numbers_are_no_nesting(tmp_path: Path) -> None:
+def test_dots_in_text_and_numbers_are_not_nesting(tmp_path: Path) -> None:
     text = VALID.replace("A pair of mine", "a." * 100).replace("# ", "# " + "." * 100)
     assert check(tmp_path / "models.toml", (text + "# " + "[." * 100).encode())

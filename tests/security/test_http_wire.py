@@ -45,7 +45,7 @@ def is_well(live: Any) -> None:
 CHUNKED = FINE.replace(LENGTH, "Transfer-Encoding: chunked")
 # What is sent, and the answers besides a closed connection.
 BROKEN: list[tuple[str, bytes, tuple[int, ...]]] = [
-    # No HTTP
+    # Not HTTP
     *((head, b"", (400, 401, 421)) for head in ("", "\0", "GET", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")),
     ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"", (400, 401, 421)),
     ("POST /v1/completions HTTP/9.9\r\nHost: localhost:PORT\r\n\r\n", b"", (400, 401, 421)),
@@ -63,7 +63,7 @@ BROKEN: list[tuple[str, bytes, tuple[int, ...]]] = [
             *("Transfer-Encoding: \x0bchunked", "Host: evil.example", "Authorization: Bearer other"),
         )
     ),
-    # Chunks that are none
+    # Malformed chunks
     *((f"{POST}{CHUNKED}\r\n", body, (400,)) for body in (b"", b"5\r\n", b"zz\r\n{}\r\n0\r\n\r\n")),
     *((f"{POST}{CHUNKED}\r\n", body, (400,)) for body in (b"ffffffffffffffff\r\n{}", b"-1\r\n{}\r\n0\r\n\r\n")),
     # A body that claims a lot, which is refused before it comes; one that ends too early
@@ -73,7 +73,7 @@ BROKEN: list[tuple[str, bytes, tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("head", "body", "statuses"), BROKEN, ids=range(len(BROKEN)))
-def test_what_is_broken_is_refused(live: Any, head: str, body: bytes, statuses: tuple[int, ...]) -> None:
+def test_malformed_requests_are_refused(live: Any, head: str, body: bytes, statuses: tuple[int, ...]) -> None:
     assert sent(live, filled(live, head) + body) in (None, *statuses)
     is_well(live)
 

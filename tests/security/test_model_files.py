@@ -41,13 +41,13 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
 
 
 @pytest.mark.parametrize("content", LIARS.values(), ids=LIARS.keys())
-def test_a_file_that_lies(content: bytes, tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_inconsistent_files_are_refused(content: bytes, tmp_path: Path, refused: Callable[..., str]) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     assert f"{path}: " in refused(path)
 
 
-def test_a_header_in_a_hole_takes_no_time_and_no_memory(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_a_header_in_a_sparse_file_takes_bounded_time_and_memory(tmp_path: Path, refused: Callable[..., str]) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(file(pair("k", STRING, text("", 2**30)), data=0))
     os.truncate(path, 2**40)
@@ -83,14 +83,14 @@ def tiny(tiny_pair: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_pair, tmp_path / "pair"))
 
 
-def test_a_drafter_of_another_target(tiny: Path, refused: Callable[..., str]) -> None:
+def test_a_drafter_of_another_target_is_refused(tiny: Path, refused: Callable[..., str]) -> None:
     (tiny / "drafter.gguf").unlink()
     path = tiny / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 600}))
     assert "vocab" in refused(tiny / "target.gguf", "--backend", "torch")
 
 
-def test_a_drafter_whose_metadata_lies(tiny: Path, refused: Callable[..., str]) -> None:
+def test_a_drafter_with_inconsistent_metadata_is_refused(tiny: Path, refused: Callable[..., str]) -> None:
     path = tiny / "drafter.gguf"
     field = gguf.GGUFReader(path).fields["dflash.embedding_length"]
     place = field.offset + sum(part.nbytes for part in field.parts[:-1])

@@ -76,7 +76,7 @@ def test_no_name_leaves_the_models_folder(repository: str, file: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["Owner", "NAME", "X.gguf"])
-def test_names_that_differ_only_in_case_are_not_mixed(part: str) -> None:
+def test_names_that_differ_only_in_case_are_different_files(part: str) -> None:
     pair = load_registry().resolve("hf:owner/name/x.gguf")
     twin = models_folder().joinpath(*(part if part.casefold() == own else own for own in ("owner", "name", "x.gguf")))
     twin.parent.mkdir(parents=True)

@@ -109,7 +109,7 @@ def test_the_oracle_sees_every_payload() -> None:
         assert sequences(payload.encode()) or invisible(payload) or "\r" in payload, ascii(payload)
 
 
-def test_textual_alone_writes_few_kinds(session: Session) -> None:
+def test_textual_writes_few_kinds_of_sequences(session: Session) -> None:
     assert {kind.split()[0] for kind in session.harmless} <= {"CSI", "OSC"}
     assert {kind for kind in session.harmless if kind.startswith("OSC")} <= {"OSC 22"}  # the pointer's shape
     assert {kind[-1] for kind in session.harmless if kind.startswith("CSI")} <= set("mHhlpu")
@@ -127,13 +127,13 @@ def test_an_answer_with_all_payloads_in_one_place(place: str, session: Session) 
         assert [payload for n, payload in payloads if f"{payload}e{n:03}".encode() in raw] == []
 
 
-def test_markup_is_text(session: Session) -> None:
+def test_markup_in_answers_is_shown_as_text(session: Session) -> None:
     raw, screen = session.answered(Answer.of("```\n" + "\n".join(f"b{text}e" for text in MARKUP) + "\n```\n"))
     assert [text for text in MARKUP if f"b{text}e" not in screen] == []
     assert session.foreign(raw) == []
 
 
-def test_a_payload_split_at_every_place(session: Session) -> None:
+def test_a_payload_split_at_every_position_is_harmless(session: Session) -> None:
     """Eight payloads in an answer."""
     payloads = list(UNSAFE)
     for first in range(0, len(payloads), 8):
@@ -283,7 +283,7 @@ SCREENS: list[Callable[[Scene], Terminal]] = [
 
 
 @pytest.mark.parametrize("place", SCREENS, ids=lambda place: place.__name__)
-def test_all_payloads_in_a_place(
+def test_payloads_from_every_source_are_harmless(
     place: Callable[[Scene], Terminal], harmless: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with scene(monkeypatch) as chats:

@@ -1,4 +1,4 @@
-"""A GPU's memory, made of what tensors this process holds: with torch's cache, and others who take some of it."""
+"""Fake memory of a GPU: the tensors of this process, torch's cache, and memory used by other processes."""
 
 import gc
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class CardGpu(Gpu):
-    """A GPU whose tensors lie in this process's memory."""
+    """GPU whose tensors are in this process's memory."""
 
     @property
     def device(self) -> torch.device:
@@ -37,7 +37,7 @@ class Card:
     _reserved: int = 0
 
     def allocated(self) -> int:
-        """Bytes of the tensors that were made since the card is this machine's."""
+        """Return the bytes of the tensors created since the card was installed."""
         storages = [tensor.untyped_storage() for tensor in _tensors()]
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -47,7 +47,7 @@ class Card:
         return self._reserved
 
     def empty(self) -> None:
-        """Give back what is not allocated."""
+        """Free the cached memory."""
         self._reserved = self.allocated()
 
     def left(self) -> int:
@@ -67,9 +67,9 @@ class Card:
 
 @contextmanager
 def in_this_machine(card: Card, margin: int) -> Iterator[None]:
-    """The CUDA engine finds one GPU with this memory, of which a margin is left."""
+    """Make the CUDA engine find one GPU with this memory, of which it leaves a margin free."""
     gc.collect()
-    gc.freeze()  # what is there already is no longer among the objects
+    gc.freeze()  # existing tensors are not counted
     with (
         patch("localdflash.backends.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
         patch("localdflash.backends.cuda.cuda_sizes.is_shown_on", lambda _device: False),

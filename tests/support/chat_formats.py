@@ -136,7 +136,7 @@ def vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def tool_vocabularies(make_vocabulary: Callable[..., Path]) -> dict[str, Path]:
-    """Return a vocabulary with a chat template that knows tools, by the syntax of its calls."""
+    """Return a vocabulary with a chat template that supports tools, by call syntax."""
     return _written(make_vocabulary, TOOL_TOKENS, TOOL_TEMPLATES)
 
 

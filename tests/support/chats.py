@@ -1,4 +1,4 @@
-"""`localdflash chat` from outside: a home and a folder of its own, a scripted engine, terminals that show the chat."""
+"""`localdflash chat` on terminals, with its own home and folder and a scripted engine."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ class Scene:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self, *arguments: str, ready: bool = True, env: Mapping[str, str] | None = None, **rest: Any) -> Terminal:
-        """Start a chat on a terminal of its own; `ready`: return when it takes keys."""
+        """Start a chat on a new terminal; with `ready`, return when the chat accepts keys."""
         env = {"LOCALDFLASH_HOME": str(self.home), **(env or {})}
         begun = self._stack.enter_context(terminal.chat(*arguments, env=env, cwd=str(self.folder), **rest))
         if ready:
@@ -38,7 +38,7 @@ class Scene:
         return begun
 
     def answers(self, *answers: Answer) -> None:
-        """Set the answers from now on."""
+        """Set the engine's next answers."""
         self.engine.answers[:] = answers
 
     def engines(self) -> list[psutil.Process]:
@@ -47,7 +47,7 @@ class Scene:
 
 
 def ask(on: Terminal, text: str, until: str | Callable[[str], object] = "") -> str:
-    """Type a message and send it; the screen when it has `until`."""
+    """Send a message; return the screen when it contains `until`."""
     on.type(text)
     on.wait_for(text[-20:])
     on.press("enter")

@@ -1,6 +1,6 @@
-"""The child that checks the CUDA engine, on a machine without a GPU: the references stand in for the kernels.
+"""Child process of the CUDA engine's check, without a GPU: with the reference operations in place of the kernels.
 
-As a program it takes the options, and the name of an operation that is to be wrong, or "".
+As a program it takes the options, and the name of an operation to make wrong, or "".
 """
 
 from typing import Any

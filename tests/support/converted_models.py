@@ -1,4 +1,4 @@
-"""Small Qwen3, Qwen3-MoE and Llama models of random weights, from Hugging Face, in files as llama.cpp converts them."""
+"""Small Qwen3, Qwen3-MoE and Llama models of Hugging Face with random weights, and their GGUF files."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Costs that are written down: whether a test drafts does not depend on what this machine is fast at."""
+"""Fixed costs, so that drafting in a test does not depend on this machine's speed."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ VERIFY_MS = {1: 1.0, 8: 1.5, 32: 3.0}  # by rows
 DRAFT_MS, NODE_MS = 0.3, 0.1  # of a block or a first node, and of further ones
 
 
-class OnPaper(Controller):
+class FixedCosts(Controller):
     """Learns what drafts are worth; a verify and a draft always take what was said."""
 
     def record_verify(self, rows: int, ms: float) -> None:
@@ -25,4 +25,4 @@ def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:
     """Return a controller with which a pair drafts wherever a draft is likely to be right."""
     costs = {drafter.name: DRAFT_MS if drafter.is_model else 0.0 for drafter in drafters}
     by_node = {drafter.name: NODE_MS for drafter in drafters if drafter.is_autoregressive}
-    return OnPaper(VERIFY_MS, costs, next_ms=by_node)
+    return FixedCosts(VERIFY_MS, costs, next_ms=by_node)

@@ -21,13 +21,13 @@ CPU = torch.device("cpu")
 
 @contextmanager
 def unmeasured() -> Iterator[None]:
-    """Load pairs without timing their ways to step."""
+    """Load pairs without timing their step modes."""
     with patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)):
         yield
 
 
 def load_on_cpu(target: Path, drafter: Path | None = None, ops: Ops = REFERENCES, **settings: Any) -> CudaPair:
-    """Load a pair whose ways are not timed."""
+    """Load a pair without timing its step modes."""
     with unmeasured():
         return load_pair(target, drafter, CPU, Options(**settings), ops)
 

@@ -1,4 +1,4 @@
-"""Daemons for tests: a home whose socket's path is short enough, and nothing left of it afterwards."""
+"""Daemons for tests, with a home whose socket path is short, removed afterwards."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ _begun: list["subprocess.Popen[str]"] = []
 
 @contextmanager
 def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Set LOCALDFLASH_HOME to a folder under /tmp; kill at the end whatever still runs with it."""
+    """Set LOCALDFLASH_HOME to a folder under /tmp; at the end, kill all processes that use it."""
     folder = Path(tempfile.mkdtemp(prefix="ldf", dir="/tmp"))
     monkeypatch.setenv("LOCALDFLASH_HOME", str(folder))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -66,7 +66,7 @@ class Oracle:
         return hidden, logits
 
     def scores(self, before: int, state: Array, logits: Array) -> Array:
-        """Return the score of every row of the head behind the token `before`."""
+        """Return the score of every row of the head after the token `before`."""
         w = self.w
         if self.config.markov_rank:
             bias: Array = w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before]
@@ -83,7 +83,7 @@ class Oracle:
         return np.argsort(-logits, kind="stable")[: self.config.selector_top_k or None]
 
     def slot(self, before: int, state: Array, logits: Array) -> tuple[int, float]:
-        """Return the row of a slot behind the token `before`, and how sure it is."""
+        """Return the row that a slot proposes after the token `before`, and its confidence."""
         w = self.w
         rows = self.candidates(logits)
         scores = self.scores(before, state, logits)[rows]

@@ -1,7 +1,7 @@
-"""EAGLE-3 drafters of random weights as GGUF, and what they propose, in float64, from the method's description.
+"""EAGLE-3 drafters of random weights as GGUF, and their proposals in float64, from the paper's description.
 
-One layer reads the token's embedding and the state before it, each normed, side by side; RoPE turns neighbours, as in
-llama.cpp's files. A state is three taps of the target through `fc`, or the layer's output for the token before.
+One layer reads the token's embedding and the previous state, each normed and concatenated. RoPE rotates neighbouring
+channels, as in llama.cpp's files. A state is three features of the target through `fc`, or the previous output.
 """
 
 from collections.abc import Sequence

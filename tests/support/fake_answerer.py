@@ -1,4 +1,4 @@
-"""An engine for the chat that says what it is told to say, in process."""
+"""In-process engine for the chat with scripted answers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -66,4 +66,4 @@ class FakeAnswerer:
         return self.info
 
     async def close(self) -> None:
-        """Nothing is there."""
+        """Do nothing."""

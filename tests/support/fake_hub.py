@@ -1,4 +1,4 @@
-"""A Hugging Face hub on loopback: the answers that huggingface_hub asks for, and every way to answer badly."""
+"""Fake Hugging Face hub on loopback, with correct and faulty responses."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ CHUNK = 1 << 16
 
 @dataclass
 class File:
-    """A file as the hub serves it. What is None is as it should be."""
+    """File on the hub; fields that are None have their correct values."""
 
     data: bytes
     large: bool = True  # in LFS: named by its SHA-256, served from another address
@@ -95,7 +95,7 @@ def environment(hub: FakeHub, folder: Path) -> dict[str, str]:
 
 
 def in_hub_cache(folder: Path, name: str, data: bytes, digest: str, commit: str = COMMIT) -> Path:
-    """Put a file into the hub's cache as its own tools do: a blob, a link in a snapshot, a ref; the blob."""
+    """Put a file into the hub's cache in its own layout (blob, snapshot link, ref); return the blob's path."""
     owner, repository, path = name.split("/", 2)
     root = folder / "hf-cache" / f"models--{owner}--{repository}"
     blob, link, ref = root / "blobs" / digest, root / "snapshots" / commit / path, root / "refs" / "main"

@@ -1,4 +1,4 @@
-"""A small Gemma 4 of random weights, from Hugging Face, in files as llama.cpp converts it."""
+"""Small Gemma 4 of Hugging Face with random weights, and its GGUF file."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ NUMBERS: dict[str, Any] = {
 
 
 def case_of(kind: str = "F32") -> Case:
-    """A model whose weights survive quantization to a type unchanged; keys are values, too, where no window is."""
+    """Return a model whose weights survive quantization to a type unchanged; full-attention layers share K and V."""
     config = Gemma4TextConfig(
         **SHAPE,
         global_head_dim=GLOBAL_HEAD_DIM,

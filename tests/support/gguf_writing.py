@@ -67,7 +67,7 @@ def shape_numbers(c: Any, context: int, theta: float = 1e4) -> dict[str, Any]:
 
 
 def finish(writer: gguf.GGUFWriter) -> None:
-    """Write all that was added."""
+    """Write the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -75,7 +75,7 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def rounded(values: NDArray[np.float32], kind: str) -> NDArray[np.float32]:
-    """Return the values that are left after quantization to `kind`."""
+    """Return the values after quantization to `kind`."""
     quantized = gguf.GGMLQuantizationType[kind]
     found: NDArray[np.float32] = gguf.quants.dequantize(
         gguf.quants.quantize(np.ascontiguousarray(values), quantized), quantized

@@ -1,4 +1,4 @@
-"""A small gpt-oss of random weights, from Hugging Face, in files as llama.cpp converts it."""
+"""Small gpt-oss of Hugging Face with random weights, and its GGUF file."""
 
 from collections.abc import Iterator
 from typing import Any

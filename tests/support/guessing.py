@@ -1,4 +1,4 @@
-"""Drafting that is right as often as a test wants, and a controller that verifies all of it."""
+"""Drafter with a chosen accuracy, and a controller that verifies whole drafts."""
 
 from collections.abc import Sequence
 
@@ -21,13 +21,13 @@ class Eager(Controller):
 
 
 class Guessing:
-    """Drafts of what comes, as far as `coming` says it: some wrong from a node on, some not long. Keeps what it saw."""
+    """Drafter of the tokens in `coming`: some drafts are wrong from a token on, some are short. Records its input."""
 
     name, is_model, is_autoregressive, unread_tokens = "guess", True, False, 0
 
     def __init__(self, vocabulary: int, longest: int, seed: int = 0) -> None:
         self.max_draft_tokens, self._vocabulary, self._random = longest, vocabulary, np.random.default_rng(seed)
-        self.coming: list[int] = []  # the sequence as it goes on
+        self.coming: list[int] = []  # the expected continuation
         self.ids: list[int] = []
         self.taps: list[NDArray[np.float32]] = []
 

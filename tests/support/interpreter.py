@@ -1,4 +1,4 @@
-"""Triton's interpreter with its programs in another order, or with products that do not depend on a row's place."""
+"""Triton's interpreter with reversed program order, or with products that are independent of the row's position."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def reversed_programs() -> Iterator[None]:
 
 @contextmanager
 def ordered_dot() -> Iterator[None]:
-    """Sum products in the order of k: numpy's matrix product rounds a row by its place in the matrix."""
+    """Sum products in the order of k, since the rounding of numpy's matrix product depends on the row's position."""
 
     def dot(a: TensorHandle, b: TensorHandle, acc: TensorHandle, *_: Any) -> TensorHandle:
         products = a.data.astype(np.float32)[:, :, None] * b.data.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Checks that a backend is lossless: what a target computes for a token does not depend on the tokens around it."""
+"""Checks that a backend is lossless: a token's logits do not depend on the rest of its batch."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ Row = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # a token's logits
 
 
 def verify(target: Target, tokens: Sequence[int]) -> list[Row]:
-    """Return copies of the rows of one verify batch."""
+    """Return copies of the logits and features of one verify batch."""
     seen = target.verify(tokens[0], Draft("test", list(tokens[1:]), [1.0] * (len(tokens) - 1)))
     taps = [None] * len(tokens) if seen.features is None else [row.copy() for row in seen.features]
     return [(logits.copy(), row) for logits, row in zip(seen.logits, taps, strict=True)]

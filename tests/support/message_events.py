@@ -1,4 +1,4 @@
-"""Reads the events of Anthropic's Messages as its clients do, and more strictly."""
+"""Strict reader of the events of Anthropic's Messages API."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ GROWS = {  # the field of a block that each delta adds to
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """Return the events of a stream; each is named as its type is."""
+    """Return the events of a stream; each event's name equals its type."""
     *blocks, rest = text.split("\n\n")
     assert rest == ""
     events = list[dict[str, Any]]()
@@ -37,7 +37,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def message_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the message that the events add up to."""
+    """Return the message that the events assemble."""
     first, *middle, delta, last = events
     assert (first["type"], delta["type"], last["type"]) == ("message_start", "message_delta", "message_stop")
     message: dict[str, Any] = first["message"]

@@ -1,7 +1,7 @@
-"""Small Qwen3.5 models of random weights with a head for the token after the next, and what that head proposes.
+"""Small Qwen3.5 models of random weights with an MTP head, and the head's proposals.
 
-The head's block is a layer of Hugging Face's model, a dense one in float64; what is put before and behind it is
-written out here: the token's embedding and the state before it, each normed and the two fused, and the last norm.
+The head's block is a dense layer of Hugging Face's model in float64. The rest is implemented here: the token's
+embedding and the previous state are normed and fused before the block, and the last norm follows.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ EPS, NORMS = 1e-6, ("enorm", "hnorm", "shared_head_norm")
 
 
 class Head:
-    """Proposes from committed tokens and the target's states of them [T, H]."""
+    """MTP head that proposes from committed tokens and the target's states of them [T, H]."""
 
     def __init__(self, model: Any, block: Any, weights: dict[str, Tensor]) -> None:
         # Hugging Face's mixtures do not run in float64

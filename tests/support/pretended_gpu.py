@@ -1,4 +1,4 @@
-"""A machine that seems to have an RTX 4090, for what is decided before anything runs on it."""
+"""Pretended RTX 4090, for decisions before anything runs on the GPU."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ STAGES = (
 
 
 def pretend(patch: pytest.MonkeyPatch) -> None:
-    """Give this machine the GPU."""
+    """Pretend that this machine has the GPU."""
     patch.setattr(devices, "driver_present", lambda: True)
     patch.setattr(torch.version, "cuda", "13.0")
     patch.setattr(torch.cuda, "init", lambda: None)
@@ -33,7 +33,7 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
     patch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
     patch.setattr(devices, "missing_tools", lambda: "")
-    patch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # takes a while in a process of tests
+    patch.setattr(devices, "gc", SimpleNamespace(collect=lambda: 0))  # slow in a test process
     patch.setattr("localdflash.backends.cuda.identity.driver_version", lambda: "580.65")
     patch.setattr(
         "localdflash.backends.cuda.identity.budget_of", lambda _device: MemoryBudget(24 << 30, 0, "GPU memory")
@@ -41,6 +41,6 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
 
 
 def running() -> Running:
-    """A pair that is loaded, and is nothing."""
+    """Return a loaded pair without content."""
     nothing: Any = None
     return Running(pair=nothing, context=64, device="cpu", vocab_size=0, identity=(), measured=dict, close=lambda: None)

@@ -3,10 +3,9 @@
     case = Case(variant, target)                     # a variant of `random_drafters.VARIANTS`
     case.check(drafter of case.write(path, "F32"), near=0.05)
 
-A draft is walked along with the oracle in float64, each slot behind what was proposed before it. A token may be
-another than the oracle's only in a near tie: where scores and logits changed by at most `near` standard deviations of
-the slot's logits would make it the best. So drafters that pass propose the same tokens but for near ties, whoever they
-are.
+The float64 oracle follows a draft slot by slot, each after the tokens proposed before. A token may differ from the
+oracle's only in a near tie: if changes of scores and logits by at most `near` standard deviations of the slot's logits
+would make it the best. So all drafters that pass propose the same tokens, except for near ties.
 """
 
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ BLOCKS = 24  # drafts that are compared
 
 @dataclass(frozen=True)
 class Block:
-    """One draft: the features of the tokens before it, its anchor, and what the oracle has for its slots."""
+    """One draft: the features of the tokens before it, its anchor, the oracle's states and logits of its slots."""
 
     taps: NDArray[np.float32]  # of the tokens since the last draft
     anchor: int
@@ -41,12 +40,12 @@ class Slot:
     """Distance of a proposal from the oracle's."""
 
     same: bool
-    gap: float  # what its score is short of, in standard deviations of the logits
-    apart: float  # of its confidence, relatively
+    gap: float  # missing score, in standard deviations of the logits
+    apart: float  # relative difference of the confidences
 
 
 class Case:
-    """A drafter of a variant with random weights, and what it is to propose to a target in a GGUF file."""
+    """Drafter of a variant with random weights, and its expected proposals for a target in a GGUF file."""
 
     def __init__(self, variant: str, target: Path) -> None:
         self.target = target
@@ -66,7 +65,7 @@ class Case:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """Drafts behind contexts that grow."""
+        """Return drafts after growing contexts."""
         blocks, context = list[Block](), self.taps(0)[:0]
         for index in range(BLOCKS):
             taps, anchor = self.taps(index), 3 + 11 * index
@@ -80,8 +79,8 @@ class Case:
         return np.random.default_rng(index).standard_normal(shape).astype(np.float32)
 
     def check(self, drafter: Drafter, near: float, same: float = 0.85, sure: float = 0.03) -> None:
-        """A fresh drafter proposes what the oracle does, but for near ties, of which there are at most 1 - `same`; half
-        of its confidences are within `sure` of the oracle's, relatively.
+        """Assert that a new drafter proposes the oracle's tokens except for a share of at most 1 - `same` near ties, and
+        that half of its confidences are within `sure` of the oracle's, relatively.
         """
         found = self.compare(drafter)
         assert max(slot.gap for slot in found) <= near

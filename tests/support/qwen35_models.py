@@ -1,4 +1,4 @@
-"""Small Qwen3.5 and Qwen3-Next models of random weights, from Hugging Face, in files as llama.cpp writes them."""
+"""Small Qwen3.5 and Qwen3-Next models of Hugging Face with random weights, and their GGUF files."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

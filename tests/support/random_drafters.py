@@ -110,7 +110,7 @@ def random_weights(config: DFlashConfig) -> Weights:
 
 
 def _size_of(name: str) -> float:
-    """Return the scale of a matrix: heads add about as much as logits differ, convolutions change by about a half."""
+    """Return the scale of a matrix: heads contribute about as much as the logits' spread, convolutions about a half."""
     if "kernel_projection" in name:
         return 0.06
     if "codebook" in name or "hidden_projection" in name:

@@ -1,4 +1,4 @@
-"""Inputs of kernels: random planes of every layout that files come in, with an oracle in float64, norms, rows."""
+"""Inputs of kernels: random packed weights of every layout, with an oracle in float64, norms and rows."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ LAYOUTS: dict[str, tuple[int, int, Scaling, Code, int, bool]] = {
 
 
 def random_planes(name: str, n: int, k: int, seed: int = 0, experts: int = 1) -> Planes:
-    """Planes [n, k], k a multiple of the layout's block (of 256 for "byte4"); weights are of the order of 0.1."""
+    """Return planes [n, k], k a multiple of the layout's block (256 for "byte4"); weights are about 0.1."""
     rows, high_bits, scaling, code, zero, has_minimum = LAYOUTS[name]
     random = torch.Generator().manual_seed(seed)
     width, depth = (n + 127) // 128 * 128, k * experts
@@ -58,25 +58,25 @@ def random_planes(name: str, n: int, k: int, seed: int = 0, experts: int = 1) ->
 
 
 def exact(a: Tensor, planes: Planes, expert: int = 0) -> Tensor:
-    """a @ W^T in float64, [16, n], from the definition of planes."""
+    """Return a @ W^T in float64, [16, n], from the definition of planes."""
     weights = dequantize(planes).double().view(planes.experts, planes.n, planes.k)[expert]
     return a[:, : planes.k].double() @ weights.T
 
 
 def activations(planes: Planes, seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Rows float16 [16, padded_k], and their sums float32 [padded_k / 32, 16]."""
+    """Return rows float16 [16, padded_k], and their sums float32 [padded_k / 32, 16]."""
     a = torch.randn(16, planes.padded_k, generator=torch.Generator().manual_seed(seed)).half()
     a[:, planes.k :] = 0
     return a, group_sums(a)
 
 
 def group_sums(a: Tensor) -> Tensor:
-    """Sums over groups of 32 along k, float32 [K / 32, 16]."""
+    """Return the sums over groups of 32 along k, float32 [K / 32, 16]."""
     return a.float().unflatten(1, (-1, 32)).sum(-1).T.contiguous()
 
 
 def random_norm(size: int, parts: int, eps: float = 1e-6) -> Norm:
-    """A norm of rows of `size`, scaled by another one before."""
+    """Return a norm of rows of `size`, after another norm."""
     squares, before = torch.rand(2, parts, 16) * size + 1
     return Norm(squares, before, size, eps)
 

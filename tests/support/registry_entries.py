@@ -39,7 +39,7 @@ block_size = 16
 taps = [1, 9, 17]
 """
 VALID = HEAD + FACTS + TARGET + DRAFTER
-# Two that the shipped registry has none of: a pair that nothing runs, and one whose drafter nobody has read.
+# Kinds of entries that the shipped registry lacks: a pair without a backend, and a drafter with unread files.
 WAITING = HEAD.replace('"mine"', '"waiting"').replace('["llama.cpp"]', "[]") + TARGET
 UNREAD = HEAD.replace('"mine"', '"unread"') + TARGET + DRAFTER.partition("block_size")[0] + 'trained_for = "o/base"\n'
 

@@ -1,4 +1,4 @@
-"""A reporter of long jobs that keeps what is reported."""
+"""Reporter of long jobs that records everything."""
 
 from localdflash.models.registry.hub import Progress
 
@@ -19,6 +19,6 @@ class RecordedReport:
         self.shares.append(share)
 
     def progress(self, doing: str, name: str) -> Progress:
-        """Record what begins."""
+        """Record the name of a started step."""
         self.lines.append(f"{doing} {name}")
         return lambda done, total: None

@@ -1,4 +1,4 @@
-"""A pair whose target says what it was told to say, token by token, over a vocabulary of a family of models."""
+"""Pair whose target generates a script token by token, with a vocabulary of a model family."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from tests.support.served import Client
 
 
 class ScriptedTarget:
-    """See `Target`. After any prompt it says `script`; `prompts` are the lengths of those that it read."""
+    """See `Target`. After any prompt it generates `script`; `prompts` has the lengths of the prompts."""
 
     is_recurrent, context, max_width = False, 2000, 9
 
@@ -65,7 +65,7 @@ class ScriptedTarget:
 
 
 class AnsweringTarget(ScriptedTarget):
-    """One whose script depends on the prompt: `answer` makes its parts of the prompt's text."""
+    """Scripted target whose script depends on the prompt: `answer` maps the prompt's text to parts."""
 
     context = 200_000
 
@@ -108,7 +108,7 @@ def spelled(tokenizer: Tokenizer, *parts: str) -> list[int]:
 
 @contextmanager
 def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
-    """Yield options that load a pair which says these parts, then its end."""
+    """Yield options that load a pair which generates these parts, then the end token."""
     tokenizer = Tokenizer.load(vocabulary)
     with _loading(vocabulary, ScriptedTarget(tokenizer.vocab_size, spelled(tokenizer, *parts))) as options:
         yield options
@@ -116,14 +116,14 @@ def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
 
 @contextmanager
 def scripted_client(vocabulary: Path, *parts: str) -> Iterator[tuple[Client, LoadedPair]]:
-    """Yield a client of an app whose pair says these parts."""
+    """Yield a client of an app whose pair generates these parts."""
     with scripted_pair(vocabulary, *parts) as options, _client(options) as made:
         yield made
 
 
 @contextmanager
 def answering_client(vocabulary: Path, answer: Callable[[str], Sequence[str]]) -> Iterator[tuple[Client, LoadedPair]]:
-    """Yield a client of an app whose pair says after each prompt the parts that `answer` makes of its text."""
+    """Yield a client of an app whose pair generates the parts that `answer` returns for the prompt's text."""
     target = AnsweringTarget(Tokenizer.load(vocabulary), answer)
     with _loading(vocabulary, target) as options, _client(options) as made:
         yield made

@@ -1,4 +1,4 @@
-"""One engine with the embedded pair, its app in this process, and the same app behind a Unix socket and TCP."""
+"""Engine with the embedded pair, its app in this process, and the same app behind a Unix socket and TCP."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture(scope="session")
 def engine_set(metrics: Metrics) -> Iterator[Engines]:
-    """Start one engine, which drafts, whatever this machine is fast at; a test may have it loaded anew."""
+    """Start one engine, which drafts whatever this machine's speed; a test may reload it."""
     options = Options(threads=1, backend="llama.cpp", costs=drafting_pays)
     engines = Engines(PairWorker(options, 64_000_000, 4, metrics.observe))
     engines.start()
@@ -55,7 +55,7 @@ def engine_set(metrics: Metrics) -> Iterator[Engines]:
 
 @pytest.fixture
 def worker(engine_set: Engines) -> PairWorker:
-    """Return the engine as it is now."""
+    """Return the current engine."""
     worker = engine_set.worker("chat")
     assert worker
     return worker
@@ -73,7 +73,7 @@ def delayed(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make steps take 20 ms, so that an answer lasts until a test ends it."""
+    """Make steps take 20 ms, so that an answer runs until a test ends it."""
     monkeypatch.setattr(HostPair, "step", delayed(0.02, HostPair.step))
 
 
@@ -91,7 +91,7 @@ def app(engine_set: Engines, metrics: Metrics) -> Starlette:
 
 @dataclass(frozen=True)
 class Client:
-    """Requests to an app in this process, each in an event loop of its own."""
+    """Client of an app in this process; each request has its own event loop."""
 
     app: Any
     headers: dict[str, str]
@@ -147,7 +147,7 @@ def serving(app: Any, listener: socket.socket) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Live:
-    """A server: on a Unix socket, and on TCP with a guard."""
+    """Server on a Unix socket, and on TCP with a guard."""
 
     socket: Path
     port: int
@@ -156,7 +156,7 @@ class Live:
 
     @property
     def worker(self) -> PairWorker:
-        """The engine as it is now."""
+        """Return the current engine."""
         worker = self.engines.worker("chat")
         assert worker
         return worker
@@ -171,7 +171,7 @@ class Live:
         return self.worker.scheduler
 
     def until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         bench_daemon.until(holds, seconds)
 
     def until_idle(self) -> None:

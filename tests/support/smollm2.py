@@ -1,4 +1,4 @@
-"""The file of `smollm2-135m` where this machine has it: extra checks with real weights, which skip where it is not."""
+"""File of `smollm2-135m`, for checks with real weights, which are skipped if the file is missing."""
 
 import os
 from pathlib import Path

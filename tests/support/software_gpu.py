@@ -1,12 +1,12 @@
-"""A GPU in software, to find what a host may not rely on: work waits in streams, and the memory is the CPU's.
+"""Software GPU that finds missing synchronisation: work waits in streams, and device memory is CPU memory.
 
-* A launch happens no sooner than somebody waits for it; with a `seed` streams go on by chance, too.
-* Copies from and to ordinary memory wait for their stream, as CUDA's do; those of pinned memory do not if they are told
-  so. Pinned memory is poison before anything was copied there.
-* A capture executes nothing, and the first replay everything.
+* A launch runs when it is waited for; with a `seed`, streams also advance at random.
+* Copies from and to pageable memory wait for their stream, as in CUDA; non-blocking copies of pinned memory do not.
+  Pinned memory contains poison until something is copied there.
+* A capture executes nothing; a replay executes the captured work.
 
-Inside `on`, functions of torch that touch device memory behave so, and what the engine asks of `torch.cuda` is had
-here. What the engine has not asked before is an error: it wants to be thought about first.
+Inside `on`, torch functions on device memory behave like this, and the functions of `torch.cuda` that the engine uses
+are replaced. Any other function of `torch.cuda` raises an error.
 """
 
 import random
@@ -31,7 +31,7 @@ _READS = {"cpu", "item", "tolist", "__int__", "__float__", "__bool__", "__index_
 
 
 class Stream:
-    """Work in its order, of which the first `done` pieces have happened."""
+    """Ordered work, of which the first `done` pieces have run."""
 
     def __init__(self, gpu: "SoftwareGpu") -> None:
         self._gpu = gpu
@@ -41,70 +41,70 @@ class Stream:
 
     @property
     def end(self) -> int:
-        """The pieces of work so far."""
+        """Return the number of pieces of work so far."""
         return self.done + len(self.work)
 
     def reach(self, position: int) -> None:
-        """Let the first `position` pieces happen, and nothing else that they do not wait for."""
+        """Run the first `position` pieces, and only the work that they wait for."""
         while self.done < position:
             self.done += 1
             with torch._C.DisableTorchFunction():  # what happens on the device is ordinary torch
                 self.work.popleft()()
 
     def synchronize(self) -> None:
-        """Wait for all of it."""
+        """Run all work of the stream."""
         self._gpu.refuse_in_capture("the host waits")
         self.reach(self.end)
 
     def wait_stream(self, other: "Stream") -> None:
-        """Let work from now on happen after the other stream's work so far."""
+        """Make later work wait for the other stream's present work."""
         self._gpu.launch(partial(other.reach, other.end), self)
 
     def wait_event(self, event: "Event") -> None:
-        """Let work from now on happen after the event."""
+        """Make later work wait for the event."""
         self._gpu.launch(event.happen, self)
 
 
 class Event:
-    """A place in a stream."""
+    """Position in a stream."""
 
     def __init__(self, gpu: "SoftwareGpu") -> None:
         self._gpu, self._stream, self._position = gpu, gpu.main, 0
 
     def record(self, stream: Stream | None = None) -> None:
-        """It is after all that was put on the stream so far."""
+        """Set the position after the stream's present work."""
         self._stream = stream or self._gpu.current
         self._position = self._stream.end
 
     def happen(self) -> None:
-        """Let the work before the event happen."""
+        """Run the work before the event."""
         self._stream.reach(self._position)
 
     def synchronize(self) -> None:
-        """Wait for it."""
+        """Run the work before the event, as a waiting host does."""
         self._gpu.refuse_in_capture("the host waits")
         self.happen()
 
     def query(self) -> bool:
-        """Return whether it has happened."""
+        """Return whether the event has happened."""
         return self._stream.done >= self._position
 
 
 class Graph:
-    """Work that was captured."""
+    """Captured work."""
 
     def __init__(self, gpu: "SoftwareGpu") -> None:
         self._gpu = gpu
         self.work: list[Work] = []
 
     def replay(self) -> None:
-        """Put it on the stream once more."""
+        """Put the captured work on the current stream."""
         for piece in self.work:
             self._gpu.launch(piece)
 
 
 class SoftwareGpu(TorchFunctionMode):
-    """One device. `seed` None: nothing happens before it is waited for."""
+    """Software GPU; with `seed` None, work runs only when it is waited for."""
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()
@@ -112,10 +112,10 @@ class SoftwareGpu(TorchFunctionMode):
         self._pinned: dict[int, Tensor] = {}
         self.restart(seed)
 
-    # ---- what a test asks
+    # ---- for tests
 
     def restart(self, seed: int | None) -> None:
-        """Drop all work; from now on at another pace."""
+        """Drop all work and use another seed."""
         self.chance = None if seed is None else random.Random(seed)
         self.streams: list[Stream] = []
         self.main = self.current = Stream(self)
@@ -123,7 +123,7 @@ class SoftwareGpu(TorchFunctionMode):
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Inside, `torch.cuda` is this device."""
+        """Replace `torch.cuda` by this device inside the context."""
         cuda: dict[str, Any] = {
             "Event": partial(Event, self),
             "Stream": lambda device=None: Stream(self),
@@ -139,7 +139,7 @@ class SoftwareGpu(TorchFunctionMode):
             yield
 
     def own(self, found: object, seen: set[int] | None = None) -> None:
-        """All tensors that are reachable from an object are device memory."""
+        """Mark all tensors reachable from an object as device memory."""
         seen = set() if seen is None else seen
         if id(found) in seen:
             return
@@ -156,7 +156,7 @@ class SoftwareGpu(TorchFunctionMode):
             self.own(part, seen)
 
     def ops(self, ops: Ops) -> Ops:
-        """Operations as launches."""
+        """Return the operations as launches."""
         return Ops(**{each.name: self._launcher(getattr(ops, each.name)) for each in fields(ops)})
 
     def _launcher(self, operation: Callable[..., None]) -> Callable[..., None]:
@@ -165,7 +165,7 @@ class SoftwareGpu(TorchFunctionMode):
     # ---- work
 
     def launch(self, work: Work, stream: Stream | None = None) -> None:
-        """Put work on a stream, or into the graph that is captured."""
+        """Put work on a stream, or into the graph during a capture."""
         if self._capture:
             self._capture.work.append(work)
             return
@@ -175,7 +175,7 @@ class SoftwareGpu(TorchFunctionMode):
             busy.reach(min(busy.done + 1, busy.end))
 
     def refuse_in_capture(self, what: str) -> None:
-        """RuntimeError as CUDA has it."""
+        """Raise RuntimeError during a capture, as CUDA does."""
         if self._capture:
             raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {what}")
 
@@ -215,7 +215,7 @@ class SoftwareGpu(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def _on_device(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """A function of torch with a tensor that lies on the device among its arguments."""
+        """Run a torch function with a device tensor among its arguments."""
         name, first = function.__name__, args[0]
         if name == "copy_":
             return self._copy(first, args[1], kwargs.get("non_blocking", False))
@@ -257,6 +257,6 @@ class SoftwareGpu(TorchFunctionMode):
 
 
 def poisoned(tensor: Tensor) -> Tensor:
-    """It, full of what is no id, count or sensible number."""
+    """Fill a tensor with values that are not valid ids, counts or numbers; return it."""
     tensor.view(torch.uint8).fill_(POISON)
     return tensor

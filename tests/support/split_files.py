@@ -1,6 +1,4 @@
-"""Model files cut into parts: a GGUF as llama.cpp's gguf-split does it, the metadata in the first; safetensors with an
-index, as Hugging Face's libraries do it.
-"""
+"""Split model files: GGUF like llama.cpp's gguf-split, with the metadata in the first part; safetensors with an index."""
 
 import json
 from pathlib import Path
@@ -19,7 +17,7 @@ def split_file(
     parts: int,
     empty_first: bool = False,
 ) -> Path:
-    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; the path of the first."""
+    """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; return the first path."""
     reader = gguf.GGUFReader(source)
     tensors = list(reader.tensors)
     shares = [[], *_shares(tensors, parts - 1)] if empty_first else _shares(tensors, parts)
@@ -39,7 +37,7 @@ def split_file(
 
 
 def shard(source: Path, folder: Path, parts: int) -> Path:
-    """Write `model-00001-of-0000N.safetensors`, its siblings and their index into `folder`; the path of the first."""
+    """Write `model-00001-of-0000N.safetensors`, its siblings and their index into `folder`; return the first path."""
     tensors = load_file(source)
     files = {name: f"model-{i % parts + 1:05}-of-{parts:05}.safetensors" for i, name in enumerate(tensors)}
     for file in set(files.values()):

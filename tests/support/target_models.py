@@ -1,4 +1,4 @@
-"""Small targets of random weights of every architecture that pairs are made of, with Hugging Face's model of each."""
+"""Small targets of random weights of every supported architecture, each with Hugging Face's model."""
 
 from dataclasses import replace
 

@@ -46,7 +46,7 @@ OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
 }
 # The test that ran drafters of a kind with random weights; of some architectures, over a target of theirs.
 _SAME = "tests/models/memory/test_same_proposals.py::test_the_same_tokens"
-_FAMILIES = "tests/loading/test_families.py::test_a_pair_writes_the_same_with_its_drafter"
+_FAMILIES = "tests/loading/test_families.py::test_drafting_does_not_change_the_text"
 DRAFTERS: dict[str, dict[Runner, str]] = {
     "dflash": {
         "cpu": _SAME,
@@ -105,7 +105,7 @@ def _cell(backend: Runner, ran: tuple[str, ...], by_parts: tuple[str, ...], test
 
 
 def page_with(made: str) -> str:
-    """Return the page with this table in its place."""
+    """Return the page with its table replaced."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}"

@@ -1,4 +1,4 @@
-"""Made-up wheels with a model file inside, and an index on loopback that serves one, well or badly."""
+"""Fake wheels with a model file, and a package index on loopback with correct and faulty responses."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ CHUNK = 1 << 16
 
 
 def make_wheel(folder: Path, members: Mapping[str, str | bytes], name: str = NAME) -> Path:
-    """Make a wheel with these members in a folder."""
+    """Write a wheel with these members into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     about = f"{path.name.partition('-py3')[0]}.dist-info"
@@ -103,7 +103,7 @@ class FakeIndex:
 
     @property
     def settings(self) -> dict[str, str]:
-        """An environment in which pip asks this index."""
+        """Return an environment in which pip uses this index."""
         told = pip_settings(Path(os.devnull), PIP_INDEX_URL=f"http://127.0.0.1:{self.port}/simple")
         return {name: value for name, value in told.items() if name not in ("PIP_NO_INDEX", "PIP_FIND_LINKS")}
 

@@ -59,7 +59,7 @@ def oracle() -> tokenizers.Tokenizer:
 
 @pytest.fixture(scope="session")
 def make_vocabulary(oracle: tokenizers.Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> MakeVocabulary:
-    """A file with the oracle's text vocabulary followed by `specials` (spelling to GGUF token type)."""
+    """Return a function that writes the oracle's vocabulary followed by `specials` (spelling -> GGUF token type)."""
     text_model = json.loads(oracle.to_str())["model"]
     text_tokens = sorted(text_model["vocab"], key=text_model["vocab"].__getitem__)
 
@@ -88,7 +88,7 @@ def make_vocabulary(oracle: tokenizers.Tokenizer, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="session")
 def vocabulary_file(make_vocabulary: MakeVocabulary) -> Path:
-    """Qwen's chat and FIM tokens, its user-defined ones, a run of blanks and an HTML tag."""
+    """Write a vocabulary with Qwen's chat, FIM and user-defined tokens, a run of blanks and an HTML tag."""
     specials = dict.fromkeys(CODE, CONTROL)
     specials["<|im_end|>!"] = CONTROL
     specials |= dict.fromkeys(("<think>", "</think>", "<tool_call>", "[PAD7]", "      ", "<table>"), USER_DEFINED)
@@ -104,7 +104,7 @@ def tokenizer(vocabulary_file: Path) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def llama_ids(vocabulary_file: Path) -> Callable[[str], list[int]]:
-    """llama.cpp's ids of a text of `vocabulary_file` in which the spellings of control tokens count."""
+    """Return llama.cpp's encoder for `vocabulary_file`, which recognises spellings of control tokens."""
     model = load_model(vocabulary_file, vocab_only=True)
 
     def encode(text: str) -> list[int]:
@@ -135,7 +135,7 @@ def sentencepiece_file(folder: Path, *, tie: bool) -> Path:
     writer.add_token_types(types)
     runs = {token for token in tokens if set(token) == {"▁"}}
     writer.add_token_scores(
-        [float(len(token)) if tie else -1e9 if token in runs else -float(place) for place, token in enumerate(tokens)]
+        [float(len(token)) if tie else -1e9 if token in runs else -float(index) for index, token in enumerate(tokens)]
     )
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)

@@ -1,6 +1,4 @@
-"""Answers in each family's format: read the same however the ids arrive, begun where they stopped, kept out of the
-history where the template says so.
-"""
+"""Answers in each family's format: decoding in any pieces, continuing, and thoughts in the history."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -56,12 +54,12 @@ def read(decoder: TextDecoder, ids: Sequence[int], cuts: Sequence[int] = ()) -> 
     return "".join(map(decoder.push, pieces)) + decoder.finish()
 
 
-# What a model writes after the prompt, and the text that it makes.
+# Tokens that a model generates, by family.
 
 THINK = {
     "harmony": ("<|channel|>", "analysis", "<|message|>"),
     "qwen3": ("<think>", "\n"),
-    "qwen3.5": (),  # its template has written it
+    "qwen3.5": (),  # part of its template
     "gemma": ("<|channel>", "thought\n"),
 }
 ANSWER = {
@@ -76,17 +74,17 @@ words = st.text(alphabet="aé错😋\u0301 \n<|think>/", max_size=10)
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=15)
-@given(data=st.data(), thoughts=words, said=words)
-def test_any_cut_of_the_ids_gives_the_same_text(
-    models: Mapping[str, Tokenizer], family: str, data: st.DataObject, thoughts: str, said: str
+@given(data=st.data(), thoughts=words, answer=words)
+def test_answer_text_does_not_depend_on_chunking(
+    models: Mapping[str, Tokenizer], family: str, data: st.DataObject, thoughts: str, answer: str
 ) -> None:
     tokenizer = models[family]
     ids = spelled(tokenizer, *THINK[family])
-    ids += tokenizer.encode(thoughts) + spelled(tokenizer, *ANSWER[family]) + tokenizer.encode(said)
+    ids += tokenizer.encode(thoughts) + spelled(tokenizer, *ANSWER[family]) + tokenizer.encode(answer)
     cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=6))
     text = read(start_of(tokenizer, enable_thinking=True).make_decoder(tokenizer), ids, cuts)
     thought = thoughts.strip("\n")
-    assert text == joined(thought, said if family == "harmony" and not thought else said.lstrip("\n"))
+    assert text == joined(thought, answer if family == "harmony" and not thought else answer.lstrip("\n"))
 
 
 # Harmony
@@ -118,14 +116,14 @@ COMMENT = ("<|start|>", "assistant", "<|channel|>", "commentary", "<|message|>")
         (("too many",), "too many"),
     ],
 )
-def test_messages_of_every_channel(models: Mapping[str, Tokenizer], parts: Sequence[str], text: str) -> None:
+def test_harmony_messages_of_every_channel(models: Mapping[str, Tokenizer], parts: Sequence[str], text: str) -> None:
     tokenizer = models["harmony"]
     ids = spelled(tokenizer, *parts)
     make_decoder = start_of(tokenizer).make_decoder
     assert read(make_decoder(tokenizer), ids, range(len(ids))) == read(make_decoder(tokenizer), ids) == text
 
 
-# Answers that are gone on with, or that must not think
+# Continued answers, and answers without thoughts
 
 BEGUN = ["so", "<think>\nbecau", "<think>\nbecause\n</think>\n\n", "<think>\nbecause\n</think>\n\nso"]
 
@@ -136,22 +134,22 @@ def test_a_partial_answer_is_continued_in_the_family_s_format(
     models: Mapping[str, Tokenizer], family: str, begun: str
 ) -> None:
     tokenizer = models[family]
-    thoughts, said, thinking = split(begun)
+    thoughts, answer, thinking = split(begun)
     start = start_of(tokenizer, begun, enable_thinking=True)
-    think, answer = "".join(THINK[family]), "".join(ANSWER[family])
-    is_closed, has_no_thoughts = thoughts and not thinking, said and not thoughts
+    think, closing_tokens = "".join(THINK[family]), "".join(ANSWER[family])
+    is_closed, has_no_thoughts = thoughts and not thinking, answer and not thoughts
     if family == "harmony":
-        answer = "<|end|><|start|>assistant" if is_closed and not said else answer
-        answer = "<|channel|>final<|message|>" if has_no_thoughts else answer
+        closing_tokens = "<|end|><|start|>assistant" if is_closed and not answer else closing_tokens
+        closing_tokens = "<|channel|>final<|message|>" if has_no_thoughts else closing_tokens
     opened = think if thoughts else ""
-    closing = answer if is_closed or (has_no_thoughts and family in ("harmony", "qwen3.5")) else ""
-    assert text_of(start.prompt) == opened + thoughts + closing + said
-    more = " more" if thinking or said else ""
+    closing = closing_tokens if is_closed or (has_no_thoughts and family in ("harmony", "qwen3.5")) else ""
+    assert text_of(start.prompt) == opened + thoughts + closing + answer
+    more = " more" if thinking or answer else ""
     assert read(start.make_decoder(tokenizer), spelled(tokenizer, more) if more else []) == more
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_grammar_or_a_forced_call_skips_the_thoughts(models: Mapping[str, Tokenizer], family: str) -> None:
+def test_a_grammar_or_a_required_call_skips_the_thoughts(models: Mapping[str, Tokenizer], family: str) -> None:
     tokenizer = models[family]
     ends = {"harmony": "<|channel|>final<|message|>", "qwen3.5": "\n</think>\n\n", "qwen3": "", "gemma": ""}
     for begun in ("", "so"):
@@ -164,9 +162,7 @@ def test_a_grammar_or_a_forced_call_skips_the_thoughts(models: Mapping[str, Toke
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("thinks", [True, False])
-def test_a_continued_answer_has_the_ids_that_are_cached(
-    models: Mapping[str, Tokenizer], family: str, thinks: bool
-) -> None:
+def test_a_continued_answer_has_the_cached_ids(models: Mapping[str, Tokenizer], family: str, thinks: bool) -> None:
     tokenizer = models[family]
     ids = spelled(tokenizer, *THINK[family], "because", *(() if thinks else (*ANSWER[family], "so")))
     text = read(start_of(tokenizer, enable_thinking=True).make_decoder(tokenizer), ids)

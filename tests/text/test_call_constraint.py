@@ -1,4 +1,4 @@
-"""Calls of tools under a constraint: whatever the model draws, a call has the form of its family and of its tool."""
+"""Constrained tool calls: whatever the model samples, a call fits its family's syntax and its tool's schema."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def models(tool_vocabularies: Mapping[str, Path]) -> dict[str, Model]:
 def constrained(
     model: Model, tools: Schemas = TOOLS, *, required: bool = False, after: Sequence[int] = ()
 ) -> Constraint:
-    """The constraint after some ids that it leaves free."""
+    """Return the constraint after some ids that it leaves free."""
     make = call_constraint(*model, tools, required=required)
     assert make
     constraint = make()
@@ -64,10 +64,10 @@ def constrained(
     return constraint
 
 
-def walked(tokenizer: Tokenizer, constraint: Constraint, seed: int = 0, most: int = 300) -> list[int]:
-    """Ids sampled at random from the masks, until nothing is constrained or the answer ends."""
+def sample_ids(tokenizer: Tokenizer, constraint: Constraint, seed: int = 0, max_tokens: int = 300) -> list[int]:
+    """Return ids sampled at random from the masks, until the constraint or the answer ends."""
     ids, random = list[int](), np.random.default_rng(seed)
-    while len(ids) < most and (mask := constraint.mask()) is not None:
+    while len(ids) < max_tokens and (mask := constraint.mask()) is not None:
         forced = list(constraint.forced_tokens())
         assert constraint.count_allowed(forced) == len(forced)
         token = int(random.choice(np.flatnonzero(mask)))
@@ -82,15 +82,15 @@ def walked(tokenizer: Tokenizer, constraint: Constraint, seed: int = 0, most: in
 
 
 def call_of(tokenizer: Tokenizer, ids: list[int], tools: Schemas = TOOLS) -> tuple[str, Any]:
-    """The one call of an answer."""
+    """Return the only call of an answer."""
     decoder = start_answer(tokenizer, [], "", first_part="call").make_decoder(tokenizer)
     text = decoder.push(token for token in ids if token not in tokenizer.ends) + decoder.finish()
-    said, [(name, arguments)] = read(call_reader(tokenizer, tools), [text])
-    assert said == ""
+    text_before, [(name, arguments)] = read(call_reader(tokenizer, tools), [text])
+    assert text_before == ""
     return name, json.loads(arguments)
 
 
-def check(name: str, arguments: Any) -> None:
+def assert_fits_schema(name: str, arguments: Any) -> None:
     assert name in TOOLS
     assert set(TOOLS[name].get("required", ())) <= set(arguments) <= set(TOOLS[name].get("properties", {}))
     assert arguments.get("days", 1) in range(10)
@@ -101,18 +101,18 @@ def check(name: str, arguments: Any) -> None:
 @pytest.mark.parametrize("family", ["hermes", "tags", "harmony", "llama", "words"])
 def test_a_required_call_fits_its_schema(models: Mapping[str, Model], family: str) -> None:
     tokenizer, _ = models[family]
-    check(*call_of(tokenizer, walked(tokenizer, constrained(models[family], required=True))))
+    assert_fits_schema(*call_of(tokenizer, sample_ids(tokenizer, constrained(models[family], required=True))))
 
 
 @pytest.mark.parametrize("family", sorted(OPENS))
-def test_an_optional_call_fits_its_schema_once_it_is_opened(models: Mapping[str, Model], family: str) -> None:
+def test_an_optional_call_fits_its_schema_after_the_opening(models: Mapping[str, Model], family: str) -> None:
     tokenizer, _ = models[family]
     opening = spelled(tokenizer, *OPENS[family])
     free = [*tokenizer.encode("I look. {"), *opening]
     assert constrained(models[family]).count_allowed([*free, 0, 0]) == len(free)
     assert constrained(models[family], after=free[:-1]).forced_tokens() == []
     constraint = constrained(models[family], after=free)
-    ids = walked(tokenizer, constraint)
+    ids = sample_ids(tokenizer, constraint)
     if family == "gemma":  # its arguments are not constrained
         name = tokenizer.spell(ids).decode().removeprefix("call:").removesuffix("{")
         assert name in TOOLS
@@ -123,7 +123,7 @@ def test_an_optional_call_fits_its_schema_once_it_is_opened(models: Mapping[str,
             constraint.advance(token)
         assert call_of(tokenizer, [*opening, *ids, *rest]) == (name, {"exact": True})
     else:
-        check(*call_of(tokenizer, [*opening, *ids]))
+        assert_fits_schema(*call_of(tokenizer, [*opening, *ids]))
 
 
 @pytest.mark.parametrize(("rest", "is_held"), [("", True), ("\n", True), ("\n{", True), ("nothing", False)])
@@ -140,7 +140,7 @@ def test_text_after_the_opening_in_the_same_token_belongs_to_the_call(
     constraint.advance(last)
     assert (constraint.mask() is not None) == is_held
     if is_held:
-        check(*call_of(tokenizer, [*opening, last, *walked(tokenizer, constraint)]))
+        assert_fits_schema(*call_of(tokenizer, [*opening, last, *sample_ids(tokenizer, constraint)]))
 
 
 def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, Model]) -> None:
@@ -158,7 +158,7 @@ def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, 
     named, (tokenizer, _) = set[str](), models["hermes"]
     for seed in range(8):
         constraint = constrained(models["hermes"], tools, required=True)
-        name, given = call_of(tokenizer, walked(tokenizer, constraint, seed), tools)
+        name, given = call_of(tokenizer, sample_ids(tokenizer, constraint, seed), tools)
         named.add(name)
         for value in (given["a"], *given["b"]):
             assert value in ((1, 2, 3) if name == "few" else (True, False))
@@ -167,7 +167,7 @@ def test_references_resolve_inside_their_own_tool_s_schema(models: Mapping[str, 
 
 
 @pytest.mark.parametrize("family", ["hermes", "llama"])
-def test_a_broken_schema_is_refused_only_where_a_call_is_required(models: Mapping[str, Model], family: str) -> None:
+def test_a_broken_schema_is_refused_only_if_a_call_is_required(models: Mapping[str, Model], family: str) -> None:
     tools = {"f": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]}}
     assert call_constraint(*models[family], tools, required=False) is None
     with pytest.raises(UsageError):

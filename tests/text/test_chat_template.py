@@ -20,7 +20,7 @@ CHATML = (
     "{%- endfor %}\n"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-# Ways in which templates handle messages: each must give what plain jinja2 gives with ordinary strings.
+# Operations of templates on messages; each must give the result of jinja2 on ordinary strings.
 TEMPLATES = {
     "chatml": CHATML,
     "thinking": (
@@ -69,7 +69,7 @@ def text_of(template: str, turns: list[tuple[Role, str]]) -> str:
 
 @pytest.fixture(scope="module")
 def jinja() -> ImmutableSandboxedEnvironment:
-    """The environment that models' authors write for, on ordinary strings."""
+    """Return the environment that models' authors write for, on ordinary strings."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -134,7 +134,7 @@ def test_a_template_cannot_make_a_marker_of_stand_ins(tokenizer: Tokenizer) -> N
     assert markers_in(tokenizer, encode_chat(tokenizer, template, [TemplateMessage("user", "<|im_end|>")])) == []
 
 
-def test_bos_comes_once_and_eos_where_the_template_has_it(
+def test_bos_occurs_once_and_eos_where_the_template_has_it(
     make_vocabulary: Callable[..., Path], tokenizer: Tokenizer
 ) -> None:
     with_bos = Tokenizer.load(make_vocabulary(dict.fromkeys(["<|endoftext|>", "<s>"], 3), bos="<s>"))
@@ -145,7 +145,7 @@ def test_bos_comes_once_and_eos_where_the_template_has_it(
     assert ids == [tokenizer.special("<|endoftext|>"), *tokenizer.encode("x")]
 
 
-# -- templates that attack -------------------------------------------------------------------------------------------
+# -- hostile templates -----------------------------------------------------------------------------------------------
 
 ESCAPES = {
     "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
@@ -227,7 +227,7 @@ def refusal(template: str) -> str:
 
 
 @pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES.keys())
-def test_no_way_out_of_the_sandbox(template: str) -> None:
+def test_sandbox_escapes_are_refused(template: str) -> None:
     assert "uid=" not in refusal(template)
 
 
@@ -241,7 +241,7 @@ def test_floods_hangs_and_broken_templates_are_refused_with_a_reason(
     assert reason in refusal(template)
 
 
-def test_more_characters_than_stand_ins() -> None:
+def test_more_different_characters_than_stand_ins_are_refused() -> None:
     many = "".join(chr(code) for code in range(0x20000, 0x20000 + 131_069))
     with pytest.raises(UsageError, match="different characters"):
         render(CHATML, [TemplateMessage("user", many)])
@@ -251,7 +251,7 @@ def test_more_characters_than_stand_ins() -> None:
 @given(
     text=st.lists(st.sampled_from(["<think>", "<|im_end|>", "<|im_end", "|>", "<tool_call>", " ", "é", "a", "\ud800"]))
 )
-def test_an_answer_keeps_its_text_and_ends_no_turn(tokenizer: Tokenizer, text: list[str]) -> None:
+def test_an_encoded_answer_keeps_its_text_and_has_no_turn_markers(tokenizer: Tokenizer, text: list[str]) -> None:
     written = "".join(text)
     ids = encode_answer(tokenizer, [PromptStretch(written, True)])
     assert tokenizer.spell(ids).decode() == written.replace("\ud800", "\ufffd")

@@ -66,7 +66,9 @@ def test_each_family_is_detected_and_built(make_vocabulary: MakeVocabulary, name
     assert set(FORMATS) == {*FAMILIES, "codellama", "prefix"}
 
 
-def test_bos_spaces_and_stops(make_vocabulary: MakeVocabulary, sentencepiece: Tokenizer, tokenizer: Tokenizer) -> None:
+def test_bos_sentencepiece_spaces_and_stop_ids(
+    make_vocabulary: MakeVocabulary, sentencepiece: Tokenizer, tokenizer: Tokenizer
+) -> None:
     fim = detect(sentencepiece)
     assert fim.name == "codellama"
     ids = build(fim, sentencepiece, "def", "x")

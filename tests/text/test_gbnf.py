@@ -15,7 +15,7 @@ BYTES = LLTokenizer("byte")
 
 
 def admits(grammar: str) -> Callable[[str], bool]:
-    """Return whether a text is one of this grammar's, whole."""
+    """Return a predicate: whether the grammar admits a whole text."""
     lark = LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
 
     def whole(text: str) -> bool:
@@ -43,7 +43,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("grammar", "right", "wrong"), CASES)
-def test_the_grammar_means_what_llama_cpp_says(grammar: str, right: list[str], wrong: list[str]) -> None:
+def test_gbnf_admits_the_texts_that_llama_cpp_admits(grammar: str, right: list[str], wrong: list[str]) -> None:
     admitted = admits(grammar)
     assert [text for text in right if not admitted(text)] == []
     assert [text for text in wrong if admitted(text)] == []
@@ -60,7 +60,7 @@ def test_the_grammar_means_what_llama_cpp_says(grammar: str, right: list[str], w
         (r'root ::= "\ud800"', "surrogates not allowed"),
     ],
 )
-def test_what_is_wrong_is_named(grammar: str, reason: str) -> None:
+def test_a_malformed_grammar_is_refused_with_a_reason(grammar: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         gbnf_to_lark(grammar)
 
@@ -78,7 +78,7 @@ def test_any_text_is_a_grammar_or_a_value_error(text: str) -> None:
 )
 @example([("&", "&"), ("&", "~")], "&", False)
 @example([("-", "-")], ",", True)
-def test_a_class_holds_its_ranges_and_nothing_else(ranges: list[tuple[str, str]], char: str, negated: bool) -> None:
+def test_a_character_class_admits_exactly_its_ranges(ranges: list[tuple[str, str]], char: str, negated: bool) -> None:
     ranges = [(min(pair), max(pair)) for pair in ranges]
     inside = "".join(rf"\U{ord(low):08x}-\U{ord(high):08x}" for low, high in ranges)
     expected = any(low <= char <= high for low, high in ranges) != negated

@@ -1,4 +1,4 @@
-"""Vocabularies without llama.cpp have llama.cpp's ids, special tokens, ends of answers and bytes."""
+"""GGUF vocabularies read without llama.cpp equal llama.cpp's: ids, special tokens, end ids and bytes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ texts = st.lists(st.one_of(fragments, st.text(max_size=6)), max_size=20).map("".
 
 @pytest.fixture(scope="module")
 def pairs(make_vocabulary: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Pairs:
-    """Our vocabulary and llama.cpp's of one file for every kind."""
+    """Return localdflash's and llama.cpp's vocabulary of one file, for every kind."""
     ordinary = dict.fromkeys(CODE, CONTROL) | dict.fromkeys(("<think>", "      ", "<table>"), USER_DEFINED)
     files = {
         pre: make_vocabulary(SPECIALS.get(pre, ordinary), pre=pre, bos="<s>" if pre == "llama-bpe" else None)
@@ -42,7 +42,7 @@ def pairs(make_vocabulary: Callable[..., Path], tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.parametrize("kind", [*BYTE_PAIR, "llama"])
-def test_special_tokens_ends_and_bytes(pairs: Pairs, kind: str) -> None:
+def test_special_tokens_end_ids_and_bytes_equal_llama_cpp(pairs: Pairs, kind: str) -> None:
     ours, theirs = pairs[kind]
     assert isinstance(ours, GGUFVocabulary)
     assert ours.special_tokens == theirs.special_tokens
@@ -56,7 +56,7 @@ def test_special_tokens_ends_and_bytes(pairs: Pairs, kind: str) -> None:
 @pytest.mark.parametrize("kind", [*BYTE_PAIR, "llama"])
 @settings(max_examples=25)
 @given(text=texts)
-def test_ids(pairs: Pairs, kind: str, text: str) -> None:
+def test_ids_equal_llama_cpp(pairs: Pairs, kind: str, text: str) -> None:
     ours, theirs = pairs[kind]
     valid = text.encode("utf-8", "replace").decode()
     assert ours.encode(valid) == theirs.encode(valid)

@@ -41,7 +41,7 @@ def grammars(tokenizer: Tokenizer) -> Grammars:
 
 
 def write(constraint: GrammarConstraint, tokenizer: Tokenizer, seed: int, hurry: int = 30) -> bytes:
-    """Text sampled from the masks; after `hurry` tokens those that close something come first."""
+    """Return text sampled from the masks; after `hurry` tokens, closing tokens are preferred."""
     dice, text = random.Random(seed), b""
     closing = [token for end in ('"', "}", "]", "0", ":", ",", "\n") for token in tokenizer.encode(end)]
     for count in range(1000):
@@ -115,7 +115,7 @@ def test_the_masks_admit_only_json_of_the_schema(name: str, grammars: Grammars, 
         (lambda g: g.gbnf('root ::= name "=" ("yes" | "no")\nname ::= [é-ü]+'), "[é-ü]+=(yes|no)"),
     ],
 )
-def test_other_grammar_languages(make: Make, pattern: str, grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_lark_and_gbnf_grammars(make: Make, pattern: str, grammars: Grammars, tokenizer: Tokenizer) -> None:
     for seed in range(5):
         text = write(make(grammars), tokenizer, seed)
         assert re.fullmatch(pattern, text.decode()), text
@@ -166,7 +166,7 @@ def test_allowed_and_forced_agree_with_mask_and_advance(name: str, grammars: Gra
         replayed.append(chosen)
 
 
-def test_forced_text_of_a_constant_is_nearly_all_of_it(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_forced_tokens_cover_most_of_a_constant(grammars: Grammars, tokenizer: Tokenizer) -> None:
     for text in ('{"name": "a"}', "é" * 3000):  # short, and too long to be tokenised whole
         constraint = regex(grammars, re.escape(text))
         forced = constraint.forced_tokens()
@@ -178,7 +178,7 @@ def test_forced_text_of_a_constant_is_nearly_all_of_it(grammars: Grammars, token
 def test_markers_are_never_admitted_as_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = regex(grammars, r"(.|\n)*")
     assert set(np.flatnonzero(constraint.mask())) & tokenizer.markers == tokenizer.ends
-    spelled = tokenizer.encode("<|im_start|>")  # as ordinary characters it is a text like any other
+    spelled = tokenizer.encode("<|im_start|>")  # as ordinary characters
     assert constraint.count_allowed(spelled) == len(spelled)
 
 
@@ -224,7 +224,7 @@ HOSTILE: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_grammars_neither_hang_nor_break_a_step(name: str, grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_hostile_grammars_do_not_hang(name: str, grammars: Grammars, tokenizer: Tokenizer) -> None:
     dice, began = random.Random(0), time.process_time()
     with suppress(UsageError):
         constraint = HOSTILE[name](grammars)
@@ -237,7 +237,7 @@ def test_hostile_grammars_neither_hang_nor_break_a_step(name: str, grammars: Gra
     assert time.process_time() - began < 4
 
 
-def test_a_step_that_takes_too_much_work_ends_the_request(grammars: Grammars, tokenizer: Tokenizer) -> None:
+def test_a_step_with_too_much_work_ends_the_request(grammars: Grammars, tokenizer: Tokenizer) -> None:
     constraint = HOSTILE["properties"](grammars)
     tried = grammar_trial.compile_error.cache_info()
     HOSTILE["properties"](grammars)
@@ -246,7 +246,7 @@ def test_a_step_that_takes_too_much_work_ends_the_request(grammars: Grammars, to
         any(map(constraint.advance, tokenizer.encode('{"p1": "a", ')))
 
 
-def test_drafting_under_a_grammar_changes_no_text() -> None:
+def test_drafting_with_a_grammar_does_not_change_the_text() -> None:
     schema = closed({"to": ADDRESS, "name": {"type": "string", "maxLength": 12}}, "to", "name")
     texts = set()
     for draft in (True, False):

@@ -11,7 +11,7 @@ from tests.text.test_thoughts import cut
 
 
 @given(st.data())
-def test_any_ids_give_what_python_decodes(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_detokenizer_equals_python_s_decoding(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
     detokenizer = Detokenizer(tokenizer)
     text = "".join(map(detokenizer.push, data.draw(cut(ids))))
@@ -19,7 +19,7 @@ def test_any_ids_give_what_python_decodes(tokenizer: Tokenizer, data: st.DataObj
 
 
 def first_stop(text: str, stops: list[str]) -> str | None:
-    """The text before the stop string that is complete first, the longest of those that end there."""
+    """Return the text before the first complete stop string, the longest of several that end together."""
     for end in range(len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:
@@ -32,7 +32,7 @@ stop_lists = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size
 
 
 @given(few_letters.flatmap(cut), stop_lists)
-def test_any_chunking_stops_at_the_same_place(chunks: list[str], stops: list[str]) -> None:
+def test_stop_strings_do_not_depend_on_chunking(chunks: list[str], stops: list[str]) -> None:
     text = "".join(chunks)
     found = first_stop(text, stops)
     expected = text if found is None else found
@@ -45,7 +45,7 @@ def test_any_chunking_stops_at_the_same_place(chunks: list[str], stops: list[str
     assert shown + stream.finish() == expected
 
 
-def test_nothing_comes_after_a_stop() -> None:
+def test_no_text_follows_a_stop_string() -> None:
     stream = StopStrings(["END"])
     assert [stream.push(text) for text in ("one EN", "D two", "three")] == [("one ", False), ("", True), ("", True)]
     assert stream.finish() == ""
@@ -56,22 +56,22 @@ def test_nothing_comes_after_a_stop() -> None:
 PROSE = "Somebody walked through the snow for an hour, and then it was dark. "
 
 
-def kept_of(text: str, sizes: Sequence[int] = (10**6,)) -> str:
+def text_before_repetition(text: str, sizes: Sequence[int] = (10**6,)) -> str:
     """Return the text that is shown when `text` arrives in pieces of these sizes, repeated."""
-    ending, kept, at, number = Repetition(), "", 0, 0
+    ending, text_so_far, at, number = Repetition(), "", 0, 0
     while at < len(text):
         size = sizes[number % len(sizes)]
-        kept += ending.push(text[at : at + size])
+        text_so_far += ending.push(text[at : at + size])
         at, number = at + size, number + 1
-    kept += ending.finish()
+    text_so_far += ending.finish()
     assert ending.reason == ("repeat" if ending.ended else "")
-    assert ending.ended or kept == text
-    return kept
+    assert ending.ended or text_so_far == text
+    return text_so_far
 
 
 @pytest.mark.parametrize("piece", ["name, ", "a", "\n", "ha ha! ", PROSE, PROSE * 2 + "No. ", "x" * 300 + "y"])
-def test_a_piece_again_and_again_is_cut(piece: str) -> None:
-    kept = kept_of("Hi! " + piece * 5000)
+def test_repeated_text_is_cut(piece: str) -> None:
+    kept = text_before_repetition("Hi! " + piece * 5000)
     assert MIN_CHARS <= len(kept) <= 4 + max((ROUNDS + 2) * len(piece), MIN_CHARS)
 
 
@@ -86,8 +86,8 @@ def test_a_piece_again_and_again_is_cut(piece: str) -> None:
         "".join(f"{number} " for number in range(MAX_ROUND_CHARS // 2)) * 8,
     ],
 )
-def test_what_is_no_repetition(text: str) -> None:
-    assert kept_of(text) == text
+def test_text_without_repetition_is_not_cut(text: str) -> None:
+    assert text_before_repetition(text) == text
 
 
 @given(
@@ -95,6 +95,6 @@ def test_what_is_no_repetition(text: str) -> None:
     st.text("abc\n", min_size=1, max_size=60),
     st.lists(st.integers(1, 90), min_size=1, max_size=9),
 )
-def test_the_pieces_decide_nothing(before: str, piece: str, sizes: list[int]) -> None:
+def test_repetition_does_not_depend_on_chunking(before: str, piece: str, sizes: list[int]) -> None:
     text = before + piece * (1200 // len(piece)) + before
-    assert kept_of(text, sizes) == kept_of(text)
+    assert text_before_repetition(text, sizes) == text_before_repetition(text)

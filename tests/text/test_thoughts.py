@@ -1,4 +1,4 @@
-"""Thoughts and answer as one text: what is joined comes apart again, however the text arrives."""
+"""Thoughts and answer as one text: splitting inverts joining, in any pieces."""
 
 from typing import TypeVar
 
@@ -22,34 +22,36 @@ def cut(draw: st.DrawFn, text: Whole) -> list[Whole]:
 
 def read(pieces: list[str], **begun: bool) -> tuple[str, str]:
     reader = ThoughtSplit(**begun)
-    told = [reader.push(piece) for piece in pieces] + [reader.finish()]
-    return "".join(thought for thought, _ in told), "".join(said for _, said in told)
+    parts = [reader.push(piece) for piece in pieces] + [reader.finish()]
+    return "".join(thought for thought, _ in parts), "".join(answer for _, answer in parts)
 
 
 @given(st.data(), plain, plain)
-def test_what_is_joined_comes_apart(data: st.DataObject, thoughts: str, said: str) -> None:
-    thoughts, said = thoughts.strip("\n"), said.lstrip("\n")
-    if not thoughts and said.lstrip().startswith("<think>"):
+def test_split_inverts_joined(data: st.DataObject, thoughts: str, answer: str) -> None:
+    thoughts, answer = thoughts.strip("\n"), answer.lstrip("\n")
+    if not thoughts and answer.lstrip().startswith("<think>"):
         return
-    pieces = data.draw(cut(joined(thoughts, said)))
-    assert read(pieces) == (thoughts, said)
-    assert split(joined(thoughts, said)) == (thoughts, said, False)
+    pieces = data.draw(cut(joined(thoughts, answer)))
+    assert read(pieces) == (thoughts, answer)
+    assert split(joined(thoughts, answer)) == (thoughts, answer, False)
 
 
 @given(st.data())
-def test_any_text_comes_apart_in_one_way(data: st.DataObject) -> None:
+def test_splitting_does_not_depend_on_chunking(data: st.DataObject) -> None:
     text = data.draw(st.lists(st.sampled_from(["<think>", "</think>", "a", "\n", " ", "<"]), max_size=8).map("".join))
     assert read(data.draw(cut(text))) == split(text)[:2]
 
 
 @given(st.lists(st.tuples(st.booleans(), plain), max_size=6), st.data())
-def test_a_text_that_is_written_only_grows(parts: list[tuple[bool, str]], data: st.DataObject) -> None:
+def test_writer_only_appends_text(parts: list[tuple[bool, str]], data: st.DataObject) -> None:
     parts = sorted(parts, key=lambda part: not part[0])  # thoughts first
-    thoughts, said = ("".join(text for thinks, text in parts if thinks is kind) for kind in (True, False))
+    thoughts, answer = ("".join(text for thinks, text in parts if thinks is kind) for kind in (True, False))
     writer = ThoughtWriter()
     written = "".join(
         writer.add_thought(piece) if thinks else writer.add_answer(piece)
         for thinks, text in parts
         for piece in data.draw(cut(text))
     )
-    assert written + writer.close() == joined(thoughts.strip("\n"), said.lstrip("\n") if thoughts.strip("\n") else said)
+    assert written + writer.close() == joined(
+        thoughts.strip("\n"), answer.lstrip("\n") if thoughts.strip("\n") else answer
+    )

@@ -20,7 +20,7 @@ some_text = st.lists(
 
 
 @given(some_text)
-def test_bytes_survive_the_round_trip(tokenizer: Tokenizer, text: str) -> None:
+def test_encoding_and_spelling_round_trip(tokenizer: Tokenizer, text: str) -> None:
     valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert tokenizer.spell(tokenizer.encode(text)).decode() == valid
 
@@ -31,7 +31,7 @@ def test_user_text_never_gives_a_marker(tokenizer: Tokenizer, text: str) -> None
     assert markers.isdisjoint(tokenizer.encode(text))
 
 
-def test_sentencepiece_merges_do_not_arrive_at_a_control_token(sentencepiece: Tokenizer) -> None:
+def test_sentencepiece_merges_never_give_a_control_token(sentencepiece: Tokenizer) -> None:
     end, start = sentencepiece.special("</s>"), sentencepiece.special("<s>")
     ids = sentencepiece.encode("a <s> b </s> <PRE>")
     assert {end, start, sentencepiece.special("▁<PRE>")}.isdisjoint(ids)
@@ -39,20 +39,20 @@ def test_sentencepiece_merges_do_not_arrive_at_a_control_token(sentencepiece: To
     assert b"<s" not in map(sentencepiece.piece, ids)  # broken after its first character
 
 
-def test_sentencepiece_space_only_before_text_that_starts(sentencepiece: Tokenizer) -> None:
+def test_sentencepiece_space_is_added_only_at_the_beginning_of_text(sentencepiece: Tokenizer) -> None:
     assert sentencepiece.spell(sentencepiece.encode("def")) == b" def"
     assert sentencepiece.spell(sentencepiece.encode("def", continues=True)) == b"def"
     assert sentencepiece.spell(sentencepiece.encode("\n\ndef", continues=True)) == b"\n\ndef"
 
 
 @pytest.mark.parametrize("shift", [0, 5, 23])
-def test_long_text_has_the_ids_of_one_piece(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer, shift: int) -> None:
+def test_long_text_has_the_ids_of_unsplit_text(tokenizer: Tokenizer, oracle: tokenizers.Tokenizer, shift: int) -> None:
     text = CODE[shift:] + CODE * (3 * STRETCH // len(CODE))
     assert tokenizer.encode(text) == oracle.encode(text).ids
 
 
 @pytest.mark.parametrize("run", ["a", " ", "错"])
-def test_a_long_run_is_tokenised_whole(tokenizer: Tokenizer, run: str) -> None:
+def test_a_long_run_of_one_character_is_tokenised(tokenizer: Tokenizer, run: str) -> None:
     text = run * 50_000
     assert max(map(len, _stretches(text))) == 4096
     assert tokenizer.spell(tokenizer.encode(text)).decode() == text
@@ -66,12 +66,12 @@ def test_split_markers_agrees_with_llama_cpp(tokenizer: Tokenizer, llama_ids: Ca
     assert ids == llama_ids(text)
 
 
-def test_an_end_token_typed_as_text_still_ends(make_vocabulary: Callable[..., Path]) -> None:
+def test_an_eos_token_of_the_ordinary_type_ends_answers(make_vocabulary: Callable[..., Path]) -> None:
     tokenizer = Tokenizer.load(make_vocabulary({"plain end": 1}))
     assert tokenizer.ends == {tokenizer.vocab_size - 1}
 
 
-def test_the_first_id_may_be_the_token_of_the_beginning(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bos_may_have_the_id_zero(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer._vocabulary, "bos_id", 0, raising=False)
     assert tokenizer.template_tokens()["bos_token"] == tokenizer.piece(0, special=True).decode()
 

@@ -1,4 +1,4 @@
-"""Calls of tools in each family's syntax: found the same however the text arrives, told while they grow, never lost."""
+"""Tool calls in each family's syntax: parsed in any pieces, reported incrementally, never lost."""
 
 import json
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ def reader_of(tokenizer: Tokenizer) -> CallReader:
 
 def read(reader: CallReader, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """Return the text, and each call with its arguments as text."""
-    said, calls = "", list[tuple[str, str]]()
-    for more, deltas in [*(reader.push(piece) for piece in pieces), reader.finish()]:
-        said += more
+    answer, calls = "", list[tuple[str, str]]()
+    for text, deltas in [*(reader.push(piece) for piece in pieces), reader.finish()]:
+        answer += text
         for delta in deltas:
             if delta.index == len(calls):
                 assert delta.name
@@ -46,11 +46,11 @@ def read(reader: CallReader, pieces: list[str]) -> tuple[str, list[tuple[str, st
             else:
                 assert (delta.index, delta.name) == (len(calls) - 1, "")
             calls[-1] = (calls[-1][0], calls[-1][1] + delta.arguments)
-    return said, calls
+    return answer, calls
 
 
 def written(family: str, name: str, arguments: dict[str, Any]) -> str:
-    """A call as a model of this family writes it."""
+    """Return a call in the syntax of a family."""
     text = json.dumps(arguments, ensure_ascii=False)
     match family:
         case "hermes" | "words":
@@ -87,20 +87,22 @@ arguments = st.fixed_dictionaries({"city": words}, optional={"days": st.integers
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), given=arguments, before=st.sampled_from(["", "I look.", "I look.\n\n", "a < b\n<"]))
-def test_any_cut_finds_the_same_call(
+def test_a_parsed_call_does_not_depend_on_chunking(
     models: Mapping[str, Tokenizer], family: str, data: st.DataObject, given: dict[str, Any], before: str
 ) -> None:
     before = "" if family == "llama" else before
     text = before + written(family, "f", given)
-    said, calls = read(reader_of(models[family]), data.draw(cut(text)))
-    assert said == before.rstrip("\n")
-    assert [(name, json.loads(told)) for name, told in calls] == [("f", given)]
+    answer, calls = read(reader_of(models[family]), data.draw(cut(text)))
+    assert answer == before.rstrip("\n")
+    assert [(name, json.loads(arguments_text)) for name, arguments_text in calls] == [("f", given)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_any_text_is_read_in_one_way(models: Mapping[str, Tokenizer], family: str, data: st.DataObject) -> None:
+def test_parsing_of_any_text_does_not_depend_on_chunking(
+    models: Mapping[str, Tokenizer], family: str, data: st.DataObject
+) -> None:
     whole = written(family, "f", {"city": "Oslo", "days": 2})
     pieces = [whole[:at] for at in (5, 20, 40)] + [whole[at:] for at in (5, 20, 40)]
     some = st.sampled_from([*pieces, whole, "text", "\n", "{", "}", '"', "<tool_call>", "</tool_call>", "<tool_call|>"])
@@ -109,12 +111,12 @@ def test_any_text_is_read_in_one_way(models: Mapping[str, Tokenizer], family: st
 
 
 @pytest.mark.parametrize("family", ["hermes", "tags", "gemma", "llama", "words"])
-def test_several_calls(models: Mapping[str, Tokenizer], family: str) -> None:
+def test_several_calls_in_one_answer(models: Mapping[str, Tokenizer], family: str) -> None:
     given: list[tuple[str, Any]] = [("f", {"city": "Oslo"}), ("g.h-1", {}), ("f", {"city": "Rom", "days": 1})]
     between = {"llama": "; ", "gemma": ""}.get(family, "\n")
-    said, calls = read(reader_of(models[family]), [between.join(written(family, *one) for one in given)])
-    assert said == ""
-    assert [(name, json.loads(told)) for name, told in calls] == given
+    answer, calls = read(reader_of(models[family]), [between.join(written(family, *call) for call in given)])
+    assert answer == ""
+    assert [(name, json.loads(arguments_text)) for name, arguments_text in calls] == given
     last = '<tool_call>{"arguments": {"city": "Oslo"}, "name": "f"}</tool_call>'  # the name may come last
     assert read(reader_of(models["hermes"]), list(last)) == ("", [("f", '{"city": "Oslo"}')])
 
@@ -129,10 +131,10 @@ def test_several_calls(models: Mapping[str, Tokenizer], family: str) -> None:
         ("llama", 'Call {"name": "f", "parameters": {}}'),
     ],
 )
-def test_what_is_no_call_stays_text(models: Mapping[str, Tokenizer], family: str, text: str) -> None:
+def test_text_that_is_not_a_call_stays_in_the_answer(models: Mapping[str, Tokenizer], family: str, text: str) -> None:
     for pieces in ([text], list(text)):
-        said, calls = read(reader_of(models[family]), pieces)
-        assert (said, calls) == (text, []) or (family, calls) == ("gemma", [("f", '{"city": 1}')])
+        answer, calls = read(reader_of(models[family]), pieces)
+        assert (answer, calls) == (text, []) or (family, calls) == ("gemma", [("f", '{"city": 1}')])
 
 
 def test_a_tag_s_text_becomes_json_of_its_type(models: Mapping[str, Tokenizer]) -> None:
@@ -140,8 +142,8 @@ def test_a_tag_s_text_becomes_json_of_its_type(models: Mapping[str, Tokenizer]) 
     for kind, text, value in cases:
         reader = call_reader(models["tags"], {"f": {"properties": {"a": {"type": kind}}}})
         tags = f"<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>"
-        said, calls = read(reader, [f"<tool_call>\n{tags}\n</tool_call>"])
-        assert (said, json.loads(calls[0][1])) == ("", {"a": value})
+        answer, calls = read(reader, [f"<tool_call>\n{tags}\n</tool_call>"])
+        assert (answer, json.loads(calls[0][1])) == ("", {"a": value})
 
 
 values = st.recursive(
@@ -152,27 +154,27 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text("ab_1", min_size=1), values, max_size=4))
-def test_gemmas_values(value: dict[str, Any]) -> None:
+def test_gemma_objects_are_parsed(value: dict[str, Any]) -> None:
     assert read_object(gemma(value)) == value
 
 
-def test_what_is_no_object_of_gemmas() -> None:
+def test_malformed_gemma_objects_are_refused() -> None:
     for text in ("", "{", "{a}", "{a:}", "{a:1", "{a:[1}", '{a:<|"|>x}', "{a:1}}", "{:1}", "{a:" * 99 + "1" + "}" * 99):
         assert read_object(text) is None, text
 
 
-USER, SAID = TemplateMessage("user", "Will it rain?"), TemplateMessage("assistant", "It will.")
+USER, ANSWER = TemplateMessage("user", "Will it rain?"), TemplateMessage("assistant", "It will.")
 CALL = CalledTool("1", "weather", {"city": "Łódź"})
 
 
-def test_calls_and_results_are_said() -> None:
+def test_calls_and_results_become_text_of_the_messages() -> None:
     results = [TemplateMessage("tool", text, call_id=text, name="weather") for text in ("rain", "sun")]
     called = TemplateMessage("assistant", "I look.", (CALL, CALL))
-    told = describe_in_words([USER, called, *results, SAID], ())
+    described = describe_in_words([USER, called, *results, ANSWER], ())
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Łódź"}}\n</tool_call>'
-    assert told == [
+    assert described == [
         USER,
         TemplateMessage("assistant", f"I look.\n{call}\n{call}"),
         TemplateMessage("user", "<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response>"),
-        SAID,
+        ANSWER,
     ]

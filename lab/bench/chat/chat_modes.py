@@ -1,4 +1,4 @@
-"""Decoding modes of the chat benchmark, over the memory of two loaded models.
+"""Decoding modes of the chat benchmark; all modes share two loaded models.
 
 `dflash` and `lookup` use one drafter alone; `forced` verifies DFlash's whole block in every step, whatever it costs.
 Without a DFlash drafter there is no `dflash` and no `forced`, and `lookup` is `drafting`.
@@ -23,43 +23,43 @@ PLAIN, DRAFTING, DFLASH, LOOKUP, FORCED, LLAMA = "plain", "drafting", "dflash", 
 
 
 class Hosts(NamedTuple):
-    """Pair composed in Python, and the same target without drafters."""
+    """Host pair, and the same target without drafters."""
 
     drafting: HostPair
     plain: HostPair
 
 
 @dataclass(frozen=True)
-class ChatWays:
-    """Pairs by the names of their modes, `plain` first; `hosts` is None if pairs are not composed in Python."""
+class ChatModes:
+    """Pairs by mode name, `plain` first; `hosts` is None on the CUDA engine."""
 
     pairs: dict[str, Pair]
     hosts: Hosts | None = None
 
     @property
     def has_model(self) -> bool:
-        """Return whether a model drafts."""
+        """Return whether the pair has a model drafter."""
         return FORCED in self.pairs
 
 
 @contextmanager
-def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatWays]:
+def opened(loaded: LoadedPair, options: Options) -> Iterator[ChatModes]:
     """Yield the modes of a pair that was loaded with `options`."""
-    with decoding_modes.opened(loaded, options) as ways:
-        pairs: dict[str, Pair] = {PLAIN: ways.plain, DRAFTING: loaded.pair}
+    with decoding_modes.opened(loaded, options) as modes:
+        pairs: dict[str, Pair] = {PLAIN: modes.plain, DRAFTING: loaded.pair}
         if loaded.host is None:
-            if ways.blocks:
-                pairs[FORCED] = ways.blocks
-            yield ChatWays(pairs)
+            if modes.blocks:
+                pairs[FORCED] = modes.blocks
+            yield ChatModes(pairs)
             return
-        assert isinstance(ways.plain, HostPair)
-        pairs |= _single(loaded.host, ways.plain.target, options)
-        if ways.llama:
-            pairs[LLAMA] = ways.llama
-        yield ChatWays(pairs, Hosts(loaded.host, ways.plain))
+        assert isinstance(modes.plain, HostPair)
+        pairs |= _single_drafter_modes(loaded.host, modes.plain.target, options)
+        if modes.llama:
+            pairs[LLAMA] = modes.llama
+        yield ChatModes(pairs, Hosts(loaded.host, modes.plain))
 
 
-def _single(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:
+def _single_drafter_modes(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pair]:
     """Return the pair with one drafter: DFlash over the target with features, lookup over the one without."""
     models = [drafter for drafter in drafting.drafters if drafter.is_model]
     if not models:
@@ -76,10 +76,10 @@ def _single(drafting: HostPair, plain: Target, options: Options) -> dict[str, Pa
 
 
 @contextmanager
-def steered(pair: HostPair, controller: Controller) -> Iterator[HostPair]:
+def replaced_controller(pair: HostPair, controller: Controller) -> Iterator[HostPair]:
     """Replace the pair's controller temporarily."""
-    usual, pair.controller = pair.controller, controller
+    original, pair.controller = pair.controller, controller
     try:
         yield pair
     finally:
-        pair.controller = usual
+        pair.controller = original

@@ -18,7 +18,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def _draw_slots(axes: Any, accepted: dict[str, list[float]]) -> None:
-    """A field for each category and slot; a slot that nothing was drafted for stays empty."""
+    """Draw the acceptance by category and slot; slots without drafts stay empty."""
     slots = max(map(len, accepted.values()), default=0) or 1
     shares = np.full((max(len(accepted), 1), slots), np.nan)
     for row, shares_of_one in enumerate(accepted.values()):
@@ -35,17 +35,17 @@ def _draw_slots(axes: Any, accepted: dict[str, list[float]]) -> None:
 def _draw_context(axes: Any, points: list[dict[str, Any]]) -> None:
     """Draw the tokens per second of each mode over the context, and next to it the tokens per verify step."""
     contexts = [point["context"] for point in points]
-    for way in points[0]["tok_s"] if points else ():
-        axes.plot(contexts, [point["tok_s"][way] for point in points], marker="o", label=f"{way}, tokens/s")
+    for mode in points[0]["tok_s"] if points else ():
+        axes.plot(contexts, [point["tok_s"][mode] for point in points], marker="o", label=f"{mode}, tokens/s")
     axes.set(title="As the context grows", xlabel="tokens of context", ylabel="tokens a second", ylim=(0, None))
     if not points:
         return
     axes.set_xscale("log", base=2)
     axes.set_xticks(contexts, labels=contexts)
     beside = axes.twinx()
-    for way in points[0]["tau"]:
-        taus = [point["tau"][way] for point in points]
-        beside.plot(contexts, taus, marker="x", linestyle=":", label=f"{way}, tokens a verify")
+    for mode in points[0]["tau"]:
+        taus = [point["tau"][mode] for point in points]
+        beside.plot(contexts, taus, marker="x", linestyle=":", label=f"{mode}, tokens a verify")
     beside.set(ylabel="tokens a verify", ylim=(1, None))
     lines = [*axes.get_legend_handles_labels()[0], *beside.get_legend_handles_labels()[0]]
     axes.legend(lines, [line.get_label() for line in lines], frameon=False, fontsize=8)

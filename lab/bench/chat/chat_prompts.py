@@ -26,10 +26,10 @@ MAX_TOKENS: dict[ChatCategory, int] = {
     "json": 96,
 }
 CATEGORIES = tuple(MAX_TOKENS)
-EACH = 40  # prompts of a category
-CHARACTERS = 900  # of a function in a question
+PROMPTS_PER_CATEGORY = 40  # prompts of a category
+MAX_FUNCTION_CHARS = 900  # of a function in a question
 QUESTIONS = Path(__file__).with_name("questions.toml")
-ITEMS = 4  # most of a list in an answer that must be JSON: a small model finds no end by itself
+MAX_LIST_ITEMS = 4  # maximum length of a JSON list, since a small model may never end it
 
 JsonSchema = dict[str, Any]
 
@@ -48,22 +48,22 @@ class ChatPrompt:
 def load(limit: int | None = None) -> list[ChatPrompt]:
     """Return the prompts, categories alternating; the first `limit` of each category if given, UsageError below 1."""
     if limit is not None and limit < 1:
-        raise UsageError(f"a limit of {limit} prompts a category leaves nothing to run; use 1 or more")
-    asked = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
+        raise UsageError(f"--limit {limit}: expected 1 or more")
+    questions = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
     sources = [path.read_text(encoding="ascii") for path in sorted(FOLDER.glob("*.py"))]
     return [
-        _prompt(category, number, sources[number], asked)
-        for number in range(min(limit or EACH, EACH))
+        _prompt(category, number, sources[number], questions)
+        for number in range(min(limit or PROMPTS_PER_CATEGORY, PROMPTS_PER_CATEGORY))
         for category in CATEGORIES
     ]
 
 
-def _prompt(category: ChatCategory, number: int, source: str, asked: dict[str, Any]) -> ChatPrompt:
+def _prompt(category: ChatCategory, number: int, source: str, questions: dict[str, Any]) -> ChatPrompt:
     id_, schema = f"{category}/{number:02}", None
     if category == "talk":
-        question = asked["talk"][number]
+        question = questions["talk"][number]
     elif category == "json":
-        request, fields = asked["json"][number]
+        request, fields = questions["json"][number]
         schema = schema_of(fields)
         question = f"{request} Answer with a JSON object that has the fields {', '.join(schema['required'])}."
     else:
@@ -86,23 +86,23 @@ def _type(kind: str) -> JsonSchema:
     if "|" in kind:
         return {"enum": kind.split("|")}
     if kind == "strings":
-        return {"type": "array", "items": {"type": "string"}, "maxItems": ITEMS}
+        return {"type": "array", "items": {"type": "string"}, "maxItems": MAX_LIST_ITEMS}
     return {"type": kind}
 
 
-def _one_of(id_: str, source: str) -> DocumentedFunction:
-    found = [function for function in functions_of(source) if len(function.text) <= CHARACTERS]
+def _choose_function(id_: str, source: str) -> DocumentedFunction:
+    found = [function for function in functions_of(source) if len(function.text) <= MAX_FUNCTION_CHARS]
     return found[choose(id_, len(found))]
 
 
-def _worded(id_: str, *wordings: str) -> str:
+def _choose_wording(id_: str, *wordings: str) -> str:
     return wordings[choose(f"{id_} wording", len(wordings))]
 
 
 def _function(id_: str, source: str) -> str:
-    function = _one_of(id_, source)
+    function = _choose_function(id_, source)
     code = fenced(f'{function.signature}\n    """{function.doc}"""')
-    return _worded(
+    return _choose_wording(
         id_,
         f"Write the body of this function.\n{code}",
         f"Please implement this in Python:\n\n{code}",
@@ -112,8 +112,8 @@ def _function(id_: str, source: str) -> str:
 
 
 def _explain(id_: str, source: str) -> str:
-    function = _one_of(id_, source)
-    wording = _worded(
+    function = _choose_function(id_, source)
+    wording = _choose_wording(
         id_,
         "What does this function do, and how?",
         "I am new to this code. Explain it to me.",
@@ -125,31 +125,31 @@ def _explain(id_: str, source: str) -> str:
 
 def _edit(id_: str, source: str) -> str:
     if choose(f"{id_} free", 4):  # three of four are small changes with one right answer
-        change = sound_change(id_, [f.text for f in functions_of(source) if 300 <= len(f.text) <= CHARACTERS])
-        order = _worded(id_, "", " Give me the whole function.", " Leave the rest as it is.")
+        change = sound_change(id_, [f.text for f in functions_of(source) if 300 <= len(f.text) <= MAX_FUNCTION_CHARS])
+        order = _choose_wording(id_, "", " Give me the whole function.", " Leave the rest as it is.")
         return f"{change.instruction}{order}\n{fenced(change.before)}"
-    wording = _worded(
+    wording = _choose_wording(
         id_,
         "Make the names in this function clearer.",
         "Add a comment to each step of this function.",
         "Let this function check its arguments.",
     )
-    return f"{wording}\n{fenced(_one_of(id_, source).text)}"
+    return f"{wording}\n{fenced(_choose_function(id_, source).text)}"
 
 
 def _types(id_: str, source: str) -> str:
-    wording = _worded(
+    wording = _choose_wording(
         id_,
         "Add type hints to this function.",
         "Annotate the arguments and the result of this function.",
         "Give me this function with type hints.",
     )
-    return f"{wording}\n{fenced(_one_of(id_, source).text)}"
+    return f"{wording}\n{fenced(_choose_function(id_, source).text)}"
 
 
 def _tests(id_: str, source: str) -> str:
-    function = _one_of(id_, source)
-    wording = _worded(
+    function = _choose_function(id_, source)
+    wording = _choose_wording(
         id_,
         "Write unit tests for this function.",
         f"Write tests for `{function.text.split('def ')[1].split('(')[0]}` with pytest.",
@@ -168,7 +168,7 @@ _MAKERS: dict[ChatCategory, Callable[[str, str], str]] = {
 
 
 def long_document(seed: int) -> str:
-    """Return all modules concatenated in an order that depends on the number."""
+    """Return all modules concatenated, in an order that the seed decides."""
     paths = sorted(FOLDER.glob("*.py"))
     random.Random(seed).shuffle(paths)
     return "\n\n".join(f"# {path.name[3:]}\n{path.read_text(encoding='ascii')}" for path in paths)

@@ -8,7 +8,7 @@ from typing import Any
 
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory
 from localdflash.base.machine import hardware
-from localdflash.lab.bench.chat import felt
+from localdflash.lab.bench.chat import daemon_ttft
 from localdflash.lab.bench.chat.chat_modes import PLAIN, opened
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, load
 from localdflash.lab.bench.chat.measuring import PLAIN_PARAMS, ChatBench, size_of
@@ -21,52 +21,52 @@ from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
 
 OTHER_TOKENS = 24  # of one answer: enough to see whether another backend decodes faster
-REFERENCE_BYTES = 1 << 30  # targets beyond this are not given to the reference, which holds them in float32
+REFERENCE_BYTES = 1 << 30  # larger targets do not run on the reference backend, which holds them in float32
 
 
-def run(options: Options, wanted: EngineSpec, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
-    """Run everything; return the result object, with `interrupted` if it was. `wanted`: the same pair, for a daemon."""
+def run(options: Options, spec: EngineSpec, limit: int | None, repeats: int, watcher: Watcher) -> dict[str, Any]:
+    """Run everything; return the result object, with `interrupted` after Ctrl-C. `spec`: the pair's daemon."""
     prompts, size = load(limit), size_of(limit)
     result: dict[str, Any] = {"pair": options.pair, "suite": "chat", "threads": options.threads, "interrupted": False}
     try:
         check_first(options)
-        with LoadedPair(options) as loaded, opened(loaded, options) as ways:
-            result |= {"backend": loaded.backend} | ({} if ways.hosts else {"device": hardware.gpu()})
-            bench = ChatBench(loaded, ways, prompts, repeats, size, watcher)
+        with LoadedPair(options) as loaded, opened(loaded, options) as modes:
+            result |= {"backend": loaded.backend} | ({} if modes.hosts else {"device": hardware.gpu()})
+            bench = ChatBench(loaded, modes, prompts, repeats, size, watcher)
             try:
-                bench.everything()
+                bench.run_all()
                 if size.has_others:
                     watcher.done(0.0, "other backends")
-                    bench.found["other_plain"] = _others(options, loaded, bench)
+                    bench.measurements["other_plain"] = _measure_other_backends(options, loaded, bench)
             finally:
-                result |= bench.found | _reports(bench)
+                result |= bench.measurements | _reports(bench)
         watcher.done(0.0, "the daemon")
-        daemon = replace(wanted, options={**wanted.options, "backend": result["backend"]})
-        result["daemon"] = felt.measure(daemon, size.cold, size.warm, lambda: watcher.done(0.0, "the daemon"))
+        daemon = replace(spec, options={**spec.options, "backend": result["backend"]})
+        result["daemon"] = daemon_ttft.measure(daemon, size.cold, size.warm, lambda: watcher.done(0.0, "the daemon"))
     except KeyboardInterrupt:
         result["interrupted"] = True
     return result
 
 
 def _reports(bench: ChatBench) -> dict[str, Any]:
-    """By category and together; nothing before the first prompt is done."""
-    if not bench.asked:
+    """Return the statistics by category and overall; empty before the first prompt is done."""
+    if not bench.results:
         return {}
-    by_category = {name: [asked for asked in bench.asked if asked.category == name] for name in CATEGORIES}
-    overall = report(bench.asked)
-    faster = [row["over_plain"] for row in bench.found.get("other_plain", {}).values()]
+    by_category = {name: [result for result in bench.results if result.category == name] for name in CATEGORIES}
+    overall = report(bench.results)
+    faster = [row["over_plain"] for row in bench.measurements.get("other_plain", {}).values()]
     if llama := overall.get("over_llama_cpp"):
         faster.append(1 / llama[PLAIN])
     overall["over_best_plain"] = round(overall["over_plain"]["drafting"] / max([1.0, *faster]), 3)
     return {
-        "categories": {name: report(asked) for name, asked in by_category.items() if asked},
+        "categories": {name: report(results) for name, results in by_category.items() if results},
         "overall": overall,
-        "identical": identical(bench.asked),
+        "identical": identical(bench.results),
     }
 
 
-def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str, dict[str, float]]:
-    """Plain decoding of backends that took no turns, over the first prompt, beside ours in the same moments."""
+def _measure_other_backends(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str, dict[str, float]]:
+    """Measure the baseline of other backends on the first prompt, each next to this backend's baseline."""
     running, found = loaded.backend, dict[str, dict[str, float]]()
     for backend in RUNNERS:
         if backend in (running, "cuda"):
@@ -77,7 +77,7 @@ def _others(options: Options, loaded: LoadedPair, bench: ChatBench) -> dict[str,
             with LoadedPair(replace(options, backend=backend, draft=False)) as other:
                 rates = [
                     bench.answer(pair, bench.prompts[0], PLAIN_PARAMS, OTHER_TOKENS).stats.tokens_per_second
-                    for pair in (bench.ways.pairs[PLAIN], other.pair)
+                    for pair in (bench.modes.pairs[PLAIN], other.pair)
                 ]
         except (ModelError, NoDevice, OutOfMemory):
             continue

@@ -8,7 +8,7 @@ from localdflash.engine.generate import Request, generate
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.bench_run import PromptRun
-from localdflash.lab.bench.chat.chat_modes import DFLASH, DRAFTING, FORCED, PLAIN, Hosts, steered
+from localdflash.lab.bench.chat.chat_modes import DFLASH, DRAFTING, FORCED, PLAIN, Hosts, replaced_controller
 from localdflash.lab.bench.chat.chat_prompts import long_document
 from localdflash.lab.bench.decoding_modes import Always
 from localdflash.loading.load_pair import LoadedPair
@@ -16,18 +16,18 @@ from localdflash.server.api.chat_request import render_chat
 from localdflash.text.chat_template import TemplateMessage
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
-ANSWER = 48
+ANSWER_TOKENS = 48
 QUESTIONS = (
     "Which of these functions would you test first, and why?",
     "Write the last function again, with type hints.",
     "What do these modules have in common?",
     "Write a short README for this code.",
 )
-SLACK = 8  # tokens that a document may have more when it is encoded with what follows it
+ENCODING_SLACK = 8  # tokens by which encoding the document with the question may exceed the sum
 
 
 def lengths(context: int) -> list[int]:
-    """The contexts to measure that this pair has."""
+    """Return the context lengths to measure that fit into `context`."""
     return [length for length in LENGTHS if length <= context]
 
 
@@ -36,57 +36,57 @@ def measure(
     hosts: Hosts,
     contexts: Sequence[int],
     questions: int,
-    moved: Callable[[int], None] = lambda length: None,
+    on_progress: Callable[[int], None] = lambda length: None,
 ) -> list[dict[str, Any]]:
     """Measure one point for each context; `moved` is called with each length that is done."""
     tokens = loaded.tokenizer.encode(long_document(0))
-    around = max(len(ids) for ids in _asked(loaded, "", questions))
+    overhead = max(len(ids) for ids in _encode_prompts(loaded, "", questions))
     points = []
     for length in contexts:
-        part = tokens[: max(length - ANSWER - around - SLACK, 0)]
-        asked = _asked(loaded, loaded.tokenizer.spell(part).decode("utf-8", "replace"), questions)
-        points.append(_point(hosts, asked, length, loaded.tokenizer.ends))
-        moved(length)
+        part = tokens[: max(length - ANSWER_TOKENS - overhead - ENCODING_SLACK, 0)]
+        prompts = _encode_prompts(loaded, loaded.tokenizer.spell(part).decode("utf-8", "replace"), questions)
+        points.append(_point(hosts, prompts, length, loaded.tokenizer.ends))
+        on_progress(length)
     for pair in hosts:
         pair.forget()
     return points
 
 
-def _asked(loaded: LoadedPair, document: str, questions: int) -> list[list[int]]:
-    """The prompts about a document."""
+def _encode_prompts(loaded: LoadedPair, document: str, questions: int) -> list[list[int]]:
+    """Return the prompts about a document as ids."""
     texts = [f"{document}\n\n{question}" for question in QUESTIONS[:questions]]
     return [render_chat(loaded, [TemplateMessage("user", text)]).encode() for text in texts]
 
 
-def _point(hosts: Hosts, asked: Sequence[Sequence[int]], length: int, ends: frozenset[int]) -> dict[str, Any]:
+def _point(hosts: Hosts, prompts: Sequence[Sequence[int]], length: int, ends: frozenset[int]) -> dict[str, Any]:
     totals = defaultdict[str, Stats](Stats)
     same, reading = 0, 0.0
-    for number, ids in enumerate(asked):
+    for number, ids in enumerate(prompts):
         runs = {}
-        for way in (PLAIN, DRAFTING) if number % 2 else (DRAFTING, PLAIN):
-            runs[way] = _run(hosts.plain if way == PLAIN else hosts.drafting, ids, ends)
+        for mode in (PLAIN, DRAFTING) if number % 2 else (DRAFTING, PLAIN):
+            runs[mode] = _run(hosts.plain if mode == PLAIN else hosts.drafting, ids, ends)
         if any(drafter.is_model for drafter in hosts.drafting.drafters):
-            with steered(hosts.drafting, Always(DFLASH)) as forced:
+            with replaced_controller(hosts.drafting, Always(DFLASH)) as forced:
                 runs[FORCED] = _run(forced, ids, ends)
         reading = reading or runs[DRAFTING].first_token_ms
         same += all(run.ids == runs[PLAIN].ids for run in runs.values())
-        for way, run in runs.items():
-            totals[way].merge(run.stats)
-    rates = {way: stats.tokens_per_second for way, stats in totals.items()}
+        for mode, run in runs.items():
+            totals[mode].merge(run.stats)
+    rates = {mode: stats.tokens_per_second for mode, stats in totals.items()}
     return {
         "context": length,
-        "prompt": len(asked[0]),
+        "prompt": len(prompts[0]),
         "reading_ms": round(reading, 1),
-        "tok_s": {way: round(rate, 1) for way, rate in rates.items()},
+        "tok_s": {mode: round(rate, 1) for mode, rate in rates.items()},
         "over_plain": round(rates[DRAFTING] / rates[PLAIN], 3),
-        "tau": {way: round(stats.tau, 3) for way, stats in totals.items() if way != PLAIN},
+        "tau": {mode: round(stats.tau, 3) for mode, stats in totals.items() if mode != PLAIN},
         "accept_by_slot": totals[FORCED].acceptance(),
-        "identical": f"{same}/{len(asked)}",
+        "identical": f"{same}/{len(prompts)}",
     }
 
 
 def _run(pair: HostPair, ids: Sequence[int], ends: frozenset[int]) -> PromptRun:
-    """A greedy answer; what the pair has of the document is not read again."""
-    request = Request(ids, ANSWER, ends=ends)
+    """Return a greedy answer; the cached document is not read again."""
+    request = Request(ids, ANSWER_TOKENS, ends=ends)
     tokens = [token for step in generate(pair, request) for token in step.tokens]
     return PromptRun(tokens, request.stats, request.ttft_ms)

@@ -1,7 +1,7 @@
 """χ² test of whether drafting at a temperature samples from the target's own distribution, with the real pair.
 
-Two tokens are sampled after each prompt, again and again, with a forced draft. Expected counts come from the target's
-logits without drafts; outcomes expected less than five times are counted together.
+Two tokens are sampled repeatedly after each prompt, with a forced draft. Expected counts come from the target's
+logits without drafts; outcomes with an expected count below five are counted together.
 """
 
 import math
@@ -16,10 +16,10 @@ from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.lab.bench.chat.chat_modes import Hosts, steered
+from localdflash.lab.bench.chat.chat_modes import Hosts, replaced_controller
 from localdflash.lab.bench.decoding_modes import Always
 
-LEAST = 5.0  # times that an outcome is expected, to count by itself
+MIN_EXPECTED_COUNT = 5.0  # of an outcome that is a class of the test by itself
 Outcomes = dict[tuple[int, ...], float]  # two tokens, or one that ends the answer -> expected count
 
 
@@ -28,23 +28,25 @@ def check(
     prompts: Sequence[Sequence[int]],
     temperature: float,
     draws: int,
-    moved: Callable[[], None] = lambda: None,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Return the test's result: `p_value`, and how many of the first drafted tokens were sampled."""
     statistic, freedom, accepted = 0.0, 0, 0
     model = next((drafter.name for drafter in hosts.drafting.drafters if drafter.is_model), "")
-    with steered(hosts.drafting, Always(model)) as drafting:  # after a prompt the text at hand is hardly ever right
+    with replaced_controller(
+        hosts.drafting, Always(model)
+    ) as drafting:  # not lookup, which is hardly ever right after a prompt
         for number, ids in enumerate(prompts):
             expected = _expected(hosts.plain, ids, temperature, draws)
             sampler = Sampler(SamplingParams(temperature, seed=number))
             seen: Counter[tuple[int, ...]] = Counter()
             for _ in range(draws):
-                drawn, taken = _draw(drafting, ids, sampler)
-                seen[drawn] += 1
-                accepted += taken
+                sampled, is_accepted = _sample_two(drafting, ids, sampler)
+                seen[sampled] += 1
+                accepted += is_accepted
             one, degrees = chi_squared(seen, expected, draws)
             statistic, freedom = statistic + one, freedom + degrees
-            moved()
+            on_progress()
     for pair in hosts:
         pair.forget()
     return {
@@ -60,11 +62,11 @@ def check(
 
 def chi_squared(seen: Counter[tuple[int, ...]], expected: Outcomes, draws: int) -> tuple[float, int]:
     """Return the statistic and its degrees of freedom; outcomes outside `expected` count as one."""
-    counts = [(seen[outcome], wanted) for outcome, wanted in expected.items()]
-    rest = draws - sum(wanted for _, wanted in counts)
-    if rest > LEAST or not counts:
+    counts = [(seen[outcome], expected_count) for outcome, expected_count in expected.items()]
+    rest = draws - sum(expected_count for _, expected_count in counts)
+    if rest > MIN_EXPECTED_COUNT or not counts:
         counts.append((draws - sum(count for count, _ in counts), rest))
-    return sum((count - wanted) ** 2 / wanted for count, wanted in counts), len(counts) - 1
+    return sum((count - expected_count) ** 2 / expected_count for count, expected_count in counts), len(counts) - 1
 
 
 def p_value(statistic: float, freedom: int) -> float:
@@ -79,7 +81,7 @@ def p_value(statistic: float, freedom: int) -> float:
     return chance
 
 
-def _draw(pair: HostPair, ids: Sequence[int], sampler: Sampler) -> tuple[tuple[int, ...], bool]:
+def _sample_two(pair: HostPair, ids: Sequence[int], sampler: Sampler) -> tuple[tuple[int, ...], bool]:
     """Return two sampled tokens, and whether the first one had been drafted."""
     pair.prefill(ids)
     step = pair.step(sampler, 2)
@@ -93,10 +95,12 @@ def _expected(plain: HostPair, ids: Sequence[int], temperature: float, draws: in
     """Return the outcomes that are expected often enough, with their expected counts."""
     first = _distribution(plain, ids, temperature)
     expected: Outcomes = {}
-    for token in np.flatnonzero(first * draws >= LEAST).tolist():
+    for token in np.flatnonzero(first * draws >= MIN_EXPECTED_COUNT).tolist():
         second = _distribution(plain, [*ids, token], temperature)
         counts = first[token] * second * draws
-        expected |= {(token, after): float(counts[after]) for after in np.flatnonzero(counts >= LEAST).tolist()}
+        expected |= {
+            (token, after): float(counts[after]) for after in np.flatnonzero(counts >= MIN_EXPECTED_COUNT).tolist()
+        }
     return expected
 
 

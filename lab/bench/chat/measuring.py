@@ -10,9 +10,9 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.stats import Stats
 from localdflash.lab.bench.bench_run import PromptRun, rotated, run_prompt
 from localdflash.lab.bench.chat import curve, distribution
-from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN, ChatWays, Hosts
+from localdflash.lab.bench.chat.chat_modes import DRAFTING, FORCED, LLAMA, PLAIN, ChatModes, Hosts
 from localdflash.lab.bench.chat.chat_prompts import CATEGORIES, ChatPrompt
-from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, AskedPrompt
+from localdflash.lab.bench.chat.report import SAMPLED, SAMPLED_PLAIN, PromptResult
 from localdflash.lab.bench.chat.step_parts import parts
 from localdflash.lab.bench.pace import MIN_LIMIT_FOR_OTHERS, Watcher, describe_duration, limit_tokens, measure_pace
 from localdflash.lab.bench.verify_table import SECONDS, verify_table
@@ -24,7 +24,7 @@ from localdflash.text.grammar import Grammars
 TEMPERATURE = 0.7
 PLAIN_PARAMS = SamplingParams()
 SLOW_EVERY = 2  # llama.cpp and forced drafting run every other prompt: they take longest
-COLD_SECONDS, WARM_SECONDS, OTHER_SECONDS = 4.0, 0.4, 10.0  # reckoned, for the bar
+COLD_SECONDS, WARM_SECONDS, OTHER_SECONDS = 4.0, 0.4, 10.0  # estimates, for the progress bar
 
 
 class Size(NamedTuple):
@@ -61,21 +61,21 @@ def size_of(limit: int | None) -> Size:
     )
 
 
-BenchStep = tuple[str, float, Callable[[float], None]]  # what, the seconds it is thought to take, doing it
+BenchStep = tuple[str, float, Callable[[float], None]]  # name, estimated seconds, function
 
 
 class Turn(NamedTuple):
-    """Mode with its turn at every prompt, or at every other."""
+    """Mode that runs at every `every`-th prompt."""
 
     name: str
-    way: str
+    mode: str
     temperature: float = 0.0
     every: int = 1
 
 
-def turns(ways: ChatWays) -> list[Turn]:
+def turns(modes: ChatModes) -> list[Turn]:
     """Return all turns of a prompt."""
-    greedy = [Turn(way, way, every=SLOW_EVERY if way in (FORCED, LLAMA) else 1) for way in ways.pairs]
+    greedy = [Turn(mode, mode, every=SLOW_EVERY if mode in (FORCED, LLAMA) else 1) for mode in modes.pairs]
     return [*greedy, Turn(SAMPLED_PLAIN, PLAIN, TEMPERATURE), Turn(SAMPLED, DRAFTING, TEMPERATURE)]
 
 
@@ -85,31 +85,31 @@ class ChatBench:
     def __init__(
         self,
         loaded: LoadedPair,
-        ways: ChatWays,
+        modes: ChatModes,
         prompts: Sequence[ChatPrompt],
         repeats: int,
         size: Size,
         watcher: Watcher,
     ) -> None:
-        self.loaded, self.ways, self.prompts = loaded, ways, prompts
-        self.asked: list[AskedPrompt] = []
-        self.found: dict[str, Any] = {}
+        self.loaded, self.modes, self.prompts = loaded, modes, prompts
+        self.results: list[PromptResult] = []
+        self.measurements: dict[str, Any] = {}
         self._repeats, self._size, self._watcher = repeats, size, watcher
-        self._turns = turns(ways)
+        self._turns = turns(modes)
         self._grammars = Grammars(loaded.tokenizer, loaded.vocab_size)
         self._ids = {
             prompt.id: render_chat(loaded, [TemplateMessage("user", prompt.question)]).encode() for prompt in prompts
         }
 
-    def everything(self) -> None:
-        """Time each mode, announce the total, and run everything."""
+    def run_all(self) -> None:
+        """Time each mode, report the planned duration, and run everything."""
         first, ends = self._ids[self.prompts[0].id], self.loaded.tokenizer.ends
-        by_way = {way: measure_pace(pair, first, ends) for way, pair in self.ways.pairs.items()}
-        self._pace = {turn.name: by_way[turn.way] for turn in self._turns}
+        by_mode = {mode: measure_pace(pair, first, ends) for mode, pair in self.modes.pairs.items()}
+        self._pace = {turn.name: by_mode[turn.mode] for turn in self._turns}
         steps: list[BenchStep] = [("prompts", self._prompt_seconds(), self._prompts)]
-        if hosts := self.ways.hosts:
+        if hosts := self.modes.hosts:
             steps += [
-                ("what is drawn", self._drawing_seconds(), partial(self._drawing, hosts)),
+                ("distribution", self._distribution_seconds(), partial(self._check_distribution, hosts)),
                 ("costs", self._cost_seconds(), partial(self._costs, hosts)),
                 ("contexts", self._context_seconds(), partial(self._contexts, hosts)),
             ]
@@ -129,61 +129,61 @@ class ChatBench:
     def answer(self, pair: Pair, prompt: ChatPrompt, params: SamplingParams, limit: int = 0) -> PromptRun:
         """Return one answer from a cold cache, as JSON if the prompt has a schema."""
         constraint = self._grammars.json_schema(prompt.schema) if prompt.schema else None
-        ends, most = self.loaded.tokenizer.ends, min(limit or prompt.max_tokens, self._size.answer)
-        return run_prompt(pair, self._ids[prompt.id], ends, most, params, constraint)
+        ends, max_tokens = self.loaded.tokenizer.ends, min(limit or prompt.max_tokens, self._size.answer)
+        return run_prompt(pair, self._ids[prompt.id], ends, max_tokens, params, constraint)
 
-    def _of_prompt(self, number: int) -> list[Turn]:
-        around, category = divmod(number, len(CATEGORIES))
+    def _turns_of(self, number: int) -> list[Turn]:
+        round_number, category = divmod(number, len(CATEGORIES))
         skipped = () if self._size.has_others or category == 0 else (LLAMA,)
-        return [turn for turn in self._turns if around % turn.every == 0 and turn.way not in skipped]
+        return [turn for turn in self._turns if round_number % turn.every == 0 and turn.mode not in skipped]
 
     def _seconds(self, turn: Turn, prompt: ChatPrompt) -> float:
         return self._pace[turn.name].seconds(len(self._ids[prompt.id]), min(prompt.max_tokens, self._size.answer))
 
     def _prompt_seconds(self) -> float:
         numbered = enumerate(self.prompts)
-        times = (self._seconds(turn, prompt) for number, prompt in numbered for turn in self._of_prompt(number))
+        times = (self._seconds(turn, prompt) for number, prompt in numbered for turn in self._turns_of(number))
         return sum(times) * self._repeats
 
     def _prompts(self, _: float) -> None:
         for number, prompt in enumerate(self.prompts):
-            asked = AskedPrompt(prompt.category)
+            result = PromptResult(prompt.category)
             for repeat in range(self._repeats):
-                for turn in rotated(self._of_prompt(number), number + repeat):
+                for turn in rotated(self._turns_of(number), number + repeat):
                     params = SamplingParams(turn.temperature, seed=number)
-                    asked.add(turn.name, self.answer(self.ways.pairs[turn.way], prompt, params))
+                    result.add(turn.name, self.answer(self.modes.pairs[turn.mode], prompt, params))
                     self._watcher.done(self._seconds(turn, prompt), prompt.id)
-            self.asked.append(asked)
+            self.results.append(result)
 
     def _first_of_each(self) -> list[ChatPrompt]:
         """Return a prompt of each category without a grammar."""
         return [prompt for prompt in self.prompts[: len(CATEGORIES)] if not prompt.schema]
 
-    def _drawing_seconds(self) -> float:
-        step = self._pace[FORCED if self.ways.has_model else PLAIN].write
+    def _distribution_seconds(self) -> float:
+        step = self._pace[FORCED if self.modes.has_model else PLAIN].write
         return len(self._first_of_each()) * self._size.draws * 3 * step / 1e3
 
-    def _drawing(self, hosts: Hosts, seconds: float) -> None:
+    def _check_distribution(self, hosts: Hosts, seconds: float) -> None:
         ids = [self._ids[prompt.id] for prompt in self._first_of_each()]
 
-        def moved() -> None:
-            self._watcher.done(seconds / len(ids), "what is drawn")
+        def on_progress() -> None:
+            self._watcher.done(seconds / len(ids), "distribution")
 
-        self.found["distribution"] = distribution.check(hosts, ids, TEMPERATURE, self._size.draws, moved)
+        self.measurements["distribution"] = distribution.check(hosts, ids, TEMPERATURE, self._size.draws, on_progress)
 
     def _cost_seconds(self) -> float:
         prompts = self._first_of_each()[: self._size.cost_prompts]
         greedy = [turn for turn in self._turns if not turn.temperature]
         answers = sum(self._seconds(turn, prompt) for turn in greedy for prompt in prompts)
-        return answers + self._size.verify_seconds + 1.0  # and the widest batches of the table
+        return answers + self._size.verify_seconds + 1.0  # 1 s for the widest batches of the table
 
     def _costs(self, hosts: Hosts, seconds: float) -> None:
-        composed = {way: pair for way, pair in self.ways.pairs.items() if isinstance(pair, HostPair)}
-        costs = {way: parts(pair, partial(self._answers, pair)) for way, pair in composed.items()}
+        composed = {mode: pair for mode, pair in self.modes.pairs.items() if isinstance(pair, HostPair)}
+        costs = {mode: parts(pair, partial(self._answers, pair)) for mode, pair in composed.items()}
         for pair in hosts:
             pair.forget()
-        self.found["step_ms"] = costs
-        self.found["verify"] = verify_table(hosts.drafting.target, hosts.plain.target, self._size.verify_seconds)
+        self.measurements["step_ms"] = costs
+        self.measurements["verify"] = verify_table(hosts.drafting.target, hosts.plain.target, self._size.verify_seconds)
         self._watcher.done(seconds, "costs")
 
     def _answers(self, pair: HostPair) -> Stats:
@@ -198,14 +198,18 @@ class ChatBench:
     def _context_seconds(self) -> float:
         lengths = self._lengths()
         read = (self._pace[PLAIN].read + self._pace[DRAFTING].read) * sum(lengths)
-        ways = [way for way in (PLAIN, DRAFTING, FORCED) if way in self._pace]
-        write = sum(self._pace[way].write for way in ways) * len(lengths) * self._size.questions * curve.ANSWER
-        return 2 * (read + write) / 1e3  # attention to a long context takes about as long again
+        modes = [mode for mode in (PLAIN, DRAFTING, FORCED) if mode in self._pace]
+        write = (
+            sum(self._pace[mode].write for mode in modes) * len(lengths) * self._size.questions * curve.ANSWER_TOKENS
+        )
+        return 2 * (read + write) / 1e3  # doubled for the attention to long contexts
 
     def _contexts(self, hosts: Hosts, seconds: float) -> None:
         lengths = sum(self._lengths())
 
-        def moved(length: int) -> None:
+        def on_progress(length: int) -> None:
             self._watcher.done(seconds * length / lengths, f"context {length}")
 
-        self.found["context"] = curve.measure(self.loaded, hosts, self._lengths(), self._size.questions, moved)
+        self.measurements["context"] = curve.measure(
+            self.loaded, hosts, self._lengths(), self._size.questions, on_progress
+        )

@@ -14,7 +14,7 @@ DRAFT, VERIFY, KEEP, OBSERVE = "propose", "verify", "keep", "observe"
 
 @contextmanager
 def timed(thing: object, method: str, spent: defaultdict[str, float]) -> Iterator[None]:
-    """Count the milliseconds of a method of one object in `spent`."""
+    """Add the milliseconds of each call of a method of one object to `spent`."""
     original: Callable[..., Any] = getattr(thing, method)
 
     def measured(*arguments: Any) -> Any:
@@ -32,7 +32,7 @@ def timed(thing: object, method: str, spent: defaultdict[str, float]) -> Iterato
 
 
 def parts(pair: HostPair, answer: Callable[[], Stats]) -> dict[str, float]:
-    """Milliseconds of one step by part, the mean over the steps of what `answer` has the pair do."""
+    """Return the mean milliseconds of a step by part, over the steps of `answer`, which runs the pair."""
     spent = defaultdict[str, float](float)
     with ExitStack() as stack:
         for method in (VERIFY, KEEP):

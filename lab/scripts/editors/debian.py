@@ -17,24 +17,24 @@ from pathlib import Path
 ARCHIVE = "http://deb.debian.org/debian"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LIBRARIES = ("usr/lib/{triplet}", "lib/{triplet}")
-SECONDS = 600  # for one command; a mirror that hangs is no mirror
+SECONDS = 600  # for one command
 
 
 class CannotFetch(Exception):
-    """Says in one line why a program cannot be had on this machine."""
+    """A program cannot be installed on this machine; the message is one line."""
 
 
 def unpack(suite: str, packages: list[str], folder: Path) -> Path:
-    """Fetch packages and what they depend on; return the tree they unpack to."""
+    """Download packages with their dependencies; return the root of the unpacked tree."""
     if missing := [tool for tool in ("apt-get", "dpkg") if not shutil.which(tool)]:
-        raise CannotFetch(f"{missing[0]} is not there: only Debian and its kin can fetch {packages[0]}")
+        raise CannotFetch(f"{missing[0]} is missing: only Debian and its derivatives can download {packages[0]}")
     if not KEYRING.is_file():
-        raise CannotFetch(f"{KEYRING} is not there: install the package debian-archive-keyring")
+        raise CannotFetch(f"{KEYRING} is missing; install the package debian-archive-keyring")
     shutil.rmtree(folder, ignore_errors=True)
     archives, state = folder / "archives", folder / "state"
     for made in (archives, state / "lists" / "partial", state / "cache" / "archives" / "partial"):
         made.mkdir(parents=True)
-    (state / "status").touch()  # nothing is installed: every dependency is fetched
+    (state / "status").touch()  # an empty status, so that every dependency is downloaded
     (state / "sources.list").write_text(f"deb [signed-by={KEYRING}] {ARCHIVE} {suite} main\n")
     _apt(state, archives, "update")
     plan = _apt(state, archives, "--simulate", "install", *packages)
@@ -48,7 +48,7 @@ def unpack(suite: str, packages: list[str], folder: Path) -> Path:
 
 
 def unpack_npm(name: str, sha512: str, folder: Path) -> Path:
-    """The files of a package (`name@version`), unpacked in an empty folder if its hash is the expected one."""
+    """Download a package (`name@version`) into an empty folder and unpack it; CannotFetch if its hash differs."""
     subprocess.run(["npm", "pack", name, "--silent"], cwd=folder, check=True, stdout=sys.stderr)
     (archive,) = folder.glob("*.tgz")
     if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != sha512:
@@ -58,7 +58,7 @@ def unpack_npm(name: str, sha512: str, folder: Path) -> Path:
 
 
 def launcher(script: Path, root: Path, program: str, environment: dict[str, str]) -> Path:
-    """Write a script that starts `program` (its path below `root`) whatever C library this machine has."""
+    """Write a script that starts `program` (its path below `root`) independently of this machine's C library."""
     triplet = next(path for path in root.rglob("libc.so.6") if path.is_file()).parent.name
     newer, older = root.glob("usr/lib*/ld-linux*.so*"), root.glob("lib/*/ld-linux*.so*")  # /lib was a folder of its own
     loader = next(newer, None) or next(older)
@@ -78,7 +78,7 @@ def _apt(state: Path, folder: Path, *arguments: str) -> str:
         "Dir::State": state,
         "Dir::State::Status": state / "status",
         "Dir::Cache": state / "cache",
-        "APT::Sandbox::User": "root",  # else it wants the user _apt to read our folder
+        "APT::Sandbox::User": "root",  # the user _apt may not read this folder
         "APT::Install-Recommends": "false",
         "Acquire::Languages": "none",
     }
@@ -95,6 +95,6 @@ def _run(command: list[str], folder: Path) -> str:
     except subprocess.TimeoutExpired:
         raise CannotFetch(f"{command[0]} did not end within {SECONDS} s") from None
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise CannotFetch(f"{command[0]} failed: {said[-1] if said else f'exit code {done.returncode}'}")
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise CannotFetch(f"{command[0]} failed: {output[-1] if output else f'exit code {done.returncode}'}")
     return done.stdout

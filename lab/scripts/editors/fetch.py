@@ -1,4 +1,4 @@
-"""Editors and an agent to test with: the one named, the one installed, or one fetched.
+"""Editors and an agent for tests: configured, installed, or downloaded.
 
 `python -P lab/scripts/editors/fetch.py [PROGRAM] [--suite sid] [--folder .venv/editors]` prints the path of Neovim, or
 of PROGRAM: emacs, helix, opencode. $LOCALDFLASH_NVIM, $LOCALDFLASH_EMACS, $LOCALDFLASH_HELIX and $LOCALDFLASH_OPENCODE
@@ -25,7 +25,7 @@ OPENCODE_SHA512 = "RTAMjCve4euxP2QKLuvRmdoW5J5DQK1DiZqt+7slfixyjAEi79QC2Df2oYKog
 
 
 class Program(NamedTuple):
-    """A program: the variable that names one, its name on PATH, its path when fetched, and the oldest version."""
+    """Program: environment variable with its path, name on PATH, path of a download, and minimum version."""
 
     variable: str
     name: str
@@ -42,12 +42,12 @@ PROGRAMS = {
 
 
 def installed(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path | None:
-    """Return the path of a program that is here already, or None; of another suite than the newest a fetched one."""
+    """Return the path of an installed or downloaded program, or None; of other suites only a download."""
     program = PROGRAMS[name]
     if suite == NEWEST:
         if named := os.environ.get(program.variable):
             if not shutil.which(named):
-                raise CannotFetch(f"{program.variable}={named} is no program")
+                raise CannotFetch(f"{program.variable}={named} not an executable")
             return Path(named).absolute()
         if (there := shutil.which(program.name)) and (not program.oldest or version(Path(there)) >= program.oldest):
             return Path(there)
@@ -56,14 +56,14 @@ def installed(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path | N
 
 
 def version(program: Path) -> tuple[int, ...]:
-    """Return the version of a Neovim or an Emacs; () if the program says none."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-    found = re.match(r"(?:NVIM v|GNU Emacs )(\d+(?:\.\d+)+)", said)
-    return tuple(map(int, found[1].split("."))) if found else ()
+    """Return the version of a Neovim or an Emacs; () if it is not printed."""
+    output = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    match = re.match(r"(?:NVIM v|GNU Emacs )(\d+(?:\.\d+)+)", output)
+    return tuple(map(int, match[1].split("."))) if match else ()
 
 
 def fetched(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path:
-    """Return the path of a program, fetched if needed. Raises CannotFetch."""
+    """Return the path of a program; download it if needed. Raises CannotFetch."""
     if found := installed(name, suite, folder):
         return found
     start = (folder / PROGRAMS[name].fetched.replace(NEWEST, suite)).absolute()
@@ -100,7 +100,7 @@ def _fetch_emacs(start: Path) -> Path:
 
 def _fetch_opencode(start: Path, folder: Path) -> Path:
     if (sys.platform, os.uname().machine) != ("linux", "x86_64"):
-        raise CannotFetch("it can be fetched for Linux on x86-64 only: install opencode")
+        raise CannotFetch("opencode: downloads are for Linux on x86-64 only; install opencode")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with TemporaryDirectory(dir=folder) as there:

@@ -39,7 +39,7 @@ class Tools(NamedTuple):
 
 
 def tools() -> Tools | None:
-    """The programs that are installed or were fetched; None if one of both is missing."""
+    """Return the installed or downloaded programs; None if one is missing."""
     server, browser, variables = _server(), _installed(*BROWSERS), {}
     if browser is None:
         browser = CHROMIUM / "usr/lib/chromium/chromium-headless-shell"
@@ -63,7 +63,7 @@ def main() -> None:
         _give_up(str(error))
     found = tools()
     if found is None:
-        _give_up("what was fetched is not complete")
+        _give_up("the download is incomplete")
     sys.stdout.write(f"{' '.join(found.server)}\n{found.browser}\n")
 
 

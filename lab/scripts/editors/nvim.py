@@ -1,4 +1,4 @@
-"""A real Neovim, driven over its socket as its user would: keys go in, the screen and the buffer are read back."""
+"""Neovim controlled over its socket: keys are sent, screen and buffer are read."""
 
 import gc
 import json
@@ -31,7 +31,7 @@ vim.notify = function(text) table.insert(messages, text) end
 
 
 class NvimEditor:
-    """A Neovim with a screen attached."""
+    """Neovim with an attached screen."""
 
     def __init__(self, address: str, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
@@ -48,7 +48,7 @@ class NvimEditor:
                     self.screen.draw(message[2])
 
     def close(self) -> None:
-        """Leave without saving."""
+        """Kill the editor."""
         self.process.kill()
         self.process.wait(10)
         self._painter.join(10)
@@ -60,7 +60,7 @@ class NvimEditor:
             gc.collect()  # pynvim leaves its sockets to the garbage collector
 
     def keys(self, keys: str) -> None:
-        """Press keys as a user does, `<Tab>` for special ones; they have been handled when this returns."""
+        """Press keys, special keys as `<Tab>`; return when the editor has handled them."""
         self._nvim.input(keys)
         self._nvim.eval("1")
 
@@ -78,15 +78,15 @@ class NvimEditor:
         self._nvim.command(command)
 
     def text(self) -> str:
-        """The current buffer."""
+        """Return the text of the current buffer."""
         return "\n".join(self._nvim.current.buffer[:])
 
     def ghost(self) -> str:
-        """The suggestion that is shown, as lines; "" if there is none."""
+        """Return the shown suggestion; "" without one."""
         return str(self.lua(GHOST))
 
     def messages(self) -> list[str]:
-        """The messages that the user saw."""
+        """Return the messages shown to the user."""
         return list(self.lua("return messages"))
 
     def until(self, condition: Callable[[], object], what: str = "it", seconds: float = SECONDS) -> None:
@@ -99,7 +99,7 @@ class NvimEditor:
         assert not blocked, "\n".join(self.screen.rows())
 
     def until_ghost(self, text: str) -> None:
-        """Wait until just this is suggested, and drawn."""
+        """Wait until exactly this text is suggested and drawn."""
         self.until(lambda: self.ghost() == text, f"the ghost text {text!r}")
         last = text.rpartition("\n")[2] or text.partition("\n")[0]
         self.until(lambda: any(last in row for row in self.screen.rows()), f"{last!r} on the screen")
@@ -136,7 +136,7 @@ def _connected(address: str) -> pynvim.Nvim:
 
 @contextmanager
 def editor(nvim: Path, setup: str, environment: dict[str, str] | None = None) -> Iterator[NvimEditor]:
-    """A Neovim with the plugin on its runtimepath and nothing of this user's; `setup` is Lua of its configuration."""
+    """Start a Neovim with the plug-in and without the user's configuration; `setup` is Lua code for its init file."""
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as folder:
         init, address = Path(folder) / "init.lua", f"{folder}/s"
         init.write_text(INIT.format(plugin=json.dumps(str(PLUGIN))) + setup, "utf-8")

@@ -1,4 +1,4 @@
-"""Neovim, the plugin and a scripted server: the setting of a test of the plugin."""
+"""Neovim with the plug-in and a scripted server, for tests of the plug-in."""
 
 import json
 import sys
@@ -50,7 +50,7 @@ class EditorScene:
     log: Path
 
     def open(self, name: str, text: str = "") -> Path:
-        """Edit a file of the folder, with this text; returns once a server has it."""
+        """Edit a file of the folder with this text; return when a server has opened it."""
         path = self.folder / name
         if not path.exists():
             path.write_bytes(text.encode())
@@ -59,7 +59,7 @@ class EditorScene:
         return path
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """The messages of these kinds that the client sent, in order."""
+        """Return the client's messages of these kinds, in order."""
         lines = self.log.read_text("utf-8").splitlines() if self.log.exists() else []
         return [event for event in map(json.loads, lines) if event["event"] in names]
 
@@ -73,7 +73,7 @@ class EditorScene:
         return matching()[0]
 
     def tell(self, method: str, **params: Any) -> None:
-        """Send the server a request; returns once it has answered."""
+        """Send a request to the server and wait for its answer."""
         code = "local c = vim.lsp.get_clients({bufnr=0})[1]; local done, p = false, {...}\n"
         code += "local answered = function() done = true end\n"
         code += "if vim.fn.has('nvim-0.11') == 1 then c:request(p[1], p[2], answered)\n"
@@ -83,7 +83,7 @@ class EditorScene:
 
     @contextmanager
     def answers_held(self) -> Iterator[None]:
-        """Keep answers back; what was asked for meanwhile is answered, and has arrived, when this ends."""
+        """Delay answers inside the context; all have arrived at its end."""
         self.tell("test/hold")
         yield
         self.tell("test/release")
@@ -93,7 +93,7 @@ class EditorScene:
 
 @contextmanager
 def scene(nvim: Path, folder: Path, *texts: str, setup: str = SETUP, **settings: Any) -> Iterator[EditorScene]:
-    """Make a Scene. `texts` are the documents that the server knows; `settings` go to setup()."""
+    """Start a scene; `texts` are the server's documents, `settings` are passed to setup()."""
     known, log, project = folder / "texts.json", folder / "log", folder / "project"
     known.write_text(json.dumps(texts), "utf-8")
     (project / ".git").mkdir(parents=True)

@@ -12,7 +12,7 @@ CELL_WIDTH, CELL_HEIGHT = 8.4, 18
 
 @dataclass
 class Screen:
-    """The grid; `pictures` are its rows at every flush so far."""
+    """Grid of cells; `pictures` has the rows at every flush."""
 
     width: int
     height: int
@@ -32,11 +32,11 @@ class Screen:
                     handler(*event)
 
     def rows(self) -> list[str]:
-        """The text on the screen."""
+        """Return the rows of text on the screen."""
         return ["".join(cell for cell, _ in row).rstrip() for row in self._cells]
 
     def find(self, text: str) -> tuple[int, Style] | None:
-        """The row where a text stands and how its first character is drawn."""
+        """Return the row of a text and the style of its first character."""
         for number, row in enumerate(self._cells):
             # A wide character is followed by an empty cell: positions are counted in cells.
             cells = [cell for cell, _ in row]

@@ -52,20 +52,20 @@ GHOST = """() => {
 
 
 class VscodeWindow:
-    """A window on one folder."""
+    """Window with one folder."""
 
     def __init__(self, page: Page, folder: Path, data: Path) -> None:
         self.page, self.folder, self._data = page, folder, data
 
     def open(self, name: str, line: int = 1, column: int = 1) -> None:
-        """Open a file of the folder with the cursor at a place, both from 1."""
+        """Open a file of the folder with the cursor at a line and column, both from 1."""
         self.press("Control+p")
         self.pick(f"{name}:{line}:{column}", name)
         self.page.locator(f'.tab.active[data-resource-name="{name}"]').wait_for()
         self.page.locator(".editor-instance .monaco-editor.focused").wait_for()
 
     def press(self, *keys: str) -> None:
-        """Press keys, one after the other, named as Playwright does."""
+        """Press keys by their Playwright names."""
         for key in keys:
             self.page.keyboard.press(key)
 
@@ -79,11 +79,11 @@ class VscodeWindow:
         self.pick(f">{title}", title)
 
     def ghost(self) -> str:
-        """The suggestion that is painted; empty if there is none."""
+        """Return the painted suggestion; empty without one."""
         return str(self.page.evaluate(GHOST))
 
     def frames(self) -> Callable[[], list[str]]:
-        """Record what is painted as a suggestion from here on; returns each different one in order when called."""
+        """Record painted suggestions from now on; return a function that returns the distinct ones in order."""
         self.page.evaluate(f"""() => {{
             const ghost = {GHOST}, seen = (window.seen = [ghost()]);
             (function look() {{
@@ -100,7 +100,7 @@ class VscodeWindow:
         )
 
     def circumstances(self) -> str:
-        """All that may say why something is not shown: what has the focus, our item, messages, and the logs' ends."""
+        """Return facts for a failure message: focus, status item, messages, and ends of logs."""
         focus = self.page.evaluate("() => document.hasFocus() + ' ' + document.activeElement?.className")
         lines = self.page.locator(".editor-instance .view-line").all_text_contents()
         told = [f"focus: {focus}", f"item: {self.details()}", f"messages: {self.messages()}", *lines]
@@ -109,7 +109,7 @@ class VscodeWindow:
         return "\n".join(told)
 
     def holds(self, name: str, text: str) -> None:
-        """Wait until the document in front, saved, is exactly this."""
+        """Save the active document until it has exactly this text."""
 
         def saved() -> str:
             self.press("Control+s")
@@ -119,15 +119,15 @@ class VscodeWindow:
         until(lambda: saved() == text, lambda: f"{saved()!r} is there, not {text!r}")
 
     def status(self) -> str:
-        """The text of our item in the status bar, without its icon."""
+        """Return the text of our item in the status bar, without its icon."""
         return (self._item.text_content() or "").strip()
 
     def details(self) -> str:
-        """The text that the item shows when one points at it."""
+        """Return the tooltip of our item."""
         return self._item.locator("a").get_attribute("aria-label") or ""
 
     def messages(self) -> list[str]:
-        """The notifications that are open."""
+        """Return the open notifications."""
         return self.page.locator(".notification-toast .notification-list-item-message").all_text_contents()
 
     def picture(self, name: str) -> None:
@@ -140,7 +140,7 @@ class VscodeWindow:
         return self.page.locator('[id="localdflash.localdflash.localdflash"]')
 
     def pick(self, text: str, expected: str) -> None:
-        """Type into the box that is open, and take the entry that is expected to be the first."""
+        """Type into the open quick-input box and accept the expected first entry."""
         box = self.page.locator(".quick-input-widget input.input")
         box.wait_for()
         box.fill(text)
@@ -166,7 +166,7 @@ class Studio:
 
     @contextmanager
     def window(self, folder: Path, **settings: object) -> Iterator[VscodeWindow]:
-        """A window on a folder; `settings` are the folder's own."""
+        """Open a window with a folder; `settings` are the folder's settings."""
         if settings:
             (folder / ".vscode").mkdir(exist_ok=True)
             (folder / ".vscode" / "settings.json").write_text(json.dumps(settings))
@@ -181,7 +181,7 @@ class Studio:
             context.close()
 
     def servers(self) -> list[int]:
-        """The processes of `localdflash lsp` that run with our home."""
+        """Return the ids of the processes of `localdflash lsp` with this home."""
         import psutil
 
         found = []
@@ -196,7 +196,7 @@ class Studio:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file that windows watch: one who reads it half written takes it for no settings, and starts anew."""
+    """Write a watched settings file atomically, since a window that reads a partial file restarts."""
     if file.exists() and file.read_text("utf-8") == text:
         return
     file.parent.mkdir(exist_ok=True, parents=True)

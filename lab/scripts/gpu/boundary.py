@@ -1,4 +1,4 @@
-"""Phase `boundary`: what a kernel costs that does nothing, with and without dependent launch, and a graph's launch."""
+"""Phase `boundary`: cost of an empty kernel with and without dependent launch, and of a graph launch."""
 
 import time
 from functools import partial
@@ -27,18 +27,18 @@ def _tick(counter, PDL: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: 
 
 
 def tick(counter: Tensor, programs: int, dependent: bool) -> None:
-    """Add one to counter, int32 [1]; all programs but one do nothing."""
+    """Add one to `counter`, int32 [1], in one program; the other programs do nothing."""
     _tick[(programs,)](counter, num_warps=4, **launch_options(dependent))
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Microseconds a kernel, by whether it is launched early and by the size of its grid."""
+    """Report microseconds per kernel, by dependent launch and grid size."""
     counter = torch.zeros(1, dtype=torch.int32, device=setup.device)
     gpu = setup.device.type == "cuda"
-    chips = torch.cuda.get_device_properties(setup.device).multi_processor_count if gpu else 2
+    multiprocessors = torch.cuda.get_device_properties(setup.device).multi_processor_count if gpu else 2
     count = 4 if setup.tiny else KERNELS
     for dependent in (False, True) if has_pdl(setup.device) else (False,):
-        for programs in (1, chips):
+        for programs in (1, multiprocessors):
             us = microseconds([partial(tick, counter, programs, dependent)] * count, setup.device)
             report.put(**{f"us_{'pdl' if dependent else 'plain'}_{'one' if programs == 1 else 'all'}": round(us, 3)})
     if not gpu:
@@ -51,7 +51,7 @@ def run(setup: Setup, report: BenchReport) -> None:
 
 
 def _launch_us(counter: Tensor, nodes: int) -> float:
-    """Host time of one launch of a graph that is not waited for."""
+    """Return the host time of one asynchronous graph launch."""
     replay = captured([partial(tick, counter, 1, has_pdl(counter.device))] * nodes)
     times = []
     for _ in range(LAUNCHES):

@@ -1,6 +1,6 @@
-"""Phase `correctness`: the GPU tests, each file in a process of its own, since a CUDA error lasts as long as that.
+"""Phase `correctness`: the GPU tests, each file in its own process, since a CUDA error persists for a process.
 
-tests/gpu/conftest.py writes a line for every test as it ends, so that a phase that is ended has results too.
+tests/gpu/conftest.py writes one line per finished test, so that an interrupted phase has results too.
 """
 
 import json
@@ -15,30 +15,30 @@ from typing import Any
 from localdflash.lab.scripts.gpu.setup import BenchReport, Setup
 
 ROOT = Path(__file__).parents[3]
-MANY_TESTS = "test_kernels.py"  # those of the other files share a loaded pair
-WORKERS = max(2, (os.cpu_count() or 4) - 4)  # most of the time goes into compiling kernels
-SECONDS_A_TEST = 120  # kernels compile in the first that uses them
-OPTIONS = ("-c", str(ROOT / "tests" / "bare.ini"), "-q", "-p", "no:cacheprovider", "-o", f"timeout={SECONDS_A_TEST}")
+MANY_TESTS = "test_kernels.py"  # runs in several workers; the tests of other files share a loaded pair
+WORKERS = max(2, (os.cpu_count() or 4) - 4)  # which mostly compile kernels
+SECONDS_PER_TEST = 120  # the first test of a kernel compiles it
+OPTIONS = ("-c", str(ROOT / "tests" / "bare.ini"), "-q", "-p", "no:cacheprovider", "-o", f"timeout={SECONDS_PER_TEST}")
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Run the files of tests/gpu beside each other; report counts, and what failed, every few seconds."""
+    """Run the files of tests/gpu in parallel; report counts and failures every few seconds."""
     setup.folder.mkdir(parents=True, exist_ok=True)
     paths = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
     running = {path.name: _start(setup, path) for path in paths}
     while True:
         codes = {name: process.poll() for name, process in running.items()}
-        found = outcome([setup.folder / f"{name}.jsonl" for name in running])
-        report.put(exit_codes=codes, **found)
+        results = outcome([setup.folder / f"{name}.jsonl" for name in running])
+        report.put(exit_codes=codes, **results)
         if None not in codes.values():
             break
         time.sleep(2)
-    if found["failed"] or not set(codes.values()) <= {0, 5}:  # 5: `tiny` leaves some files without a test
-        raise RuntimeError(f"{len(found['failed'])} GPU tests failed: see `failed`")
+    if results["failed"] or not set(codes.values()) <= {0, 5}:  # 5: no tests, as `tiny` selects none in some files
+        raise RuntimeError(f"{len(results['failed'])} GPU tests failed: see `failed`")
 
 
 def _start(setup: Setup, path: Path) -> "subprocess.Popen[bytes]":
-    """Start one file's tests; their lines and their output go into the folder."""
+    """Start the tests of one file; result lines and output go into the folder."""
     lines, output = (setup.folder / f"{path.name}.{kind}" for kind in ("jsonl", "log"))
     lines.unlink(missing_ok=True)
     command = [sys.executable, "-P", "-m", "pytest", str(path), *OPTIONS]
@@ -60,7 +60,7 @@ def _start(setup: Setup, path: Path) -> "subprocess.Popen[bytes]":
 
 
 def outcome(files: list[Path]) -> dict[str, Any]:
-    """Count the tests in files of lines; return the end of the report of each that failed, and the slowest."""
+    """Return the counts of the tests in result files, the reports of failed tests, and the slowest tests."""
     lines = [json.loads(line) for path in files if path.is_file() for line in path.read_text().splitlines()]
     by = {kind: [line for line in lines if line["outcome"] == kind] for kind in ("passed", "failed", "skipped")}
     slowest = sorted(lines, key=lambda line: -line["seconds"])[:10]

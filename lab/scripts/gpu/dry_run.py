@@ -1,9 +1,9 @@
-"""Everything that `make gpu-test` and a loaded pair launch, compiled with every supported Triton for every chip.
+"""Compile all kernels of `make gpu-test` and of a loaded pair with every supported Triton for every chip.
 
 `python -P lab/scripts/gpu/dry_run.py [--triton 3.7.1]... [--chip 86]...` (`make gpu-dry-run`) prints a line for each
-pair of the two, and the cases that do not compile or fit; exit code 1 if there are such. Spilled registers only
-cost time, and are told. Warnings are errors and no variable helps, as on a GPU. Tritons are fetched into .venv/tritons
-by pip, once.
+Triton and chip, and the cases that do not compile or fit; exit code 1 if there are any. Spilled registers only cost
+time and are listed. As on a GPU, warnings are errors and no environment variable applies. pip downloads each Triton
+once, into .venv/tritons.
 """
 
 import argparse
@@ -18,28 +18,28 @@ from typing import Any
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".venv" / "tritons"
 CHIPS = (86, 89, 90, 120)
-SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # bytes that one block may ask for
+SHARED = {86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376}  # maximum bytes of a block
 PINNED = {"2.11": "3.6.0", "2.12": "3.7.0", "2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}  # by torch's CUDA wheels
 Facts = dict[str, Any]
 
 
 def fetch(version: str) -> Path:
-    """The folder of a Triton of that version; CalledProcessError if pip does not get it."""
+    """Return the folder of a Triton of that version; CalledProcessError if pip cannot download it."""
     folder = FOLDER / version
     if not (folder / "triton").is_dir():
-        asked = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-        subprocess.run([*asked, f"triton=={version}"], env={**os.environ, "PIP_CONSTRAINT": ""}, check=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        subprocess.run([*command, f"triton=={version}"], env={**os.environ, "PIP_CONSTRAINT": ""}, check=True)
     return folder
 
 
 def environment(triton: Path) -> dict[str, str]:
-    """Return the environment of a bare machine with that Triton."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    return kept | {"PYTHONPATH": f"{triton}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
+    """Return the environment of a machine with only that Triton."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    return variables | {"PYTHONPATH": f"{triton}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
 
 
 def compiled(module: str, triton: Path, chip: int) -> Facts:
-    """Return what a module of tests/kernels/cuda/aot prints of a chip; RuntimeError with its last words."""
+    """Return the JSON that a module of tests/kernels/cuda/aot prints for a chip; RuntimeError with its last output."""
     command = [sys.executable, "-m", f"tests.kernels.cuda.aot.{module}", str(chip)]
     done = subprocess.run(command, cwd=ROOT, env=environment(triton), capture_output=True, text=True, check=False)
     if done.returncode:
@@ -49,17 +49,17 @@ def compiled(module: str, triton: Path, chip: int) -> Facts:
 
 
 def faults(cases: Facts, pairs: Facts, chip: int) -> list[str]:
-    """A line for each case that does not compile, and each kernel that does not fit."""
+    """Return a line for each case that does not compile, and each kernel that does not fit."""
     lines = [f"{name}: {facts}" for name, facts in cases.items() if isinstance(facts, str)]
     return lines + [
-        f"{name}: {kernel['kernel']} wants {kernel['shared']} bytes of shared memory"
+        f"{name}: {kernel['kernel']} needs {kernel['shared']} bytes of shared memory"
         for name, kernel in launched(cases, pairs)
         if kernel["shared"] > SHARED[chip]
     ]
 
 
 def spills(cases: Facts, pairs: Facts) -> list[str]:
-    """A line for each kernel that has too few registers."""
+    """Return a line for each kernel that spills registers."""
     return [
         f"{name}: {kernel['kernel']} spills registers {kernel['spills']} times"
         for name, kernel in launched(cases, pairs)
@@ -68,13 +68,13 @@ def spills(cases: Facts, pairs: Facts) -> list[str]:
 
 
 def launched(cases: Facts, pairs: Facts) -> list[tuple[str, Facts]]:
-    """Every kernel that was compiled, after the name of what launches it."""
+    """Return every compiled kernel, with the name of its launcher."""
     found = [(name, kernel) for name, facts in cases.items() if not isinstance(facts, str) for kernel in facts]
     return found + [(f"a {name} pair", kernel) for name, facts in pairs.items() for kernel in facts["kernels"]]
 
 
 def main() -> int:
-    """Compile and print."""
+    """Compile all combinations and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--triton", action="append", choices=sorted(PINNED.values()))
     parser.add_argument("--chip", action="append", type=int, choices=CHIPS)

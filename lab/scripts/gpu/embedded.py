@@ -1,7 +1,7 @@
-"""Phase `embedded`: the pair that ships with the package on the prompts of `bench`, given as token ids.
+"""Phase `embedded`: the embedded pair on the prompts of `bench`, given as token ids.
 
-`python lab/scripts/gpu/embedded.py FILE` made the ids beforehand: this machine may lack the tokenizer's library.
-Each prompt runs cold in every way, in alternating order; each way counts with the fastest of its repeats.
+`python lab/scripts/gpu/embedded.py FILE` writes the ids, since the GPU machine may lack the tokenizer's library.
+Each prompt runs from a cold cache in every mode, in alternating order; the fastest repeat counts.
 """
 
 import argparse
@@ -24,7 +24,7 @@ REPEATS = 2
 
 @dataclass
 class EmbeddedRun:
-    """One way of running one prompt: tokens, the time that decoding took, and its steps."""
+    """Run of one prompt in one mode: tokens, decoding time and steps."""
 
     ids: list[int]
     ms: float
@@ -32,7 +32,7 @@ class EmbeddedRun:
 
 
 def run(setup: "Setup", report: "BenchReport") -> None:
-    """Every category: tokens a second, tokens a step, and whether the ways agree token by token."""
+    """Report for every category tokens per second, tokens per step, and whether all modes give the same tokens."""
     from localdflash.backends.cuda.assembly import load_pair
     from localdflash.models.load_options import Options
 
@@ -46,10 +46,10 @@ def run(setup: "Setup", report: "BenchReport") -> None:
     runs: dict[str, dict[str, list[EmbeddedRun]]] = {category: {name: [] for name in pairs} for category in categories}
     identical = dict.fromkeys(categories, 0)
     for number, prompt in enumerate(prompts):
-        found = _ways(pairs, prompt, reverse=number % 2 == 1)
-        identical[prompt["category"]] += len({tuple(run.ids) for several in found.values() for run in several}) == 1
-        for name, several in found.items():
-            runs[prompt["category"]][name].append(min(several, key=lambda run: run.ms))
+        found = _run_modes(pairs, prompt, reverse=number % 2 == 1)
+        identical[prompt["category"]] += len({tuple(run.ids) for repeats in found.values() for run in repeats}) == 1
+        for name, repeats in found.items():
+            runs[prompt["category"]][name].append(min(repeats, key=lambda run: run.ms))
         if number % 20 == 19 or number + 1 == len(prompts):
             report.put(categories={name: _summary(runs[name], identical[name]) for name in categories})
     together = {name: [run for category in runs.values() for run in category[name]] for name in pairs}
@@ -57,8 +57,8 @@ def run(setup: "Setup", report: "BenchReport") -> None:
     report.put(sampled_identical=_sampled(pairs, prompts[:: 1 if setup.tiny else 11]))
 
 
-def _ways(pairs: "dict[str, CudaPair]", prompt: dict[str, Any], reverse: bool) -> dict[str, list[EmbeddedRun]]:
-    """All repeats of a prompt by each way."""
+def _run_modes(pairs: "dict[str, CudaPair]", prompt: dict[str, Any], reverse: bool) -> dict[str, list[EmbeddedRun]]:
+    """Return all repeats of a prompt in each mode."""
     found: dict[str, list[EmbeddedRun]] = {name: [] for name in pairs}
     for _ in range(REPEATS):
         for name in reversed(pairs) if reverse else pairs:
@@ -75,16 +75,16 @@ def _run(pair: "CudaPair", prompt: dict[str, Any], **sampling: Any) -> EmbeddedR
     return EmbeddedRun(ids, request.stats.total_ms, request.stats.steps)
 
 
-def _summary(ways: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, Any]:
+def _summary(modes: dict[str, list[EmbeddedRun]], identical: int) -> dict[str, Any]:
     """Return the rates of one category so far, and their ratio to decoding without drafts."""
-    if not ways["plain"]:
+    if not modes["plain"]:
         return {}
-    answer: dict[str, Any] = {"prompts": len(ways["plain"]), "identical": f"{identical}/{len(ways['plain'])}"}
-    for name, runs in ways.items():
+    answer: dict[str, Any] = {"prompts": len(modes["plain"]), "identical": f"{identical}/{len(modes['plain'])}"}
+    for name, runs in modes.items():
         tokens, ms = sum(len(run.ids) for run in runs), sum(run.ms for run in runs)
         tau = tokens / sum(run.steps for run in runs)
         answer[name] = {"tok_s": round(tokens / ms * 1e3, 1), "tau": round(tau, 3), "tokens": tokens}
-    for name in list(ways)[1:]:
+    for name in list(modes)[1:]:
         answer[name]["speedup"] = round(answer[name]["tok_s"] / answer["plain"]["tok_s"], 3)
     return answer
 
@@ -99,7 +99,7 @@ def _sampled(pairs: "dict[str, CudaPair]", prompts: Sequence[dict[str, Any]]) ->
 
 
 def write_prompts(file: Path) -> None:
-    """Write the file of ids; needs the whole package."""
+    """Write the prompts as ids; needs the whole package."""
     from localdflash.lab.bench.bench_run import prompt_ids
     from localdflash.lab.bench.prompt_set import load
     from localdflash.loading.load_pair import LoadedPair

@@ -1,4 +1,4 @@
-"""Phase `environment`: what the results were measured on."""
+"""Phase `environment`: the machine on which the results are measured."""
 
 import platform
 import shutil
@@ -16,7 +16,7 @@ QUERY = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,power.
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Versions, chip, clocks and the bandwidth that a plain reduction reaches."""
+    """Report versions, chip, clocks and the bandwidth of a plain reduction."""
     report.put(python=sys.version.split()[0], system=platform.platform(), processor=device(), torch=torch.__version__)
     report.put(triton=_triton_version(), nvcc=shutil.which("nvcc"), cmake=shutil.which("cmake"))
     if setup.device.type != "cuda":
@@ -46,7 +46,7 @@ def _triton_version() -> str:
 
 
 def _copy_bandwidth() -> float:
-    """GB/s of a device-to-device copy, bytes read and written."""
+    """Return the GB/s of a device-to-device copy, bytes read and written."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target, times = torch.empty_like(source), []
     for _ in range(8):
@@ -60,10 +60,10 @@ def _copy_bandwidth() -> float:
 
 
 def _nvidia_smi() -> Any:
-    """Clocks just after load, or why they are not known."""
+    """Return the clocks just after load, or the reason why they are unknown."""
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        return f"not known: {error}"
+        return f"unknown: {error}"
     return dict(zip(QUERY.split(","), (value.strip() for value in found.splitlines()[0].split(",")), strict=False))

@@ -1,6 +1,6 @@
-"""Phase `llama`: llama.cpp's CUDA backend on the same file, built from its own sources for this chip.
+"""Phase `llama`: llama.cpp's CUDA backend on the same file, built from source for this chip.
 
-`llama-bench` asks for the logits of the last row only, so a verify step of llama.cpp would cost a little more.
+`llama-bench` requests only the last row's logits, so a verify step of llama.cpp would cost a little more.
 """
 
 import json
@@ -30,7 +30,7 @@ CONTEXTS, TINY_CONTEXTS = (1024, 16384), (64,)
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Build unless it is built, and measure with flash attention and without."""
+    """Build llama.cpp if needed; measure with flash attention and without."""
     binary = setup.folder / "llama-build" / "bin" / "llama-bench"
     if not binary.is_file():
         _build(setup, report)
@@ -64,10 +64,10 @@ def times(answer: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _build(setup: Setup, report: BenchReport) -> None:
-    """Configure and compile; what an earlier run has compiled stays."""
+    """Configure and compile; files that an earlier run compiled are reused."""
     missing = [program for program in ("cmake", "nvcc") if not shutil.which(program)]
     if missing:
-        raise RuntimeError(f"llama.cpp cannot be built here: {' and '.join(missing)} not found")
+        raise RuntimeError(f"llama.cpp: cannot be built; install {' and '.join(missing)}")
     source, build = _source(setup), setup.folder / "llama-build"
     chip = "".join(map(str, torch.cuda.get_device_capability(setup.device)))
     configure = ["cmake", "-S", str(source), "-B", str(build), *OPTIONS]
@@ -83,14 +83,14 @@ def _build(setup: Setup, report: BenchReport) -> None:
 
 
 def _cublas(folder: Path) -> list[str]:
-    """Options for a toolkit without cuBLAS: torch has brought the library as a wheel."""
+    """Return options for a toolkit without cuBLAS, to use the library of torch's wheel."""
     toolkit = Path(shutil.which("nvcc") or "").resolve().parents[1]
     if any(toolkit.glob("lib*/libcublas.so")) or any(toolkit.glob("targets/*/lib/libcublas.so")):
         return []
     wheels = find_spec("nvidia")
     for wheel in wheels.submodule_search_locations or () if wheels else ():
         for library in Path(wheel).glob("*/lib/libcublas.so.*"):
-            headers = folder / "cublas"  # apart from the wheel's other headers, which may not be the toolkit's
+            headers = folder / "cublas"  # without the wheel's other headers, which may differ from the toolkit's
             headers.mkdir(parents=True, exist_ok=True)
             for header in library.parents[1].glob("include/cublas*"):
                 shutil.copy(header, headers)
@@ -101,9 +101,9 @@ def _cublas(folder: Path) -> list[str]:
 
 
 def _source(setup: Setup) -> Path:
-    """The folder with llama.cpp's CMakeLists.txt: given as such, as the sdist's folder, or as an archive of either."""
+    """Return the folder with llama.cpp's CMakeLists.txt, from --llama-source: this folder, an sdist's, an archive."""
     if setup.llama_source is None:
-        raise RuntimeError("llama.cpp cannot be built: no --llama-source was given")
+        raise RuntimeError("llama.cpp: cannot be built without --llama-source")
     source = setup.llama_source
     if source.is_file():
         unpacked = setup.folder / "llama-source"
@@ -115,4 +115,4 @@ def _source(setup: Setup) -> Path:
     for folder in (source, source / "vendor" / "llama.cpp", *source.glob("*/vendor/llama.cpp")):
         if (folder / "ggml" / "CMakeLists.txt").is_file():
             return folder
-    raise RuntimeError(f"{source}: no source of llama.cpp is there")
+    raise RuntimeError(f"{source}: no source of llama.cpp")

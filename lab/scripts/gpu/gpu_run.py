@@ -1,9 +1,9 @@
-"""The GPU day in one command: `python lab/scripts/gpu/gpu_run.py --json bench/results/gpu.json`, or `make gpu-bench`.
+"""Run all GPU measurements: `python lab/scripts/gpu/gpu_run.py --json bench/results/gpu.json`, or `make gpu-bench`.
 
-Every phase runs in a process of its own, so that one that fails, hangs or loses the GPU leaves the others alone; it
-has a time budget and saves what it has after every measurement. `--only` runs some phases and keeps what the file has
-of the others. Needs torch, triton, numpy, safetensors and, for the tests, pytest; the package need not be installed.
-`--device cpu --tiny` tries the scripts in Triton's interpreter.
+Every phase runs in its own process, so that a failure, a hang or a lost GPU does not affect the others. A phase has a
+time budget and saves its results after every measurement. `--only` runs some phases and keeps the file's results of the
+others. Needs torch, triton, numpy, safetensors and, for the tests, pytest; the package need not be installed.
+`--device cpu --tiny` tests the scripts in Triton's interpreter.
 """
 
 import argparse
@@ -24,9 +24,9 @@ sys.path.insert(0, str(ROOT))
 import localdflash  # noqa: E402 (the path above comes first)
 
 if not (ROOT / "localdflash" / "kernels").exists():
-    localdflash.__path__.append(str(ROOT))  # a source tree that was not installed has kernels/ beside the package
+    localdflash.__path__.append(str(ROOT))  # an uninstalled source tree has kernels/ next to the package
 
-# Seconds that each may take, in the order in which they run: 25 minutes in all.
+# Time limits in seconds, in the order of running; 25 minutes in total.
 PHASES = {
     "environment": 30,
     "correctness": 330,
@@ -35,27 +35,27 @@ PHASES = {
     "boundary": 40,
     "embedded": 100,
     "tuning": 90,
-    "llama": 450,  # most of it compiles; another run goes on where this one was ended
+    "llama": 450,  # mostly compilation, which another run continues
 }
 
 
 def main() -> int:
-    """Run the phases that were asked for and print a summary; 1 if one has failed."""
+    """Run the requested phases and print a summary; return 1 if a phase failed."""
     arguments = _arguments()
     if arguments.phase:
         run_phase(arguments.phase, arguments)
         return 0
     phases = arguments.only.split(",") if arguments.only else list(PHASES)
     if unknown := [phase for phase in phases if phase not in PHASES]:
-        sys.exit(f"no phase {', '.join(unknown)}: there are {', '.join(PHASES)}")
+        sys.exit(f"--only {', '.join(unknown)}: unknown phase (expected {', '.join(PHASES)})")
     for phase in phases:
         print(f"{phase} ({PHASES[phase] * arguments.patience:.0f} s at most)", file=sys.stderr, flush=True)
-        _run_apart(phase, arguments)
+        _run_in_process(phase, arguments)
     from localdflash.lab.scripts.gpu.gpu_summary import lines
 
-    whole = _read(arguments.json)
-    print("\n".join(lines(whole["phases"])))
-    return int(any(whole["phases"][phase]["status"] != "done" for phase in phases))
+    document = _read(arguments.json)
+    print("\n".join(lines(document["phases"])))
+    return int(any(document["phases"][phase]["status"] != "done" for phase in phases))
 
 
 def _arguments() -> argparse.Namespace:
@@ -67,14 +67,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--llama-source", type=Path, help="sources of llama.cpp: a folder, an sdist, or an archive")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the scripts")
-    parser.add_argument("--patience", type=float, default=1.0, help="multiplies the time that a phase may take")
-    parser.add_argument("--commit", default="", help="what is measured, where the tree has no git")
-    parser.add_argument("--phase", default="", help=argparse.SUPPRESS)  # this process is that phase's own
+    parser.add_argument("--patience", type=float, default=1.0, help="factor of the phases' time limits")
+    parser.add_argument("--commit", default="", help="commit of the sources, if the tree has no git")
+    parser.add_argument("--phase", default="", help=argparse.SUPPRESS)  # the phase that this process runs
     return parser.parse_args()
 
 
-def _run_apart(phase: str, arguments: argparse.Namespace) -> None:
-    """Run a phase in a process and end it when its time is up; its status goes into the results."""
+def _run_in_process(phase: str, arguments: argparse.Namespace) -> None:
+    """Run a phase in a process, with a time limit; write its status into the results."""
     command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--phase", phase]
     environment = os.environ | ({"TRITON_INTERPRET": "1"} if arguments.device == "cpu" else {})
     began = time.perf_counter()
@@ -84,38 +84,38 @@ def _run_apart(phase: str, arguments: argparse.Namespace) -> None:
         if process.wait(PHASES[phase] * arguments.patience):
             status = "failed"
     except subprocess.TimeoutExpired:
-        status, error = "out of time", "what was measured until then is here"
+        status, error = "out of time", "time limit reached; the results so far are here"
     finally:
         _end(process)
     from localdflash.lab import result_file
 
     conditions = result_file.conditions()
-    whole = conditions | {"commit": arguments.commit or conditions["commit"]} | _read(arguments.json)
-    found = whole.setdefault("phases", {}).setdefault(phase, {})
+    document = conditions | {"commit": arguments.commit or conditions["commit"]} | _read(arguments.json)
+    found = document.setdefault("phases", {}).setdefault(phase, {})
     if status == "failed" and not found.get("error"):
         error = f"the process ended with {process.returncode}"
     found |= {"status": status, "seconds": round(time.perf_counter() - began, 1)} | ({"error": error} if error else {})
     from localdflash.lab.scripts.gpu.gpu_summary import goals
 
-    whole["goals"] = {f"{goal.name} {goal.bound}": {"value": goal.value, "met": goal.met}
-                      for goal in goals(whole["phases"])}  # fmt: skip
-    arguments.json.write_text(json.dumps(whole, indent=1) + "\n")
+    document["goals"] = {f"{goal.name} {goal.bound}": {"value": goal.value, "met": goal.met}
+                      for goal in goals(document["phases"])}  # fmt: skip
+    arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End what is left of a phase, its own children too."""
+    """Kill the remaining processes of a phase, children included."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The results so far."""
+    """Return the results so far."""
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def run_phase(name: str, arguments: argparse.Namespace) -> None:
-    """Run one phase here; an error is saved and ends the process."""
+    """Run one phase in this process; an error is saved and ends the process."""
     import torch
 
     from localdflash.lab.result_file import commit

@@ -9,7 +9,7 @@ CONTEXTS, TINY_CONTEXTS = ("1024", "16384"), ("64", "512")
 
 @dataclass(frozen=True)
 class Goal:
-    """A number and its bound; the value is None if it was not measured."""
+    """Measured value with its bound; the value is None if it was not measured."""
 
     name: str
     value: float | None
@@ -17,7 +17,7 @@ class Goal:
 
     @property
     def met(self) -> bool | None:
-        """Return whether the value keeps the bound."""
+        """Return whether the value is within the bound."""
         if self.value is None:
             return None
         relation, number = self.bound.split()
@@ -25,12 +25,12 @@ class Goal:
 
 
 def goals(phases: dict[str, Any]) -> list[Goal]:
-    """The goals of the CUDA engine, from whatever phases there are; the better of the drafters counts."""
+    """Return the goals of the CUDA engine by the available phases; the better drafter counts."""
     steps = phases.get("steps", {})
     drafters = [steps[kind] for kind in ("Q4_K", "Q8_0") if kind in steps]
     short, long = CONTEXTS if any("step_ms_1024" in d for d in drafters) else TINY_CONTEXTS
 
-    def least(*path: str) -> float | None:
+    def minimum(*path: str) -> float | None:
         found = [value for d in drafters if (value := _find(d, *path)) is not None]
         return min(found, default=None)
 
@@ -39,9 +39,9 @@ def goals(phases: dict[str, Any]) -> list[Goal]:
     return [
         Goal("GPU tests that fail", failed, "<= 0"),
         Goal(f"AR step over reading the weights, at {short}", _over_floor(phases, drafters, short), "<= 2"),
-        Goal(f"draft + verify in AR steps at {short}", least(f"step_ms_{short}", "block_in_plain"), "<= 1.35"),
-        Goal(f"draft + verify in AR steps at {long}", least(f"step_ms_{long}", "block_in_plain"), "<= 1.6"),
-        Goal("AR against llama.cpp", _against_llama(phases, least, short), ">= 1.3"),
+        Goal(f"draft + verify in AR steps at {short}", minimum(f"step_ms_{short}", "block_in_plain"), "<= 1.35"),
+        Goal(f"draft + verify in AR steps at {long}", minimum(f"step_ms_{long}", "block_in_plain"), "<= 1.6"),
+        Goal("AR against llama.cpp", _against_llama(phases, minimum, short), ">= 1.3"),
         Goal("peak memory against the prediction", _find(drafters[:1], 0, "memory", "peak_in_predicted"), "<= 1.05"),
         Goal("peak memory against the prediction", _find(drafters[:1], 0, "memory", "peak_in_predicted"), ">= 0.95"),
         Goal("embedded prompts that differ", _differing(embedded), "<= 0"),
@@ -49,20 +49,20 @@ def goals(phases: dict[str, Any]) -> list[Goal]:
 
 
 def _over_floor(phases: dict[str, Any], drafters: list[dict[str, Any]], context: str) -> float | None:
-    """Return a step without a draft over the time that a plain reduction takes to read as many bytes."""
+    """Return the time of a step without a draft over that of a plain reduction over as many bytes."""
     speed = _find(phases, "environment", "read_bandwidth_gb_s")
     ms, read = _find(drafters, 0, f"step_ms_{context}", "plain"), _find(drafters, 0, "weights", "verify")
     return round(ms / (read / speed / 1e6), 2) if speed and ms and read else None
 
 
-def _against_llama(phases: dict[str, Any], least: Any, context: str) -> float | None:
-    """Their fastest plain step over ours."""
+def _against_llama(phases: dict[str, Any], minimum: Any, context: str) -> float | None:
+    """Return llama.cpp's fastest step without a draft over ours."""
     theirs = [
         found["plain_ms"]
         for name, found in phases.get("llama", {}).items()
         if name.startswith(f"{context} ") and "plain_ms" in found
     ]
-    ours = least(f"step_ms_{context}", "plain")
+    ours = minimum(f"step_ms_{context}", "plain")
     return round(min(theirs) / ours, 3) if theirs and ours else None
 
 
@@ -75,7 +75,7 @@ def _differing(embedded: dict[str, Any]) -> float | None:
 
 
 def _find(tree: Any, *path: str | int) -> Any:
-    """A value deep in nested objects, None if a part of the way is missing."""
+    """Return a value in nested objects; None if a part of the path is missing."""
     for key in path:
         try:
             tree = tree[key]
@@ -85,7 +85,7 @@ def _find(tree: Any, *path: str | int) -> Any:
 
 
 def lines(phases: dict[str, Any]) -> Iterator[str]:
-    """A short summary for people."""
+    """Yield the lines of a short summary."""
     for name, phase in phases.items():
         error = f": {phase['error'].splitlines()[0][:120]}" if phase.get("error") else ""
         yield f"{name:12} {phase.get('status', '?'):12} {phase.get('seconds', 0):7.1f} s{error}"

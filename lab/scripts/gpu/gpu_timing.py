@@ -7,18 +7,18 @@ from statistics import median
 import torch
 
 Call = Callable[[], object]
-WARM_MS, ROUNDS = 30.0, 30  # a clock that has ramped up; samples of a median
+WARM_MS, ROUNDS = 30.0, 30  # until the clock has ramped up; samples of a median
 ASSUMED_L2 = 1 << 16  # of a CPU, where only the scripts are tried
 
 
 def microseconds(calls: Sequence[Call], device: torch.device) -> float:
-    """Median time of one of `calls`, which run one after another in one graph. Their first run compiles them."""
+    """Return the median time per call of `calls`, which run in sequence in one graph; the first run compiles them."""
     replay = captured(calls) if device.type == "cuda" else lambda: [call() for call in calls]
     return milliseconds(replay, device) * 1e3 / len(calls)
 
 
 def captured(calls: Sequence[Call]) -> Call:
-    """Replays of a graph of the calls."""
+    """Return a function that replays a graph of the calls."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -33,7 +33,7 @@ def captured(calls: Sequence[Call]) -> Call:
 
 
 def milliseconds(call: Call, device: torch.device, prepare: Call | None = None, rounds: int = ROUNDS) -> float:
-    """Median time of a call on the device; `prepare` runs before each and does not count."""
+    """Return the median time of a call on the device; `prepare` runs before each call and is not timed."""
     return _on_gpu(call, prepare, rounds) if device.type == "cuda" else _on_cpu(call, prepare)
 
 
@@ -45,7 +45,7 @@ def _on_gpu(call: Call, prepare: Call | None, rounds: int) -> float:
         call()
         torch.cuda.synchronize()
     pairs = []
-    for _ in range(rounds):  # without waiting: the GPU never waits for Python
+    for _ in range(rounds):  # without synchronisation, so that the GPU never waits for Python
         if prepare:
             prepare()
         began_at, ended_at = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -66,10 +66,10 @@ def _on_cpu(call: Call, prepare: Call | None) -> float:
 
 
 def l2_bytes(device: torch.device) -> int:
-    """Size of the chip's L2 cache."""
+    """Return the bytes of the chip's L2 cache."""
     return torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else ASSUMED_L2
 
 
 def copies_for_cold_l2(nbytes: int, device: torch.device) -> int:
-    """Return how many copies of so many bytes, used in turn, keep the next one out of the L2 cache."""
+    """Return the number of copies of `nbytes` that, used in turn, keep the next copy out of the L2 cache."""
     return max(2, -(-4 * l2_bytes(device) // nbytes))

@@ -71,7 +71,7 @@ TUNED = ("8B qkv", "8B o", "8B gate_up", "8B down", "8B down Q6_K", "tiny qkv")
 
 
 def planes_of(shape: GemmShape, device: torch.device) -> Planes:
-    """Random planes of a shape, repacked from blocks as at load."""
+    """Return random packed weights of a shape, repacked from blocks as at load."""
     pool = _pool(shape.kind, device)
     count = shape.n * shape.k // shape.kind.block_weights
     raw = pool[torch.arange(count, device=device) % POOL]
@@ -110,7 +110,7 @@ class Inputs:
         self.cache = Cache.empty(1, 64, self.part.kv_heads, d, torch.float16, device).layer(0)
 
     def call(self, planes: Planes) -> None:
-        """One launch."""
+        """Launch the kernel once."""
         match self.shape.op:
             case "qkv":
                 qkv(self.a, self.sums, planes, self.norm, self.part, self.gains, self.gains, self.rope, self.start,
@@ -125,28 +125,28 @@ class Inputs:
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Every shape, and attention."""
+    """Measure every shape, and attention."""
     is_gpu = setup.device.type == "cuda"
-    chips = torch.cuda.get_device_properties(setup.device).multi_processor_count if is_gpu else 1
+    multiprocessors = torch.cuda.get_device_properties(setup.device).multi_processor_count if is_gpu else 1
     gemms: dict[str, Any] = {}
     for shape in TINY_SHAPES if setup.tiny else SHAPES:
-        gemms[shape.name] = guarded(partial(_gemm, shape, setup.device, chips))
+        gemms[shape.name] = guarded(partial(_gemm, shape, setup.device, multiprocessors))
         report.put(gemms=gemms)
     heads = (4, 2, 64) if setup.tiny else (32, 8, 128)
     found: dict[str, Any] = {}
     for context in (200,) if setup.tiny else (1024, 16384):
         for dtype in (torch.float16, torch.int8):
             name = f"{context} {str(dtype).removeprefix('torch.')}"
-            found[name] = guarded(partial(_attention, context, dtype, *heads, setup.device, chips))
+            found[name] = guarded(partial(_attention, context, dtype, *heads, setup.device, multiprocessors))
             report.put(attention=found)
 
 
-def _gemm(shape: GemmShape, device: torch.device, chips: int) -> dict[str, Any]:
+def _gemm(shape: GemmShape, device: torch.device, multiprocessors: int) -> dict[str, Any]:
     planes = planes_of(shape, device)
     copies = [planes, *(deepcopy(planes) for _ in range(copies_for_cold_l2(planes.nbytes, device) - 1))]
     inputs, cut = Inputs(shape, planes, device), gemm.plan(shape.n, planes.padded_k, device)
     us = microseconds([partial(inputs.call, p) for p in copies], device)
-    answer = rate(us, planes.nbytes, chips) | {"plan": plan_fields(cut), "mb": round(planes.nbytes / 1e6, 1)}
+    answer = rate(us, planes.nbytes, multiprocessors) | {"plan": plan_fields(cut), "mb": round(planes.nbytes / 1e6, 1)}
     if shape.kind == Q4 and shape.op != "head":
         answer["matmul_us"] = round(_matmul(copies, inputs), 2)
     return answer
@@ -159,9 +159,9 @@ def _matmul(copies: list[Planes], inputs: Inputs) -> float:
 
 
 def _attention(
-    context: int, dtype: torch.dtype, heads: int, kv_heads: int, d: int, device: torch.device, chips: int
+    context: int, dtype: torch.dtype, heads: int, kv_heads: int, d: int, device: torch.device, multiprocessors: int
 ) -> dict[str, Any]:
-    """Layers of one cache in turn, as in a step."""
+    """Measure attention over the layers of one cache in turn, as in a step."""
     slots = context + ROWS
     nbytes = 2 * slots * kv_heads * (d * dtype.itemsize + (4 if dtype == torch.int8 else 0))
     layers = copies_for_cold_l2(nbytes, device)
@@ -179,22 +179,22 @@ def _attention(
         partial(attention, q, stack.layer(layer), start, out, sums, scratch, "chain", splits=splits)
         for layer in range(layers)
     ]
-    return rate(microseconds(calls, device), nbytes, chips) | {"splits": splits}
+    return rate(microseconds(calls, device), nbytes, multiprocessors) | {"splits": splits}
 
 
-def rate(us: float, nbytes: int, chips: int) -> dict[str, float]:
-    """Time and bandwidth of a launch."""
+def rate(us: float, nbytes: int, multiprocessors: int) -> dict[str, float]:
+    """Return the time and bandwidth of a launch."""
     speed = nbytes / us / 1e3
-    return {"us": round(us, 2), "gb_s": float(f"{speed:.4g}"), "gb_s_per_sm": float(f"{speed / chips:.4g}")}
+    return {"us": round(us, 2), "gb_s": float(f"{speed:.4g}"), "gb_s_per_sm": float(f"{speed / multiprocessors:.4g}")}
 
 
 def plan_fields(cut: SplitPlan) -> dict[str, int]:
-    """A plan for the report."""
+    """Return a plan as JSON values."""
     return {"BN": cut.BN, "SPLIT_K": cut.SPLIT_K, "STAGES": cut.STAGES, "num_warps": cut.num_warps}
 
 
 def tune(setup: Setup, report: BenchReport) -> None:
-    """Neighbours of `matmul.plan`, one dimension after the other, the best so far kept: for whoever changes it."""
+    """Measure neighbours of `matmul.plan`, one dimension after the other from the best so far, to tune it."""
     found: dict[str, Any] = {}
     for shape in TINY_SHAPES if setup.tiny else SHAPES:
         if shape.name in TUNED:
@@ -225,10 +225,10 @@ def _neighbours(shape: GemmShape, device: torch.device) -> Iterator[tuple[str, d
                 best, best_us = cut, answer["us"]
 
 
-def _splits(near: int, most: int) -> list[int]:
-    """Numbers of splits around one."""
-    wanted = {1, near, near - 1, near + 1, near // 2, near * 2, near * 3 // 2}
-    return sorted(split for split in wanted if 1 <= split <= max(1, most))
+def _splits(near: int, max_splits: int) -> list[int]:
+    """Return the numbers of splits to try, around `near`."""
+    candidates = {1, near, near - 1, near + 1, near // 2, near * 2, near * 3 // 2}
+    return sorted(split for split in candidates if 1 <= split <= max(1, max_splits))
 
 
 def _timed(cut: SplitPlan, copies: list[Planes], inputs: Inputs) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _timed(cut: SplitPlan, copies: list[Planes], inputs: Inputs) -> dict[str, An
 
 @contextmanager
 def planned(cut: SplitPlan) -> Iterator[None]:
-    """Let `matmul` cut its work in this way."""
+    """Make `matmul` use this plan."""
     original = gemm.plan
     gemm.plan = lambda *_args, **_options: cut
     try:

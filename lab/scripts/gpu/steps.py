@@ -33,12 +33,12 @@ from localdflash.models.weights.ggml_types import GGMLType
 ROWS = 16
 DRAFTER_TYPES = (GGMLType.Q4_K, GGMLType.Q8_0)
 WAYS: tuple[Way, ...] = ("plain", "lookup", "draft", "block")
-# Accepted drafts in turn, and the tokens a step that they make.
+# Tokens per step -> accepted tokens of consecutive steps.
 PATTERNS = {3.0: (0, 1, 2, 5), 5.0: (1, 2, 4, 9), 6.5: (2, 3, 6, 11)}
 
 
 def models(setup: Setup) -> tuple[Path, dict[str, Path]]:
-    """Target and drafters by their type, written unless they are there."""
+    """Return the target and the drafters by type; write missing files."""
     tiny, folder = setup.tiny, setup.folder
     folder.mkdir(parents=True, exist_ok=True)
     name = "tiny" if tiny else "qwen3-8b"
@@ -55,7 +55,7 @@ def models(setup: Setup) -> tuple[Path, dict[str, Path]]:
 
 
 def run(setup: Setup, report: BenchReport) -> None:
-    """Every drafter: load it, time its steps, its acceptance, and how much memory it took at most."""
+    """Load every drafter; report step times, acceptance and peak memory."""
     began = time.perf_counter()
     target, drafters = models(setup)
     report.put(write_seconds=round(time.perf_counter() - began, 1), target_mb=target.stat().st_size >> 20)
@@ -79,11 +79,11 @@ def run(setup: Setup, report: BenchReport) -> None:
             found[f"alone_us_{way}"] = guarded(partial(alone, pair.stepper, way, 64 if setup.tiny else 1024))
             save()
         del pair
-        gc.collect()  # the next pair needs the memory
+        gc.collect()  # frees the memory for the next pair
 
 
 def weight_bytes(stepper: Stepper) -> dict[str, int]:
-    """Bytes of weights that a verify and a draft read; an embedding is not read as a whole."""
+    """Return the bytes of weights that a verify step and a draft read, without the embedding."""
 
     def layers(parts: Sequence[Any]) -> int:
         matrices = [p for part in parts for p in (*(h.planes for h in part.qkv), part.output, *vars(part.mlp).values())]
@@ -127,10 +127,10 @@ class RandomContext:
 
 def step_times(stepper: Stepper, context: int) -> dict[str, Any]:
     """Return milliseconds of a step by mode, and relative to a step without drafting."""
-    runner, place = Runner(stepper), RandomContext(stepper, context)
+    runner, reset = Runner(stepper), RandomContext(stepper, context)
     ms, drafted = {}, {}
     for way in WAYS:
-        ms[way] = milliseconds(partial(runner.step, way, True, context), stepper.device, place)
+        ms[way] = milliseconds(partial(runner.step, way, True, context), stepper.device, reset)
         record = stepper.records[int(stepper.state[STEP] - 1) % len(stepper.records)].tolist()
         drafted[way] = {"drafted": record[1], "by": record[2], "status": record[4]}
     ratios = {f"{way}_in_plain": round(ms[way] / ms["plain"], 3) for way in WAYS[1:]}
@@ -138,8 +138,8 @@ def step_times(stepper: Stepper, context: int) -> dict[str, Any]:
 
 
 def alone(stepper: Stepper, way: Way, context: int) -> dict[str, Any]:
-    """Microseconds of each operation's launches of a step with all the others left out, and their number."""
-    original, place = stepper.ops, RandomContext(stepper, context)
+    """Return the microseconds of each operation's launches in a step without the other operations, and their number."""
+    original, reset = stepper.ops, RandomContext(stepper, context)
     names = [field.name for field in fields(Ops)]
     counts = dict.fromkeys(names, 0)
 
@@ -152,28 +152,28 @@ def alone(stepper: Stepper, way: Way, context: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in (name for name in names if counts[name]):
         _use(stepper, replace(nothing, **{name: getattr(original, name)}))
-        ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, place)
+        ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, reset)
         found[name] = {"us": round(ms * 1e3, 1), "launches": counts[name]}
     _use(stepper, nothing)
-    ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, place)
+    ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, reset)
     found["nothing"] = {"us": round(ms * 1e3, 1), "launches": 0}  # the graph's launch and the copy of the record
     _use(stepper, original)
     return found
 
 
 def _nothing(*_args: Any, **_options: Any) -> None:
-    """An operation that is left out."""
+    """Do nothing, in place of an operation."""
 
 
 def _use(stepper: Stepper, ops: Ops) -> None:
-    """Exchange the operations of a stepper and its stacks; graphs captured before keep theirs."""
+    """Replace the operations of a stepper and its stacks, except in graphs that are already captured."""
     stepper.ops = stepper.stack.ops = ops
     if stepper.block:
         stepper.block.stack.ops = ops
 
 
 def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
-    """Measure tokens per second through `CudaPair.step` where a given number of the block's drafts is right."""
+    """Measure tokens per second through `CudaPair.step` with a fixed number of accepted tokens per block."""
     stepper, original = pair.stepper, pair.stepper.ops
     prompt = torch.randint(stepper.target.config.vocab_size, (65 if tiny else 1025,)).tolist()
     count = 40 if tiny else 512
@@ -191,20 +191,20 @@ def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
 
 
 def agreeing(accept: Callable[..., None], pattern: Sequence[int], device: torch.device) -> Callable[..., None]:
-    """An acceptance to which the target agrees with as many drafts as the pattern says, step after step."""
-    wanted, rows = torch.tensor(pattern, device=device), torch.arange(ROWS, device=device)
+    """Return an `accept` that accepts as many tokens as the pattern has, step after step."""
+    accepted, rows = torch.tensor(pattern, device=device), torch.arange(ROWS, device=device)
 
     def patched(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, *rest: Any, **options: Any) -> None:
-        right = wanted[state[STEP : STEP + 1].long() % len(pattern)]
+        count = accepted[state[STEP : STEP + 1].long() % len(pattern)]
         following = draft.roll(-1)
-        choice.copy_(torch.where(rows < right, following, following ^ 1))
+        choice.copy_(torch.where(rows < count, following, following ^ 1))
         accept(draft, choice, tokens, state, *rest, **options)
 
     return patched
 
 
 def _tokens_per_second(pair: CudaPair, prompt: Sequence[int], count: int) -> dict[str, Any]:
-    """Decoding of `count` tokens after a prompt, after a short run that captures the graphs."""
+    """Measure the decoding of `count` tokens after a prompt, after a short run that captures the graphs."""
     for tokens in (ROWS * 2, count):
         pair.forget()
         began = time.perf_counter()
@@ -225,7 +225,7 @@ def _tokens_per_second(pair: CudaPair, prompt: Sequence[int], count: int) -> dic
 
 
 def _allocated(setup: Setup) -> int:
-    """Bytes that tensors take now, from where the peak is counted."""
+    """Return the bytes of tensors now, and reset the peak."""
     if setup.device.type != "cuda":
         return 0
     torch.cuda.empty_cache()
@@ -234,7 +234,7 @@ def _allocated(setup: Setup) -> int:
 
 
 def _memory(setup: Setup, pair: CudaPair, target: Path, drafter: Path, base: int) -> dict[str, Any]:
-    """Return the predicted memory, and the peak since before the load."""
+    """Return the predicted memory, and the peak since the beginning of the load."""
     sizes = CudaSizes(target, drafter)
     predicted = total(sizes.parts(pair.stepper.context, sizes.drafters[0]))
     if setup.device.type != "cuda":

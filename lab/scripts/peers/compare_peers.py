@@ -28,7 +28,7 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.dflash_file import config_of_file
 
 PLAIN_TOKENS = 128
-WARM_TOKENS = 16  # of an answer that is not counted: first drafts are slow
+WARM_TOKENS = 16  # of an untimed answer, since first drafts are slow
 OURS = "localdflash"
 
 
@@ -70,40 +70,40 @@ def _own_plain(options: Options) -> float:
 
 
 def compare_drafting(server: Path, options: Options, suite: str, lengths: list[int], limit: int | None) -> Any:
-    """Our daemon and `llama-server`, each drafting and plain; that one drafts with what it reads alone."""
+    """Compare our daemon and `llama-server` with and without drafting; llama-server only with supported drafters."""
     files = local_files(load_registry().resolve(options.pair))
-    asked = questions(options, suite, limit)
+    peer_questions = questions(options, suite, limit)
     with ExitStack() as stack:
         ours = stack.enter_context(DaemonSide.started(options))
         sides: dict[str, Side] = {OURS: ours, f"{OURS} plain": ours.plain()}
-        reads = files.drafter_gguf and not config_of_file(files.drafter_gguf).from_anchor
+        is_supported = files.drafter_gguf and not config_of_file(files.drafter_gguf).from_anchor
         plain = {"plain": ("--flash-attn", "on"), "plain without flash": ("--flash-attn", "off")}
         modes: dict[str, Sequence[str]] = {**plain, **LOOKUPS}
-        if files.drafter_gguf and reads:
+        if files.drafter_gguf and is_supported:
             modes |= {f"n_max {n}": dflash(files.drafter_gguf, n) for n in lengths}
         for name, mode in modes.items():
             peer = LlamaServer(server, files.target, options.threads, mode)
             sides[f"llama-server {name}"] = ServerSide(stack.enter_context(peer))
-        return compare(sides, asked)
+        return compare(sides, peer_questions)
 
 
-def compare(sides: Mapping[str, Side], asked: list[PeerQuestion]) -> dict[str, Any]:
-    """Every question to every side, another side first each time."""
+def compare(sides: Mapping[str, Side], peer_questions: list[PeerQuestion]) -> dict[str, Any]:
+    """Send every question to every side, starting with another side each time."""
     for side in sides.values():
-        side.ask(asked[0], WARM_TOKENS)
+        side.ask(peer_questions[0], WARM_TOKENS)
     answers = []
-    for number, question in enumerate(asked):
+    for number, question in enumerate(peer_questions):
         order = rotated([*sides.items()], number)
         answers.append((question.category, {name: side.ask(question, question.max_tokens) for name, side in order}))
-        print(f"{number + 1}/{len(asked)} {question.category}", file=sys.stderr)
+        print(f"{number + 1}/{len(peer_questions)} {question.category}", file=sys.stderr)
     result: dict[str, Any] = report(answers, OURS)
     return result
 
 
 def main() -> int:
-    """Build what is missing, compare, write JSON."""
+    """Build missing programs, compare, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where the peer is built, or lies")
+    parser.add_argument("--folder", type=Path, required=True, help="folder in which llama.cpp is built")
     parser.add_argument("--pair", default="embedded")
     parser.add_argument("--suite", default="code", choices=("code", "chat"), help="prompts: as of `localdflash bench`")
     parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "llama.cpp"), help="of our side")

@@ -3,8 +3,8 @@
 `PYTHONPATH=. python -P lab/scripts/peers/gpu_software.py [--folder .venv/gpu-software]` (`make gpu-software`) builds
 both into the folder, once; that takes 6 minutes on one core. Nothing is installed: Mesa, the shader compiler and the
 Vulkan headers are unpacked from Debian's packages, ggml-vulkan is built from the sources of the installed
-llama-cpp-python. `environment(folder)` is what a process needs to find the device; `installed(folder)` says whether it
-can be had. Exit codes: 0 built, 1 not to be had (one line says why).
+llama-cpp-python. `environment(folder)` has the variables with which a process finds the device; `installed(folder)` is
+whether it was built. Exit codes: 0 built, 1 impossible (one line names the reason).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from localdflash.lab.scripts.peers.llama_source import VERSION, PeerError, llama
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "gpu-software"
 LIBRARY = f"libggml-vulkan-{VERSION}.so"
-OLD, NEW = "bookworm", "trixie"  # what runs here needs an old C library; ggml-vulkan needs headers of Vulkan 1.4
+OLD, NEW = "bookworm", "trixie"  # programs need an old C library; ggml-vulkan needs headers of Vulkan 1.4
 RUNS, COMPILES = ["mesa-vulkan-drivers", "libvulkan1", "glslc"], ["libvulkan-dev", "spirv-headers"]
 # One module with ggml's own entry point, for `ggml_backend_load`; the host's code is not what takes the time here.
 OPTIONS = (
@@ -45,21 +45,21 @@ def installed(folder: Path = FOLDER) -> bool:
 
 
 def environment(folder: Path = FOLDER) -> Mapping[str, str]:
-    """The variables of a process that is to have the device."""
+    """Return the environment variables with which a process finds the device."""
     return {
         "LOCALDFLASH_GGML_BACKEND": str(folder / LIBRARY),
         "VK_DRIVER_FILES": str(folder / "lavapipe.json"),
-        "GGML_VK_VISIBLE_DEVICES": "0",  # a device that is a processor is passed over unless it is named
-        "GALLIVM_PERF": "nopt",  # shaders are compiled for longer than they run
+        "GGML_VK_VISIBLE_DEVICES": "0",  # CPU devices are skipped unless they are named
+        "GALLIVM_PERF": "nopt",  # since compiling shaders takes longer than running them
         "MESA_SHADER_CACHE_DIR": str(folder / "shaders"),
         "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
     }
 
 
 def build(folder: Path, jobs: int) -> None:
-    """Build everything into the folder; CannotFetch or PeerError say why not."""
-    if (there := version("llama-cpp-python")) != VERSION:
-        raise PeerError(f"llama-cpp-python {there} is installed, the sources at hand are those of {VERSION}")
+    """Build everything into the folder; CannotFetch or PeerError if that is impossible."""
+    if (installed_version := version("llama-cpp-python")) != VERSION:
+        raise PeerError(f"llama-cpp-python {installed_version}: expected {VERSION}, whose sources are pinned")
     (folder / "shaders").mkdir(parents=True, exist_ok=True)
     root = unpack(OLD, RUNS, folder / OLD)
     headers = unpack(NEW, COMPILES, folder / NEW)

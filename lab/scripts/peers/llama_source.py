@@ -33,7 +33,7 @@ class PeerError(RuntimeError):
 
 
 def llama_source(folder: Path) -> Path:
-    """The source tree of llama.cpp in `folder`, which is fetched first if it is not there."""
+    """Return the source tree of llama.cpp in `folder`; download it if it is missing."""
     return _unpack(_download(folder)) / "vendor" / "llama.cpp"
 
 
@@ -62,7 +62,7 @@ def _unpack(archive: Path) -> Path:
 
 
 def run(*command: str) -> None:
-    """Run a command whose output goes to stderr; PeerError if it is not there or fails."""
+    """Run a command with its output on stderr; PeerError if it is not installed or fails."""
     try:
         subprocess.run(command, check=True, stdout=sys.stderr)
     except FileNotFoundError:

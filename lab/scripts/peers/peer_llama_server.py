@@ -30,7 +30,7 @@ START_SECONDS, ANSWER_SECONDS, STOP_SECONDS = 60.0, 300.0, 10.0
 
 
 def build(folder: Path, jobs: int) -> Path:
-    """Make `llama-server` and `llama-bench` in `folder`, unless they are there, and return the path of the server."""
+    """Build `llama-server` and `llama-bench` in `folder` if they are missing; return the path of the server."""
     binaries = [folder / "build" / "bin" / target for target in TARGETS]
     if not all(binary.is_file() for binary in binaries):
         source = llama_source(folder)
@@ -63,7 +63,7 @@ class LlamaServer:
         self._opener = build_opener(ProxyHandler({}))
 
     def __enter__(self) -> Self:
-        """Start the server and wait until the model is loaded and warmed up; PeerError with its last words if not."""
+        """Start the server and wait until the model is loaded; PeerError with the end of its output if it fails."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
         with ExitStack() as stack:
             self._log = stack.enter_context(tempfile.TemporaryFile())

@@ -1,4 +1,4 @@
-"""The two sides of the comparison as one thing: a question in, a text with its tokens and its time out."""
+"""Common interface of both sides of the comparison: answers a question with text, tokens and time."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from localdflash.text.chat_template import TemplateMessage, encode_chat
 
 @dataclass(frozen=True)
 class PeerQuestion:
-    """A prompt as ids; with a schema the answer is JSON that it admits."""
+    """Prompt as ids; with a schema the answer is JSON of the schema."""
 
     category: str
     ids: Sequence[int]
@@ -30,7 +30,7 @@ class PeerQuestion:
 
 
 class PeerAnswer(NamedTuple):
-    """A text, the tokens that the time was spent on, and the verifies that they took."""
+    """Text, with its timed tokens and verify steps."""
 
     text: str
     tokens: int
@@ -39,7 +39,7 @@ class PeerAnswer(NamedTuple):
 
 
 def questions(options: Options, suite: str, limit: int | None) -> list[PeerQuestion]:
-    """The prompts of a suite of `localdflash bench`, in the forms of the pair's target."""
+    """Return the prompts of a suite of `localdflash bench`, encoded for the pair's target."""
     with LoadedPair(replace(options, draft=False)) as loaded:
         if suite == "code":
             of_code = prompt_set.load(limit)
@@ -51,7 +51,7 @@ def questions(options: Options, suite: str, limit: int | None) -> list[PeerQuest
 
 @dataclass(frozen=True)
 class DaemonSide:
-    """Our daemon, through its socket, by llama-server's own request."""
+    """Our daemon, through its socket, with llama-server's request format."""
 
     client: Client
     draft: bool = True
@@ -59,7 +59,7 @@ class DaemonSide:
     @classmethod
     @contextmanager
     def started(cls, options: Options) -> Iterator[Self]:
-        """A daemon for this process alone."""
+        """Start a private daemon."""
         pair = str(Path(options.pair).absolute()) if options.pair.endswith(".gguf") else options.pair
         wanted = EngineSpec({"pair": pair, "backend": options.backend, "threads": options.threads})
         path = paths.private_socket()
@@ -125,7 +125,7 @@ def _same(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str, other
 
 
 def _rate(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str) -> float:
-    """Tokens a second, by sums."""
+    """Return the tokens per second over all answers."""
     return 1e3 * sum(of_all[name].tokens for _, of_all in answers) / sum(of_all[name].ms for _, of_all in answers)
 
 

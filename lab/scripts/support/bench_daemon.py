@@ -1,4 +1,4 @@
-"""The daemon as seen from outside: start one, wait for it, ask it."""
+"""Start a daemon, wait until it is ready, and connect to it."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def is_ready() -> bool:
 
 @contextmanager
 def client() -> Iterator[Client]:
-    """A client of the daemon, whether it answers or not."""
+    """Yield a client of the daemon, even if the daemon does not answer."""
     yield Client(Address(paths.engine_socket()))
 
 

@@ -1,4 +1,4 @@
-"""An answer without a server: what the tests and the soak compare the daemon's answers with."""
+"""Answers without a server, with which tests and the soak compare the daemon's answers."""
 
 from typing import NamedTuple
 

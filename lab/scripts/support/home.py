@@ -1,4 +1,4 @@
-"""A home for a picture or a measurement: nothing of this user's settings and chats, but the models that are here."""
+"""Temporary home for pictures and measurements: without the user's settings and chats, with the user's models."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from localdflash.server.spawn import stop
 
 @contextmanager
 def home_with(*pairs: str) -> Iterator[Path]:
-    """A new LOCALDFLASH_HOME in the environment, which has these pairs; its engine ends with it."""
+    """Set a new LOCALDFLASH_HOME with these pairs; stop its daemon at the end."""
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as top:  # short: a socket lies in it
         lend_models(Path(top), *pairs)
         with patch.dict(os.environ, LOCALDFLASH_HOME=top):
@@ -28,7 +28,7 @@ def home_with(*pairs: str) -> Iterator[Path]:
 
 
 def lend_models(home: Path, *pairs: str) -> None:
-    """Have a home use the models of this user. SystemExit if a pair is not among them."""
+    """Link the user's models into a home. SystemExit if a pair is missing."""
     if absent := [pair for pair in pairs if missing_files(load_registry().resolve(pair))]:
         sys.exit(f"{absent[0]} is not here: localdflash models pull {absent[0]}")
     (home / "cache").mkdir(parents=True)

@@ -43,7 +43,7 @@ class Oracle:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def rest(self, before: str, after: str, mode: str) -> str:
-        """The text between the two in a text that has both."""
+        """Return the text between `before` and `after` in a known text that contains both."""
         for text in self._texts:
             begin = text.find(before[-KNOWN:]) if before else 0
             start = begin + len(before[-KNOWN:])
@@ -109,14 +109,14 @@ class Oracle:
                 del self._running[document]
 
     async def serve(self) -> None:
-        """Answer until cancelled."""
+        """Serve until cancelled."""
         async with serving(self.connected, paths.engine_socket()) as server:
             await server.serve_forever()
 
 
 @asynccontextmanager
 async def serving(connected: Connected, path: Path) -> AsyncIterator[asyncio.Server]:
-    """A server where an engine would listen, by whichever transport that has; it asks for no key."""
+    """Serve where a daemon would listen, on the same transport, without a key."""
     prepare_folder(path)
     with local(path) as own:
         async with await asyncio.start_server(connected, sock=own.listener, limit=1 << 26) as server:
@@ -124,14 +124,14 @@ async def serving(connected: Connected, path: Path) -> AsyncIterator[asyncio.Ser
 
 
 def respond(writer: asyncio.StreamWriter, value: Any, status: int = 200) -> None:
-    """A whole response, JSON."""
+    """Write a complete JSON response."""
     body = json.dumps(value).encode()
     head = f"HTTP/1.1 {status} .\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
 
 
 def chunk(writer: asyncio.StreamWriter, text: str) -> None:
-    """A part of a chunked response; an empty one is its end."""
+    """Write a part of a chunked response; an empty part ends it."""
     data = text.encode()
     writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 

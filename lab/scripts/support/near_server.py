@@ -18,7 +18,7 @@ from localdflash.server.engine_spec import EngineSpec
 
 
 class _Alone(EditorContext):
-    """Of no code but the open file's: nothing is read in a thread."""
+    """Context of only the open file, so that no thread reads files."""
 
     def start(self, when_read: Callable[[], None]) -> None:
         """See `EditorContext`."""
@@ -36,14 +36,14 @@ class _Alone(EditorContext):
 
 
 class _Server(SuggestionServer):
-    """Asks the engine that it is given."""
+    """Server that uses a given completion client."""
 
-    def __init__(self, asker: CompletionClient) -> None:
-        self._asker = asker
+    def __init__(self, completion_client: CompletionClient) -> None:
+        self._client = completion_client
         super().__init__(EngineSpec({}, []))
 
     def _of(self, engine: object) -> tuple[CompletionClient, TypingPace]:
-        return self._asker, TypingPace()
+        return self._client, TypingPace()
 
     def initialized_with(self, params: types.InitializeParams) -> None:
         """See `SuggestionServer`."""
@@ -52,11 +52,11 @@ class _Server(SuggestionServer):
 
 
 class NearServer(LanguageServer):
-    """The editor's end. What either side sends is handled by the other in its turn of the loop."""
+    """Editor's side; messages of each side are handled by the other in its turn of the loop."""
 
-    def __init__(self, asker: CompletionClient, heard: Callable[[str, Any], None]) -> None:
-        self._heard, self._open, self._number, self._gone = heard, {}, 0, ""
-        self._server, self._sent = _Server(asker), asyncio.Queue[Json]()
+    def __init__(self, completion_client: CompletionClient, on_notification: Callable[[str, Any], None]) -> None:
+        self._on_notification, self._open, self._number, self._exit_reason = on_notification, {}, 0, ""
+        self._server, self._sent = _Server(completion_client), asyncio.Queue[Json]()
         register(self._server)
         self._server.protocol.set_writer(self, include_headers=False)
         self._serving = asyncio.create_task(self._serve())
@@ -67,8 +67,8 @@ class NearServer(LanguageServer):
         await self._server.close()
 
     def write(self, data: bytes) -> None:
-        """Take a message of the server."""
-        asyncio.get_running_loop().call_soon(self._take, json.loads(data))
+        """Handle a message of the server."""
+        asyncio.get_running_loop().call_soon(self._handle, json.loads(data))
 
     def close(self) -> None:
         """Nothing to close."""

@@ -34,7 +34,7 @@ AT_ONCE = 8  # tokens that are generated at a time
 
 
 class RecordedAnswer(msgspec.Struct):
-    """Tokens that a pair wrote after one prompt, with their log probabilities; `ended` if that is all."""
+    """Tokens that a pair generated after one prompt, with their log probabilities; `ended`: the answer is complete."""
 
     key: str
     tokens: list[int]
@@ -43,7 +43,7 @@ class RecordedAnswer(msgspec.Struct):
 
 
 class Records:
-    """The answers of one pair, in a file that grows by a line for each."""
+    """Answers of one pair, in a file with one line per answer."""
 
     def __init__(self, loaded: LoadedPair, path: Path) -> None:
         self._loaded, self._path = loaded, path
@@ -53,7 +53,7 @@ class Records:
         }
 
     def of(self, request: Request, word: str, count: int) -> RecordedAnswer:
-        """At least so many tokens of a request's answer, unless it is shorter; `word` is what it begins with."""
+        """Return at least `count` tokens of a request's answer, unless it is shorter; the answer begins with `word`."""
         key = hashlib.sha256(json.dumps([list(request.ids), word]).encode()).hexdigest()[:24]
         record = self._known.get(key) or RecordedAnswer(key, [], [], ended=False)
         while len(record.tokens) < count and not record.ended:
@@ -105,7 +105,7 @@ class RecordedEngine(CompletionClient):
 
 
 class _Worker:
-    """Stands for the engine's thread, see `PairWorker`, and for what the server knows of it."""
+    """Replacement of `PairWorker`, and of the server's state."""
 
     def __init__(self, loaded: LoadedPair, records: Records, word: str) -> None:
         self._loaded, self._records, self._word, self.taken = loaded, records, word, False

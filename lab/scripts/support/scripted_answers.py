@@ -1,4 +1,4 @@
-"""Answers that are written in advance, in the daemon's words, for `localdflash.lab.scripts.support.scripted_engine`."""
+"""Scripted answers in the daemon's format, for `scripted_engine`."""
 
 import re
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ class ScriptStep:
     wait: float = 0.0
     drafter: str = "dflash"
 
-    def told(self) -> Json:
-        """The step as the daemon reports it."""
+    def as_event(self) -> Json:
+        """Return the step in the daemon's format."""
         spelled = tokens(self.text)
         accepted = 0 if self.drafter == "none" else max(len(spelled) - 1, 0)
         return {
@@ -46,7 +46,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, *, rate: float = 0.0, size: int = 4, first: float = 0.0, **rest: Any) -> Self:
-        """An answer of a text in steps of `size` tokens, `rate` tokens a second (0: as fast as they are read)."""
+        """Return an answer of a text in steps of `size` tokens at `rate` tokens per second (0: without delay)."""
         spelled = tokens(text)
         groups = ["".join(spelled[at : at + size]) for at in range(0, len(spelled), size)]
         pause = size / rate if rate else 0.0
@@ -56,38 +56,38 @@ class Answer:
 
     @classmethod
     def pieces(cls, *texts: str, wait: float = 0.0, **rest: Any) -> Self:
-        """An answer in exactly these pieces, `wait` seconds apart."""
+        """Return an answer in exactly these pieces, `wait` seconds apart."""
         return cls([ScriptStep(text, wait) for text in texts], **rest)
 
     @classmethod
-    def read(cls, told: Json) -> Self:
-        """An answer from what `asdict` made."""
-        return cls(**{**told, "steps": [ScriptStep(**step) for step in told["steps"]]})
+    def read(cls, fields: Json) -> Self:
+        """Return an answer from the result of `asdict`."""
+        return cls(**{**fields, "steps": [ScriptStep(**step) for step in fields["steps"]]})
 
 
 def tokens(text: str) -> list[str]:
-    """Words with the blank before them, marks and blanks one by one; together they are the text."""
+    """Split a text into tokens: words with the blank before them, and single other characters."""
     return re.findall(r" ?\w+|\s|[^\w\s]", text)
 
 
 def error(answer: Answer) -> Json:
-    """The body with which a request is refused."""
+    """Return the body of a refused request."""
     kind = "invalid_request_error" if answer.status < 500 else "server_error"
     return {"error": {"message": answer.message, "type": kind, "param": None, "code": answer.code or answer.status}}
 
 
 def _totals(answer: Answer) -> tuple[int, int, int]:
-    """The numbers of tokens, of drafted ones, and of accepted ones."""
-    told = [step.told() for step in answer.steps]
+    """Return the numbers of tokens, drafted tokens and accepted tokens."""
+    events = [step.as_event() for step in answer.steps]
     return (
-        sum(len(one["tokens"]) for one in told),
-        sum(one["drafted"] for one in told),
-        sum(one["accepted"] for one in told),
+        sum(len(event["tokens"]) for event in events),
+        sum(event["drafted"] for event in events),
+        sum(event["accepted"] for event in events),
     )
 
 
 def timings(answer: Answer, prompt: int) -> Json:
-    """The timings of a whole answer to a prompt of so many tokens."""
+    """Return the timings of an answer to a prompt of `prompt` tokens."""
     total, drafted, accepted = _totals(answer)
     ms, steps = max(sum(step.wait for step in answer.steps) * 1e3, 1.0), max(len(answer.steps), 1)
     drafters = [step.drafter for step in answer.steps]

@@ -50,7 +50,7 @@ Json = dict[str, Any]
 
 @dataclass
 class ScriptedEngine:
-    """The script, and what has happened. `about` is what /ps says of the pair; it is loaded `loading` seconds long."""
+    """Script and record of a scripted daemon. `about` overrides /ps; loading takes `loading` seconds."""
 
     answers: list[Answer] = field(default_factory=list)
     about: Json = field(default_factory=dict)
@@ -72,13 +72,13 @@ class ScriptedEngine:
                 if target == "/v1/chat/completions":
                     answering = asyncio.create_task(self._chat(body, writer))
                 else:
-                    respond(writer, *self._told(head.split()[0], target, body))
+                    respond(writer, *self._response(head.split()[0], target, body))
         if answering:
             answering.cancel()
         writer.close()
 
-    def _told(self, method: str, target: str, body: Json) -> tuple[Any, int]:
-        """The answer of a path other than the chat's, and its status."""
+    def _response(self, method: str, target: str, body: Json) -> tuple[Any, int]:
+        """Return the response and status of a path other than the chat's."""
         if target == "/load":
             self.about = {"pair": body.get("pair", ABOUT["pair"]), **self.about}  # a script's own name stays
         if (method, target) == ("POST", "/script"):
@@ -130,8 +130,8 @@ class ScriptedEngine:
         }
 
     def take(self, body: Json) -> None:
-        """Take another script, in the form of `script`; what it does not name stays."""
-        self.answers = [Answer.read(told) for told in body.get("answers", ())] or self.answers
+        """Replace the script by the fields of `body`, in the format of `script`."""
+        self.answers = [Answer.read(fields) for fields in body.get("answers", ())] or self.answers
         self.about = body.get("about", self.about)
         if "loading" in body:
             self.loading, self.began = body["loading"], time.monotonic()
@@ -142,10 +142,10 @@ class ScriptedEngine:
             return
         self.asked.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else (self.answers or [Answer.of("Nothing.")])[0]
-        prompt, room = len(tokens(_prompt(body))), self._about["context"]
-        if prompt >= room:
-            told = f"prompt is too long: {prompt} tokens > {room} maximum"
-            answer = Answer(status=400, message=told, code="context_length_exceeded")
+        prompt, context = len(tokens(_prompt(body))), self._about["context"]
+        if prompt >= context:
+            message = f"prompt is too long: {prompt} tokens > {context} maximum"
+            answer = Answer(status=400, message=message, code="context_length_exceeded")
         if answer.status != 200:
             respond(writer, error(answer), answer.status)
             return
@@ -169,7 +169,7 @@ class ScriptedEngine:
             if not number:
                 self._event(writer, _choice({"role": "assistant", "content": ""}))
             event = _choice({"content": step.text})
-            self._event(writer, {**event, "step": step.told()} if body.get("steps") else event)
+            self._event(writer, {**event, "step": step.as_event()} if body.get("steps") else event)
             await writer.drain()
         await self._end(answer, prompt, writer)
 
@@ -194,7 +194,7 @@ class ScriptedEngine:
         chunk(writer, f"data: {json.dumps({**HEAD, 'model': self._about['pair'], **value})}\n\n")
 
     async def serve(self, started: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None] | None = None) -> None:
-        """Answer until cancelled, or until the event is set that `started` is given."""
+        """Serve until cancelled, or until the event passed to `started` is set."""
         stop = asyncio.Event()
         async with serving(self.connected, paths.engine_socket()):
             if started:
@@ -204,8 +204,8 @@ class ScriptedEngine:
 
 def _prompt(body: Json) -> str:
     turns = "".join(f"<|im_start|>{one['role']}\n{one['content']}<|im_end|>\n" for one in body.get("messages", ()))
-    goes_on = body.get("continue_final_message")
-    return turns.removesuffix("<|im_end|>\n") if goes_on else turns + "<|im_start|>assistant\n"
+    continues = body.get("continue_final_message")
+    return turns.removesuffix("<|im_end|>\n") if continues else turns + "<|im_start|>assistant\n"
 
 
 def _choice(delta: Json, finish: str | None = None) -> Json:
@@ -215,7 +215,7 @@ def _choice(delta: Json, finish: str | None = None) -> Json:
 
 @contextmanager
 def scripted(*answers: Answer, **about: Any) -> Iterator[ScriptedEngine]:
-    """Run such an engine in a thread. `about`: what /ps says differently."""
+    """Run a scripted engine in a thread; `about` overrides fields of /ps."""
     engine, started = ScriptedEngine(list(answers), about), queue.SimpleQueue[Any]()
     serving = engine.serve(lambda loop, stop: started.put((loop, stop)))
     thread = threading.Thread(target=asyncio.run, args=[serving], name="scripted engine")
@@ -229,7 +229,7 @@ def scripted(*answers: Answer, **about: Any) -> Iterator[ScriptedEngine]:
 
 
 def script(*answers: Answer, **rest: Any) -> str:
-    """The JSON that SCRIPT and POST /script take."""
+    """Return the JSON for SCRIPT and POST /script."""
     return json.dumps({"answers": [asdict(answer) for answer in answers], **rest})
 
 

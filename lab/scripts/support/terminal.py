@@ -1,7 +1,7 @@
-"""A program on a real pseudo-terminal, its screen, and every byte it wrote with its time.
+"""Program on a pseudo-terminal, with its screen and all written bytes with their times.
 
-It answers what a modern terminal is asked about synchronised output, and nothing else. Its reader is whoever waits:
-a program that writes while nobody waits may have to wait itself.
+The terminal answers only the query for synchronised output. Output is read only inside the waiting methods, so a
+program may block when it writes at other times.
 """
 
 import os
@@ -55,7 +55,7 @@ _ANSWERED = b"\x1b[?2026;2$y"
 
 @dataclass
 class Terminal:
-    """A program, running. Use it as a context manager: it is killed at the end."""
+    """Running program; a context manager that kills it at the end."""
 
     child: "pexpect.spawn[bytes]"
     screen: pyte.Screen
@@ -79,22 +79,22 @@ class Terminal:
         cwd: str | None = None,
         before: Callable[[], None] | None = None,
     ) -> Self:
-        """Start a program; `before` runs in its process before it does."""
+        """Start a program; `before` runs in the new process first."""
         inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-        told = {**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "OMP_NUM_THREADS": "1"}
-        told |= {"HF_HUB_OFFLINE": "1", **(env or {})}  # offline the chat offers no download
+        variables = {**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "OMP_NUM_THREADS": "1"}
+        variables |= {"HF_HUB_OFFLINE": "1", **(env or {})}  # offline the chat offers no download
 
         def prepared() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # what was started in the background has it ignored
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # background processes inherit an ignored SIGINT
             if before:
                 before()
 
-        with warnings.catch_warnings():  # forkpty beside threads: nothing but exec follows
+        with warnings.catch_warnings():  # forkpty with threads, but only exec follows
             warnings.simplefilter("ignore", DeprecationWarning)
             child = pexpect.spawn(
                 command[0],
                 list(command[1:]),
-                env=told,
+                env=variables,
                 cwd=cwd,
                 dimensions=(rows, cols),
                 preexec_fn=prepared,
@@ -113,11 +113,11 @@ class Terminal:
             self.child.wait()
         self.child.close()
 
-    # What it shows
+    # Screen
 
     @property
     def text(self) -> str:
-        """The screen's rows, without the blanks at their ends."""
+        """Return the screen's rows, without trailing blanks."""
         new = _INCOMPLETE.sub(b"", bytes(self.raw[self._drawn :]))
         self._drawn += len(new)
         try:
@@ -128,7 +128,7 @@ class Terminal:
 
     @property
     def modes(self) -> set[int]:
-        """The private modes that are set by now, such as 1049, the other screen, and 25, the cursor."""
+        """Return the private modes that are set, for example 1049 (alternate screen) and 25 (cursor)."""
         found = {25}
         for numbers, final in _MODE.findall(self.raw):
             for number in map(int, numbers.split(b";")):
@@ -136,42 +136,42 @@ class Terminal:
         return found
 
     def wait_for(self, wanted: str | re.Pattern[str] | Callable[[str], object], seconds: float = PATIENCE) -> str:
-        """The screen, as soon as it has a text or fulfils a condition; AssertionError with the screen otherwise."""
+        """Wait until the screen has a text or fulfils a condition; return it. AssertionError with the screen if not."""
         end = time.monotonic() + seconds
-        while not _is_there(wanted, self.text):
+        while not _matches(wanted, self.text):
             left = end - time.monotonic()
-            assert left > 0, self.told(f"{wanted!r} did not come within {seconds:g} s")
+            assert left > 0, self.failure(f"{wanted!r} did not come within {seconds:g} s")
             if not self.read(min(left, 0.5)) and self._ended:
-                assert _is_there(wanted, self.text), self.told(f"the program ended before {wanted!r} came")
+                assert _matches(wanted, self.text), self.failure(f"the program ended before {wanted!r} came")
         return self.text
 
     def settle(self, quiet: float = 0.3, seconds: float = PATIENCE) -> None:
-        """Wait until nothing was written for a while."""
+        """Wait until the program has written nothing for `quiet` seconds."""
         end = time.monotonic() + seconds
         while self.read(quiet):
-            assert time.monotonic() < end, self.told("the program never stops writing")
+            assert time.monotonic() < end, self.failure("the program keeps writing")
 
     def written(self, since: int) -> str:
-        """Return the output after so many bytes, without colours: available sooner than the screen."""
+        """Return the output after byte `since`, without colours; faster than the screen."""
         return _COLOURS.sub(b"", self.raw[since:]).decode("utf-8", "replace")
 
     def wait_written(self, wanted: str, since: int, seconds: float = PATIENCE) -> None:
-        """Wait until a text is in what was written."""
+        """Wait until the output after byte `since` has a text."""
         end = time.monotonic() + seconds
         while wanted not in self.written(since):
-            assert time.monotonic() < end, self.told(f"{wanted!r} did not come within {seconds:g} s")
-            assert self.read(0.5) or not self._ended, self.told(f"the program ended before {wanted!r} came")
+            assert time.monotonic() < end, self.failure(f"{wanted!r} did not come within {seconds:g} s")
+            assert self.read(0.5) or not self._ended, self.failure(f"the program ended before {wanted!r} came")
 
-    def told(self, what: str) -> str:
-        """A failure's message: what happened, the screen, the last bytes."""
+    def failure(self, what: str) -> str:
+        """Return a failure message: the event, the screen, the last bytes."""
         edge = "+" + "-" * self.screen.columns + "+"
         rows = [f"|{row.ljust(self.screen.columns)}|" for row in self.text.rstrip().split("\n")]
         return "\n".join([what, edge, *rows, edge, f"the last bytes: {bytes(self.raw[-200:])!r}"])
 
-    # What goes on
+    # Input and output
 
     def read(self, seconds: float) -> bool:
-        """Take what the program writes within this time; False if it was silent or has ended."""
+        """Read output within this time; return False if there was none or the program has ended."""
         if self._ended:
             return False
         try:
@@ -188,18 +188,18 @@ class Terminal:
         return True
 
     def watch(self, seconds: float) -> None:
-        """Take what the program writes for this long."""
+        """Read output for this long."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._ended:
             self.read(left)
 
     def send(self, data: bytes) -> None:
-        """Send bytes, as typed."""
+        """Send bytes as keyboard input."""
         with suppress(OSError):
             self.child.send(data)
 
     def type(self, text: str) -> None:
-        """Type a text; keys follow with `press`."""
+        """Type a text."""
         self.send(text.encode())
 
     def paste(self, text: str) -> None:
@@ -218,28 +218,28 @@ class Terminal:
         self.child.setwinsize(rows, cols)
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """The exit code of the program once it has ended; minus a signal's number if one ended it."""
+        """Wait for the program's end; return its exit code, or minus the number of the signal that ended it."""
         end = time.monotonic() + seconds
         while self.child.isalive():
-            assert time.monotonic() < end, self.told("the program does not end")
+            assert time.monotonic() < end, self.failure("the program does not end")
             self.read(0.05)
         while self.read(0.05):
             pass
         return -self.child.signalstatus if self.child.signalstatus else int(self.child.exitstatus or 0)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the program, if it still runs."""
+        """Send a signal to the program if it is running."""
         if self.child.isalive():
             self.child.kill(number)
 
     @property
     def process(self) -> psutil.Process:
-        """The program's process."""
+        """Return the program's process."""
         return psutil.Process(self.child.pid)
 
 
 def chat(*arguments: str, program: str = "", **rest: object) -> Terminal:
-    """Start `localdflash chat` on a terminal; `program` is Python that runs in its process before."""
+    """Start `localdflash chat` on a terminal; `program` is Python code that runs first in its process."""
     return Terminal.start([sys.executable, "-P", "-c", program + PROGRAM, "chat", *arguments], **rest)  # type: ignore[arg-type]
 
 
@@ -256,7 +256,7 @@ def _key(name: str) -> str:
     return name
 
 
-def _is_there(wanted: str | re.Pattern[str] | Callable[[str], object], text: str) -> bool:
+def _matches(wanted: str | re.Pattern[str] | Callable[[str], object], text: str) -> bool:
     if isinstance(wanted, str):
         return wanted in text
     if isinstance(wanted, re.Pattern):

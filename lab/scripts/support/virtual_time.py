@@ -1,6 +1,6 @@
-"""Runs a coroutine in virtual time: a wait is over at once, and the clocks have moved on by as much.
+"""Run a coroutine in virtual time: waits end at once, and the clocks advance by their duration.
 
-For what neither waits for a thread nor for another process: nothing else moves these clocks.
+The coroutine must not wait for threads or processes, since only waits of the loop advance the clocks.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class _Clock(selectors.DefaultSelector):
-    """Instead of waiting, it says that the time has come."""
+    """Selector that advances its clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,23 +26,23 @@ class _Clock(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("everybody waits, and nothing is due")
+            raise RuntimeError("virtual time: all tasks wait, and no timer is due")
         self.now += max(timeout, 0.0)
         return super().select(0)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; `time.perf_counter` and `time.monotonic` are the loop's own time in this thread."""
+    """Return the coroutine's result; in this thread `time.perf_counter` and `time.monotonic` are the loop's time."""
     clock, thread = _Clock(), threading.get_ident()
 
-    def here(real: Callable[[], float]) -> Callable[[], float]:
+    def in_this_thread(real: Callable[[], float]) -> Callable[[], float]:
         return lambda: clock.now if threading.get_ident() == thread else real()
 
     loop = asyncio.SelectorEventLoop(clock)
     with (
         mock.patch.object(loop, "time", clock.time),
-        mock.patch.object(time, "perf_counter", here(time.perf_counter)),
-        mock.patch.object(time, "monotonic", here(time.monotonic)),
+        mock.patch.object(time, "perf_counter", in_this_thread(time.perf_counter)),
+        mock.patch.object(time, "monotonic", in_this_thread(time.monotonic)),
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
         return runner.run(coroutine)

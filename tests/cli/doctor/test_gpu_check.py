@@ -32,7 +32,7 @@ def test_without_a_gpu_or_a_check_there_is_no_verdict(gpu: pytest.MonkeyPatch, h
         raise NoDevice("this PyTorch has no CUDA")
 
     old = make(home, "embedded", BEFORE)
-    write_verdict(old.place, old.verdict("unsound", "head", "head: NaN"))  # with another driver
+    write_verdict(old.path, old.verdict("unsound", "head", "head: NaN"))  # with another driver
     found = gpu_check.found("gpu check")
     assert (found.status, found.remedy) == ("ok", gpu_check.HOW)
     gpu.setattr("localdflash.backends.cuda.identity.machines", none)
@@ -44,11 +44,11 @@ def test_without_a_gpu_or_a_check_there_is_no_verdict(gpu: pytest.MonkeyPatch, h
 
 def test_every_verdict_is_shown(home: Path) -> None:
     subjects = [make(home, name) for name in ("a", "b", "c", "d")]
-    write_verdict(subjects[0].place, subjects[0].verdict("sound"))
+    write_verdict(subjects[0].path, subjects[0].verdict("sound"))
     assert (gpu_check.found("gpu check").status, gpu_check.found("gpu check").remedy) == ("ok", "")
-    write_verdict(subjects[1].place, subjects[1].verdict("unsound", "head of output", "head of output: NaN"))
-    write_verdict(subjects[2].place, subjects[2].verdict("undecided", "compiling", "there is no C compiler"))
-    write_verdict(subjects[3].place, subjects[3].verdict("begun", "graphs"))
+    write_verdict(subjects[1].path, subjects[1].verdict("unsound", "head of output", "head of output: NaN"))
+    write_verdict(subjects[2].path, subjects[2].verdict("undecided", "compiling", "there is no C compiler"))
+    write_verdict(subjects[3].path, subjects[3].verdict("begun", "graphs"))
     found = gpu_check.found("gpu check")
     assert (found.status, found.remedy) == ("warning", gpu_check.HOW)
     said = ("a is sound (20", "b failed (head of output: NaN, 20", "c ", "d ")
@@ -78,7 +78,7 @@ def test_check_gpu_uses_the_settings_and_repeats_earlier_checks(
     home: Path, checked: list[Any], gpu: pytest.MonkeyPatch
 ) -> None:
     for other in (make(home, "embedded", kv="int8"), make(home, "another", native_fp4=True)):
-        write_verdict(other.place, other.verdict("unsound", "head", "head: NaN"))
+        write_verdict(other.path, other.verdict("unsound", "head", "head: NaN"))
     found = list(gpu_check.again("embedded"))
     plain, int8 = ({"kv": kv, "native_fp4": False} for kv in ("f16", "int8"))
     assert checked == [("embedded", plain), ("embedded", int8)]

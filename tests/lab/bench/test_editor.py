@@ -67,7 +67,7 @@ def test_a_push_grows_what_is_current_only() -> None:
     def push(version: int, column: int) -> None:
         document = {"uri": "file:///a.py", "version": version}
         position = {"line": 0, "character": column}
-        desk.editor.pushed({"textDocument": document, "position": position, "items": [desk.item("abcd", 1)]})
+        desk.editor.on_pushed({"textDocument": document, "position": position, "items": [desk.item("abcd", 1)]})
 
     push(1, 1)
     push(2, 0)

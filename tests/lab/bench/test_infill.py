@@ -70,7 +70,7 @@ GOOD = json.dumps(LINE).encode() + b"\n"
     [
         (GOOD + b"{]\n", ":2: no task"),
         (GOOD + json.dumps({**LINE, "prompt": 1}).encode(), r":2: no task .*`\$\.prompt`"),
-        (GOOD + b" " * (infill.LONGEST + 1), ":2: a line of more than"),
+        (GOOD + b" " * (infill.MAX_LINE_BYTES + 1), ":2: a line of more than"),
         (b"", "has no tasks"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from localdflash.base.errors import UsageError
 from localdflash.lab.bench import typing
 from localdflash.lab.bench.passages import Commit, TypingJob, additions, count_keys, from_line, next_key
-from localdflash.lab.bench.typing_replay import Manner
+from localdflash.lab.bench.typing_replay import TypingOptions
 from localdflash.lab.bench.typist import AcceptedText, agreeing
 from localdflash.lab.scripts.keys_saved import typed
 from localdflash.lsp.engine_completer import CompletionClient, CompletionSource, Event
@@ -117,7 +117,7 @@ def test_nothing_is_accepted_that_does_not_follow(ghost: str, rest: str) -> None
 
 WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n\n\nprint(size('.'))\n"
 JOB = from_line("size.py", WHOLE, 5, 60)
-MANNER = Manner("neovim", 60, 0, 20.0)
+MANNER = TypingOptions("neovim", 60, 0, 20.0)
 
 
 def test_any_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ class Knowing(CompletionClient):
 
 
 def test_keys_are_the_same_each_time_and_most_are_saved() -> None:
-    first, second = (typed([JOB], Manner("neovim", 60, 0), Knowing()) for _ in range(2))
+    first, second = (typed([JOB], TypingOptions("neovim", 60, 0), Knowing()) for _ in range(2))
     assert first == second
     assert first["keystrokes_saved"] > 0.3
     assert first["accepted"]["all"] >= 1

@@ -17,7 +17,7 @@ from localdflash.engine.stats import Stats
 from localdflash.lab.bench import prompt_set
 from localdflash.lab.bench.bench_run import Category, PromptRun
 from localdflash.lab.bench.chat import chat_prompts
-from localdflash.lab.bench.lone_row_target import LoneRowTarget
+from localdflash.lab.bench.single_token_target import SingleTokenTarget
 from localdflash.lab.train.questions import QUESTION_LIST
 
 
@@ -71,7 +71,7 @@ def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(api, "llama_decode", counting)
     logits = []
-    for kind in (LlamaCppTarget, LoneRowTarget):
+    for kind in (LlamaCppTarget, SingleTokenTarget):
         target = kind(tiny_pair / "target.gguf", 64, 1)
         target.extend([5, 6, 7])
         logits.append(target.verify(8, EMPTY_DRAFT).logits[0].copy())

@@ -110,7 +110,7 @@ def test_the_default_pair_is_the_one_of_the_chat(run: Callable[..., Any], monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(defaults, "chat_pair", lambda _config: "some-chat")
-    monkeypatch.setattr(bench_speed, "chats", lambda _pair, _suite: False)
+    monkeypatch.setattr(bench_speed, "is_chat_pair", lambda _pair, _suite: False)
     monkeypatch.setattr(bench, "run", measure)
     assert [run("bench").code, run("bench", "--pair", "embedded").code] == [130, 130]
     assert asked == ["some-chat", "embedded"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from localdflash.lab.bench.chat import chat_run
-from localdflash.lab.cli.bench_chat import chats
+from localdflash.lab.cli.bench_chat import is_chat_pair
 
 ROW = {
     "tok_s": {"plain": 200.0, "drafting": 320.0},
@@ -92,10 +92,10 @@ def test_exit_codes(
 
 
 def test_the_suite_is_that_of_what_the_pair_can_do(tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not chats("embedded", "auto")
-    assert not chats(tiny[1], "auto")  # its vocabulary has the markers
-    assert chats(tiny[1], "chat")
+    assert not is_chat_pair("embedded", "auto")
+    assert not is_chat_pair(tiny[1], "auto")  # its vocabulary has the markers
+    assert is_chat_pair(tiny[1], "chat")
     monkeypatch.setattr("localdflash.text.fim_formats.FORMATS", {})
-    assert chats(tiny[1], "auto")
-    assert not chats(tiny[1], "code")
-    assert not chats("embedded", "auto")  # the registry names its format
+    assert is_chat_pair(tiny[1], "auto")
+    assert not is_chat_pair(tiny[1], "code")
+    assert not is_chat_pair("embedded", "auto")  # the registry names its format

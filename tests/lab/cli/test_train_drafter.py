@@ -42,7 +42,7 @@ def trained(target: Path, questions: Path, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("trained") / "new" / "folder"
     arguments = ["train", "drafter", str(folder), "--pair", str(target), "--prompts", str(questions), *QUICK]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batched_answers, "ANSWER_LIMIT", 60)
+        patch.setattr(batched_answers, "MAX_ANSWER", 60)
         assert main(arguments) == 0
     return folder
 
@@ -78,8 +78,8 @@ def test_the_pair_runs(trained: Path, run: Callable[..., Any]) -> None:
 def test_ctrl_c_loses_nothing_that_was_kept(
     target: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(batched_answers, "ANSWER_LIMIT", 60)
-    monkeypatch.setattr(kept_plan, "SEQUENCES", (4,))
+    monkeypatch.setattr(batched_answers, "MAX_ANSWER", 60)
+    monkeypatch.setattr(kept_plan, "SEQUENCE_COUNTS", (4,))
     arguments = ("train", "drafter", tmp_path / "folder", "--pair", target, "--prompts", questions, *QUICK)
     whole, calls = batched_answers._step, 0
 
@@ -130,7 +130,7 @@ def test_a_drafter_for_completions(completing: Path) -> None:
         prompt = prompts[row["number"]]
         start, asked = int(row["start"]), int(row["prompt"])
         assert kept.tokens[start : start + asked].tolist() == prompt["ids"]
-        assert int(row["length"]) - asked <= batched_answers.FILL_LIMIT
+        assert int(row["length"]) - asked <= batched_answers.MAX_COMPLETION
     assert kept.answer_tokens() >= 1000
     assert len(config_of_file(completing / "drafter.gguf").short) == 90
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.lab.train import adapter_attention, adapter_data, adapter_training
 from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
-from localdflash.lab.train.adapter_attention import within
+from localdflash.lab.train.adapter_attention import attend_within
 from localdflash.lab.train.adapter_data import FillData
 from localdflash.lab.train.adapter_examples import FillExample
 from localdflash.lab.train.adapter_pass import CHUNK, weighted_loss
@@ -72,7 +72,7 @@ def test_sequences_attend_as_they_do_alone(lengths: list[int], monkeypatch: pyte
     torch.manual_seed(0)
     ours = [torch.randn(1, heads, sum(lengths), 16, requires_grad=True) for heads in (6, 2, 2)]
     back = torch.randn(1, 6, sum(lengths), 16)
-    found = within(lengths)(0, *ours)
+    found = attend_within(lengths)(0, *ours)
     parts = zip(*(torch.split(each, lengths, 2) for each in ours), strict=True)
     expected = torch.cat(
         [F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) for q, k, v in parts], 2
@@ -97,7 +97,7 @@ def test_loss_and_gradients_are_those_of_the_whole_head() -> None:
     total = (losses * weights).sum()
     torch.testing.assert_close(found.total, total)
     torch.testing.assert_close(found.losses, losses.detach())
-    assert torch.equal(found.right, logits.argmax(-1) == labels)
+    assert torch.equal(found.is_exact, logits.argmax(-1) == labels)
     gradients = (torch.autograd.grad(3 * each, [hidden, embedding.rows]) for each in (found.total, total))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)

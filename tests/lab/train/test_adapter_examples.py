@@ -15,7 +15,7 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture
 from localdflash.lab.train.adapter_corpus import Archive
 from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples
-from localdflash.lab.train.adapter_holes import Holes, TrainingHole
+from localdflash.lab.train.adapter_gaps import GapSampler, TrainingGap
 from localdflash.lab.train.completion_prompts import of_corpus
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.training_prompts import HELD_OUT_EVERY
@@ -58,7 +58,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave examples no choice but that of the hole."""
     for name in ("WITH_OTHERS", "WITH_EDITS", "UNHEALED"):
         monkeypatch.setattr(adapter_examples, name, 0.0)
-    monkeypatch.setattr(adapter_examples, "FIRST_ORDER", 1.0)
+    monkeypatch.setattr(adapter_examples, "FORMAT_ORDER_SHARE", 1.0)
     monkeypatch.setattr(adapter_examples, "PROMPTS", {ROOM: 1.0})
 
 
@@ -71,9 +71,9 @@ def asked(tokenizer: Tokenizer, before: str, after: str) -> tuple[list[int], str
         context=CONTEXT,
         before_close=lambda _: None,
     )
-    hole = Gap("shop/orders.py", "python", before, "", after)
+    gap = Gap("shop/orders.py", "python", before, "", after)
     filling = InfillPlanner(loaded, patience=None).fill(
-        hole, max_tokens=MIN_ANSWER_TOKENS, params=SamplingParams(), most=ROOM
+        gap, max_tokens=MIN_ANSWER_TOKENS, params=SamplingParams(), most=ROOM
     )
     return filling.prompt.ids, filling.word
 
@@ -84,8 +84,8 @@ def test_the_prompt_is_the_one_that_is_asked(
     maker: FillExamples, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     start = CODE.rindex(missing)
-    hole = TrainingHole("node", start, start + len(missing))
-    monkeypatch.setattr(Holes, "draw", lambda *_: hole)
+    gap = TrainingGap("node", start, start + len(missing))
+    monkeypatch.setattr(GapSampler, "draw", lambda *_: gap)
     example = maker.draw("shop/orders.py", random.Random(0))
     prompt, word = asked(tokenizer, CODE[:start], CODE[start + len(missing) :])
     assert example.ids[: len(prompt)] == prompt

@@ -62,7 +62,7 @@ class Reader:
     """A prompt's ids: 1, 2 and the number that its text is."""
 
     ends = frozenset({END})
-    longest = batched_answers.LONGEST_PROMPT
+    longest = batched_answers.MAX_QUESTION
 
     @staticmethod
     def encode(prompt: Question) -> list[int]:

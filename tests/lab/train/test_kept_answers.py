@@ -37,11 +37,11 @@ def check(folder: Path, numbers: list[int]) -> None:
 
 def test_answers_come_back_and_more_follow(tmp_path: Path) -> None:
     with AnswerWriter(tmp_path, ABOUT) as writer:
-        assert not len(writer.known)
+        assert not len(writer.stored)
         writer.add(*answer(0))
         writer.add(*answer(5))
     with AnswerWriter(tmp_path, ABOUT) as writer:
-        assert writer.known["number"].tolist() == [0, 5]
+        assert writer.stored["number"].tolist() == [0, 5]
         writer.add(*answer(2))
     check(tmp_path, [0, 5, 2])
     assert KeptAnswers.load(tmp_path).answer_tokens() == 3 * 4

@@ -18,8 +18,8 @@ from localdflash.lab.train import kept_setup, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.drafter_training import Batch, block_logits
 from localdflash.lab.train.kept_answers import COUNT, AnswerWriter, KeptAnswers, likely
-from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_SHORT, Blocks, BlockSource
-from localdflash.lab.train.kept_drafter import Frozen, logits_of, loss_of, start_from
+from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_IN_SHORT, Blocks, BlockSource
+from localdflash.lab.train.kept_drafter import Frozen, logits_of, start_from, weighted_loss
 from localdflash.lab.train.kept_plan import TrainingNeeds, needs
 from localdflash.lab.train.kept_setup import DrafterOptions
 from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
@@ -132,12 +132,12 @@ def only_labels(labels: torch.Tensor) -> Blocks:
 
 def test_loss_of_one_block_by_hand() -> None:
     logits = torch.tensor([[[2.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]])
-    labels = only_labels(torch.tensor([[0, 1, NOT_SHORT, NO_TOKEN]]))
+    labels = only_labels(torch.tensor([[0, 1, NOT_IN_SHORT, NO_TOKEN]]))
     p0, p1 = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-1))
     q0, q1 = 0.5 + p0 / 2, 0.5 + p1 / 2
     reached = [q0, q0 * q1, q0 * q1 * 0.5]
     weights = [sum(reached), reached[1] + reached[2]]
-    loss, weight = loss_of(logits, labels)
+    loss, weight = weighted_loss(logits, labels)
     assert weight.item() == pytest.approx(sum(weights), rel=1e-5)
     assert loss.item() == pytest.approx(-weights[0] * math.log(p0) - weights[1] * math.log(p1), rel=1e-5)
 
@@ -196,8 +196,8 @@ def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Pat
         assert said.tau == pytest.approx(run.tau)
         assert replace(said, tau=0.0) == trained_for(wanted)
         with torch.inference_mode():
-            served = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
-        assert (served - trained).abs().max() < error * trained.abs().max()
+            serving_drafter = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
+        assert (serving_drafter - trained).abs().max() < error * trained.abs().max()
 
 
 GB = 1 << 30

@@ -168,7 +168,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_an_error_does_not(ends_by: BaseException,
     run = Run(tmp_path)
 
     def stopped() -> None:
-        with run.sitting():
+        with run.timed():
             run.learn(2)
             raise ends_by
 

@@ -1,4 +1,4 @@
-"""Loads a pair, generates, and writes the bytes that were planned, measured, and resident in this process as JSON."""
+"""Load a pair, generate, and print the planned, measured and resident bytes of this process as JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The planned memory against the memory that a process really holds after loading and generating."""
+"""Planned memory compared with the resident memory after loading and generating."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def check(found: Any) -> None:
 
 
 @pytest.mark.usefixtures("cpu_engine")
-def test_the_embedded_pair() -> None:
+def test_the_plan_of_the_embedded_pair() -> None:
     check(run("embedded", 0, "cpu"))
 
 
@@ -46,7 +46,7 @@ def test_the_embedded_pair() -> None:
 @pytest.mark.usefixtures("cpu_engine")
 @pytest.mark.parametrize("backend", ["llama.cpp", "cpu"])
 @pytest.mark.parametrize("name", MODELS)
-def test_synthetic_models(name: str, backend: str, tmp_path: Path) -> None:
+def test_the_plan_of_synthetic_models(name: str, backend: str, tmp_path: Path) -> None:
     shape, context = MODELS[name]
     path = write(tmp_path / "model.gguf", shape)
     found = run(str(path), context, backend)

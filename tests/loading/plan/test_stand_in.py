@@ -44,10 +44,10 @@ def test_a_stand_in_has_the_header_and_the_size_and_nothing_else_is_fetched(
 
 
 def test_a_broken_header_is_refused_at_once(hub: FakeHub, target: bytes, tmp_path: Path) -> None:
-    for said, data in (("broken GGUF file", target[:5000]), ("GGUF version", b"GGUF" + b"\xff" * (16 << 20))):
+    for reason, data in (("broken GGUF file", target[:5000]), ("GGUF version", b"GGUF" + b"\xff" * (16 << 20))):
         hub.files[NAME] = File(data)
         before = len(hub.downloads(NAME))
-        with pytest.raises(ModelError, match=rf"owner/name/target\.gguf: {said}"):
+        with pytest.raises(ModelError, match=rf"owner/name/target\.gguf: {reason}"):
             remote.stand_in(TARGET, tmp_path)
     assert len(hub.downloads(NAME)) == before + 1
 

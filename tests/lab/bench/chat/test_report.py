@@ -10,7 +10,7 @@ from localdflash.engine.stats import Stats
 from localdflash.lab.bench.bench_run import PromptRun
 from localdflash.lab.bench.chat.chat_run import _reports
 from localdflash.lab.bench.chat.measuring import ChatBench
-from localdflash.lab.bench.chat.report import AskedPrompt, report
+from localdflash.lab.bench.chat.report import PromptResult, report
 
 PLAIN = (0, 0, 10.0, "none")
 
@@ -23,8 +23,8 @@ def run_of(ids: list[int], *steps: tuple[int, int, float, str]) -> PromptRun:
     return PromptRun(ids, stats, 1.0)
 
 
-def pair_of(plain: PromptRun, **drafting: PromptRun) -> AskedPrompt:
-    prompt, sampled = AskedPrompt("talk"), run_of([7], PLAIN)
+def pair_of(plain: PromptRun, **drafting: PromptRun) -> PromptResult:
+    prompt, sampled = PromptResult("talk"), run_of([7], PLAIN)
     for mode, run in {"plain": plain, **drafting, "sampled plain": sampled, "sampled": sampled}.items():
         prompt.add(mode, run)
     return prompt

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localdflash.lab.bench import verify_table
-from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, felt
+from localdflash.lab.bench.chat import chat_prompts, chat_run, curve, daemon_ttft
 from localdflash.lab.bench.chat.measuring import size_of
 from localdflash.models.load_options import Options
 from localdflash.server.engine_spec import EngineSpec
@@ -29,12 +29,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         return [replace(p, max_tokens=8, question=p.question[:60]) for p in chat_prompts.load(limit)]
 
     monkeypatch.setattr(chat_run, "load", shortened)
-    monkeypatch.setattr(chat_run, "_others", lambda *_: {"torch": {"tok_s": 1.0, "over_plain": 0.5}})
-    monkeypatch.setattr(felt, "measure", lambda wanted, cold, warm, moved: {"asked": dict(wanted.options)})
+    monkeypatch.setattr(chat_run, "_measure_other_backends", lambda *_: {"torch": {"tok_s": 1.0, "over_plain": 0.5}})
+    monkeypatch.setattr(daemon_ttft, "measure", lambda wanted, cold, warm, moved: {"asked": dict(wanted.options)})
     monkeypatch.setattr(verify_table, "SECONDS", 0.0)
     monkeypatch.setattr(chat_run, "size_of", lambda limit: size_of(limit)._replace(draws=4, has_others=True))
     monkeypatch.setattr(curve, "LENGTHS", (256, 512, 1 << 30))
-    monkeypatch.setattr(curve, "ANSWER", 6)
+    monkeypatch.setattr(curve, "ANSWER_TOKENS", 6)
 
 
 class Watched:

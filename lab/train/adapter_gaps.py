@@ -1,6 +1,6 @@
-"""Draw gaps in source files: blocks, rests of lines, lines, syntax nodes, spans, and ends of unfinished files.
+"""Sample gaps in source files: blocks, rests of lines, lines, syntax nodes, spans, and ends of unfinished files.
 
-Half are blocks of several lines, which teach where to stop. Code is drawn more often than prose and imports.
+Half are blocks of several lines, which teach where to stop. Code is sampled more often than prose and imports.
 """
 
 import random
@@ -12,21 +12,21 @@ from tree_sitter import Node
 from localdflash.text import syntax
 
 SHARES = {"block": 0.5, "rest": 0.2, "line": 0.1, "node": 0.1, "span": 0.05, "open": 0.05}
-LONGEST = 480  # characters of a node or a span
-OPEN_LINES = 6
+MAX_NODE_CHARS = 480  # characters of a node or a span
+MAX_OPEN_LINES = 6
 BLOCK_LINES = range(2, 13)
-LONGEST_BLOCK = 900  # characters
-PLAIN_LINES = 0.35  # of the blocks: lines inside a node, whatever its syntax
-FROM_INSIDE = 0.4  # of the other blocks: from a later line of the node to its end
-CLIMBS = 5  # from a leaf of the tree to the node that is missing, at most
+MAX_BLOCK_CHARS = 900  # characters
+PLAIN_BLOCK_SHARE = 0.35  # of the blocks: any lines inside a node
+FROM_INSIDE_SHARE = 0.4  # of the other blocks: from a later line of the node to its end
+MAX_CLIMBS = 5  # from a leaf of the tree to the missing node
 _LINE = re.compile(r"[^\n]*\S[^\n]*")
 _DULL = re.compile(r"\s*(import\b|from\b|#include|[)\]}>;,]+\s*$)")
 _PROSE = re.compile("comment|string")
-_OF_DULL = 0.25  # of the dull lines that are drawn, the share that is taken
+_DULL_SHARE = 0.25  # of the dull lines that are sampled, the share that is used
 
 
 @dataclass(frozen=True)
-class TrainingHole:
+class TrainingGap:
     """Gap: the cursor is at `start`, the missing text ends at `end`, in characters."""
 
     kind: str
@@ -39,8 +39,8 @@ class TrainingHole:
         return self.kind == "open"
 
 
-class Holes:
-    """Gaps of one text, which has a line of code."""
+class GapSampler:
+    """Sampler of gaps in one text, which has at least one line of code."""
 
     def __init__(self, language: str, text: str) -> None:
         self._text = text
@@ -48,29 +48,29 @@ class Holes:
         self._tree = syntax.parse(language, text)
         self._bytes: bytes | None = None if text.isascii() else text.encode()
 
-    def draw(self, rng: random.Random) -> TrainingHole:
+    def draw(self, rng: random.Random) -> TrainingGap:
         """Return a random gap."""
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
         line = self._line(rng)
         code = line.start() + len(line[0]) - len(line[0].lstrip())
         end = line.start() + len(line[0].rstrip())
         if kind == "block":
-            return self._block(code, rng) or TrainingHole("line", code, end)
+            return self._block(code, rng) or TrainingGap("line", code, end)
         if kind == "node":
             return self._node(rng.randrange(code, end), rng)
-        if kind == "line":  # an editor has put the indentation there, or nothing has
-            return TrainingHole(kind, code if rng.random() < 0.6 else line.start(), end)
+        if kind == "line":  # with the editor's automatic indentation, or without
+            return TrainingGap(kind, code if rng.random() < 0.6 else line.start(), end)
         start = rng.randrange(code, end)
         if kind == "span":
-            return TrainingHole(kind, start, min(start + rng.randint(1, LONGEST // 4), len(self._text)))
+            return TrainingGap(kind, start, min(start + rng.randint(1, MAX_NODE_CHARS // 4), len(self._text)))
         if kind == "open":
-            return TrainingHole(kind, start, self._after_lines(start, rng.randint(1, OPEN_LINES)))
-        return TrainingHole(kind, start, end)
+            return TrainingGap(kind, start, self._after_lines(start, rng.randint(1, MAX_OPEN_LINES)))
+        return TrainingGap(kind, start, end)
 
     def _line(self, rng: random.Random) -> re.Match[str]:
         while True:
             line = rng.choice(self._lines)
-            if rng.random() < _OF_DULL or not (_DULL.match(line[0]) or self._is_prose(line)):
+            if rng.random() < _DULL_SHARE or not (_DULL.match(line[0]) or self._is_prose(line)):
                 return line
 
     def _is_prose(self, line: re.Match[str]) -> bool:
@@ -78,10 +78,10 @@ class Holes:
         node = self._node_at(line.start() + len(line[0]) - len(line[0].lstrip()))
         return node is not None and bool(_PROSE.search(node.type))
 
-    def _node_at(self, at: int) -> Node | None:
+    def _node_at(self, offset: int) -> Node | None:
         """Return the smallest named node around a character."""
-        place = at if self._bytes is None else len(self._text[:at].encode())
-        return self._tree.root_node.named_descendant_for_byte_range(place, place + 1) if self._tree else None
+        at = offset if self._bytes is None else len(self._text[:offset].encode())
+        return self._tree.root_node.named_descendant_for_byte_range(at, at + 1) if self._tree else None
 
     def _after_lines(self, start: int, count: int) -> int:
         end = start
@@ -91,26 +91,26 @@ class Holes:
                 return len(self._text)
         return end
 
-    def _node(self, at: int, rng: random.Random) -> TrainingHole:
-        """Return a gap that is a node around a character, or its end from a place in its first line on."""
-        node = self._node_at(at)
-        for _ in range(rng.randint(0, CLIMBS)):
-            if node is None or node.parent is None or node.parent.end_byte - node.parent.start_byte > LONGEST:
+    def _node(self, offset: int, rng: random.Random) -> TrainingGap:
+        """Return a gap that is a node around a character, or the node from a position in its first line on."""
+        node = self._node_at(offset)
+        for _ in range(rng.randint(0, MAX_CLIMBS)):
+            if node is None or node.parent is None or node.parent.end_byte - node.parent.start_byte > MAX_NODE_CHARS:
                 break
             node = node.parent
-        if node is None or not 0 < node.end_byte - node.start_byte <= LONGEST:
-            return TrainingHole("rest", at, self._after_lines(at, 1))
+        if node is None or not 0 < node.end_byte - node.start_byte <= MAX_NODE_CHARS:
+            return TrainingGap("rest", offset, self._after_lines(offset, 1))
         start, end = self._characters(node.start_byte), self._characters(node.end_byte)
         end = start + len(self._text[start:end].rstrip())
         if rng.random() < 0.4:
             start += rng.randrange(max(len(self._text[start:end].partition("\n")[0]), 1))
-        return TrainingHole("node", start, max(end, start + 1))
+        return TrainingGap("node", start, max(end, start + 1))
 
-    def _block(self, at: int, rng: random.Random) -> TrainingHole | None:
-        """Return a gap of several lines inside one of the nodes around a character; None where there is none."""
-        plain = rng.random() < PLAIN_LINES
+    def _block(self, offset: int, rng: random.Random) -> TrainingGap | None:
+        """Return a gap of several lines inside one of the nodes around a character; None if none has enough lines."""
+        plain = rng.random() < PLAIN_BLOCK_SHARE
         spans = list[tuple[int, int]]()
-        node = self._node_at(at)
+        node = self._node_at(offset)
         while node is not None and node.parent is not None:
             start, end = self._characters(node.start_byte), self._characters(node.end_byte)
             end = start + len(self._text[start:end].rstrip())
@@ -125,20 +125,20 @@ class Holes:
         start, end = rng.choice(spans)
         starts = [start, *(line.start() for line in self._lines if start < line.start() < end)]
         first, count = 0, len(starts)
-        if plain or rng.random() < FROM_INSIDE:
+        if plain or rng.random() < FROM_INSIDE_SHARE:
             first = rng.randrange(max(len(starts) - 1, 1))
         if plain:
             count = min(rng.choice(BLOCK_LINES), len(starts) - first)
-        elif self._text[end - 1] in ")]}" and rng.random() < 0.5:  # an editor has closed the bracket already
+        elif self._text[end - 1] in ")]}" and rng.random() < 0.5:  # with a bracket that the editor closed
             end = start + len(self._text[start : end - 1].rstrip())
         if plain and first + count < len(starts):
             end = starts[first + count]
             end = starts[first] + len(self._text[starts[first] : end].rstrip())
         start = starts[first]
-        if rng.random() < 0.6:  # an editor has put the indentation there, or nothing has
+        if rng.random() < 0.6:  # with the editor's automatic indentation
             start += len(self._text[start:end]) - len(self._text[start:end].lstrip())
-        fits = start < end and end - start <= LONGEST_BLOCK and "\n" in self._text[start:end]
-        return TrainingHole("block", start, end) if fits else None
+        fits = start < end and end - start <= MAX_BLOCK_CHARS and "\n" in self._text[start:end]
+        return TrainingGap("block", start, end) if fits else None
 
-    def _characters(self, place: int) -> int:
-        return place if self._bytes is None else len(self._bytes[:place].decode("utf-8", "replace"))
+    def _characters(self, byte_offset: int) -> int:
+        return byte_offset if self._bytes is None else len(self._bytes[:byte_offset].decode("utf-8", "replace"))

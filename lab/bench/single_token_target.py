@@ -10,7 +10,7 @@ from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
 from localdflash.backends.llamacpp.placement import PROCESSOR, Placement
 
 
-class LoneRowTarget(LlamaCppTarget):
+class SingleTokenTarget(LlamaCppTarget):
     """See `Target`."""
 
     def __init__(self, path: Path, context: int, threads: int, placement: Placement = PROCESSOR) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.lab.bench.chat import felt
+from localdflash.lab.bench.chat import daemon_ttft
 from localdflash.server.engine_spec import EngineSpec
 from tests.support import daemons
 
@@ -14,7 +14,7 @@ def test_a_real_daemon_is_started_asked_and_ended(tiny_pair: Path, monkeypatch: 
     moved: list[int] = []
     with daemons.short_home(monkeypatch) as folder:
         wanted = EngineSpec({"pair": str(tiny_pair / "target.gguf"), "backend": "llama.cpp", "threads": 1})
-        found = felt.measure(wanted, 2, 3, lambda: moved.append(1))
+        found = daemon_ttft.measure(wanted, 2, 3, lambda: moved.append(1))
         assert daemons.daemons(folder) == []
     assert found["cold_start_ms"]["p50"] > found["warm_ms"]["p50"] > 0
     assert found["question_tokens"] <= 100

@@ -11,8 +11,8 @@ from localdflash.server.address import Address
 from localdflash.server.client import Client
 from localdflash.server.engine_spec import EngineSpec
 
-TOKENS = 100  # of a new question
-FIRST = "Give me a word that rhymes with light."
+QUESTION_TOKENS = 100
+FIRST_QUESTION = "Give me a word that rhymes with light."
 QUESTION = (
     "In our shop every order has a number, a customer and a list of items, and each item has a name, a price and how"
     " many of it were bought. Some orders come in twice because the network repeats them, and a few have a price of"
@@ -22,54 +22,54 @@ QUESTION = (
 )
 
 
-def measure(wanted: EngineSpec, cold: int, warm: int, moved: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Milliseconds of so many cold starts and warm questions. Errors are those of a daemon that does not start."""
+def measure(spec: EngineSpec, cold: int, warm: int, on_progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Measure the TTFT of cold starts and warm questions, in milliseconds; raises the errors of a failed start."""
     path = paths.private_socket()
     cold_ms, warm_ms = list[float](), list[float]()
     client, tokens = Client(Address(path)), 0
     for start in range(cold):
         began = time.perf_counter()
-        child = private.start(wanted, path, lambda stage: None)
+        child = private.start(spec, path, lambda stage: None)
         try:
-            _first_text(client, [_said("user", FIRST)])
+            _wait_for_first_token(client, [_turn("user", FIRST_QUESTION)])
             cold_ms.append((time.perf_counter() - began) * 1e3)
-            moved()
+            on_progress()
             if start == cold - 1:
-                tokens, warm_ms = _warm(client, warm, moved)
+                tokens, warm_ms = _warm(client, warm, on_progress)
         finally:
             private.end(child, path)
     return {"cold_start_ms": spread(cold_ms), "warm_ms": spread(warm_ms), "question_tokens": tokens}
 
 
-def _warm(client: Client, questions: int, moved: Callable[[], None]) -> tuple[int, list[float]]:
+def _warm(client: Client, questions: int, on_progress: Callable[[], None]) -> tuple[int, list[float]]:
     """Return the tokens of a new question, and the times to the first token of its answers."""
-    before = [_said("user", FIRST), _said("assistant", "Night.")]
+    earlier_turns = [_turn("user", FIRST_QUESTION), _turn("assistant", "Night.")]
     question, tokens = _question(client)
     times = []
-    for number in range(-1, questions):  # the first one reads what was said before, and is not counted
+    for number in range(-1, questions):  # the first question also reads the earlier turns and is not counted
         began = time.perf_counter()
-        _first_text(client, [*before, _said("user", f"{number + 11}. {question}")])
+        _wait_for_first_token(client, [*earlier_turns, _turn("user", f"{number + 11}. {question}")])
         if number >= 0:
             times.append((time.perf_counter() - began) * 1e3)
-            moved()
+            on_progress()
     return tokens, times
 
 
 def _question(client: Client) -> tuple[str, int]:
-    """As much of `QUESTION` as gives about `TOKENS` tokens with a number before it, and how many those are."""
+    """Return the beginning of `QUESTION` of about `QUESTION_TOKENS` tokens with its number, and the exact count."""
     empty, words = _count(client, ""), QUESTION.split(" ")
-    while words and _count(client, f"11. {' '.join(words)}") - empty > TOKENS:
+    while words and _count(client, f"11. {' '.join(words)}") - empty > QUESTION_TOKENS:
         words.pop()
     question = " ".join(words)
     return question, _count(client, f"11. {question}") - empty
 
 
 def _count(client: Client, text: str) -> int:
-    body = {"messages": [_said("user", text)], "count": True}
+    body = {"messages": [_turn("user", text)], "count": True}
     return int(client.post("/apply-template", body)["tokens"])
 
 
-def _first_text(client: Client, messages: list[dict[str, str]]) -> None:
+def _wait_for_first_token(client: Client, messages: list[dict[str, str]]) -> None:
     """Send messages, return at the first token, and cancel the rest."""
     body = {"messages": messages, "temperature": 0, "max_tokens": 8, "stream": True}
     for event in client.stream("/v1/chat/completions", body):
@@ -78,5 +78,5 @@ def _first_text(client: Client, messages: list[dict[str, str]]) -> None:
                 return
 
 
-def _said(role: str, text: str) -> dict[str, str]:
+def _turn(role: str, text: str) -> dict[str, str]:
     return {"role": role, "content": text}

@@ -11,19 +11,19 @@ from localdflash.loading.load_pair import LoadedPair
 
 
 @contextmanager
-def llama_plain(loaded: LoadedPair) -> Iterator[Pair | None]:
+def llama_baseline(loaded: LoadedPair) -> Iterator[Pair | None]:
     """Load llama.cpp with the same target, context, threads and GPU; None if it is not installed or cannot run that."""
     if missing_module("llama"):
         yield None
         return
     from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
     from localdflash.backends.llamacpp.placement import PROCESSOR
-    from localdflash.lab.bench.lone_row_target import LoneRowTarget
+    from localdflash.lab.bench.single_token_target import SingleTokenTarget
 
     ours = loaded.host.target if loaded.host else None
     placement = ours.placement if isinstance(ours, LlamaCppTarget) else PROCESSOR
     try:
-        target = LoneRowTarget(loaded.files.target, loaded.context, loaded.options.threads, placement)
+        target = SingleTokenTarget(loaded.files.target, loaded.context, loaded.options.threads, placement)
     except (ModelError, OutOfMemory):
         yield None
         return
