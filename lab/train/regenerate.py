@@ -37,7 +37,7 @@ class BatchCache:
         self.positions = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the rows being computed, [B, T]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write keys and values at the rows' positions; each row attends to the positions up to its own."""
+        """Write K and V at the rows' positions; each row attends to the positions up to its own."""
         index = self.positions[:, None, :, None].expand_as(k)
         self.keys[layer].scatter_(2, index, k)
         self.values[layer].scatter_(2, index, v)

@@ -1,4 +1,4 @@
-"""Split model files: GGUF like llama.cpp's gguf-split, with the metadata in the first part; safetensors with an index."""
+"""Split model files: GGUF like llama.cpp's gguf-split, metadata in the first part; safetensors with an index."""
 
 import json
 from pathlib import Path
