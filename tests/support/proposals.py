@@ -79,8 +79,9 @@ class Case:
         return np.random.default_rng(index).standard_normal(shape).astype(np.float32)
 
     def check(self, drafter: Drafter, near: float, same: float = 0.85, sure: float = 0.03) -> None:
-        """Assert that a new drafter proposes the oracle's tokens except for a share of at most 1 - `same` near ties, and
-        that half of its confidences are within `sure` of the oracle's, relatively.
+        """Assert that a fresh drafter proposes the oracle's tokens, with a share of at most 1 - `same` near ties.
+
+        Half of its confidences are within `sure` of the oracle's, relatively.
         """
         found = self.compare(drafter)
         assert max(slot.gap for slot in found) <= near
