@@ -1,4 +1,4 @@
-"""Result files: their conditions, and those that are committed."""
+"""Result files with their conditions, and the committed result files."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from localdflash.lab import result_file
 
 RESULTS = sorted((result_file.ROOT / "bench" / "results").glob("*.json"))
 CONDITIONS = ("command", "date", "commit", "processor")
-DIRTY_UNTIL = "2026-11-26"  # results measured since come from a clean tree
+DIRTY_UNTIL = "2026-11-26"  # later results come from a clean tree
 
 
 def test_parts_of_a_file_keep_their_own_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

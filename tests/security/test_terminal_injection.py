@@ -290,7 +290,7 @@ def test_payloads_from_every_source_are_harmless(
         terminal = place(chats)
         terminal.settle(0.2)
         raw = OWN_BELL.sub(b"", bytes(terminal.raw))
-        assert terminal.child.isalive(), terminal.told("the chat has ended")
+        assert terminal.child.isalive(), terminal.failure("the chat has ended")
         assert [one for one in sequences(raw) if one.kind not in harmless] == []
         assert invisible(raw.decode()) == set()
         assert "MarkupError" not in terminal.text

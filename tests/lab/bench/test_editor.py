@@ -7,7 +7,7 @@ Answer = Callable[[Any, Any], None]
 
 
 class Desk:
-    """Editor on a server that answers when it is told to."""
+    """Editor with a server that answers on request."""
 
     def __init__(self, text: str = "") -> None:
         self.answers: list[Answer] = []
@@ -45,7 +45,7 @@ class Desk:
         return self.editor.shown.ghost if self.editor.shown else ""
 
 
-def test_stale_texts_are_counted_and_not_shown() -> None:
+def test_stale_suggestions_are_counted_and_not_shown() -> None:
     desk = Desk(text="\nx")
     desk.type("ab")
     for item in (
@@ -59,7 +59,7 @@ def test_stale_texts_are_counted_and_not_shown() -> None:
     assert (desk.trace.stale, desk.trace.shown) == (4, 0)
 
 
-def test_a_push_grows_what_is_current_only() -> None:
+def test_a_pushed_item_extends_only_the_current_suggestion() -> None:
     desk = Desk()
     desk.type("a")
     desk.answer(desk.item("ab", 1))

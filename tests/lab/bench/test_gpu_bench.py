@@ -1,4 +1,4 @@
-"""The scripts of the GPU day on a CPU: the phases on tiny shapes, what they save, and what the summary makes of it."""
+"""GPU benchmark scripts on a CPU: phases on tiny shapes, saved results and summary."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.Mon
     assert found["memory"]["predicted"] > 0
 
 
-def test_goals_from_whatever_is_there() -> None:
+def test_goals_of_partial_results() -> None:
     step = {"step_ms_1024": {"plain": 2.0, "block_in_plain": 1.5}, "weights": {"verify": 5e9}}
     phases = {
         "environment": {"read_bandwidth_gb_s": 4000.0},
@@ -62,7 +62,7 @@ def test_goals_from_whatever_is_there() -> None:
 
 
 @pytest.mark.system
-def test_only_what_a_gpu_machine_has_is_needed(tmp_path: Path) -> None:
+def test_the_scripts_import_only_packages_of_a_gpu_machine(tmp_path: Path) -> None:
     """The whole import chain, with most of our dependencies refused; the package need not be installed."""
     program = f"""
 import sys
@@ -80,7 +80,7 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
     assert json.loads((tmp_path / "r.json").read_text())["phases"]["environment"]["error"] == ""
 
 
-def test_a_drafter_fits_its_target(tmp_path: Path) -> None:
+def test_a_synthetic_drafter_fits_its_target(tmp_path: Path) -> None:
     synthetic.write_drafter(tmp_path / "drafter.gguf", synthetic.TINY_DRAFTER, GGMLType.Q4_K, "tiny")
     header = gguf.read_header(tmp_path / "drafter.gguf")
     config = config_of_gguf(header)
@@ -91,7 +91,7 @@ def test_a_drafter_fits_its_target(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", synthetic.HEADS)
-def test_llama_cpp_and_torch_agree_on_it(kind: GGMLType, tmp_path: Path) -> None:
+def test_llama_cpp_and_torch_agree_on_synthetic_models(kind: GGMLType, tmp_path: Path) -> None:
     target = tmp_path / "target.gguf"
     synthetic.write_target(target, synthetic.TINY, "tiny", kind)
     model = llama_cpp.Llama(str(target), n_ctx=64, n_threads=1, logits_all=True, verbose=False)

@@ -27,7 +27,7 @@ SPAN = {
 
 
 class Daemon:
-    """An engine that writes what it was told to, and keeps what it was asked."""
+    """Engine with scripted completions that records its requests."""
 
     def __init__(self, *texts: str) -> None:
         self.texts, self.asked = list(texts), list[Any]()
@@ -50,7 +50,7 @@ def results(daemon: Daemon, *lines: dict[str, str]) -> dict[str, Any]:
     return run(daemon, tasks, lambda *_: None)  # type: ignore[arg-type]
 
 
-def test_the_report() -> None:
+def test_the_report_has_exact_match_similarity_and_pass_rate() -> None:
     daemon = Daemon("    y = 2 * x", " x * 2", " 0", "too long")
     report = results(daemon, LINE, SPAN, SPAN, SPAN)
     assert (report["tasks"], report["exact_match"], report["pass_at_1"]) == (4, 0.25, 0.5)
@@ -68,13 +68,13 @@ GOOD = json.dumps(LINE).encode() + b"\n"
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (GOOD + b"{]\n", ":2: no task"),
-        (GOOD + json.dumps({**LINE, "prompt": 1}).encode(), r":2: no task .*`\$\.prompt`"),
-        (GOOD + b" " * (infill.MAX_LINE_BYTES + 1), ":2: a line of more than"),
-        (b"", "has no tasks"),
+        (GOOD + b"{]\n", ":2: not a HumanEval-Infilling task"),
+        (GOOD + json.dumps({**LINE, "prompt": 1}).encode(), r":2: not a HumanEval-Infilling task.*`\$\.prompt`"),
+        (GOOD + b" " * (infill.MAX_LINE_BYTES + 1), ":2: line too long"),
+        (b"", "no tasks in the file"),
     ],
 )
-def test_a_wrong_file_is_one_line(content: bytes, error: str, tmp_path: Path) -> None:
+def test_a_malformed_file_is_refused_with_its_line(content: bytes, error: str, tmp_path: Path) -> None:
     for name, written in (("a.jsonl", content), ("a.jsonl.gz", gzip.compress(content, mtime=0))):
         (tmp_path / name).write_bytes(written)
         with pytest.raises(ModelError, match=error) as raised:

@@ -27,7 +27,7 @@ def typed_out(job: TypingJob) -> str:
 
 
 @given(texts, st.booleans())
-def test_keys_bring_the_whole_text(text: str, at_line_start: bool) -> None:
+def test_keys_type_the_whole_text(text: str, at_line_start: bool) -> None:
     rest, keys, before = text, 0, "\n" if at_line_start else "x"
     while rest:
         key = next_key(before.endswith("\n"), rest)
@@ -60,7 +60,7 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
     return run
 
 
-def test_a_commit(git: Git, tmp_path: Path) -> None:
+def test_a_commit_s_additions_are_typed(git: Git, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "old.py").write_text("one\ntwo\nthree\n")
     (tmp_path / "gone.py").write_text("gone\n")
@@ -85,7 +85,7 @@ def test_a_commit(git: Git, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["nothing", "--help"])
-def test_no_such_commit(revision: str, git: Git, tmp_path: Path) -> None:
+def test_an_unknown_commit_is_refused(revision: str, git: Git, tmp_path: Path) -> None:
     git("commit", "--allow-empty", "-qm", "1")
     with pytest.raises(UsageError, match="--commit"):
         Commit(revision, tmp_path)
@@ -103,12 +103,12 @@ def test_no_such_commit(revision: str, git: Git, tmp_path: Path) -> None:
         ("\n\n", "\n\n", None),
     ],
 )
-def test_the_largest_part_that_agrees(ghost: str, rest: str, taken: AcceptedText | None) -> None:
+def test_the_largest_agreeing_part_is_accepted(ghost: str, rest: str, taken: AcceptedText | None) -> None:
     assert agreeing(ghost, rest) == taken
 
 
 @given(st.text("ab =\n", min_size=1), st.text("ab =\n", min_size=1))
-def test_nothing_is_accepted_that_does_not_follow(ghost: str, rest: str) -> None:
+def test_a_disagreeing_suggestion_is_not_accepted(ghost: str, rest: str) -> None:
     if taken := agreeing(ghost, rest):
         assert rest.startswith(taken.text)
         assert ghost.startswith(taken.text)
@@ -120,7 +120,7 @@ JOB = from_line("size.py", WHOLE, 5, 60)
 MANNER = TypingOptions("neovim", 60, 0, 20.0)
 
 
-def test_any_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_files_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a/one.py", "b/c/two.py"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(WHOLE)
@@ -133,7 +133,7 @@ def test_any_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             typing.of_files(wrong, MANNER)
 
 
-def test_the_held_out_files() -> None:
+def test_jobs_of_held_out_files() -> None:
     jobs = typing.held_out(None, MANNER)
     assert len({job.name for job in jobs}) == typing.FILES == 20
     assert len(typing.held_out(3, MANNER)) == 3
@@ -159,7 +159,7 @@ class Knowing(CompletionClient):
         yield {"index": 0, "text": "", "finish": "line", "confidence": 0.9, "tokens": 3}
 
 
-def test_keys_are_the_same_each_time_and_most_are_saved() -> None:
+def test_a_replay_is_reproducible_and_saves_keys() -> None:
     first, second = (typed([JOB], TypingOptions("neovim", 60, 0), Knowing()) for _ in range(2))
     assert first == second
     assert first["keystrokes_saved"] > 0.3

@@ -61,7 +61,7 @@ def test_every_run_counts_for_identity(plain: list[list[int]], drafted: list[lis
     assert category.report(0.0)["identical"] == identical
 
 
-def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_llama_cpp_baseline_decodes_single_token_batches(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
     original = api.llama_decode
 
@@ -85,7 +85,7 @@ def test_a_lone_row_is_decoded_alone(tiny_pair: Path, monkeypatch: pytest.Monkey
 PROMPTS = chat_prompts.load()
 
 
-# Hashes of the whole sets. They change only together with the prompts, and then earlier results compare no more.
+# Hashes of the whole sets. A change of the prompts makes earlier results incomparable.
 @pytest.mark.parametrize(
     ("prompts", "golden"),
     [
@@ -94,13 +94,13 @@ PROMPTS = chat_prompts.load()
     ],
     ids=["code", "chat"],
 )
-def test_the_set_is_the_same_everywhere(prompts: Sequence[Any], golden: str) -> None:
+def test_the_prompt_set_has_its_hash(prompts: Sequence[Any], golden: str) -> None:
     text = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest() == golden
 
 
 @pytest.mark.parametrize("kind", ["talk", "json"])
-def test_no_subject_of_a_training_question_is_asked_about(kind: str) -> None:
+def test_bench_questions_have_no_training_subject(kind: str) -> None:
     families = tomllib.loads(QUESTION_LIST.read_text())["family"]
     subjects = {s.lower() for family in families if family["kind"] == kind for s in family["subjects"]}
     for prompt in (each for each in PROMPTS if each.category == kind):
@@ -108,7 +108,7 @@ def test_no_subject_of_a_training_question_is_asked_about(kind: str) -> None:
         assert [s for s in subjects if re.search(rf"(?<!\w){re.escape(s)}(?!\w)", asked)] == []
 
 
-def test_no_pattern_of_a_training_question_makes_one_of_these() -> None:
+def test_bench_questions_match_no_training_pattern() -> None:
     families = tomllib.loads(QUESTION_LIST.read_text())["family"]
     trained = {p.format(s) for family in families for p in family["patterns"] for s in family["subjects"]}
     assert not trained & {prompt.question for prompt in PROMPTS}

@@ -71,7 +71,7 @@ def result_with(identical: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("identical", "code"), [("7/7", 0), ("6/7", 1)])
-def test_a_difference_is_the_exit_code(
+def test_a_different_output_gives_exit_code_one(
     identical: str, code: int, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "run", lambda *_arguments: result_with(identical))
@@ -81,7 +81,7 @@ def test_a_difference_is_the_exit_code(
 
 
 @pytest.mark.nightly
-def test_drafters_beside_each_other(
+def test_drafters_are_compared(
     run: Callable[..., Any], tiny: tuple[str, ...], tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pair's own, and the target as a draft model for itself, which is always right."""
@@ -102,7 +102,7 @@ def test_drafters_beside_each_other(
     assert done.code == 0
 
 
-def test_the_default_pair_is_the_one_of_the_chat(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_pair_is_the_chat_pair(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
 
     def measure(options: Any, *_: Any) -> None:

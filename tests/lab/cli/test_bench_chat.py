@@ -1,4 +1,4 @@
-"""`localdflash bench` for a pair that chats: which suite runs, what is printed and written, the exit codes."""
+"""`localdflash bench` for a chat pair: suite, output, result file and exit codes."""
 
 import json
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_exit_codes(
     assert json.loads((tmp_path / "a.json").read_text())["overall"] == ROW
 
 
-def test_the_suite_is_that_of_what_the_pair_can_do(tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suite_depends_on_fim_support(tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_chat_pair("embedded", "auto")
     assert not is_chat_pair(tiny[1], "auto")  # its vocabulary has the markers
     assert is_chat_pair(tiny[1], "chat")

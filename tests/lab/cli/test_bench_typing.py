@@ -36,7 +36,7 @@ def oracle(short_home: Path, file: Path, root: Path) -> Iterator[Path]:
 
 @pytest.mark.system
 @pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
-def test_typing_with_an_engine_that_knows_what_comes(oracle: Path, run: Callable[..., Any]) -> None:
+def test_typing_with_an_engine_that_knows_the_text(oracle: Path, run: Callable[..., Any]) -> None:
     result = oracle.with_suffix(".json")
     picture = oracle.with_suffix(".svg")
     arguments = ("--as", "neovim", "--speed", 2, "--keys", 60, "--json", result, "--picture", picture)
@@ -63,7 +63,7 @@ def test_typing_with_an_engine_that_knows_what_comes(oracle: Path, run: Callable
         ("size.py",),
     ],
 )
-def test_what_makes_no_sense_is_said_before_anything_starts(
+def test_invalid_options_are_refused_before_anything_starts(
     arguments: tuple[str, ...], fails: Callable[..., str], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(file.parent)

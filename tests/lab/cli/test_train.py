@@ -66,7 +66,7 @@ def folder(corpus: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.nightly
-def test_the_pair_runs_and_drafting_changes_nothing(trained: Path) -> None:
+def test_the_trained_pair_gives_the_same_text_with_drafts(trained: Path) -> None:
     options: dict[str, Any] = {"pair": str(trained / "target.gguf"), "backend": "torch", "threads": 1}
     tokenizer = Tokenizer.from_file(str(trained / "corpus" / "tokenizer.json"))
     ids = tokenizer.encode("def add(first, second):\n    ").ids
@@ -82,7 +82,7 @@ def test_the_pair_runs_and_drafting_changes_nothing(trained: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_ctrl_c_keeps_a_checkpoint_and_the_next_run_goes_on(
+def test_ctrl_c_keeps_a_checkpoint_from_which_the_next_run_continues(
     folder: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show = loop.TrainingRun._show
@@ -111,20 +111,20 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_next_run_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "reason"),
     [
         ("--hidden", "320", "expected 64 or a multiple of 128"),
         ("--micro-tokens", "4096", "expected a multiple of --micro-tokens 4096"),
-        ("--learning-rate", "nan", "learning rate is nan"),
+        ("--learning-rate", "nan", "learning rate: expected a number above 0"),
     ],
 )
-def test_sizes_that_cannot_be_trained(
-    option: str, value: str, said: str, folder: Path, fails: Callable[..., str]
+def test_sizes_that_cannot_be_trained_are_refused(
+    option: str, value: str, reason: str, folder: Path, fails: Callable[..., str]
 ) -> None:
-    assert said in fails(2, "train", "target", folder, *SECONDS, *SHAPE, option, value)
+    assert reason in fails(2, "train", "target", folder, *SECONDS, *SHAPE, option, value)
 
 
-def test_the_steps_are_named_in_their_order(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+def test_a_missing_step_is_named(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     for step in ("target", "drafter"):
         assert f"run `localdflash train corpus {empty}` first" in fails(1, "train", step, empty, *SECONDS)

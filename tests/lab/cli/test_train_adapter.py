@@ -1,4 +1,4 @@
-"""`localdflash train adapter`: from a few files to an adapter, and what it says of wrong input."""
+"""`localdflash train adapter`: from a few files to an adapter, and refused input."""
 
 import json
 from collections.abc import Callable
@@ -70,10 +70,10 @@ def test_from_packages_to_an_adapter(
     assert detect(tokenizer).name == "localdflash-code"
     assert load_decoder(tmp_path / "new" / "target.gguf").config.num_hidden_layers == 2
     with FileLock(tmp_path / "new" / "lock"):
-        assert "another process trains here" in run(*given, "6000").err
+        assert "another process is training here" in run(*given, "6000").err
 
 
 def test_other_models_are_refused_before_anything_is_downloaded(fails: Fails, tiny_pair: Path, tmp_path: Path) -> None:
     line = fails(1, "train", "adapter", tmp_path / "new", "--pair", tiny_pair / "target.gguf")
-    assert "target.gguf: adapters are made for SmolLM2" in line
+    assert "target.gguf: not SmolLM2" in line
     assert not (tmp_path / "new").exists()

@@ -47,7 +47,7 @@ def trained(target: Path, questions: Path, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def test_what_it_leaves(trained: Path, target: Path) -> None:
+def test_training_writes_drafter_and_target(trained: Path, target: Path) -> None:
     for name in ("drafter.gguf", "drafter.safetensors", "config.json", "prompts.jsonl", "training/training.png"):
         assert (trained / name).is_file(), name
     assert (trained / "target.gguf").samefile(target)
@@ -65,7 +65,7 @@ def test_what_it_leaves(trained: Path, target: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_pair_runs(trained: Path, run: Callable[..., Any]) -> None:
+def test_the_trained_pair_drafts(trained: Path, run: Callable[..., Any]) -> None:
     given = ("chat", "-p", "What is 3?", "--no-daemon", "--backend", "llama.cpp", "--max-tokens", "12")
     pair = ("--pair", str(trained / "target.gguf"))
     drafted, plain = run(*given, *pair), run(*given, *pair, "--no-draft")
@@ -75,7 +75,7 @@ def test_the_pair_runs(trained: Path, run: Callable[..., Any]) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_ctrl_c_loses_nothing_that_was_kept(
+def test_ctrl_c_loses_no_stored_answers(
     target: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(batched_answers, "MAX_ANSWER", 60)
@@ -136,22 +136,22 @@ def test_a_drafter_for_completions(completing: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "reason"),
     [
-        (("--batch-tokens", "2048"), 2, "--batch-tokens is for a drafter without --pair"),
-        (("--taps", "1,5"), 3, "tap 5: the target has blocks 0 to 4 to tap"),
-        (("--completions",), 2, "--prompts asks questions: leave it or --completions out"),
-        (("--start", __file__, "--fresh"), 2, "--start and --fresh exclude each other"),
+        (("--batch-tokens", "2048"), 2, "--batch-tokens: only without --pair"),
+        (("--taps", "1,5"), 3, "tap 5: not a block of the target (expected 0 to 4)"),
+        (("--completions",), 2, "--prompts cannot be combined with --completions"),
+        (("--start", __file__, "--fresh"), 2, "--start and --fresh: choose one"),
     ],
 )
-def test_what_is_refused(
+def test_invalid_options_are_refused(
     options: tuple[str, ...],
     code: int,
-    said: str,
+    reason: str,
     target: Path,
     questions: Path,
     fails: Callable[..., str],
     tmp_path: Path,
 ) -> None:
-    given = ("--pair", target, "--prompts", questions, *QUICK, *options)
-    assert said in fails(code, "train", "drafter", tmp_path / "folder", *given)
+    arguments = ("--pair", target, "--prompts", questions, *QUICK, *options)
+    assert reason in fails(code, "train", "drafter", tmp_path / "folder", *arguments)

@@ -46,29 +46,29 @@ def test_the_tokens_of_the_answers_are_counted(folder: Path, run: Callable[..., 
         assert config_of_file(folder / name).short == tuple(sorted({7, 9} | ends))
 
 
-def test_what_is_refused(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
+def test_invalid_sizes_and_answers_are_refused(folder: Path, fails: Callable[..., str], tmp_path: Path) -> None:
     size = load_decoder(folder / "target.gguf").config.vocab_size
-    for wanted in (size, 32_768):
-        said = fails(2, "train", "vocabulary", folder, "--size", wanted)
-        assert said == f"--size {wanted}: expected less than the {size} tokens of the target's vocabulary"
-    assert "choose a size from" in fails(2, "train", "vocabulary", folder, "--size", 1)
+    for too_large in (size, 32_768):
+        error = fails(2, "train", "vocabulary", folder, "--size", too_large)
+        assert error == f"--size {too_large}: expected less than the {size} tokens of the target's vocabulary"
+    assert "expected a size from" in fails(2, "train", "vocabulary", folder, "--size", 1)
     assert "expected less" in fails(2, "train", "vocabulary", folder)  # the default is more than this target has
     write_answers(folder / "answers", [([1, 2], [])])
-    assert "holds no token of an answer" in fails(1, "train", "vocabulary", folder, "--size", 100)
+    assert "all answers are empty" in fails(1, "train", "vocabulary", folder, "--size", 100)
     write_answers(folder / "answers", [([1], [size])])
-    assert f"token {size} is not in a vocabulary" in fails(3, "train", "vocabulary", folder, "--size", 100)
+    assert f"token {size}: outside the vocabulary" in fails(3, "train", "vocabulary", folder, "--size", 100)
     for damaged in (b"", b"\0\0"):
         (folder / "answers" / "tokens.bin").write_bytes(damaged)
         assert "answers: cannot be read" in fails(1, "train", "vocabulary", folder, "--size", 100)
     shutil.rmtree(folder / "answers")
-    said = fails(1, "train", "vocabulary", folder, "--size", 100)
-    assert said.endswith(f"holds no answers: run `localdflash train drafter {folder}` first")
-    said = fails(1, "train", "vocabulary", tmp_path / "empty")
-    assert f"run `localdflash train target {tmp_path / 'empty'}` first" in said
+    error = fails(1, "train", "vocabulary", folder, "--size", 100)
+    assert error.endswith(f"holds no answers: run `localdflash train drafter {folder}` first")
+    error = fails(1, "train", "vocabulary", tmp_path / "empty")
+    assert f"run `localdflash train target {tmp_path / 'empty'}` first" in error
     write_answers(folder / "answers", ANSWERS)
-    said = fails(3, "train", "vocabulary", folder, "--size", 100, "--drafter", folder / "target.gguf")
-    assert "is not a DFlash drafter" in said
+    error = fails(3, "train", "vocabulary", folder, "--size", 100, "--drafter", folder / "target.gguf")
+    assert "is not a DFlash drafter" in error
     for name in DRAFTERS:
         (folder / name).unlink()
-    said = fails(1, "train", "vocabulary", folder, "--size", 100)
-    assert said.endswith(f"holds no drafter: run `localdflash train drafter {folder}` first")
+    error = fails(1, "train", "vocabulary", folder, "--size", 100)
+    assert error.endswith(f"holds no drafter: run `localdflash train drafter {folder}` first")

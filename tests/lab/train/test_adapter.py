@@ -35,7 +35,7 @@ def model() -> Decoder:
     return model.requires_grad_(False)
 
 
-def test_a_product_is_that_of_the_merged_matrix_and_so_are_its_gradients() -> None:
+def test_product_and_gradients_equal_those_of_the_merged_matrix() -> None:
     torch.manual_seed(1)
     linear = AdaptedLinear(torch.randn(12, 8), 3, torch.float32)
     noisy([linear.up])
@@ -49,7 +49,7 @@ def test_a_product_is_that_of_the_merged_matrix_and_so_are_its_gradients() -> No
         torch.testing.assert_close(one, other)
 
 
-def test_a_decoder_with_adapters_is_the_one_with_merged_weights(model: Decoder) -> None:
+def test_a_decoder_with_adapters_equals_the_merged_decoder(model: Decoder) -> None:
     plain = copy.deepcopy(model)
     adapter = Adapter(model, 2, TOKENS, torch.float32)
     noisy(p for _, p in adapter.parameters())
@@ -67,7 +67,7 @@ def test_a_decoder_with_adapters_is_the_one_with_merged_weights(model: Decoder) 
 
 
 @pytest.mark.parametrize("lengths", [[1], [8], [20, 1, 13]])
-def test_sequences_attend_as_they_do_alone(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_attention_equals_separate_attention(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_attention, "BLOCK", 8)
     torch.manual_seed(0)
     ours = [torch.randn(1, heads, sum(lengths), 16, requires_grad=True) for heads in (6, 2, 2)]
@@ -82,7 +82,7 @@ def test_sequences_attend_as_they_do_alone(lengths: list[int], monkeypatch: pyte
         torch.testing.assert_close(one, other)
 
 
-def test_loss_and_gradients_are_those_of_the_whole_head() -> None:
+def test_chunked_loss_and_gradients_equal_those_of_the_whole_head() -> None:
     torch.manual_seed(0)
     count = CHUNK + 30
     embedding = AdaptedEmbedding(torch.randn(40, 8), (2, 5, 7), torch.float32)
@@ -108,14 +108,14 @@ TINY = DecoderConfig(64, 32, 2, 2, 1, 16, 48, context_length=256, tie_word_embed
 
 
 def noisy(parameters: Iterable[torch.Tensor]) -> None:
-    """Add noise, as if something had been learned."""
+    """Add noise to the parameters, as after training."""
     with torch.no_grad():
         for parameter in parameters:
             parameter.add_(torch.randn(parameter.shape) * 0.1)
 
 
 def tiny_adapter() -> Adapter:
-    """Return an adapter on a random decoder, the same each time."""
+    """Return an adapter on a random decoder with a fixed seed."""
     torch.manual_seed(0)
     model = Decoder(TINY)
     initialise(model)
@@ -125,7 +125,7 @@ def tiny_adapter() -> Adapter:
 
 
 def tiny_examples(folder: Path, count: int) -> FillData:
-    """Write examples of code whose middles are all alike, and of chats."""
+    """Write code examples with equal middles, and chat examples."""
     rng = np.random.default_rng(count)
     found = []
     for number in range(count):
@@ -144,7 +144,7 @@ SCHEDULE = AdapterSchedule(2000, 1e-2, step_tokens=100, save_seconds=1e9, measur
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread: matrices are so small that threads would mostly wait for each other."""
+    """Run torch on one thread, which is faster for tiny matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -166,7 +166,7 @@ def steps(folder: Path) -> list[int]:
 
 
 @pytest.mark.nightly
-def test_it_learns(data: tuple[FillData, FillData], tmp_path: Path) -> None:
+def test_training_reduces_the_loss(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=6000, learning_rate=2e-2))
     before, said = run.measure(), RecordedReport()
     run.train(said)
@@ -180,7 +180,7 @@ def test_it_learns(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     assert said.shares == sorted(said.shares)
 
 
-def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
+def test_a_killed_run_continues_with_the_same_numbers(
     data: tuple[FillData, FillData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = AdapterRun(tiny_adapter(), *data, tmp_path / "whole", SCHEDULE)
@@ -218,7 +218,7 @@ def test_a_run_that_was_killed_gets_the_numbers_of_one_that_was_not(
 EXAMPLES = [FillExample([15, 14, 7, 16, 49_000, 0], 4, "python", "rest"), FillExample([1, 2, 3], 2, "chat", "chat")]
 
 
-def test_nothing_is_left_that_looks_whole_where_writing_ended_early(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
     def broken() -> object:
         yield EXAMPLES[0]
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The list of packages that npm has, their download and what of them is learned from."""
+"""Pinned npm packages: their list, download, and the selection of training files."""
 
 import hashlib
 import io
@@ -49,16 +49,16 @@ def test_the_list_is_pinned_and_each_package_once() -> None:
         assert entry.licence in PERMISSIVE, entry.name
 
 
-def test_archives_that_are_there_are_checked_and_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_archives_are_checked_and_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = package(tmp_path, {"src/a.js": SCRIPT})
     monkeypatch.setattr(subprocess, "run", None)
     assert fetch([entry], tmp_path) == [Archive(tmp_path / "fake-one-1.2.3.tgz", False, "src")]
     (tmp_path / entry.file).write_bytes(b"something else")
-    with pytest.raises(TrainingError, match=r"is not @fake/one 1\.2\.3 as pinned: delete it"):
+    with pytest.raises(TrainingError, match=r"is not the pinned @fake/one 1\.2\.3; delete it"):
         fetch([entry], tmp_path)
 
 
-def test_hand_written_sources_below_the_folder_count(tmp_path: Path) -> None:
+def test_only_hand_written_sources_below_the_folder_are_used(tmp_path: Path) -> None:
     wanted = {"src/a.js": SCRIPT, "src/deep/b.tsx": SCRIPT}
     others = {
         **dict.fromkeys(("lib/a.js", "src/a.min.js", "src/a.d.ts", "src/a.test.ts", "src/__tests__/a.js"), SCRIPT),
@@ -92,7 +92,7 @@ def test_languages_have_their_shares_and_packages_the_root_of_their_sizes(
     assert drawn["c.js"] == pytest.approx(3000 * SHARES["javascript"] / whole, abs=1)
 
 
-def test_answers_of_one_split_are_mixed_in_up_to_so_many_ids(tmp_path: Path) -> None:
+def test_answers_of_one_split_are_mixed_in_up_to_a_number_of_ids(tmp_path: Path) -> None:
     about = {"sha256": "", "taps": [1], "hidden_size": 2}
     with AnswerWriter(tmp_path, about) as writer:
         for number in range(8):

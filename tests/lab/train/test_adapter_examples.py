@@ -1,4 +1,4 @@
-"""Examples are the prompts that a completion is asked with, followed by what is missing."""
+"""FIM examples equal the prompts of completions, followed by the missing text."""
 
 import random
 from collections.abc import Iterator
@@ -55,15 +55,15 @@ def maker(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[FillExamples]:
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave examples no choice but that of the hole."""
+    """Make examples depend only on the gap."""
     for name in ("WITH_OTHERS", "WITH_EDITS", "UNHEALED"):
         monkeypatch.setattr(adapter_examples, name, 0.0)
     monkeypatch.setattr(adapter_examples, "FORMAT_ORDER_SHARE", 1.0)
     monkeypatch.setattr(adapter_examples, "PROMPTS", {ROOM: 1.0})
 
 
-def asked(tokenizer: Tokenizer, before: str, after: str) -> tuple[list[int], str]:
-    """Return the ids that a completion is asked with, and the word that it is made to begin with."""
+def completion_prompt(tokenizer: Tokenizer, before: str, after: str) -> tuple[list[int], str]:
+    """Return the prompt of a completion, and the word that is healed."""
     loaded: Any = SimpleNamespace(
         tokenizer=tokenizer,
         fim_format=lambda: detect(tokenizer),
@@ -80,14 +80,14 @@ def asked(tokenizer: Tokenizer, before: str, after: str) -> tuple[list[int], str
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("missing", ["found = 0", "tems:", " rate"])
-def test_the_prompt_is_the_one_that_is_asked(
+def test_the_prompt_equals_that_of_a_completion(
     maker: FillExamples, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     start = CODE.rindex(missing)
     gap = TrainingGap("node", start, start + len(missing))
     monkeypatch.setattr(GapSampler, "draw", lambda *_: gap)
     example = maker.draw("shop/orders.py", random.Random(0))
-    prompt, word = asked(tokenizer, CODE[:start], CODE[start + len(missing) :])
+    prompt, word = completion_prompt(tokenizer, CODE[:start], CODE[start + len(missing) :])
     assert example.ids[: len(prompt)] == prompt
     assert tokenizer.spell(example.ids[len(prompt) :]).decode() == word + missing
     assert example.ids[-1] == tokenizer.special("<|endoftext|>")
@@ -103,7 +103,7 @@ STEPS = "".join(
 )
 
 
-def test_whole_packages_are_held_out_and_mixed_in(
+def test_whole_packages_are_held_out_and_answers_mixed_in(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     packages = {"learned": {"learned.py": STEPS}, "kept": {"kept.py": STEPS.replace("step_", "keep_")}}

@@ -1,4 +1,4 @@
-"""Many answers at a time: from a scripted engine, and from both real ones against single-token decoding."""
+"""Batched answers: from a scripted engine, and from both real engines compared with single-token decoding."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ END = 9
 
 
 class Scripted:
-    """Counts its tokens: an answer to a prompt that ends in n has n tokens, the last one END."""
+    """Scripted engine: the answer to a prompt that ends in n has n tokens, the last one END."""
 
     hidden_size, sequences = 2, 3
 
@@ -59,7 +59,7 @@ class Scripted:
 
 
 class Reader:
-    """A prompt's ids: 1, 2 and the number that its text is."""
+    """Encoder of a prompt: 1, 2 and the number in its text."""
 
     ends = frozenset({END})
     longest = batched_answers.MAX_QUESTION
@@ -80,7 +80,7 @@ def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None
     return said.lines
 
 
-def test_every_prompt_is_answered_once_with_its_own_rows(tmp_path: Path) -> None:
+def test_every_prompt_is_answered_once_with_its_own_features(tmp_path: Path) -> None:
     lengths = [5, 2, 9, 1, 30, 7, 7, 3]
     engine = Scripted()
     ask(tmp_path, [str(n) for n in lengths], 10**6, engine)
@@ -101,7 +101,7 @@ def test_every_prompt_is_answered_once_with_its_own_rows(tmp_path: Path) -> None
 
 
 def plain(target: Any, prompt: list[int]) -> tuple[list[int], np.ndarray]:
-    """Decode 20 tokens one at a time: ids, and the taps of every decoded row."""
+    """Decode 20 tokens one at a time; return ids and features."""
     target.crop(0)
     taps: list[np.ndarray] = []
     for at in range(0, len(prompt) - 1, 16):
@@ -116,7 +116,7 @@ def plain(target: Any, prompt: list[int]) -> tuple[list[int], np.ndarray]:
 
 
 def together(target: Any, prompts: list[list[int]]) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Decode several prompts at a time, the second half of them in slots that were used before."""
+    """Decode several prompts in a batch, the second half in reused slots."""
     slots = range(len(prompts))
     for slot in slots:
         target.begin(slot, prompts[-1 - slot])
@@ -134,7 +134,7 @@ def together(target: Any, prompts: list[list[int]]) -> tuple[list[list[int]], li
 PROMPTS = [[1, 2, 3, *range(40, 40 + n)] for n in (0, 1, 17, 30, 90)] + [[5, 4, 3, 2]]
 
 
-def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu_engine: None) -> None:
+def test_batched_answers_on_the_cpu_engine_are_bit_identical(tiny_pair: Path, cpu_engine: None) -> None:
     from localdflash.backends.cpu.binding import open_target
     from localdflash.backends.cpu.cpu_library import ThreadPool
     from localdflash.backends.cpu.cpu_target import CpuTarget
@@ -151,7 +151,7 @@ def test_the_cpu_engine_answers_as_it_does_alone_to_the_bit(tiny_pair: Path, cpu
     alone.close()
 
 
-def test_llama_cpp_answers_as_it_does_alone(tiny_pair: Path) -> None:
+def test_batched_answers_on_llama_cpp_have_the_same_tokens(tiny_pair: Path) -> None:
     path = tiny_pair / "target.gguf"
     target = ParallelTarget(path, len(PROMPTS), 200, (1, 3, 4), 1)
     ids, taps = together(target, PROMPTS)
@@ -171,7 +171,7 @@ def target(tiny_pair: Path) -> Decoder:
 
 @torch.inference_mode()
 def one_by_one(model: Decoder, prompt: NDArray[np.int64], ends: frozenset[int]) -> list[int]:
-    """Decode greedily with nothing cached: the whole sequence again for every token."""
+    """Decode greedily without a cache."""
     ids: list[int] = prompt.tolist()
     while True:
         hidden, _ = model(torch.tensor([ids]), torch.arange(len(ids)), causal)
@@ -180,7 +180,7 @@ def one_by_one(model: Decoder, prompt: NDArray[np.int64], ends: frozenset[int]) 
             return ids[len(prompt) :]
 
 
-def test_answers_stop_at_their_own_ends(target: Decoder) -> None:
+def test_batched_answers_stop_at_their_end_tokens(target: Decoder) -> None:
     rng = np.random.default_rng(5)
     given = [rng.integers(0, 300, length) for length in (3, 9, 9, 14, 25)]
     free = answer(target, given, 16, frozenset())

@@ -38,7 +38,7 @@ def test_the_list_is_pinned_and_each_package_once() -> None:
     assert 5 <= sum(entry.held_out for entry in LIST) <= len(LIST) // 5
 
 
-def test_other_peoples_code_tests_generated_and_odd_files_are_left_out(tmp_path: Path) -> None:
+def test_vendored_code_tests_and_generated_files_are_left_out(tmp_path: Path) -> None:
     kept = "fake/latest/vendors_of_things.py"
     files: dict[str, str | bytes] = {name: f"# {name}\n{SOURCE}" for name in OTHERS}
     files |= {f"fake/odd{number}.py": text for number, text in enumerate(ODD)}
@@ -47,7 +47,7 @@ def test_other_peoples_code_tests_generated_and_odd_files_are_left_out(tmp_path:
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a folder that pip takes for its whole index."""
+    """Return a folder that is pip's only index."""
     folder = tmp_path / "shelf"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -57,7 +57,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.system
-def test_another_file_under_the_same_name_is_refused(shelf: Path, tmp_path: Path) -> None:
+def test_a_file_with_another_hash_is_refused(shelf: Path, tmp_path: Path) -> None:
     make_wheel(shelf, {"fake/a.py": SOURCE}, "fake")
     with pytest.raises(TrainingError, match=r"^corpus: pip download into .*wheels failed: [^\n]+$"):
         fetch([CorpusPackage("fake", "1.0", "MIT", "0" * 64, False)], tmp_path / "wheels")

@@ -64,7 +64,7 @@ def spelled(pieces: tuple[ExamplePiece, ...]) -> str:
     return "".join(f"«{piece.token}»" if isinstance(piece, Special) else piece for piece in pieces)
 
 
-def test_examples_come_back_with_their_boundaries(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_examples_round_trip_with_their_boundaries(tokenizer: Tokenizer, tmp_path: Path) -> None:
     given = of(0, 1, 2)
     count = write(tmp_path / "train", tokenizer, iter(given))
     data = Dataset.load(tmp_path / "train")
@@ -82,7 +82,7 @@ def test_examples_come_back_with_their_boundaries(tokenizer: Tokenizer, tmp_path
 
 
 @given(text=st.text(max_size=40) | st.lists(st.sampled_from([*SPECIALS, " ", "\n", "a"]), max_size=6).map("".join))
-def test_text_never_gives_special_ids(tokenizer: Tokenizer, text: str) -> None:
+def test_text_is_never_encoded_as_special_ids(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text).ids
     assert not set(ids) & set(special_ids(tokenizer).values())
     assert tokenizer.decode(ids) == text
@@ -112,7 +112,7 @@ def fields(path: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("quantization", "tied"), [("Q8_0", True), ("Q4_0", False)])
-def test_a_target_comes_back(quantization: str, tied: bool, tiny_pair: Path, tmp_path: Path) -> None:
+def test_an_exported_target_round_trips(quantization: str, tied: bool, tiny_pair: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_pair / "tokenizer.json"))
     shape = DecoderConfig(
         tokenizer.get_vocab_size() + len(SPECIALS), 64, 2, 2, 1, 32, 96, rope_theta=5e4, tie_word_embeddings=tied

@@ -1,4 +1,4 @@
-"""Training against serving: what a drafter learns from must be what it will see."""
+"""Training compared with serving: the drafter's inputs must be the same."""
 
 from dataclasses import replace
 from itertools import islice
@@ -34,7 +34,7 @@ def dataset(*examples: tuple[int, int]) -> Dataset:
     return Dataset(np.array(tokens, np.uint16), np.array(rows, EXAMPLE_DTYPE))
 
 
-def test_anchors_labels_and_ids_line_up() -> None:
+def test_anchors_labels_and_ids_are_aligned() -> None:
     shapes = {0: (3, 12), 1: (5, 7), 2: (1, 30), 3: (9, 11)}
     run = DrafterRun(CONFIG, TrainingBudget(0.01, 1e-3), 6, 64)
     for batch in islice(batches(dataset(*shapes.values()), run, np.random.default_rng(0)), 40):
@@ -57,7 +57,7 @@ def target(tiny_pair: Path) -> Decoder:
 
 
 def recorded(drafter: DFlashDrafter, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Return the logits that the serving path computes, as it computes them."""
+    """Record the logits of the serving path."""
     seen: list[Tensor] = []
     original = drafter.model.logits
 
@@ -77,7 +77,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_training_sees_what_serving_sees(
+def test_training_logits_equal_serving_logits(
     variant: str, target: Decoder, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = replace(target.config, num_hidden_layers=2)

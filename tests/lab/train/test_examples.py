@@ -51,7 +51,7 @@ def put_together(example: Example) -> tuple[str, str, str]:
 
 @settings(max_examples=40)
 @given(lines=LINES, seed=st.integers(0, 99))
-def test_any_text_gives_sound_examples(lines: list[str], seed: int) -> None:
+def test_any_source_gives_valid_examples(lines: list[str], seed: int) -> None:
     source = "\n".join(lines * 5)
     for example in of(source, seed):
         assert example.kind in KINDS

@@ -1,4 +1,4 @@
-"""Answers on the disk, and what is left of them after a crash."""
+"""Stored answers, and their recovery after a crash."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def check(folder: Path, numbers: list[int]) -> None:
         assert not kept.likely[where][:3]["share"].any()
 
 
-def test_answers_come_back_and_more_follow(tmp_path: Path) -> None:
+def test_stored_answers_round_trip_and_can_be_extended(tmp_path: Path) -> None:
     with AnswerWriter(tmp_path, ABOUT) as writer:
         assert not len(writer.stored)
         writer.add(*answer(0))
@@ -48,7 +48,7 @@ def test_answers_come_back_and_more_follow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["tokens.bin", "taps.bin", "likely.bin", "index.bin"])
-def test_what_a_crash_left_behind_is_cut_off(file: str, tmp_path: Path) -> None:
+def test_partial_rows_of_a_crash_are_cut_off(file: str, tmp_path: Path) -> None:
     with AnswerWriter(tmp_path, ABOUT) as writer:
         writer.add(*answer(0))
     with (tmp_path / file).open("ab") as torn:
@@ -58,7 +58,7 @@ def test_what_a_crash_left_behind_is_cut_off(file: str, tmp_path: Path) -> None:
     check(tmp_path, [0, 1])
 
 
-def test_another_target_is_told(tmp_path: Path) -> None:
+def test_answers_of_another_target_are_refused(tmp_path: Path) -> None:
     AnswerWriter(tmp_path, ABOUT).close()
     for changed in ({"sha256": "1" * 64}, {"taps": [1, 2]}, {"hidden_size": 5}):
         with pytest.raises(TrainingError, match="another target"):
@@ -67,7 +67,7 @@ def test_another_target_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "taps.bin", "likely.bin"])
-def test_files_that_lost_their_end(name: str, tmp_path: Path) -> None:
+def test_truncated_files_are_refused(name: str, tmp_path: Path) -> None:
     with AnswerWriter(tmp_path, ABOUT) as writer:
         writer.add(*answer(0))
     with (tmp_path / name).open("r+b") as file:
@@ -78,7 +78,7 @@ def test_files_that_lost_their_end(name: str, tmp_path: Path) -> None:
         AnswerWriter(tmp_path, ABOUT)
 
 
-def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_earlier_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = AnswerWriter(tmp_path, ABOUT)
     writer.add(*answer(0))
     writer.flush()

@@ -1,4 +1,4 @@
-"""Training on kept features: what is learned from, the pass against the one that serves, the loss, the loop."""
+"""Training on stored features: batches, forward pass compared with serving, loss and loop."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def source_of(folder: Path, drafts: int = 7) -> BlockSource:
     return BlockSource(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, 512, 2), 1024)
 
 
-def test_training_never_sees_what_is_held_out(folder: Path) -> None:
+def test_held_out_answers_are_not_trained_on(folder: Path) -> None:
     source = source_of(folder)
     assert source.held_out.tolist() == [3, 7, 11]
     held_out = {source.blocks(n, np.array([20])).taps.sum().item() for n in (3, 7, 11)}
@@ -73,7 +73,7 @@ def test_training_never_sees_what_is_held_out(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("layers", "from_anchor"), [(1, True), (2, False)])
-def test_it_is_the_pass_that_serves(
+def test_the_training_pass_equals_the_serving_pass(
     layers: int, from_anchor: bool, target: Decoder, folder: Path, tiny_pair: Path
 ) -> None:
     path = tiny_pair / "target.gguf"
@@ -97,7 +97,7 @@ def test_it_is_the_pass_that_serves(
     assert (found - wanted).abs().max() < 0.02 * wanted.abs().max()  # the taps went through float16
 
 
-def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) -> None:
+def test_a_drafter_starts_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) -> None:
     frozen = Frozen(tiny_pair / "target.gguf", torch.arange(10))
     assert (frozen.head == target.lm_head.weight[:10]).all()
     config = DFlashConfig(replace(target.config, num_hidden_layers=2), 8, 0, TAPS)
@@ -110,7 +110,7 @@ def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) 
         replace(config, causal=True),
         replace(config, window=CONTEXT - 1, sliding=(True, True), causal=False),
     ):
-        with pytest.raises(UsageError, match="cannot be trained on kept features"):
+        with pytest.raises(UsageError, match="cannot be trained"):
             start_from(frozen, other, torch.ones(3))
     stretched = replace(config.decoder, rope_factors=(1.0,) * (config.decoder.head_dim // 2))
     for other in (
@@ -119,12 +119,12 @@ def test_a_start_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) 
         replace(config, softcap=30.0),
         replace(config, decoder=stretched),
     ):
-        with pytest.raises(UsageError, match="are not trained here"):
+        with pytest.raises(UsageError, match="are not supported in training"):
             start_from(frozen, other, torch.ones(3))
 
 
 def only_labels(labels: torch.Tensor) -> Blocks:
-    """Return blocks whose target was sure of every label."""
+    """Return blocks for which the target was certain of every label."""
     none = torch.zeros(0)
     shares = torch.nn.functional.one_hot(torch.zeros_like(labels), COUNT).float()
     return Blocks(none, none, none, labels, labels.clamp_min(0).unsqueeze(-1).expand(*labels.shape, COUNT), shares)
@@ -149,7 +149,7 @@ def prepared(folder: Path, tiny_pair: Path, into: Path) -> tuple[KeptRun, BlockS
 
 
 @pytest.mark.nightly
-def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+def test_training_learns_resumes_and_measures(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     run, source, said = prepared(folder, tiny_pair, tmp_path)
     assert "300 tokens cover 100.00%" in said.lines[0]
@@ -171,7 +171,7 @@ def test_it_learns_goes_on_and_measures(folder: Path, tiny_pair: Path, tmp_path:
     assert "tokens a verify" in said.lines[-1]
 
 
-def test_what_is_exported_proposes_what_was_trained(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
+def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     run, source, _ = prepared(folder, tiny_pair, tmp_path / "run")
     out, path = tmp_path / "out", tiny_pair / "target.gguf"
     found = run.measure(source, 2)
@@ -209,6 +209,6 @@ def planned(config: DecoderConfig, size: int, free: int) -> TrainingNeeds:
 
 
 @pytest.mark.parametrize(("size", "free", "what"), [(9 * GB, 9 * GB, "answering"), (1 * GB, 5 * GB, "training")])
-def test_what_does_not_fit_is_said_before_it_starts(size: int, free: int, what: str) -> None:
+def test_too_little_memory_or_disk_is_refused_before_the_start(size: int, free: int, what: str) -> None:
     with pytest.raises(OutOfMemory, match=f"{what} needs .* are free"):
         planned(LARGE, size, free)

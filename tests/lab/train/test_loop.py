@@ -22,7 +22,7 @@ STEPS = 60  # a minute of the clock below
 
 
 class Clock:
-    """Time that passes only in steps of training: one second each."""
+    """Clock that advances one second per training step."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -89,7 +89,7 @@ def equal(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
-def test_an_interrupted_run_goes_on_exactly_where_it_stopped(clock: Clock, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_exactly(clock: Clock, tmp_path: Path) -> None:
     whole = make()
     TrainingRun(whole, TrainingBudget(1.0, 0.05), tmp_path / "whole").train(learn(whole, clock))
 
@@ -111,7 +111,7 @@ def test_an_interrupted_run_goes_on_exactly_where_it_stopped(clock: Clock, tmp_p
     assert equal(second.state_dict(), whole.state_dict())
 
 
-def test_a_gradient_that_is_no_number_never_reaches_the_weights(clock: Clock, tmp_path: Path) -> None:
+def test_a_nan_gradient_does_not_change_the_weights(clock: Clock, tmp_path: Path) -> None:
     model = make()
     before = {name: p.clone() for name, p in model.state_dict().items()}
 
@@ -130,7 +130,7 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(clock: Clock, tm
 @given(
     rows=st.integers(1, 24), columns=st.integers(1, 24), seed=st.integers(0, 999), scale=st.sampled_from([1e-3, 1e4])
 )
-def test_singular_values_come_close_to_one(rows: int, columns: int, seed: int, scale: float) -> None:
+def test_orthogonal_gives_singular_values_close_to_one(rows: int, columns: int, seed: int, scale: float) -> None:
     torch.manual_seed(seed)
     u, _, v = torch.linalg.svd(torch.randn(2, rows, columns), full_matrices=False)
     spread = torch.linspace(1.0, 0.1, min(rows, columns))
@@ -142,7 +142,7 @@ def test_singular_values_come_close_to_one(rows: int, columns: int, seed: int, s
 
 
 class Run(ResumableRun):
-    """Run of one weight, on a clock that is turned by hand."""
+    """Training run of one weight, with a manual clock."""
 
     def __init__(self, folder: Path) -> None:
         self.now, self.weight = 100.0, torch.zeros(2)
@@ -178,7 +178,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_an_error_does_not(ends_by: BaseException,
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), RuntimeError("PytorchStreamWriter failed")])
-def test_a_full_disk_keeps_the_checkpoint_before(
+def test_a_full_disk_keeps_the_previous_checkpoint(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path)
@@ -190,7 +190,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(
         raise error
 
     monkeypatch.setattr(torch, "save", fails)
-    with pytest.raises(TrainingError, match=r"cannot write the checkpoint: [^\n]+; the one before is kept$"):
+    with pytest.raises(TrainingError, match=r"cannot write the checkpoint: [^\n]+; the previous checkpoint remains$"):
         run.save()
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [good]
 
@@ -203,7 +203,7 @@ class Attack:
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "pickle", "other file", "other shape"])
-def test_a_checkpoint_that_is_not_this_runs_is_named(damage: str, tmp_path: Path) -> None:
+def test_a_foreign_or_damaged_checkpoint_is_refused(damage: str, tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.save()
     good = run.checkpoint.read_bytes()

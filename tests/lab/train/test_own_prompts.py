@@ -1,4 +1,4 @@
-"""Prompts of the user's own: files, repositories, chats."""
+"""Prompts from a user's files, repositories and chats."""
 
 import random
 from pathlib import Path
@@ -14,10 +14,10 @@ from localdflash.lab.train.questions import Question, questions
 
 
 @pytest.mark.parametrize("line", ["What?", '{"text": 3}', '" "', "[" * 100_000])
-def test_a_line_that_asks_nothing(line: str, tmp_path: Path) -> None:
+def test_a_line_without_a_prompt_is_refused(line: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(f'"What?"\n{line}\n')
-    with pytest.raises(TrainingError, match=r"mine\.jsonl: line 2 is no prompt: expected"):
+    with pytest.raises(TrainingError, match=r"mine\.jsonl: line 2: not a prompt \(expected"):
         list(of_file(path))
 
 
@@ -28,7 +28,7 @@ def module(name: str) -> str:
     )
 
 
-def test_a_repository_is_asked_about_with_whole_files_held_out(tmp_path: Path) -> None:
+def test_questions_of_a_repository_hold_out_whole_files(tmp_path: Path) -> None:
     for number in range(40):
         folder = tmp_path / ("deep/er" if number % 2 else ".")
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def test_a_repository_is_asked_about_with_whole_files_held_out(tmp_path: Path) -
     assert list(of_repository(tmp_path, 0)) == found
 
 
-def test_questions_of_chats_come_with_the_turns_before_them(tmp_path: Path) -> None:
+def test_questions_of_chats_have_their_earlier_turns(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     file = Attachment("file", "a.py", "x = 1")
     first, again = Message("user", "What is x?", (file,)), Message("user", "And y?")
@@ -75,7 +75,7 @@ def test_a_subject_is_held_out_in_all_patterns_or_in_none() -> None:
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two packages, one held out, as if they had been fetched."""
+    """Pretend that two packages were downloaded, one of them held out."""
     found = [
         (corpus.CorpusPackage(name, "1", "MIT", "", held), tmp_path / name)
         for name, held in (("a", False), ("b", True))
@@ -95,7 +95,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_held_out_prompts_are_of_held_out_packages_and_subjects(packages: Path) -> None:
+def test_held_out_prompts_come_from_held_out_packages_and_subjects(packages: Path) -> None:
     found = list(training_prompts.of_corpus(packages, 3))
     assert len(found) >= 50
     held_out_questions = {q.text: q.held_out for q in questions(random.Random(0))}
@@ -109,7 +109,7 @@ def test_held_out_prompts_are_of_held_out_packages_and_subjects(packages: Path) 
     assert 1 <= sum(q.held_out for q in found[: 2 * training_prompts.HELD_OUT_EVERY]) <= 2
 
 
-def test_a_prompt_file_comes_back(tmp_path: Path) -> None:
+def test_a_prompt_file_round_trips(tmp_path: Path) -> None:
     wanted = [
         Question("talk", "What is\na hash?", False),
         Question("chat", "Größe „x“", True, ("Hello", "Hi!")),
@@ -138,9 +138,9 @@ LINE = '{"number": 1, "kind": "talk", "held_out": false, "text": "x", "before": 
         '{"number": 1, "kind": "talk", "held_out": false, "text": "", "ids": [1]}',
     ],
 )
-def test_a_line_that_is_no_prompt(line: str, tmp_path: Path) -> None:
+def test_a_malformed_line_of_a_prompt_file_is_refused(line: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     training_prompts.write(path, [Question("talk", "What?", False)])
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(TrainingError, match="line 2 is no prompt"):
+    with pytest.raises(TrainingError, match="line 2: not a prompt"):
         training_prompts.read(path)

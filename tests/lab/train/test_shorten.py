@@ -1,4 +1,4 @@
-"""A drafter that is given a short vocabulary: what its files say, what stays, and what is refused."""
+"""Shortening of a drafter's vocabulary: changed files, unmodified parts, refused input."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support.shortened import shortened
 OURS = {"localdflash.short_vocabulary"}
 
 
-def test_nothing_else_changes_in_a_gguf(tiny_pair: Path, tmp_path: Path) -> None:
+def test_shortening_changes_nothing_else_in_a_gguf(tiny_pair: Path, tmp_path: Path) -> None:
     folder = shortened(tiny_pair, tmp_path / "pair", [4, 9, 200])
     old, new = read_header(tiny_pair / "drafter.gguf"), read_header(folder / "drafter.gguf")
     assert {k: v for k, v in new.metadata.items() if k not in OURS} == old.metadata
@@ -40,11 +40,13 @@ def test_a_drafter_whose_head_cannot_be_shortened_is_refused(variant: str, tiny_
     target = read_header(tiny_pair / "target.gguf")
     config = config_of(variant, vocabulary_of(target.path))
     path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), target.path)
-    with pytest.raises(ModelError, match="can have a short vocabulary"):
+    with pytest.raises(ModelError, match="a short vocabulary needs"):
         check(path, target)
 
 
-def test_a_file_that_cannot_be_written_stays(tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_stays_unmodified(
+    tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = shortened(tiny_pair, tmp_path / "pair", [1])
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -63,7 +65,7 @@ def test_a_file_that_cannot_be_written_stays(tiny_pair: Path, tmp_path: Path, mo
     size=st.integers(3, 30),
     always=st.lists(st.integers(0, 29), max_size=3),
 )
-def test_count(sequences: list[list[int]], size: int, always: list[int]) -> None:
+def test_count_chooses_the_most_frequent_tokens(sequences: list[list[int]], size: int, always: list[int]) -> None:
     counter = Counter(token for sequence in sequences for token in sequence)
     order = sorted(range(30), key=lambda token: (token not in always, -counter[token], token))
     short = count(iter(sequences), 30, size, always)
@@ -75,20 +77,20 @@ def test_count(sequences: list[list[int]], size: int, always: list[int]) -> None
 
 
 @pytest.mark.parametrize(
-    ("tensors", "said"),
+    ("tensors", "reason"),
     [
-        ({"ids": torch.tensor([2, 1]).int()}, "its ids do not ascend; make it again"),
-        ({"ids": torch.tensor([1, 1]).int()}, "its ids do not ascend"),
-        ({"ids": torch.tensor([1, 10]).int()}, "its ids 1 to 10 are not all below 10"),
+        ({"ids": torch.tensor([2, 1]).int()}, "the ids do not ascend; run"),
+        ({"ids": torch.tensor([1, 1]).int()}, "the ids do not ascend"),
+        ({"ids": torch.tensor([1, 10]).int()}, "ids 1 to 10 are not all below 10"),
         ({"ids": torch.tensor([1, 2])}, "expected one tensor, ids"),
         ({"tokens": torch.tensor([1]).int()}, "expected one tensor, ids"),
         ({"ids": torch.tensor([1]).int(), "more": torch.ones(1)}, "expected one tensor, ids"),
     ],
 )
-def test_lists_that_are_refused(tensors: dict[str, Tensor], said: str, tmp_path: Path) -> None:
+def test_malformed_short_vocabularies_are_refused(tensors: dict[str, Tensor], reason: str, tmp_path: Path) -> None:
     path = tmp_path / "list.safetensors"
     save_file(tensors, path)
-    with pytest.raises(ModelError, match=said) as caught:
+    with pytest.raises(ModelError, match=reason) as caught:
         load(path, 10)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform != "linux", re
 
 def left(terminal: Terminal) -> None:
     terminal.press("ctrl+q")
-    assert terminal.wait() == 0, terminal.told("it did not leave well")
+    assert terminal.wait() == 0, terminal.failure("it did not leave well")
 
 
 def test_killed_while_it_answers(chats: Scene) -> None:
@@ -43,7 +43,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: int, chats: Scene) -> No
         terminal.wait_for(lambda _: chats.engine.left == 1 or not terminal.child.isalive())
     if number != signal.SIGINT or not terminal.child.isalive():
         terminal.wait()
-        assert terminal.modes & {1049, 1000, 1003, 1006, 2004} == set(), terminal.told("modes are left on")
+        assert terminal.modes & {1049, 1000, 1003, 1006, 2004} == set(), terminal.failure("modes are left on")
         assert 25 in terminal.modes
     assert b"Traceback" not in terminal.raw
     again = chats.start("--continue")

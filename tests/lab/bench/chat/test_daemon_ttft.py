@@ -10,7 +10,7 @@ from tests.support import daemons
 
 
 @pytest.mark.system
-def test_a_real_daemon_is_started_asked_and_ended(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_daemon_is_started_measured_and_stopped(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
     with daemons.short_home(monkeypatch) as folder:
         wanted = EngineSpec({"pair": str(tiny_pair / "target.gguf"), "backend": "llama.cpp", "threads": 1})

@@ -1,4 +1,4 @@
-"""The χ² test: right by scipy, passes for drafting as it is, fails for an acceptance that is a little lossy."""
+"""χ² test: equals scipy's, passes for drafting, fails for a slightly lossy acceptance."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ def hosts(fake_target: Make, fake_drafter: Make, eager: Make) -> Hosts:
     return Hosts(drafting, HostPair(fake_target(TABLE)))
 
 
-def test_drafting_draws_from_the_targets_distribution(hosts: Hosts) -> None:
+def test_drafting_samples_from_the_targets_distribution(hosts: Hosts) -> None:
     usual, moved = hosts.drafting.controller, []
     found = distribution.check(hosts, PROMPTS, 0.7, 800, lambda: moved.append(1))
     assert found["p_value"] > 0.01
@@ -42,7 +42,7 @@ def test_drafting_draws_from_the_targets_distribution(hosts: Hosts) -> None:
     assert hosts.drafting.ids == hosts.plain.ids == []
 
 
-def test_a_lossy_acceptance_is_found(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lossy_acceptance_fails_the_test(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     def lossy(draft: Draft, logits: Any, sampler: Any, ids: Any, limit: int, ends: Any) -> list[int]:
         if draft and sampler._random.random() < 0.5:  # takes the likeliest token in place of a draw
             return [draft.tokens[0]]

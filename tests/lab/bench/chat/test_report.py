@@ -30,7 +30,7 @@ def pair_of(plain: PromptRun, **drafting: PromptRun) -> PromptResult:
     return prompt
 
 
-def test_rates_are_ratios_of_sums_with_the_median_prompt_beside_them() -> None:
+def test_ratios_are_of_sums_and_of_the_median_prompt() -> None:
     found = report(
         [
             pair_of(run_of([1], PLAIN, PLAIN), drafting=run_of([1], (3, 1, 10.0, "dflash"))),  # twice as fast
@@ -52,13 +52,13 @@ def test_rates_are_ratios_of_sums_with_the_median_prompt_beside_them() -> None:
 
 
 @pytest.mark.parametrize("way", ["drafting", "forced"])
-def test_every_way_that_drafts_counts_for_identity(way: str) -> None:
+def test_every_drafting_mode_counts_for_identity(way: str) -> None:
     ways = dict.fromkeys(("drafting", "dflash", "lookup", "forced"), run_of([1], PLAIN))
     prompt = pair_of(run_of([1], PLAIN), **ways | {way: run_of([2], PLAIN)})
     assert report([prompt])["identical"] == {"greedy": "0/1", "sampled": "1/1"}
 
 
-def test_without_other_backends_our_own_plain_decoding_is_the_best() -> None:
+def test_without_other_backends_the_baseline_is_the_best() -> None:
     prompts = [pair_of(run_of([1], PLAIN, PLAIN), drafting=run_of([1], (3, 1, 10.0, "dflash")))]
-    found = _reports(cast(ChatBench, SimpleNamespace(asked=prompts, found={})))["overall"]
+    found = _reports(cast(ChatBench, SimpleNamespace(results=prompts, measurements={})))["overall"]
     assert found["over_best_plain"] == found["over_plain"]["drafting"] == 2.0

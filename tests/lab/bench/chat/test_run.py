@@ -1,4 +1,4 @@
-"""The whole chat bench on a tiny pair, its plan, and what Ctrl-C leaves."""
+"""Complete chat benchmark on a tiny pair, its plan, and the result after Ctrl-C."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Watched:
-    """Records the plan and the steps."""
+    """Watcher that records the plan and the steps."""
 
     def __init__(self) -> None:
         self.planned, self.line, self.parts = 0.0, "", list[tuple[float, str]]()
@@ -55,7 +55,7 @@ def measured(options: Options, watcher: Watched) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_everything_is_in_the_result(options: Options) -> None:
+def test_the_result_has_every_part(options: Options) -> None:
     watcher = Watched()
     result = measured(options, watcher)
     assert (result["suite"], result["backend"], result["threads"], result["interrupted"]) == (
