@@ -45,7 +45,7 @@ def _draw_context(axes: Any, points: list[dict[str, Any]]) -> None:
     beside = axes.twinx()
     for mode in points[0]["tau"]:
         taus = [point["tau"][mode] for point in points]
-        beside.plot(contexts, taus, marker="x", linestyle=":", label=f"{mode}, tokens a verify")
-    beside.set(ylabel="tokens a verify", ylim=(1, None))
+        beside.plot(contexts, taus, marker="x", linestyle=":", label=f"{mode}, tokens per verify")
+    beside.set(ylabel="tokens per verify", ylim=(1, None))
     lines = [*axes.get_legend_handles_labels()[0], *beside.get_legend_handles_labels()[0]]
     axes.legend(lines, [line.get_label() for line in lines], frameon=False, fontsize=8)

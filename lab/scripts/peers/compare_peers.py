@@ -109,7 +109,7 @@ def main() -> int:
     parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "llama.cpp"), help="of our side")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=int, default=None, help="prompts of each category")
-    parser.add_argument("--rounds", type=int, default=9, help="of plain decoding against llama-bench")
+    parser.add_argument("--rounds", type=int, default=9, help="of the baseline against llama-bench")
     parser.add_argument("--lengths", default="3,7", help="draft lengths of llama-server")
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()

@@ -61,7 +61,7 @@ def test_the_result_and_the_table(
     assert lines[0].split()[:2] == ["CATEGORY", "PLAIN"]
     assert [line.split()[0] for line in lines[1:-1]] == [*CATEGORIES, "overall"]
     assert all(line.split()[6] in ("1/1", "5/5") for line in lines[1:-1])
-    assert lines[-1].startswith("verify by rows, in plain steps: 1 ")
+    assert lines[-1].startswith("verify step by width, relative to a single-token step: 1 ")
 
 
 def result_with(identical: str) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def test_training_learns_resumes_and_measures(folder: Path, tiny_pair: Path, tmp
     assert {"held_out_function", "held_out_types"} <= set(logged[-1])
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
     assert said.shares
-    assert "tokens a verify" in said.lines[-1]
+    assert "tokens per verify" in said.lines[-1]
 
 
 def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
