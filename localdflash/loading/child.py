@@ -25,7 +25,7 @@ NOT_SENT = frozenset({"progress", "compiling", "costs", "roomy"})
 Report = Mapping[str, Any]
 
 
-class Cancelled(Exception):
+class ChildCancellation(Exception):
     """End of a child because its result is no longer needed."""
 
 
@@ -80,7 +80,7 @@ def run(
                 ended.set()
                 child.kill()
         if cancelled and cancelled.is_set():
-            raise Cancelled
+            raise ChildCancellation
         return ChildExit(report, child.returncode, expired.is_set(), _last_line(stderr))
 
 

@@ -1,7 +1,7 @@
 """First-load check of the CUDA engine for a pair on a machine, before `auto` uses it.
 
 A child process loads the pair and runs the checks of `backends/cuda/proof`, since wrong kernels may crash or hang it.
-The daemon starts the child while another backend runs the pair; `--backend cuda` only warns. Verdicts are files, written
+The daemon starts the child while another backend runs the pair; `--backend cuda` only warns. Verdict files are written
 before a check begins. The state "begun" in a file whose lock no process holds means that the check crashed its process.
 """
 

@@ -23,7 +23,7 @@ from localdflash.engine.prefix_disk import DiskCache
 from localdflash.engine.sampling import SampledToken
 from localdflash.engine.scheduler import EngineJob, Scheduler
 from localdflash.loading import proof
-from localdflash.loading.child import Cancelled
+from localdflash.loading.child import ChildCancellation
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.models.load_options import Options
@@ -232,7 +232,7 @@ class PairWorker:
         def check() -> None:
             try:
                 proof.check(subject, loaded.files, self.options, self._ended)
-            except Cancelled:
+            except ChildCancellation:
                 return
             except LocaldflashError as error:
                 loaded.gpu_check = str(error)

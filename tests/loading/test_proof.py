@@ -249,7 +249,7 @@ def test_a_cancelled_check_leaves_no_process_and_no_verdict(
 
     thread = threading.Thread(target=cancel)
     thread.start()
-    with pytest.raises(child.Cancelled):
+    with pytest.raises(child.ChildCancellation):
         proof.check(subject, files, options, cancelled)
     thread.join()
     assert not psutil.pid_exists(int(pid.read_text()))
