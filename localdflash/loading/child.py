@@ -50,7 +50,7 @@ def run(
     """Run a Python program with these options for at most `limit` seconds; OSError if no process can be started.
 
     With `renewed` every report restarts the time limit. Progress goes to the callbacks in `options`, other reports to
-    `on_report`. Setting `cancelled` kills the child and raises Cancelled.
+    `on_report`. Setting `cancelled` kills the child and raises ChildCancellation.
     """
     sent = {name: value for name, value in vars(options).items() if name not in NOT_SENT}
     command = [sys.executable, "-P", "-c", program, json.dumps(sent)]

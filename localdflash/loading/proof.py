@@ -222,7 +222,7 @@ def check(
 ) -> Verdict | None:
     """Check the engine with a pair and store the verdict; None if another process is checking it.
 
-    Setting `cancelled` ends the check without a verdict and raises `child.Cancelled`.
+    Setting `cancelled` ends the check without a verdict and raises `child.ChildCancellation`.
     """
     try:
         with subject.lock():
