@@ -20,7 +20,7 @@ from localdflash.models.shapes.drafter_kind import has_head
 from localdflash.models.weights.gguf import read_header
 
 if TYPE_CHECKING:
-    from localdflash.loading.plan.assess_pair import PairAssessment
+    from localdflash.loading.plan.here import PairAssessment
 
 READ = {
     "target": "the target's file",
@@ -44,10 +44,10 @@ def list_pairs(as_json: bool) -> None:
     if as_json:
         print_json([_document(pair) for pair in pairs])
         return
-    from localdflash.loading.plan.assess_pair import assess_pair
     from localdflash.loading.plan.describe_pair import describe_pair
+    from localdflash.loading.plan.here import here
 
-    seen = [assess_pair(describe_pair(pair)) for pair in pairs]
+    seen = [here(describe_pair(pair)) for pair in pairs]
     rows = (
         (
             *(pair.id, _memory(pair), _verdict(one)),
@@ -96,14 +96,14 @@ def _verdict(one: "PairAssessment") -> str:
 
 def _document(pair: PairEntry) -> dict[str, Any]:
     """Return an entry as JSON values, sizes in bytes; `to_fetch` is None if the size of a download is unknown."""
-    from localdflash.loading.plan.assess_pair import reason_not_to_run
+    from localdflash.loading.plan.here import why_not
 
     return asdict(pair) | {
         "drafter": asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None,
         "origin": str(pair.origin),
         "missing": [how_to_get(source) for source in missing_files(pair)],
         "to_fetch": _to_fetch(pair),
-        "why_not": reason_not_to_run(pair),
+        "why_not": why_not(pair),
         "bytes_on_disk": _bytes_on_disk(pair),
         "verified": {
             str(source.path): asdict(record) for source in pair.sources if (record := records.current(source.path))

@@ -35,7 +35,7 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
             return _on_llamacpp(files, options, reasons)
         except FALLBACK_ERRORS as error:
             raise type(error)("; ".join([*reasons, str(error)])) from error
-    if options.device == "auto" and options.gpu_layers and has_llamacpp_gpu() and _may_use_gpu(options, reasons):
+    if options.device == "auto" and options.gpu_layers and gpu_is_there() and _may_use_gpu(options, reasons):
         try:
             return _on_llamacpp(files, replace(options, device="gpu"), reasons)
         except FALLBACK_ERRORS as error:
@@ -63,7 +63,7 @@ def _on_cuda(files: LocalPair, options: Options) -> Running:
     return replace(running, notices=[*running.notices, notice])
 
 
-def has_llamacpp_gpu() -> bool:
+def gpu_is_there() -> bool:
     """Return whether llama.cpp sees a GPU; a build without GPU backends is not loaded."""
     if not gpu_backends():
         return False

@@ -44,7 +44,7 @@ def load(attempts: Loads, monkeypatch: pytest.MonkeyPatch) -> Load:
 
         monkeypatch.setattr(device, "gc", SimpleNamespace(collect=lambda: 0))  # slow in a process of tests
         monkeypatch.setattr(automatic, "load_on", load_on)
-        monkeypatch.setattr(automatic, "has_llamacpp_gpu", lambda: seen)
+        monkeypatch.setattr(automatic, "gpu_is_there", lambda: seen)
         monkeypatch.setattr(device, "driver_present", lambda: nvidia)
         monkeypatch.setattr(automatic, "choose_engine", lambda *_: HostChoice("cpu", "a test"))
         return automatic.load_best(FILES, options)

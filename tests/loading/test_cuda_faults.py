@@ -90,7 +90,7 @@ def load(options: Options, monkeypatch: pytest.MonkeyPatch) -> Load:
         return backends.load_on(backend, files, given) if backend == "cuda" else running()
 
     monkeypatch.setattr(automatic, "load_on", load_on)
-    monkeypatch.setattr(automatic, "has_llamacpp_gpu", lambda: False)
+    monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
     monkeypatch.setattr(automatic, "choose_engine", lambda *_: HostChoice("cpu", "a test"))
     files = local_files(load_registry().resolve(options.pair, options.drafter))
 

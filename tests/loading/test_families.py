@@ -89,7 +89,7 @@ def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cpu_engine", "_few_rows")
 @pytest.mark.parametrize(("files", "backend"), CASES, indirect=["files"])
-def test_drafting_does_not_change_the_text(files: LocalPair, backend: Runner) -> None:
+def test_a_pair_writes_the_same_with_its_drafter(files: LocalPair, backend: Runner) -> None:
     """Prompts exceed windows and the positions that RoPE scaling extends."""
     options = Options("tiny", backend, threads=1, context=256, costs=eager)
     with (

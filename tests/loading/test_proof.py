@@ -81,7 +81,7 @@ def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tup
 
         monkeypatch.setattr(identity, "subject", subject_of)  # as in a process in which nothing failed
         monkeypatch.setattr(automatic, "load_on", load_on)
-        monkeypatch.setattr(automatic, "has_llamacpp_gpu", lambda: False)
+        monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
         monkeypatch.setattr(automatic, "choose_engine", lambda *_: HostChoice("cpu", "a test"))
         if subject := proof.unchecked(files, options):
             proof.check(subject, files, options)

@@ -40,7 +40,7 @@ ONE_PAIR = (  # a machine whose memory holds one pair
 _GPU = (  # a machine with a GPU: what is loaded on it is on the processor, whose first model it is, under the watch
     "import os; from contextlib import ExitStack; from dataclasses import replace;"
     "from localdflash.loading import automatic; from localdflash.base.machine import gpu_watch;"
-    "automatic.has_llamacpp_gpu = lambda: True; real = automatic.load_on\n"
+    "automatic.gpu_is_there = lambda: True; real = automatic.load_on\n"
     "def load_on(backend, files, options):\n"
     "    if options.device != 'gpu': return real(backend, files, options)\n"
     "    stack = ExitStack(); flag = gpu_watch.watch(stack)\n"

@@ -46,7 +46,7 @@ OWN_WEIGHTS: dict[str, dict[Runner, str]] = {
 }
 # The test that ran drafters of a kind with random weights; of some architectures, over a target of theirs.
 _SAME = "tests/models/memory/test_same_proposals.py::test_the_same_tokens"
-_FAMILIES = "tests/loading/test_families.py::test_drafting_does_not_change_the_text"
+_FAMILIES = "tests/loading/test_families.py::test_a_pair_writes_the_same_with_its_drafter"
 DRAFTERS: dict[str, dict[Runner, str]] = {
     "dflash": {
         "cpu": _SAME,

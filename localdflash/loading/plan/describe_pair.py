@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.extras import missing_module
-from localdflash.loading.plan.assess_pair import number_of, quantization
+from localdflash.loading.plan.here import number_of, quantization
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.registry.registry import missing_files
 from localdflash.models.weights.ggml_types import GGMLType
@@ -94,5 +94,5 @@ def run_types(path: Path) -> str:
             weights[info.ggml_type.name] += prod(info.shape)
     types = [name for name, _ in weights.most_common()]
     rounded = [name for name in types if name in FLOATS]
-    note = f"{', '.join(rounded)} rounded to 8 bits by cpu and cuda" if rounded else "run unmodified"
-    return f"{', '.join(types)}: {note}" if types else ""
+    how = f"{', '.join(rounded)} rounded to 8 bits by cpu and cuda" if rounded else "run unmodified"
+    return f"{', '.join(types)}: {how}" if types else ""

@@ -10,9 +10,9 @@ from localdflash.backends.cuda.gpus import ANY
 from localdflash.base import extras
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine import measurements
-from localdflash.loading.automatic import has_llamacpp_gpu
+from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.engine_choice import TimingCase, likely_engine
-from localdflash.loading.plan.assess_pair import bytes_per_token, matrices, quantization, tokens_per_second
+from localdflash.loading.plan.here import bytes_per_token, matrices, quantization, tokens_per_second
 from localdflash.models.backend_names import Backend
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import (
@@ -141,7 +141,7 @@ def _automatic(case: PlanRequest) -> Plan:
             why = f"no CUDA engine: {error}"
     if options.device not in ("auto", "cpu"):
         return _on_llamacpp(case, "requested")
-    if options.device == "auto" and options.gpu_layers and has_llamacpp_gpu():
+    if options.device == "auto" and options.gpu_layers and gpu_is_there():
         on_gpu = _on_llamacpp(replace(case, options=replace(options, device="gpu")), f"a GPU can run it; {why}")
         if on_gpu.fits:
             return on_gpu

@@ -1,6 +1,6 @@
 """Assess a pair on this machine from its registry entry: backend, whether it fits, upper bound of its speed.
 
-"Fits" compares with the machine's total memory; `planner` compares with the free memory.
+"Too large" compares with the machine's whole memory; `planner` compares with the free memory.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from localdflash.backends.cuda import device
 from localdflash.backends.cuda.device import gpu_budget
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.machine import measurements
-from localdflash.loading.automatic import has_llamacpp_gpu
+from localdflash.loading.automatic import gpu_is_there
 from localdflash.models.backend_names import Runner
 from localdflash.models.memory.fit import QUANTIZATIONS
 from localdflash.models.memory.free import all_memory
@@ -23,7 +23,7 @@ from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 from localdflash.models.weights.split import size_of
 
-OVERHEAD_BYTES = 1e9  # added to the files' size if the entry has no `memory_gb`
+OVERHEAD_BYTES = 1e9  # in addition to the files, if the entry does not name the memory
 BITS = {**QUANTIZATIONS, "Q4_K_XL": QUANTIZATIONS["Q4_K_M"], "MXFP4": 4.6}  # per weight, as a mean over the file
 
 
@@ -41,45 +41,45 @@ class PairAssessment:
     bandwidth: measurements.Measurement | None
 
 
-def assess_pair(pair: PairEntry) -> PairAssessment:
+def here(pair: PairEntry) -> PairAssessment:
     """Assess a pair on this machine."""
-    backend, memory = _backend_and_memory(pair)
+    backend, room = _backend(pair)
     untried = pair.origin == shipped_file() and not pair.ran
-    fits = backend is not None and _needed_bytes(pair) <= memory
-    token_bytes = _pair_bytes_per_token(pair) if fits else None
-    if token_bytes is None:
+    fits = backend is not None and _needed(pair) <= room
+    read = _pair_bytes_per_token(pair) if fits else None
+    if read is None:
         return PairAssessment(backend, fits, untried, None, None)
     bandwidth = measurements.bandwidth(on_gpu=backend == "cuda")
-    return PairAssessment(backend, fits, untried, tokens_per_second(bandwidth.value, round(token_bytes)), bandwidth)
+    return PairAssessment(backend, fits, untried, tokens_per_second(bandwidth.value, round(read)), bandwidth)
 
 
-def reason_not_to_run(pair: PairEntry) -> str:
+def why_not(pair: PairEntry) -> str:
     """Return why a pair cannot run on this machine; "" if it can."""
-    backend, memory = _backend_and_memory(pair)
+    backend, room = _backend(pair)
     if not pair.backends:
         return "no backend runs it yet"
     if backend is None:
         return f"needs --backend {' or '.join(pair.backends)}, which this machine does not have"
-    needed = _needed_bytes(pair)
-    return f"needs {gigabytes(needed)}, this machine has {gigabytes(memory)}" if needed > memory else ""
+    needed = _needed(pair)
+    return f"needs {gigabytes(needed)}, this machine has {gigabytes(room)}" if needed > room else ""
 
 
-def _backend_and_memory(pair: PairEntry) -> tuple[Runner | None, float]:
+def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
     """Return the backend that `auto` would choose without timing, and its memory in bytes."""
     if "cuda" in pair.backends and device.driver_present():
         try:
-            if _needed_bytes(pair) <= (memory := gpu_budget().free):
-                return "cuda", memory
+            if _needed(pair) <= (room := gpu_budget().free):
+                return "cuda", room
         except LocaldflashError:
             pass  # another backend may run it
-    if "llama.cpp" in pair.backends and has_llamacpp_gpu():
+    if "llama.cpp" in pair.backends and gpu_is_there():
         return "llama.cpp", all_memory()
     if "cpu" in pair.backends and not cpu_library.available():
         return "cpu", all_memory()
     return ("llama.cpp" if "llama.cpp" in pair.backends else None), all_memory()
 
 
-def _needed_bytes(pair: PairEntry) -> float:
+def _needed(pair: PairEntry) -> float:
     """Return the memory that the pair needs in bytes; 0 if unknown."""
     if pair.memory_gb:
         return pair.memory_gb * 1e9

@@ -1,4 +1,4 @@
-"""Assessment of a pair on this machine: backend, whether it fits, upper bound of its speed."""
+"""A pair on this machine: its backend, whether it fits, its highest speed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,8 +8,8 @@ import pytest
 
 from localdflash.base.errors import NoDevice
 from localdflash.base.machine.measurements import Measurement
-from localdflash.loading.plan.assess_pair import assess_pair, bytes_per_token, quantization, tokens_per_second
 from localdflash.loading.plan.describe_pair import describe_pair
+from localdflash.loading.plan.here import bytes_per_token, here, quantization, tokens_per_second
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import load_registry
@@ -22,17 +22,17 @@ MEASURED = Measurement(20.0, "made up", "2026-11-24")
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Pretend 32 GB of memory at 20 GB/s, the CPU engine, no GPU; return a function that changes a fact."""
+    """32 GB of memory at 20 GB/s, the CPU engine, no GPU; returns what changes it."""
 
     def change(name: str, value: object) -> None:
-        monkeypatch.setattr(f"localdflash.loading.plan.assess_pair.{name}", lambda *_, **__: value)
+        monkeypatch.setattr(f"localdflash.loading.plan.here.{name}", lambda *_, **__: value)
 
     change("all_memory", 32 * 10**9)
     change("device.driver_present", False)
-    change("has_llamacpp_gpu", False)
+    change("gpu_is_there", False)
     change("cpu_library.available", "")
     monkeypatch.setattr(
-        "localdflash.loading.plan.assess_pair.measurements.bandwidth",
+        "localdflash.loading.plan.here.measurements.bandwidth",
         lambda on_gpu=False: replace(MEASURED, value=200.0) if on_gpu else MEASURED,
     )
     return change
@@ -42,19 +42,19 @@ def entry(pair_id: str = "qwen3-8b") -> PairEntry:
     return load_registry().pair(pair_id)
 
 
-def test_the_backend_depends_on_the_machine(machine: Callable[..., None]) -> None:
-    assert assess_pair(entry()).backend == "cpu"
+def test_the_backend_of_a_pair(machine: Callable[..., None]) -> None:
+    assert here(entry()).backend == "cpu"
     machine("cpu_library.available", "no compiler")
-    assert assess_pair(entry()).backend == "llama.cpp"
-    unsupported = assess_pair(replace(entry(), backends=("cpu",)))
-    assert (unsupported.backend, unsupported.fits, unsupported.tokens_per_second) == (None, False, None)
+    assert here(entry()).backend == "llama.cpp"
+    nothing = here(replace(entry(), backends=("cpu",)))
+    assert (nothing.backend, nothing.fits, nothing.tokens_per_second) == (None, False, None)
     machine("cpu_library.available", "")
-    machine("has_llamacpp_gpu", True)
-    assert assess_pair(entry()).backend == "llama.cpp"
+    machine("gpu_is_there", True)
+    assert here(entry()).backend == "llama.cpp"
 
 
 @pytest.mark.parametrize(("free", "backend", "speed"), [(12e9, "cuda", 200), (9e9, "cpu", 20), (None, "cpu", 20)])
-def test_the_cuda_engine_is_chosen_if_the_pair_fits_on_the_gpu(
+def test_the_cuda_engine_where_the_pair_fits_on_the_gpu(
     free: float | None, backend: str, speed: float, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def budget() -> MemoryBudget:
@@ -63,9 +63,9 @@ def test_the_cuda_engine_is_chosen_if_the_pair_fits_on_the_gpu(
         return MemoryBudget(int(free), 0, "GPU memory")
 
     machine("device.driver_present", True)
-    monkeypatch.setattr("localdflash.loading.plan.assess_pair.gpu_budget", budget)
-    assessment = assess_pair(entry())
-    assert (assessment.backend, assessment.bandwidth) == (backend, replace(MEASURED, value=float(speed)))
+    monkeypatch.setattr("localdflash.loading.plan.here.gpu_budget", budget)
+    seen = here(entry())
+    assert (seen.backend, seen.bandwidth) == (backend, replace(MEASURED, value=float(speed)))
 
 
 def test_the_speed_is_bandwidth_over_the_bytes_that_a_token_reads(tiny_pair: Path) -> None:
@@ -79,13 +79,13 @@ def test_the_speed_is_bandwidth_over_the_bytes_that_a_token_reads(tiny_pair: Pat
         (odd, None),
         (replace(entry(), active=None), None),
     ):
-        assert assess_pair(pair).tokens_per_second == (expected and pytest.approx(expected))
+        assert here(pair).tokens_per_second == (expected and pytest.approx(expected))
 
 
 EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded" / "target.gguf"
 
 
-def test_bytes_per_token_count_active_experts_and_the_tied_head(tmp_path: Path) -> None:
+def test_bytes_that_a_token_reads(tmp_path: Path) -> None:
     header = read_header(EMBEDDED)
     table = header.tensors["token_embd.weight"]  # tied: it is the head, and is read
     everything = sum(info.nbytes for info in header.tensors.values())
@@ -99,7 +99,7 @@ def test_bytes_per_token_count_active_experts_and_the_tied_head(tmp_path: Path) 
     assert tokens_per_second(936, 4_680_000_000) == pytest.approx(200)
 
 
-def test_quantization_is_named_by_the_file_or_by_most_bytes(tmp_path: Path) -> None:
+def test_the_quantization_of_a_file(tmp_path: Path) -> None:
     for kind in ("Q8_0", "Q4_0"):  # by the type of most of its bytes
         path = write(tmp_path / f"{kind}.gguf", Shape(kind, 64, 1, 2, 1, 64, 512, 32))
         assert quantization(read_header(path)) == kind
@@ -119,7 +119,7 @@ def test_files_at_a_path_are_described_by_their_headers(tiny_pair: Path) -> None
     assert (pair.drafter.block_size, pair.drafter.taps) == (8, (1, 3, 4))
 
 
-def test_an_unsupported_architecture_runs_on_llama_cpp_only(tmp_path: Path) -> None:
+def test_what_our_engines_cannot_run_is_llama_cpps(tmp_path: Path) -> None:
     file = write_target(tmp_path / "target.gguf", SHAPE)
     file.write_bytes(file.read_bytes().replace(b"qwen3", b"gemma"))
     pair = describe_pair(load_registry().resolve(str(file)))
