@@ -3,6 +3,7 @@
 Measured on 38 signature edits of real commits: 10 get a proposal, and 9 of the 12 proposals are what the commit did.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,12 @@ from localdflash.code.next_edit.signatures import (
     name_of,
 )
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
+
+_NOTHING = ("None", "null", "undefined")
+_LITERALS = {
+    **{"bool": "False", "int": "0", "float": "0.0", "str": '""'},
+    **{"boolean": "false", "number": "0", "string": '""'},
+}
 
 
 class EntryPattern(NamedTuple):
@@ -113,18 +120,25 @@ def _after_definition(edited: _EntryEdit) -> EditProposal | None:
 def _missing(
     after: ParsedSource, names: BindingIndex, call: Call, now: Function, edited: _EntryEdit
 ) -> EditProposal | None:
-    """Add the new parameter's name as an argument, if that name is visible at the call."""
+    """Add an argument: the new parameter's name if that is visible at the call, or else a literal of its type."""
     name, position = now.parameters[edited.index].name, edited.index - now.hidden
-    if not name or names.visible(name, call.brackets) is None:
+    is_known = bool(name) and names.visible(name, call.brackets) is not None
+    text = name if is_known else _literal(after, edited.entry)
+    if not name or not text:
         return None
     named_only = any(one.rest for one in now.parameters[: edited.index])
-    if named_only or position > call.positional:
-        position, text = len(call.items), f"{name}={name}"
-    else:
-        text = name
+    if named_only or position > call.positional or (not is_known and after.language == "python"):
+        position, text = len(call.items), f"{name}={text}"
     if "=" in text and after.language != "python":
         return None
     return _inserted(call.brackets, call.items, position, text, _pattern(after, call, edited, text))
+
+
+def _literal(after: ParsedSource, parameter: Node) -> str:
+    """Return a literal of the parameter's type; "" for types of the program."""
+    annotation = parameter.child_by_field_name("type")
+    text = after.cut(annotation).lstrip(": ") if annotation is not None else ""
+    return next((empty for empty in _NOTHING if re.search(rf"\| *{empty}$", text)), _LITERALS.get(text, ""))
 
 
 def _surplus(after: ParsedSource, call: Call, was: Function, edited: _EntryEdit) -> EditProposal | None:

@@ -17,7 +17,7 @@ _CLASSES = {"class_declaration", "abstract_class_declaration"}
 _DECLARATIONS = _NAMED_FUNCTIONS | _CLASSES | _TYPES | {"function_signature", "enum_declaration", "internal_module"}
 _HOISTS = {*_FUNCTIONS, "program", "internal_module", "class_static_block"}
 _FIELDS = {"public_field_definition", "field_definition"}
-_MEMBERS = _FIELDS | {"method_definition", "method_signature", "abstract_method_signature"}
+_MEMBERS = _FIELDS | {"property_signature", "method_definition", "method_signature", "abstract_method_signature"}
 _PATTERNS = {  # the field of a pattern that binds names, "" for all
     **dict.fromkeys(("object_pattern", "array_pattern", "rest_pattern"), ""),
     **dict.fromkeys(("object_assignment_pattern", "assignment_pattern"), "left"),
@@ -132,7 +132,7 @@ def _parameter(node: Node, parent: Node) -> Role:
 def _member(node: Node, parent: Node) -> Role | None:
     if parent.type in _MEMBERS and (is_field(node, "name") or is_field(node, "property")):
         body = parent.parent
-        owner = body.parent if body is not None and body.type == "class_body" else None
+        owner = body.parent if body is not None and body.type in {"class_body", "interface_body"} else None
         return Role(Scope(owner, members=True), binds=True) if owner is not None else None
     holder = parent.child_by_field_name("object") if parent.type == "member_expression" else None
     owner = _class_of_this(parent) if holder is not None and holder.type == "this" else None

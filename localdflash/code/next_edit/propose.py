@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 
 from localdflash.code.next_edit.arguments import next_argument
+from localdflash.code.next_edit.like_edits import next_like_edit
 from localdflash.code.next_edit.renames import RenameRun, begun_rename
 from localdflash.code.next_edit.repetitions import next_repetition
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource, difference
@@ -32,7 +33,10 @@ class Proposer:
         if found is None:
             earlier = next(sound, None)
             last = difference(earlier.bytes, before.bytes) if earlier else None
-            found = next_repetition(before, after, change, (earlier, last) if earlier and last else None)
+            previous = (earlier, last) if earlier and last else None
+            found = next_repetition(before, after, change, previous)
+            if found is None and self._run is None:  # the places of a rename are known
+                found = next_like_edit(before, after, change, previous)
         return (found, after) if found else None
 
     def _rename(self, before: ParsedSource, after: ParsedSource, change: Change) -> EditProposal | None:

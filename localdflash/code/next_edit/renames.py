@@ -10,6 +10,7 @@ from tree_sitter import Node
 
 from localdflash.code.next_edit.bindings import BindingIndex, Occurrence
 from localdflash.code.next_edit.javascript_names import SHORTHAND
+from localdflash.code.next_edit.member_uses import typed_members
 from localdflash.code.next_edit.signatures import calls, keyword, name_of
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource, Scope
 
@@ -99,6 +100,7 @@ def begun_rename(before: ParsedSource, after: ParsedSource, change: Change) -> R
     if not _is_rename(before, names, one, meant, rename):
         return None
     nodes = [use.node for use in meant] + _keywords(before, names, rename.old, scope)
+    nodes += typed_members(before, names, rename.old, scope)
     places = sorted(_place(node, rename) for node in nodes)
     return RenameRun(rename, places, {place.start_byte: change.growth}, after.text)
 

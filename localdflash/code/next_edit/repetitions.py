@@ -65,7 +65,7 @@ def next_repetition(
 
 
 def _edit(before: ParsedSource, after: ParsedSource, change: Change) -> _Edit | None:
-    node = _node(before, change)
+    node = edited_node(before, change)
     if node is None or b"\n" in after.bytes[change.start : change.new_end]:
         return None
     statement = _statement(before, node)
@@ -83,7 +83,7 @@ def _around(old: str, new: str) -> tuple[str, str] | None:
     return (new[: found[0].start()], new[found[0].end() :]) if old and len(found) == 1 else None
 
 
-def _node(source: ParsedSource, change: Change) -> Node | None:
+def edited_node(source: ParsedSource, change: Change) -> Node | None:
     """Return the smallest node around the replaced text, or the one that text was added to."""
     start, end = change.start, change.old_end
     if start < end or not start:

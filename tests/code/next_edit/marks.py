@@ -45,3 +45,10 @@ def all_proposed(language: str, texts: list[str], most: int = 100) -> str:
             return texts[-1]
         texts = [*texts[-3:], following]
     raise AssertionError(f"more than {most} proposals")
+
+
+def final_texts(language: str, marked: str) -> tuple[str, str, str]:
+    """Return the texts after the user's changes, with all marked proposals, and with all that are made."""
+    texts = steps(marked)
+    expected = _PROPOSED.sub(r"\2", _MADE.sub(r"\2", marked))
+    return texts[-1], expected, all_proposed(language, texts)

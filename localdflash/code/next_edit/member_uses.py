@@ -1,0 +1,78 @@
+"""Uses of a field outside of its class, where a name's annotation or first value tells its class."""
+
+import re
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from localdflash.code.next_edit.bindings import BindingIndex, Occurrence
+from localdflash.code.next_edit.source import ParsedSource, Scope, is_field, outward
+
+_ACCESSES = {"attribute": "attribute", "member_expression": "property"}
+_FUNCTIONS = {"function_declaration", "arrow_function", "method_definition", "function_expression"}
+
+
+def typed_members(source: ParsedSource, names: BindingIndex, name: str, scope: Scope) -> list[Node]:
+    """Return where a member of a class is used on names of that type, or named to make an object of it."""
+    named = scope.node.child_by_field_name("name") if scope.members else None
+    if named is None:
+        return []
+    of_class = re.compile(rf"\b{re.escape(source.cut(named))}\b")
+    return [leaf for leaf in source.leaves_called(name) if _is_use(source, names, leaf, of_class)]
+
+
+def _is_use(source: ParsedSource, names: BindingIndex, leaf: Node, of_class: re.Pattern[str]) -> bool:
+    parent = leaf.parent
+    if parent is None:
+        return False
+    if parent.type in _ACCESSES and is_field(leaf, _ACCESSES[parent.type]):
+        holder = parent.child_by_field_name("object")
+        used = names.at(holder) if holder is not None else None
+        return used is not None and _is_of(source, names, used, of_class)
+    if parent.type == "keyword_argument" and is_field(leaf, "name"):
+        call = parent.parent.parent if parent.parent is not None else None
+        called = call.child_by_field_name("function") if call is not None else None
+        return called is not None and bool(of_class.fullmatch(source.cut(called)))
+    if parent.type == "pair" and is_field(leaf, "key") and parent.parent is not None:
+        return _is_typed_literal(source, parent.parent, of_class)
+    return False
+
+
+def _is_of(source: ParsedSource, names: BindingIndex, used: Occurrence, of_class: re.Pattern[str]) -> bool:
+    """Return whether every binding of a name tells this class: by its annotation, its value, or what it iterates."""
+    scope = names.scope(used)
+    bound = names.bindings(source.cut(used.node), scope) if scope else []
+    return bool(bound) and all(
+        any(of_class.search(source.cut(node)) for node in _tells(source, names, one.node)) for one in bound
+    )
+
+
+def _tells(source: ParsedSource, names: BindingIndex, binding: Node, *, inner: bool = False) -> Iterator[Node]:
+    """Yield the annotation of a binding, the class that its value is made of, or those of what a loop iterates."""
+    for child, parent in outward(binding):
+        if annotation := parent.child_by_field_name("type"):
+            yield annotation
+            return
+        value = parent.child_by_field_name("right") or parent.child_by_field_name("value")
+        if value is not None and value != child:
+            made = value.child_by_field_name("function") or value.child_by_field_name("constructor")
+            if made is not None:
+                yield made
+            elif "for" in parent.type and not inner and (used := names.at(value)) and (scope := names.scope(used)):
+                for one in names.bindings(source.cut(value), scope):
+                    yield from _tells(source, names, one.node, inner=True)
+            return
+        if parent.type not in {"typed_parameter", "required_parameter", "optional_parameter"}:
+            return
+
+
+def _is_typed_literal(source: ParsedSource, literal: Node, of_class: re.Pattern[str]) -> bool:
+    """Return whether an object literal is the value of a declaration, or of a function, with this type."""
+    for child, parent in outward(literal):
+        field = "return_type" if parent.type in _FUNCTIONS else "type"
+        annotation = parent.child_by_field_name(field)
+        if annotation is not None:
+            return bool(of_class.fullmatch(source.cut(annotation).lstrip(": ")))
+        if parent.type not in {"return_statement", "statement_block", "parenthesized_expression"} and child != literal:
+            return False
+    return False
