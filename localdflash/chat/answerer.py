@@ -18,7 +18,6 @@ from localdflash.base.errors import (
 from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_thread
 from localdflash.chat.messages import Finish, Message, StepRecord, prompt_text
 from localdflash.chat.sampling_settings import ChatSettings
-from localdflash.engine.sampling_params import SamplingParams
 from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.server.engine_spec import Others
 from localdflash.text.thoughts import split
@@ -388,10 +387,8 @@ def localdflash_fields(settings: ChatSettings, *, continue_last: bool) -> dict[s
     fields = openai_fields(settings) | template_fields(settings, continue_last=continue_last)
     fields |= {"steps": True, "end_repeats": True}
     fields["reasoning_format"] = "none"  # thoughts stay in the text, so that the token sizes of the steps match
-    defaults = SamplingParams()
-    for name in ("top_k", "min_p", "repetition_penalty"):
-        if (value := getattr(settings, name)) != getattr(defaults, name):
-            fields[name] = value
+    # Neutral values too: a field that is left out has the value that is recommended for the model.
+    fields |= {name: getattr(settings, name) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
     if settings.temperature and settings.seed is None:
         import secrets
 

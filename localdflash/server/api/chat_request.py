@@ -37,7 +37,7 @@ from localdflash.text.tool_grammar import call_constraint
 from localdflash.text.tools_in_words import describe_in_words
 from localdflash.text.user_text import PromptStretch
 
-TEMPERATURE = 1.0  # where a request does not say, as OpenAI documents
+TEMPERATURE = 1.0  # where neither the request nor the model sets one, as OpenAI documents
 ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
 
 
@@ -195,7 +195,7 @@ def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, gramm
         raise bad("tools", "not together with a form of the answer")
     prompt = prompt_of(loaded, body, first_part="call" if tools.must else "text" if formats else "")
     generation = replace(
-        prompt.prepare(limit, params_of(body, TEMPERATURE)),
+        prompt.prepare(limit, params_of(body, TEMPERATURE, loaded.sampling)),
         stops=tools.stops(loaded.tokenizer),
         ending=Repetition if body.end_repeats else None,
     )

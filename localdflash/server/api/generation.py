@@ -1,7 +1,7 @@
 """Generation of an answer: a dialect makes a `GenerationRequest` and formats the `pieces` of its choices."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,15 +45,16 @@ class GenerationRequest:
         return self.make_decoder(self.loaded.tokenizer)
 
 
-def params_of(body: SamplingFields, temperature: float) -> SamplingParams:
-    """Read the sampling parameters; `temperature` is the endpoint's default."""
+def params_of(
+    body: SamplingFields, temperature: float, recommended: Mapping[str, float] | None = None
+) -> SamplingParams:
+    """Read the sampling parameters. Defaults are those recommended for the model, and the endpoint's `temperature`."""
     penalty = body.repetition_penalty if body.repetition_penalty is not None else body.repeat_penalty
+    given = {name: getattr(body, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    given = {name: value for name, value in {**given, "repetition_penalty": penalty}.items() if value is not None}
+    sampling: dict[str, Any] = {"temperature": temperature, **(recommended or {}), **given}
     return SamplingParams(
-        temperature=temperature if body.temperature is None else body.temperature,
-        top_k=body.top_k or 0,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        min_p=body.min_p or 0.0,
-        repetition_penalty=1.0 if penalty is None else penalty,
+        **sampling,
         seed=None if body.seed == -1 else body.seed,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,

@@ -1,16 +1,20 @@
 """Requests of coding agents in their default settings. Each test names the client whose request it repeats."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from localdflash.engine.generate import Request
+from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api import agent_bodies as bodies
 from localdflash.server.api import anthropic_api
 from localdflash.server.api.chat_request import AnswerPrompt, prompt_of
-from tests.server.api.dialects import MESSAGES, RESPONSES, response_events
+from localdflash.server.worker import PairWorker
+from tests.server.api.dialects import CHATS, MESSAGES, RESPONSES, Dialect, response_events
 from tests.support.scripted_pair import scripted_client
 
 Json = dict[str, Any]
@@ -121,3 +125,25 @@ def test_tools_in_namespaces_are_called_by_both_names(tool_vocabularies: dict[st
         result = {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}
         again = {**body, "input": [{"role": "user", "content": "Rain?"}, item, result]}
         assert client.post(RESPONSES.path, again).status_code == 200
+
+
+@pytest.mark.parametrize("dialect", CHATS, ids=lambda dialect: dialect.path)
+def test_what_is_recommended_for_the_model_is_the_default(
+    client: Any, worker: PairWorker, monkeypatch: pytest.MonkeyPatch, dialect: Dialect
+) -> None:
+    """opencode, pi, aider and Codex set no temperature; without one an answer was sampled at 1."""
+    assert worker.loaded
+    stream, params = worker.stream, SamplingParams()
+
+    def recorded(request: Request, *rest: Any, **more: Any) -> Any:
+        nonlocal params
+        params = request.params
+        return stream(request, *rest, **more)
+
+    monkeypatch.setattr(worker.loaded, "sampling", {"temperature": 0.2, "top_k": 20, "top_p": 0.9})
+    monkeypatch.setattr(worker, "stream", recorded)
+    changes: list[dict[str, Any]] = [{}, {"temperature": 0.7}, {"top_p": 1.0}]
+    for given in changes:
+        body = {**dialect.body(max_tokens=2), "temperature": None, **given}
+        assert client.post(dialect.path, body).status_code == 200
+        assert params == replace(SamplingParams(temperature=0.2, top_k=20, top_p=0.9), **given)
