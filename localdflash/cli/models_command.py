@@ -40,7 +40,7 @@ def command() -> None:
 def list_pairs(as_json: bool) -> None:
     """List all pairs with required memory, backend, maximum speed and installed files."""
     registry = load_registry()
-    pairs = [*registry.pairs.values(), *registry.others_here()]
+    pairs = [*registry.pairs.values(), *registry.others_here(), *registry.in_other_programs()]
     if as_json:
         print_json([_document(pair) for pair in pairs])
         return
@@ -203,7 +203,11 @@ def _on_disk(pair: PairEntry) -> str:
 
 
 def _memory(pair: PairEntry) -> str:
-    return f"{pair.memory_gb:g} GB" if pair.memory_gb else "not known"
+    from localdflash.loading.plan.here import needed_bytes
+
+    if pair.memory_gb:
+        return f"{pair.memory_gb:g} GB"
+    return gigabytes(needed) if (needed := needed_bytes(pair)) else "not known"
 
 
 def _known(value: object) -> str:

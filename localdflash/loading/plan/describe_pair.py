@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
+from localdflash.backends.cuda.device import driver_present
 from localdflash.base.errors import ModelError, NoDevice
 from localdflash.base.extras import missing_module
 from localdflash.loading.plan.here import number_of, quantization
@@ -49,7 +50,7 @@ def _drafter(source: DrafterSource) -> DrafterSource:
 
 
 def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
-    """Yield the installed backends that can run these files on a suitable machine."""
+    """Yield the installed backends that can run these files; "cuda" only where there is a driver: torch takes 5 s."""
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
     from localdflash.backends.cpu.model_source import check_target_file
     from localdflash.models.shapes.gguf_config import decoder_config
@@ -65,7 +66,7 @@ def _backends(header: GGUFHeader, drafter: Path | None) -> Iterator[str]:
         decoder_config(header)
         check_target_file(header.path, header)
         yield "torch"
-    if missing_module("cuda"):
+    if missing_module("cuda") or not driver_present():
         return
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
 

@@ -45,7 +45,7 @@ def here(pair: PairEntry) -> PairAssessment:
     """Assess a pair on this machine."""
     backend, room = _backend(pair)
     untried = pair.origin == shipped_file() and not pair.ran
-    fits = backend is not None and _needed(pair) <= room
+    fits = backend is not None and needed_bytes(pair) <= room
     read = _pair_bytes_per_token(pair) if fits else None
     if read is None:
         return PairAssessment(backend, fits, untried, None, None)
@@ -60,7 +60,7 @@ def why_not(pair: PairEntry) -> str:
         return "no backend runs it yet"
     if backend is None:
         return f"needs --backend {' or '.join(pair.backends)}, which this machine does not have"
-    needed = _needed(pair)
+    needed = needed_bytes(pair)
     return f"needs {gigabytes(needed)}, this machine has {gigabytes(room)}" if needed > room else ""
 
 
@@ -68,7 +68,7 @@ def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
     """Return the backend that `auto` would choose without timing, and its memory in bytes."""
     if "cuda" in pair.backends and device.driver_present():
         try:
-            if _needed(pair) <= (room := gpu_budget().free):
+            if needed_bytes(pair) <= (room := gpu_budget().free):
                 return "cuda", room
         except LocaldflashError:
             pass  # another backend may run it
@@ -79,7 +79,7 @@ def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
     return ("llama.cpp" if "llama.cpp" in pair.backends else None), all_memory()
 
 
-def _needed(pair: PairEntry) -> float:
+def needed_bytes(pair: PairEntry) -> float:
     """Return the memory that the pair needs in bytes; 0 if unknown."""
     if pair.memory_gb:
         return pair.memory_gb * 1e9

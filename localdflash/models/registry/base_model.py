@@ -30,6 +30,11 @@ def find_drafter(header: GGUFHeader, called: str, pairs: Iterable[PairEntry]) ->
     return None
 
 
+def base_model(header: GGUFHeader) -> str | None:
+    """Return the base model that a file names, else the file's own name."""
+    return next(_bases(header), None) or _said(header, "name", str)
+
+
 def _evidence(header: GGUFHeader, called: str) -> Iterator[tuple[str, str]]:
     """Yield names of a file's base model (with or without owner), each with an explanation, most reliable first."""
     for base in _bases(header):

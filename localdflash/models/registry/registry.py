@@ -15,7 +15,7 @@ from localdflash.base.errors import ModelError
 from localdflash.base.files.paths import config_folder
 from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.models.registry import hub, records
-from localdflash.models.registry.base_model import find_drafter
+from localdflash.models.registry.base_model import base_model, find_drafter
 from localdflash.models.registry.hub_names import (
     HUB,
     SAFETENSORS,
@@ -25,6 +25,7 @@ from localdflash.models.registry.hub_names import (
     full_name,
     short_name,
 )
+from localdflash.models.registry.other_programs import OLLAMA, find_models, ollama_file
 from localdflash.models.registry.pair_entry import (
     DrafterMatch,
     DrafterSource,
@@ -36,7 +37,7 @@ from localdflash.models.registry.pair_entry import (
 )
 from localdflash.models.registry.registry_file import read_pairs
 from localdflash.models.registry.remote_head import read_head
-from localdflash.models.shapes.drafter_kind import check_files, kind_of_file
+from localdflash.models.shapes.drafter_kind import check_files, is_companion, kind_of_file
 from localdflash.models.weights.gguf import headers_kept, is_gguf, read_header
 from localdflash.models.weights.split import files_of, first_of
 
@@ -81,7 +82,19 @@ class Registry:
         known |= {pair.drafter.path for pair in found if pair.drafter}
         yield from (pair for pair in found if pair.target.path not in known)
 
+    def in_other_programs(self) -> Iterator[PairEntry]:
+        """Return the pairs of targets that other programs have downloaded, which are used where they lie."""
+        known = {path.resolve() for pair in self.pairs.values() if (path := pair.target.path).is_file()}
+        for found in find_models():
+            with headers_kept(), suppress(ModelError):  # what is no model, or damaged, is not listed
+                if found.path.resolve() in known or is_companion(read_header(found.path)):
+                    continue
+                base = base_model(read_header(found.path)) or "a GGUF file"
+                yield replace(self.resolve(found.spec), description=f"{base}, downloaded by {found.program}")
+
     def _resolve(self, spec: str, ask: bool) -> PairEntry:
+        if spec.startswith(OLLAMA):
+            return replace(_pair_at(ollama_file(spec)), id=spec)
         if spec.startswith(HUB):
             asked = short_name(spec)
             return self._pair_on_hub(asked.with_end(f"/{self._file(asked, ask)}") if asked else spec)

@@ -18,6 +18,7 @@ Kind = Literal["dflash", "eagle3", "draft-model", "mtp"]
 WITH_HEADS = ("qwen35", "qwen35moe")  # whose head a test ran; llama.cpp runs only one
 HEAD_TENSORS = ("eh_proj", "enorm", "hnorm")
 NO_MODELS = ("gemma4-assistant", "clip")  # companion files of a model
+DRAFTERS = ("dflash", "eagle3")
 EAGLE3_TAPS = 3
 EMBEDDING, HEAD, IDS = "token_embd.weight", "output.weight", "d2t"
 
@@ -39,6 +40,12 @@ def kind_of_file(drafter: Path) -> Literal["dflash", "dflash2", "dspark", "eagle
     if drafter.suffix == ".safetensors" or (architecture := read_header(drafter).architecture) == "dflash":
         return config_of_file(drafter).kind
     return "eagle3" if architecture == "eagle3" else "draft-model"
+
+
+def is_companion(header: GGUFHeader) -> bool:
+    """Return whether a file is part of another model: a drafter, an adapter, or the encoder of images."""
+    kind = header.metadata.get("general.type", "model")
+    return kind != "model" or header.architecture in (*NO_MODELS, *DRAFTERS)
 
 
 def drafter_of(target: Path, given: Path | None) -> Path | None:

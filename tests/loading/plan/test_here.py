@@ -110,7 +110,8 @@ def test_the_quantization_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cpu_engine")
-def test_files_at_a_path_are_described_by_their_headers(tiny_pair: Path) -> None:
+def test_files_at_a_path_are_described_by_their_headers(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localdflash.loading.plan.describe_pair.driver_present", lambda: True)
     pair = describe_pair(load_registry().resolve(str(tiny_pair / "target.gguf")))
     assert (pair.architecture, pair.layers, pair.context) == ("qwen3", 6, 1024)
     assert pair.target.quantization == "Q8_0"
