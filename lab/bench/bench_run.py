@@ -173,13 +173,13 @@ def rotated(modes: list[Mode], turn: int) -> list[Mode]:
 
 
 def _sum_categories(categories: Iterable[Category]) -> Category:
-    whole = Category()
+    total = Category()
     for category in categories:
-        whole.plain += category.plain
-        whole.drafted += category.drafted
-        whole.llama += category.llama
-        whole.identical += category.identical
-    return whole
+        total.plain += category.plain
+        total.drafted += category.drafted
+        total.llama += category.llama
+        total.identical += category.identical
+    return total
 
 
 def _acceptance(loaded: LoadedPair, pair: Pair, prompts: Sequence[BenchPrompt]) -> dict[str, Any]:

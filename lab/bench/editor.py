@@ -223,8 +223,8 @@ class Editor:
             self.trace.flicker += self.shown is not None
             self.trace.shown += 1
         self.trace.key_to_shown.append((now - request.key_at) * 1e3)
-        known = self._visible.removeprefix(self._before) if self._visible.startswith(self._before) else ""
-        self.trace.pieces.append(ghost[len(os.path.commonprefix([known, ghost])) :])  # noqa: RUF071 (characters)
+        visible_before = self._visible.removeprefix(self._before) if self._visible.startswith(self._before) else ""
+        self.trace.pieces.append(ghost[len(os.path.commonprefix([visible_before, ghost])) :])  # noqa: RUF071 (characters)
         self._visible = self._before + ghost
         self.shown = ShownSuggestion(item, ghost, now, closed)
         if (name := _id(item)) not in self._reported_ids:

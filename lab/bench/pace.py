@@ -21,7 +21,7 @@ class Watcher(Protocol):
     def plan(self, seconds: float, line: str) -> None:
         """Receive the planned duration and description of the run."""
 
-    def done(self, seconds: float, what: str) -> None:
+    def done(self, seconds: float, description: str) -> None:
         """Receive the seconds of the plan that are done."""
 
 

@@ -90,7 +90,7 @@ def from_line(name: str, text: str, number: int, most: int) -> TypingJob:
 
 
 def _without(name: str, lines: Sequence[str], first: int, last: int) -> TypingJob:
-    """A file without some lines; they are typed from the end of the line before, or from the file's start."""
+    """Return a job whose lines are removed and typed from the end of the previous line, or from the file's start."""
     typed = "\n".join(lines[first:last])
     before, after = "\n".join(lines[:first]), "".join(f"\n{line}" for line in lines[last:]) + "\n"
     if first:

@@ -68,20 +68,20 @@ class BenchProgress:
         say(line)
         self._began, self._planned, self._description = time.monotonic(), seconds, "starting"
 
-    def done(self, seconds: float, what: str) -> None:
+    def done(self, seconds: float, description: str) -> None:
         """See `Watcher`."""
-        self._done, self._description = self._done + seconds, what
+        self._done, self._description = self._done + seconds, description
 
-    def count(self, number: int, total: int, what: str) -> None:
+    def count(self, number: int, total: int, description: str) -> None:
         """Record that `number` of `total` items are done; the remaining time is extrapolated."""
         elapsed = time.monotonic() - self._began
         if not self._planned and total > 1:
             from localdflash.lab.bench.pace import describe_duration
 
-            self.plan(0.0, f"{total} {what}: about {describe_duration(elapsed * total / number)}.")
+            self.plan(0.0, f"{total} {description}: about {describe_duration(elapsed * total / number)}.")
             self._began -= elapsed
         self._planned, self._done = elapsed * total / number, elapsed
-        self._description = f"{number}/{total} {what}"
+        self._description = f"{number}/{total} {description}"
 
     def _tick(self) -> None:
         while not self._ended.wait(TICK_SECONDS):

@@ -125,7 +125,7 @@ def show(result: dict[str, Any]) -> None:
     print_fields(
         [
             *((name.replace("_", " "), str(overall[name])) for name in counts),
-            *((what, f"{100 * overall[name]:.0f} %") for name, what in shares.items() if overall[name] is not None),
+            *((label, f"{100 * overall[name]:.0f} %") for name, label in shares.items() if overall[name] is not None),
             ("keys pressed a second", f"{overall['pressed_per_second']:.1f} for {result['seconds']:.0f} s"),
         ]
     )

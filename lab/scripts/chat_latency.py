@@ -168,7 +168,7 @@ def _long_chat(messages: int) -> tuple[int, str]:
 
 def memory() -> Times:
     """Measure the memory of the chat's process over many turns; `growth` is that of the second half, in kB per turn."""
-    held = []
+    rss_bytes = []
     with engine() as answers, chat() as terminal:
         terminal.wait_written(READY, 0)
         answers(Answer.of(f"Text.\n```python\n{code(4)}```\n"), about={"context": 1 << 30})
@@ -176,10 +176,10 @@ def memory() -> Times:
             send(terminal, f"turn {turn}", f"value_{0}")
             terminal.watch(0.02)
             if turn % (TURNS // 20) == 0:
-                held.append(terminal.process.memory_info().rss)
-    half = held[len(held) // 2 - 1]
-    growth = (held[-1] - half) / 1024 / (TURNS / 2)
-    return {"turns": TURNS, "mb": [round(one / MEGABYTE, 1) for one in held], "growth": round(growth, 2)}
+                rss_bytes.append(terminal.process.memory_info().rss)
+    half = rss_bytes[len(rss_bytes) // 2 - 1]
+    growth = (rss_bytes[-1] - half) / 1024 / (TURNS / 2)
+    return {"turns": TURNS, "mb": [round(size / MEGABYTE, 1) for size in rss_bytes], "growth": round(growth, 2)}
 
 
 def code(lines: int) -> str:
@@ -206,7 +206,7 @@ def _echo(terminal: Terminal, letter: str) -> float:
 
 def summary(seconds: list[float]) -> Times:
     """Return the summary of times, in milliseconds."""
-    return {"count": len(seconds), **spread([one * 1e3 for one in seconds])}
+    return {"count": len(seconds), **spread([duration * 1e3 for duration in seconds])}
 
 
 MEASURED = {"start": start, "echo": echo, "stop": stop, "fence": fence, "opening": opening, "memory": memory}

@@ -38,7 +38,7 @@ def answer_questions(limit: int) -> None:
 
 
 class Checkout:
-    """A process of one checkout that answers questions."""
+    """Process of one checkout that answers questions."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         command = [str(folder / ".venv/bin/python"), "-P", str(Path(__file__).resolve()), "--worker", str(limit)]
@@ -61,7 +61,7 @@ class Checkout:
 
 
 def main() -> None:
-    """Compare two checkouts, or be the process of one."""
+    """Compare two checkouts, or with --worker answer the questions for one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", nargs="*", type=Path, help="before, after")
     parser.add_argument("--limit", type=int, default=40, help="questions of each of the seven kinds")

@@ -26,7 +26,7 @@ from localdflash.lab import result_file
 from localdflash.lab.scripts.cpu_prompts import files
 from localdflash.lab.scripts.cpu_shapes import forward_ms
 
-SECONDS, LEAST = 20.0, 3  # to repeat for, and rounds
+SECONDS, MIN_ROUNDS = 20.0, 3  # minimum duration and rounds
 
 
 def fill(cache: KVCache) -> None:
@@ -49,7 +49,7 @@ def measure(path: Path, lengths: list[int], widths: list[int], threads: int, sec
             fill(target.cache)
         cases = [(kv, rows, length) for length in lengths for rows in widths for kv in targets]
         best, began, rounds = dict.fromkeys(cases, float("inf")), time.perf_counter(), 0
-        while rounds < LEAST or time.perf_counter() - began < seconds:
+        while rounds < MIN_ROUNDS or time.perf_counter() - began < seconds:
             for kv, rows, length in cases:
                 targets[kv].assume_length(length)
                 best[kv, rows, length] = min(best[kv, rows, length], forward_ms(targets[kv], rows))

@@ -29,7 +29,7 @@ from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.weights.ggml_types import GGMLType
 
 BATCH, PASS = 2048, 512
-SECONDS, LEAST = 20.0, 2  # to repeat for, and rounds at least
+SECONDS, MIN_ROUNDS = 20.0, 2  # minimum duration and rounds
 
 Read = Callable[[int], None]  # a prompt of so many tokens
 
@@ -76,19 +76,19 @@ def theirs(path: Path, context: int, threads: int) -> Iterator[Read]:
         api.llama_model_free(model)
 
 
-def measure(path: Path, lengths: list[int], threads: int, seconds: float, least: int) -> dict[str, Any]:
+def measure(path: Path, lengths: list[int], threads: int, seconds: float, min_rounds: int) -> dict[str, Any]:
     """Return the tokens per second of both by prompt length, and the ratio."""
     result: dict[str, Any] = {}
     with ours(path, max(lengths) + 64, threads) as mine, theirs(path, max(lengths) + 64, threads) as their:
         for length in lengths:
             best, began, rounds = {"cpu": float("inf"), "llama.cpp": float("inf")}, time.perf_counter(), 0
-            while rounds < least or time.perf_counter() - began < seconds:
+            while rounds < min_rounds or time.perf_counter() - began < seconds:
                 for name, read in (("cpu", mine), ("llama.cpp", their)):
                     once = time.perf_counter()
                     read(length)
                     best[name] = min(best[name], time.perf_counter() - once)
                 rounds += 1
-            rates = {name: round(length / taken, 1) for name, taken in best.items()}
+            rates = {name: round(length / seconds_taken, 1) for name, seconds_taken in best.items()}
             result[str(length)] = rates | {"ratio": round(best["llama.cpp"] / best["cpu"], 3), "rounds": rounds}
             print(path.name, length, json.dumps(result[str(length)]), flush=True)
     return result
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--types", default="Q8_0,Q4_K")
     parser.add_argument("--lengths", default="128,1024,4096")
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--rounds", type=int, default=LEAST, help="at least")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help="at least")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

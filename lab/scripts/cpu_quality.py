@@ -103,21 +103,21 @@ class Difference:
         self.divergence = self.error = self.power = self.moved = 0.0
         self.loss = self.reference_loss = 0.0
 
-    def add(self, wanted: Tensor, found: Tensor, following: Sequence[int]) -> None:
+    def add(self, expected: Tensor, actual: Tensor, following: Sequence[int]) -> None:
         """Count logits [rows, V] of both, and the tokens that follow the rows; the last row of a text has none."""
-        ours, theirs = found.double().log_softmax(-1), wanted.double().log_softmax(-1)
-        self.positions += len(wanted)
-        self.agree += int((wanted.argmax(-1) == found.argmax(-1)).sum())
+        ours, theirs = actual.double().log_softmax(-1), expected.double().log_softmax(-1)
+        self.positions += len(expected)
+        self.agree += int((expected.argmax(-1) == actual.argmax(-1)).sum())
         self.divergence += float((theirs.exp() * (theirs - ours)).sum())
-        centred = wanted.double() - wanted.double().mean(-1, keepdim=True)
-        drift = (found - wanted).double()
+        centred = expected.double() - expected.double().mean(-1, keepdim=True)
+        drift = (actual - expected).double()
         self.error += float((drift - drift.mean(-1, keepdim=True)).square().sum())
         self.power += float(centred.square().sum())
-        at = (torch.arange(len(following)), torch.tensor(following, dtype=torch.long))
+        indices = (torch.arange(len(following)), torch.tensor(following, dtype=torch.long))
         self.predicted += len(following)
-        self.loss -= float(ours[at].sum())
-        self.reference_loss -= float(theirs[at].sum())
-        self.moved += float((ours[at] - theirs[at]).abs().sum())
+        self.loss -= float(ours[indices].sum())
+        self.reference_loss -= float(theirs[indices].sum())
+        self.moved += float((ours[indices] - theirs[indices]).abs().sum())
 
     def report(self, reference_name: str = "float32") -> dict[str, Any]:
         """Return the means: losses in nats per token, and the error of the logits relative to their spread."""

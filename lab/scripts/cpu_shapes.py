@@ -34,14 +34,14 @@ from localdflash.lab.scripts.synthetic import SHAPES
 from localdflash.models.weights.ggml_types import GGMLType
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
-CONTEXT, CACHED = 512, 64  # tokens that the cache holds, and that lie in it
-SHORT, ACCEPTED = 16_384, 4  # tokens of a short vocabulary, and those of a step
-SECONDS = 20.0  # to repeat for
+CONTEXT, CACHED = 512, 64  # capacity of the KV cache, and cached tokens
+SHORT, ACCEPTED = 16_384, 4  # tokens of the short vocabulary, and committed tokens per step
+SECONDS = 20.0  # minimum duration of the repeats
 WITH_A_SECOND_ROW = DecodeMode(ONE_PATH, tuple(range(2, MAX_WIDTH + 1)))
 
 
 def forward_ms(target: Target, rows: int) -> float:
-    """Time of one verify that keeps nothing: the second of two, because the first finds other data in the caches."""
+    """Return the time of a verify step without commit; the first of two runs warms the CPU's caches."""
     draft = Draft("none", [1] * (rows - 1), [1.0] * (rows - 1))
     for _ in range(2):
         began = time.perf_counter()
@@ -51,7 +51,7 @@ def forward_ms(target: Target, rows: int) -> float:
 
 
 def draft_ms(drafter: CpuDFlashDrafter, taps: TargetFeatures) -> float:
-    """Time of a draft after a step of ACCEPTED tokens."""
+    """Return the time of a draft after a step of ACCEPTED tokens."""
     drafter.rollback(CACHED)
     drafter.observe([1] * ACCEPTED, taps[:ACCEPTED])
     began = time.perf_counter()
@@ -62,7 +62,7 @@ def draft_ms(drafter: CpuDFlashDrafter, taps: TargetFeatures) -> float:
 def measure(
     targets: dict[str, Target], drafters: dict[str, CpuDFlashDrafter], seconds: float
 ) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
-    """Milliseconds of each engine and width, and of each drafter, the fastest of repeats in turn."""
+    """Return the milliseconds of each engine and width, and of each drafter, the fastest of interleaved repeats."""
     features: TargetFeatures = np.empty((0, 0), np.float32)
     for target in targets.values():
         for _ in range(2):
@@ -85,7 +85,7 @@ def measure(
 
 
 def report(ms: dict[str, dict[int, float]], drafts: dict[str, float]) -> dict[str, Any]:
-    """Times, V by rows, how our single row compares, and what a draft and a verify of 8 take of it."""
+    """Return times, V by width, single-token steps relative to llama.cpp's, and the cost of a draft with V(8)."""
     result: dict[str, Any] = {
         name: {
             "ms": {rows: round(time_ms, 3) for rows, time_ms in times.items()},
@@ -103,7 +103,7 @@ def report(ms: dict[str, dict[int, float]], drafts: dict[str, float]) -> dict[st
 
 
 def run(folder: Path, shape: str, kind: str, drafters: Sequence[str], threads: int, seconds: float) -> dict[str, Any]:
-    """Measure one model on both engines, and drafters of these types."""
+    """Measure one model on both engines, with drafters of these types."""
     path, config = folder / f"{shape}-{kind}.gguf", SHAPES[shape]
     if not path.exists():
         synthetic.write_target(path, config, f"random {shape}", GGMLType[kind])

@@ -1,8 +1,8 @@
 """Mutation testing of the core: change one operator or constant at a time, and count how many changes a test notices.
 
-`PYTHONPATH=. python -P lab/scripts/mutants.py [--each 12] [--only accept,gguf] [--json FILE]`. Mutants are drawn with a
-fixed seed, the file's name, so two trees with the same source have the same mutants. Run it on a checkout that nobody
-edits: files are changed in place and restored. A file whose tests fail without a mutant is an error.
+`PYTHONPATH=. python -P lab/scripts/mutants.py [--each 12] [--only accept,gguf] [--json FILE]`. Mutants are sampled
+with the file's name as seed, so equal sources have equal mutants. Files are changed in place and restored, so run it on
+a checkout that nobody edits. A file whose tests fail without a mutant is an error.
 """
 
 import argparse
@@ -40,13 +40,13 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def mutations(tree: ast.AST) -> Iterator[tuple[int, str, Callable[[], None]]]:
-    """Yield line, description and the change itself, for every place of a module that can be mutated."""
+    """Yield line, description and change function of every possible mutation of a module."""
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
             new = SWAPS[type(node.ops[0])]()
-            what = f"{type(node.ops[0]).__name__} -> {type(new).__name__}"
-            yield line, what, partial(setattr, node, "ops", [new, *node.ops[1:]])
+            description = f"{type(node.ops[0]).__name__} -> {type(new).__name__}"
+            yield line, description, partial(setattr, node, "ops", [new, *node.ops[1:]])
         elif isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in SWAPS:
             new = SWAPS[type(node.op)]()
             yield line, f"{type(node.op).__name__} -> {type(new).__name__}", partial(setattr, node, "op", new)
@@ -68,21 +68,21 @@ def is_noticed(tests: list[str]) -> bool:
 
 
 def run(source: Path, tests: list[str], each: int) -> tuple[int, list[str]]:
-    """Return how many mutants of a file were tried, and those that no test noticed."""
+    """Return the number of tested mutants of a file, and the mutants that no test noticed."""
     original = source.read_text(encoding="utf-8")
     if is_noticed(tests):
-        raise SystemExit(f"{source}: its tests fail without a mutant; mend them first")
-    places = range(sum(1 for _ in mutations(ast.parse(original))))
-    chosen = sorted(random.Random(source.name).sample(places, min(each, len(places))))
+        raise SystemExit(f"{source}: its tests fail without a mutant; fix them first")
+    numbers = range(sum(1 for _ in mutations(ast.parse(original))))
+    chosen = sorted(random.Random(source.name).sample(numbers, min(each, len(numbers))))
     survivors = []
     try:
-        for place in chosen:
+        for number in chosen:
             tree = ast.parse(original)
-            line, what, change = list(mutations(tree))[place]
+            line, description, change = list(mutations(tree))[number]
             change()
             source.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
             if not is_noticed(tests):
-                survivors.append(f"{source}:{line}: {what}")
+                survivors.append(f"{source}:{line}: {description}")
     finally:
         source.write_text(original, encoding="utf-8")
     return len(chosen), survivors
@@ -95,16 +95,16 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    files, tried, alive = {}, 0, 0
+    files, tested, alive = {}, 0, 0
     for name, tests in CORE.items():
         source = Path(name)
         if given.only and source.stem not in given.only.split(","):
             continue
         count, survivors = run(source, tests, given.each)
-        tried, alive = tried + count, alive + len(survivors)
+        tested, alive = tested + count, alive + len(survivors)
         files[name] = {"mutants": count, "killed": count - len(survivors), "survivors": survivors}
         print(f"{name}: {count - len(survivors)} of {count}", *survivors, sep="\n  ", flush=True)
-    print(f"killed {tried - alive} of {tried}: {(tried - alive) / tried:.0%}")
+    print(f"killed {tested - alive} of {tested}: {(tested - alive) / tested:.0%}")
     result_file.write(given.json, {"seed": "the file's name", "files": files})
 
 

@@ -64,7 +64,7 @@ def asking(scene: EditorScene) -> None:
 
 
 def served(nvim: Path) -> dict[str, float]:
-    """Like `asking`, with the real server, which is silent in an empty document."""
+    """Measure `asking` with the real server, which suggests nothing in an empty document."""
     head = "a line above, as in any file\n"
     with (
         server_of([head + text for text in CONTINUATIONS]) as command,

@@ -44,8 +44,8 @@ _WORD = re.compile(r"\s*(?:\w+|[^\w\s]+)")
 
 
 @dataclass(frozen=True)
-class CursorPlace:
-    """A cursor position, and the text removed after it."""
+class CursorPosition:
+    """Cursor position, and the text removed after it."""
 
     name: str
     language: str
@@ -84,7 +84,7 @@ def main() -> None:
     result_file.write(given.json, result, given.name)
 
 
-def places(folder: Path, count: int, seed: int, *, after_enter: bool = False) -> list[CursorPlace]:
+def places(folder: Path, count: int, seed: int, *, after_enter: bool = False) -> list[CursorPosition]:
     """Choose `count` positions; every run with a seed chooses the same ones."""
     rng, texts = random.Random(seed), dict[str, list[tuple[str, str]]]()
     for archive in archives(folder):
@@ -102,7 +102,7 @@ def places(folder: Path, count: int, seed: int, *, after_enter: bool = False) ->
     ]
 
 
-def place(name: str, text: str, language: str, rng: random.Random) -> CursorPlace:
+def place(name: str, text: str, language: str, rng: random.Random) -> CursorPosition:
     """Choose a position in a file."""
     lines = text.split("\n")
     number = rng.choice([at for at, line in enumerate(lines) if _CODE.match(line) and len(line.strip()) >= 8])
@@ -114,10 +114,10 @@ def place(name: str, text: str, language: str, rng: random.Random) -> CursorPlac
     elif kind == "inside":
         end = min(rng.randint(start + 1, start + 24), len(line) - 1)
     at = len("\n".join(lines[:number])) + (number > 0)
-    return CursorPlace(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
+    return CursorPosition(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
 
 
-def entered(name: str, text: str, language: str, rng: random.Random) -> CursorPlace:
+def entered(name: str, text: str, language: str, rng: random.Random) -> CursorPosition:
     """Choose a line of code that an editor's automatic indentation fits, behind the line typed above it."""
     lines, tree = text.split("\n"), syntax.parse(language, text)
     assert tree
@@ -135,10 +135,10 @@ def entered(name: str, text: str, language: str, rng: random.Random) -> CursorPl
     typed = f"{lines[number - 1]}\n{lines[number][: indents[number]]}"
     before = "".join(f"{line}\n" for line in lines[: number - 1]) + typed
     after = "".join(f"\n{line}" for line in lines[number + 1 :])
-    return CursorPlace(name, language, "enter", before, lines[number].lstrip(), after, len(typed))
+    return CursorPosition(name, language, "enter", before, lines[number].lstrip(), after, len(typed))
 
 
-def ask(client: Client, place: CursorPlace, *, manual: bool) -> ShownText:
+def ask(client: Client, place: CursorPosition, *, manual: bool) -> ShownText:
     """Return the text that an editor would show."""
     anchor = len(place.before) - place.typed
     before = place.before[:anchor][-MAX_PREFIX_CHARS:]
@@ -156,11 +156,11 @@ def ask(client: Client, place: CursorPlace, *, manual: bool) -> ShownText:
         if event["text"] and not text:
             confidence, first = event["confidence"], time.perf_counter() - began
         text += event["text"]
-    sure = manual or confidence is None or confidence >= START_CONFIDENCE
-    return ShownText(text.rstrip() if sure else "", first * 1e3)
+    is_confident = manual or confidence is None or confidence >= START_CONFIDENCE
+    return ShownText(text.rstrip() if is_confident else "", first * 1e3)
 
 
-def tally(places: list[CursorPlace], texts: list[ShownText]) -> dict[str, Any]:
+def tally(places: list[CursorPosition], texts: list[ShownText]) -> dict[str, Any]:
     """Return the counts, and each position with its verdict."""
     pairs = list(zip(places, texts, strict=True))
     verdicts = [verdict_of(place, shown.text) for place, shown in pairs]
@@ -179,7 +179,7 @@ def tally(places: list[CursorPlace], texts: list[ShownText]) -> dict[str, Any]:
     }
 
 
-def verdict_of(place: CursorPlace, shown: str) -> str:
+def verdict_of(place: CursorPosition, shown: str) -> str:
     """Return "whole", "part", "wrong" or "silent", as the module's docstring defines them."""
     if not shown.strip():
         return "silent"
@@ -194,7 +194,7 @@ def _first(text: str) -> str:
     return found[0] if found else ""
 
 
-def fault_of(place: CursorPlace, shown: str) -> str:
+def fault_of(place: CursorPosition, shown: str) -> str:
     """Return "open" or "broken" for a file that no longer parses with this text in it; "" for none."""
     if not shown.strip() or parses(place.language, place.before + shown + place.after):
         return ""

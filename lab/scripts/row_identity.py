@@ -75,8 +75,8 @@ def differing(target: LlamaCppTarget, prompt: Sequence[int], count: int, first: 
         wrong += sum(not np.array_equal(logits[row], rows[done + row]) for row in range(drafted))
         compared += drafted
         widths.add(drafted)
-        target.keep(kept := max(1, drafted // 2))  # as where half of a draft is right
-        done += kept
+        target.keep(committed := max(1, drafted // 2))  # as where half of a draft is right
+        done += committed
         width = width % MAX_WIDTH + 1
     return wrong, compared, widths
 
@@ -101,8 +101,8 @@ def measured(path: Path, arguments: argparse.Namespace, say: Callable[[str], obj
     ids = prompts(arguments.prompts)
     with closing(LlamaCppTarget(path, 512, arguments.threads, mode=chosen.mode, placement=placement)) as target:
         for number, prompt in enumerate(ids):
-            differ, count, seen = differing(target, prompt, arguments.tokens, number * 3 % MAX_WIDTH + 1)
-            wrong, rows, widths = wrong + differ, rows + count, widths | seen
+            differ, count, drafted_widths = differing(target, prompt, arguments.tokens, number * 3 % MAX_WIDTH + 1)
+            wrong, rows, widths = wrong + differ, rows + count, widths | drafted_widths
             say(f"{path.name} {number + 1}/{len(ids)}: {wrong} of {rows} rows differ")
     return {
         "kind": chosen.kind,
@@ -124,8 +124,8 @@ def measured(path: Path, arguments: argparse.Namespace, say: Callable[[str], obj
     }
 
 
-def _short(way: DecodeMode) -> str:
-    return ",".join(map(str, way.widths)).replace("1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,", "1-17,")
+def _short(mode: DecodeMode) -> str:
+    return ",".join(map(str, mode.widths)).replace("1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,", "1-17,")
 
 
 def main() -> None:

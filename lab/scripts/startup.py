@@ -1,7 +1,7 @@
 """Start-up times: import, --help, first token with and without a running engine, a warm completion, memory.
 
 `python lab/scripts/startup.py [--pair PAIR] --json FILE`. Whole processes are timed from outside, medians of several;
-the first start of all is reported apart. `--pair` is the chat's.
+the very first start is reported separately. `--pair` is the chat's.
 """
 
 import argparse
@@ -31,7 +31,7 @@ QUESTION = (  # about a hundred tokens
     " their mean, and leave out lines that are broken, but say at the end how many there were. At the moment it keeps"
     " all lines in a list, and the memory is not enough. How would you write it so that it reads the file only once?"
 )
-LAST_WORDS = 12  # characters that are typed after the engine last read on
+LAST_WORDS = 12  # characters typed after the last prefill
 PEAK = (
     "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
@@ -39,7 +39,7 @@ PEAK = (
 
 
 def seconds(*command: str) -> float:
-    """Median wall time of a process."""
+    """Return the median wall time of a process."""
     return median(_timed(*command) for _ in range(ROUNDS))
 
 
@@ -50,14 +50,14 @@ def _timed(*command: str) -> float:
 
 
 def import_ms() -> float:
-    """Median time of `import localdflash`, taken inside fresh processes."""
+    """Return the median time of `import localdflash`, measured inside new processes."""
     code = "import time; t = time.perf_counter(); import localdflash; print((time.perf_counter() - t) * 1e3)"
     runs = [subprocess.run([sys.executable, "-c", code], check=True, capture_output=True) for _ in range(ROUNDS)]
     return median(float(run.stdout) for run in runs)
 
 
 def first_tokens(program: str, pair: str, threads: int) -> dict[str, float]:
-    """Times of `chat` for one token, the start of its process included: of the engine's too, or while one runs."""
+    """Return the times of `chat` for one token, process start included, with and without a running daemon."""
     run = ["--pair", pair, "--threads", str(threads)]
     ask = [program, "chat", *run, "-p", "Add two numbers.", "--max-tokens", "1"]
     started = []
@@ -65,38 +65,38 @@ def first_tokens(program: str, pair: str, threads: int) -> dict[str, float]:
         subprocess.run([program, "serve", "--stop"], check=True, capture_output=True)
         started.append(_timed(*ask))
     running = [_timed(*ask) for _ in range(ROUNDS)]
-    found = {"engine_first_ever": started[0], "engine_started": median(started[1:]), "engine_running": median(running)}
-    return {name: round(spent * 1e3, 1) for name, spent in found.items()}
+    times = {"engine_first_ever": started[0], "engine_started": median(started[1:]), "engine_running": median(running)}
+    return {name: round(spent * 1e3, 1) for name, spent in times.items()}
 
 
 def warm_chat(typed: int = 0) -> dict[str, float]:
     """Return the times of further turns of a chat; `typed` characters of a question are read before it is sent."""
     engine = find()
     assert engine
-    said: list[dict[str, str]] = []
+    messages: list[dict[str, str]] = []
     turns: list[tuple[float, float, float]] = []
     for turn in range(ROUNDS + 1):
         number = turn + (1 if typed else 101)  # no prompt of one chat begins as one of the other
-        asked = {"role": "user", "content": f"{number}. {QUESTION}"}
+        question = {"role": "user", "content": f"{number}. {QUESTION}"}
         if typed:
-            draft = {**asked, "content": asked["content"][:typed]}
-            engine.post("/v1/chat/completions", {"messages": [*said, draft], "max_tokens": 0})
-        said.append(asked)
-        told: dict[str, Any] = {}
+            draft = {**question, "content": question["content"][:typed]}
+            engine.post("/v1/chat/completions", {"messages": [*messages, draft], "max_tokens": 0})
+        messages.append(question)
+        timings: dict[str, Any] = {}
         began, first, text = time.perf_counter(), 0.0, ""
-        request = {"messages": said, "stream": True, "temperature": 0, "max_tokens": 16}
+        request = {"messages": messages, "stream": True, "temperature": 0, "max_tokens": 16}
         for event in engine.stream("/v1/chat/completions", request):
             new = event["choices"][0]["delta"].get("content")
             first = first or (time.perf_counter() - began if new else 0.0)
-            text, told = text + (new or ""), event.get("timings", told)
-        said.append({"role": "assistant", "content": text})
-        turns.append((first * 1e3, told["prompt_n"], told["prompt_ms"]))
-    whole, tokens, prompt = (median(times) for times in zip(*turns[1:], strict=True))
-    return {"first_token_ms": round(whole, 1), "prompt_ms": round(prompt, 1), "prompt_tokens": tokens}
+            text, timings = text + (new or ""), event.get("timings", timings)
+        messages.append({"role": "assistant", "content": text})
+        turns.append((first * 1e3, timings["prompt_n"], timings["prompt_ms"]))
+    total, tokens, prompt = (median(times) for times in zip(*turns[1:], strict=True))
+    return {"first_token_ms": round(total, 1), "prompt_ms": round(prompt, 1), "prompt_tokens": tokens}
 
 
 def warm_completions(threads: int) -> list[float]:
-    """Milliseconds of completions of 32 tokens in one process, prompts of the FIM block category, each one new."""
+    """Return the milliseconds of completions of 32 tokens in one process, with different FIM block prompts."""
     times = []
     with LoadedPair(Options(threads=threads)) as loaded:
         for prompt in (p for p in load() if p.category == "fim_block"):
@@ -119,7 +119,7 @@ def main() -> int:
         source.write_text("def double(number):\n    ")
         command = [program, "complete", f"{source}:2:5", "--threads", str(args.threads), "--no-daemon"]
         peak = subprocess.run([sys.executable, "-c", PEAK, *command], check=True, capture_output=True, text=True)
-        whole = seconds(*command)
+        process_seconds = seconds(*command)
     with tempfile.TemporaryDirectory(prefix="ldf", dir="/tmp") as home:
         os.environ["LOCALDFLASH_HOME"] = home
         first = first_tokens(program, args.pair, args.threads)
@@ -134,7 +134,7 @@ def main() -> int:
         "first_token_ms": first,
         "warm_chat": chat,
         "warm_chat_read_while_typed": typed,
-        "complete_process_ms": round(whole * 1e3, 1),
+        "complete_process_ms": round(process_seconds * 1e3, 1),
         "complete_peak_memory_mb": round(int(peak.stdout) / 1024, 1),
         "warm_completion_32_tokens_ms": {"p50": round(median(warm), 1), "max": round(max(warm), 1)},
     }

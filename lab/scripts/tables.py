@@ -32,16 +32,16 @@ def load(name: str) -> Any:
 
 
 def chat() -> Iterator[Row]:
-    """The chat pair, for the README."""
+    """Yield the chat pair's results for the README."""
     yield ["prompts", "without drafting", "with drafting", "speedup", "vs llama.cpp", "identical text"]
-    for name, one in _of_chat():
-        ratios = f"{one['over_llama_cpp_median']['drafting']:.1f}×", f"{one['over_plain']['drafting']:.2f}×"
-        rates = (f"{one['tok_s'][mode]:.0f} tok/s" for mode in ("plain", "drafting"))
-        yield [name, *rates, *reversed(ratios), one["identical"]["greedy"]]
+    for name, entry in _of_chat():
+        ratios = f"{entry['over_llama_cpp_median']['drafting']:.1f}×", f"{entry['over_plain']['drafting']:.2f}×"
+        rates = (f"{entry['tok_s'][mode]:.0f} tok/s" for mode in ("plain", "drafting"))
+        yield [name, *rates, *reversed(ratios), entry["identical"]["greedy"]]
 
 
 def chat_modes() -> Iterator[Row]:
-    """The chat pair by drafting mode."""
+    """Yield the chat pair's results by drafting mode."""
     yield [
         "prompts",
         "both drafters",
@@ -51,87 +51,92 @@ def chat_modes() -> Iterator[Row]:
         "τ",
         "τ of whole DFlash blocks",
     ]
-    for name, one in _of_chat():
-        speedups = [f"{one['over_plain'][mode]:.2f}×" for mode in ("drafting", "dflash", "lookup", "sampled")]
-        yield [name, *speedups, f"{one['tau']['drafting']:.2f}", f"{one['tau']['forced']:.2f}"]
+    for name, entry in _of_chat():
+        speedups = [f"{entry['over_plain'][mode]:.2f}×" for mode in ("drafting", "dflash", "lookup", "sampled")]
+        yield [name, *speedups, f"{entry['tau']['drafting']:.2f}", f"{entry['tau']['forced']:.2f}"]
 
 
 def chat_context() -> Iterator[Row]:
-    """The chat pair as the context grows."""
+    """Yield the chat pair's results by context length."""
     yield ["context", "without drafting", "with drafting", "speedup", "τ"]
-    for one in load("smollm2")["context"]:
-        rate = one["tok_s"]
+    for entry in load("smollm2")["context"]:
+        rate = entry["tok_s"]
         speeds = [f"{rate['plain']:.0f} tok/s", f"{rate['drafting']:.0f} tok/s"]
-        yield [f"{one['context']}", *speeds, f"{one['over_plain']:.2f}×", f"{one['tau']['drafting']:.2f}"]
+        yield [f"{entry['context']}", *speeds, f"{entry['over_plain']:.2f}×", f"{entry['tau']['drafting']:.2f}"]
 
 
 def chat_facts() -> Iterator[Row]:
-    """Other facts of the chat pair."""
-    whole = load("smollm2")
-    chances, verify, daemon = whole["distribution"], whole["verify"]["over_ar"], whole["daemon"]
-    slots = ", ".join(f"{100 * share:.0f} %" for share in whole["overall"]["accept_by_slot"])
+    """Yield other facts of the chat pair."""
+    results = load("smollm2")
+    chances, verify, daemon = results["distribution"], results["verify"]["over_ar"], results["daemon"]
+    slots = ", ".join(f"{100 * share:.0f} %" for share in results["overall"]["accept_by_slot"])
     yield ["fact", "value"]
-    yield ["identical sampled text at temperature 0.7, same seed", whole["identical"]["sampled"]]
+    yield ["identical sampled text at temperature 0.7, same seed", results["identical"]["sampled"]]
     yield ["χ² test of sampled drafts", f"p = {chances['p_value']:.2f}, {chances['draws']} draws"]
     yield ["cost of a verify batch of 2, 4, 8, 16 tokens", ", ".join(f"{verify[n]:.2f}" for n in ("2", "4", "8", "16"))]
     yield ["accepted by slot of a DFlash block", slots]
-    yield ["share of DFlash among drafted steps", f"{100 * whole['overall']['dflash_share_of_drafted']:.0f} %"]
+    yield ["share of DFlash among drafted steps", f"{100 * results['overall']['dflash_share_of_drafted']:.0f} %"]
     yield ["TTFT of a question of 100 tokens in a warm chat, p50", f"{daemon['warm_ms']['p50']:.0f} ms"]
     yield ["TTFT with a cold start, p50", f"{daemon['cold_start_ms']['p50'] / 1e3:.1f} s"]
-    yield ["llama.cpp on the same file, running alone", f"{whole['other_plain']['llama.cpp']['tok_s']:.0f} tok/s"]
+    yield ["llama.cpp on the same file, running alone", f"{results['other_plain']['llama.cpp']['tok_s']:.0f} tok/s"]
 
 
 def _of_chat() -> Iterator[tuple[str, Any]]:
-    whole = load("smollm2")
-    yield from ((label, whole["categories"][name]) for name, label in CHAT_PROMPTS.items())
-    yield "all", whole["overall"]
+    results = load("smollm2")
+    yield from ((label, results["categories"][name]) for name, label in CHAT_PROMPTS.items())
+    yield "all", results["overall"]
 
 
 def shapes() -> Iterator[Row]:
-    """Random weights in real shapes."""
+    """Yield the costs of models with random weights in real shapes."""
     yield ["model", "token, ms", "llama.cpp, ms", "V(8)", "V(16)", "vs llama.cpp at 16", "draft + V(8)"]
-    for name, one in load("cpu-shapes")["models"].items():
-        ours, drafts = one["cpu"], one["drafts"]
+    for name, entry in load("cpu-shapes")["models"].items():
+        ours, drafts = entry["cpu"], entry["drafts"]
         step = next(row["draft_and_v8"] for kind, row in drafts.items() if kind.startswith("Q8_0, "))
-        costs = [f"{ours['v']['8']:.2f}", f"{ours['v']['16']:.2f}", f"{one['v16_over_llama_cpp']:.1f}×", f"{step:.2f}"]
-        yield [f"Qwen3-{name}", f"{ours['ms']['1']:.1f}", f"{one['llama.cpp']['ms']['1']:.1f}", *costs]
+        costs = [
+            f"{ours['v']['8']:.2f}",
+            f"{ours['v']['16']:.2f}",
+            f"{entry['v16_over_llama_cpp']:.1f}×",
+            f"{step:.2f}",
+        ]
+        yield [f"Qwen3-{name}", f"{ours['ms']['1']:.1f}", f"{entry['llama.cpp']['ms']['1']:.1f}", *costs]
 
 
 def prompts() -> Iterator[Row]:
-    """Speed of prompts."""
+    """Yield the prefill speeds."""
     lengths = ("128", "1024", "4096")
     yield ["model", *(f"{int(length):,} tokens" for length in lengths)]
-    for name, one in load("prompts")["models"].items():
-        found = [one.get(length) for length in lengths]
+    for name, entry in load("prompts")["models"].items():
+        found = [entry.get(length) for length in lengths]
         yield [name, *(f"{row['cpu']:.0f} tok/s ({row['ratio']:.1f}×)" if row else "not run" for row in found)]
 
 
 def kv() -> Iterator[Row]:
-    """KV cache in 8 bits."""
+    """Yield the cost and quality of the 8-bit KV cache."""
     cost, speed = load("cpu-kv")["pairs"]["smollm2-135m"], load("cpu-context")["models"]
     yield ["model", "KV cache", "bytes a token", "token at 64, 2,048, 8,100 tokens of context, ms", "perplexity"]
-    for name, one in speed.items():
+    for name, entry in speed.items():
         for kind in ("f16", "int8"):
-            ms = ", ".join(f"{one[f'{kind}, 1 rows']['ms'][length]:.1f}" for length in ("64", "2048", "8100"))
+            ms = ", ".join(f"{entry[f'{kind}, 1 rows']['ms'][length]:.1f}" for length in ("64", "2048", "8100"))
             perplexity = f"{cost[kind]['perplexity']:.4f}" if name == "smollm2-135m" else "not measured"
-            yield [name, kind, f"{one['bytes_a_token'][kind]:,}", ms, perplexity]
+            yield [name, kind, f"{entry['bytes_a_token'][kind]:,}", ms, perplexity]
 
 
 def activations() -> Iterator[Row]:
-    """The cost of 8-bit activations."""
+    """Yield the quality with 8-bit activations."""
     yield ["engine", "perplexity", "perplexity, float32", "same likeliest token", "KL, nats"]
-    for name, one in load("cpu-quality")["embedded"].items():
+    for name, entry in load("cpu-quality")["embedded"].items():
         if name != "files":
             numbers = [
-                f"{one['perplexity']:.4f}",
-                f"{one['perplexity_float32']:.4f}",
-                f"{100 * one['top1_agreement']:.1f} %",
+                f"{entry['perplexity']:.4f}",
+                f"{entry['perplexity_float32']:.4f}",
+                f"{100 * entry['top1_agreement']:.1f} %",
             ]
-            yield [name, *numbers, f"{one['kl_nats']:.5f}"]
+            yield [name, *numbers, f"{entry['kl_nats']:.5f}"]
 
 
 def peers() -> Iterator[Row]:
-    """The chat pair's target in llama-server."""
+    """Yield the comparison with llama-server."""
     yield ["program and mode", "tok/s", "τ", "localdflash with drafting over this", "text as without drafting"]
     for name, side in load("peer-smollm2")["answers"]["sides"].items():
         label = {"localdflash": "localdflash, drafting", "localdflash plain": "localdflash, no drafting"}.get(
@@ -142,7 +147,7 @@ def peers() -> Iterator[Row]:
 
 
 def first_token() -> Iterator[Row]:
-    """Start-up and the shared daemon."""
+    """Yield the facts about start-up and daemon."""
     start, soak, server = load("startup"), load("soak"), load("server")
     yield ["fact", "value"]
     yield ["`localdflash --help`", f"{start['help_ms']:.0f} ms"]
@@ -159,41 +164,47 @@ def first_token() -> Iterator[Row]:
 
 
 def infill() -> Iterator[Row]:
-    """HumanEval-Infilling."""
+    """Yield the results of HumanEval-Infilling."""
     yield ["pair", "tasks", "pass@1", "exact match", "edit similarity", "p50"]
-    for name, one in load("infill").items():
-        shares = [f"{100 * one[key]:.1f} %" for key in ("pass_at_1", "exact_match")]
-        yield [name, f"{one['tasks']}", *shares, f"{one['edit_similarity']:.2f}", f"{one['latency_ms']['p50']:.0f} ms"]
+    for name, entry in load("infill").items():
+        shares = [f"{100 * entry[key]:.1f} %" for key in ("pass_at_1", "exact_match")]
+        yield [
+            name,
+            f"{entry['tasks']}",
+            *shares,
+            f"{entry['edit_similarity']:.2f}",
+            f"{entry['latency_ms']['p50']:.0f} ms",
+        ]
 
 
 def places() -> Iterator[Row]:
-    """Random cursor positions."""
+    """Yield the results at random cursor positions."""
     yield ["pair", "right as a whole", "begins right", "wrong", "silent", "breaks the syntax"]
-    for name, one in load("places").items():
+    for name, entry in load("places").items():
         label = {"before": "embedded, before syntax checks", "after": "embedded"}.get(name, name)
         yield [
             label,
-            *(f"{one[key]}" for key in ("whole", "part", "wrong", "silent")),
-            f"{one['open'] + one['broken']}",
+            *(f"{entry[key]}" for key in ("whole", "part", "wrong", "silent")),
+            f"{entry['open'] + entry['broken']}",
         ]
 
 
 def typing() -> Iterator[Row]:
-    """Typing replays."""
+    """Yield the results of typing replays."""
     yield ["replay", "keys", "keys saved", "suggestions", "typed over", "stale"]
-    for name, one in load("keys-saved").items():
-        yield _typed(name, one)
+    for name, entry in load("keys-saved").items():
+        yield _typed(name, entry)
     for name, label in (("typing", "embedded, in real time"), ("typing-code", "smollm2-135m-code, in real time")):
         yield _typed(label, load(name)["overall"])
 
 
-def _typed(name: str, one: Any) -> Row:
-    saved = f"{100 * one['keystrokes_saved']:.1f} %"
-    return [name, f"{one['keys']}", saved, f"{one['shown']}", f"{one['rejected']}", f"{one['stale']}"]
+def _typed(name: str, entry: Any) -> Row:
+    saved = f"{100 * entry['keystrokes_saved']:.1f} %"
+    return [name, f"{entry['keys']}", saved, f"{entry['shown']}", f"{entry['rejected']}", f"{entry['stale']}"]
 
 
 def latency() -> Iterator[Row]:
-    """Editors and the chat."""
+    """Yield the latencies of editors and chat."""
     lsp, nvim, vscode, screen = load("lsp"), load("nvim"), load("vscode"), load("chat")
     yield ["from … to …", "p50", "p95"]
     yield _spread("key to answer, language server, file of 2,000 lines, instant engine", lsp["2000"]["fresh"])
@@ -215,7 +226,7 @@ def _spread(name: str, ms: Any) -> Row:
 
 
 def gpu_steps() -> Iterator[Row]:
-    """Steps of the CUDA engine, by the length of the context."""
+    """Yield the step times of the CUDA engine by context length."""
     steps = load("h100")["after"]["phases"]["steps"]["Q4_K"]
     yield ["tokens of context", "a step without drafts", "draft and verify"]
     for context in ("1024", "16384"):
@@ -224,24 +235,28 @@ def gpu_steps() -> Iterator[Row]:
 
 
 def gpu_rates() -> Iterator[Row]:
-    """Tokens per second of the CUDA engine after a prompt of 1,025 tokens, by the tokens of a step."""
+    """Yield the speed of the CUDA engine after a prompt of 1,025 tokens, by tokens per step."""
     yield ["tokens a step", "decoding", "speedup", "prompt"]
-    for one in load("h100")["after"]["phases"]["steps"]["Q4_K"]["acceptance"].values():
-        rates = f"{one['tok_s']:,.0f} tok/s", f"{one.get('speedup', 1):.2f}×", f"{one['prefill_tok_s']:,.0f} tok/s"
-        yield [f"{one['tau']:.1f}", *rates]
+    for entry in load("h100")["after"]["phases"]["steps"]["Q4_K"]["acceptance"].values():
+        rates = (
+            f"{entry['tok_s']:,.0f} tok/s",
+            f"{entry.get('speedup', 1):.2f}×",
+            f"{entry['prefill_tok_s']:,.0f} tok/s",
+        )
+        yield [f"{entry['tau']:.1f}", *rates]
 
 
 def first_minute() -> Iterator[Row]:
-    """A fresh clone until a suggestion in Neovim."""
-    whole = load("first-minute")
-    install, questions = whole["install"], whole["chat"]["questions"]
+    """Yield the times from a fresh clone to a suggestion in Neovim."""
+    results = load("first-minute")
+    install, questions = results["install"], results["chat"]["questions"]
     yield ["step", "seconds"]
     yield ["`git clone`, `make setup`", f"{install['seconds']:.0f}"]
-    yield ["`localdflash chat` to its prompt", f"{whole['chat']['prompt']['seconds']:.1f}"]
+    yield ["`localdflash chat` to its prompt", f"{results['chat']['prompt']['seconds']:.1f}"]
     for number, question in zip(("first", "second", "third"), questions, strict=True):
         yield [f"{number} question to its first token", f"{question['ttft_ms'] / 1e3:.2f}"]
-    yield ["Neovim to an open file", f"{whole['completion']['opened']['seconds']:.1f}"]
-    yield ["a typed line to its first suggestion, model not loaded", f"{whole['completion']['shown']['seconds']:.1f}"]
+    yield ["Neovim to an open file", f"{results['completion']['opened']['seconds']:.1f}"]
+    yield ["a typed line to its first suggestion, model not loaded", f"{results['completion']['shown']['seconds']:.1f}"]
 
 
 TABLES: dict[str, Callable[[], Iterator[Row]]] = {
@@ -260,7 +275,7 @@ def markdown(rows: Iterator[Row]) -> str:
 
 
 def rendered(text: str) -> str:
-    """Return a page with its tables made anew."""
+    """Return a page with its tables rendered again."""
     return PLACE.sub(lambda found: found[1] + markdown(TABLES[found[2]]()) + found[3], text)
 
 

@@ -19,7 +19,7 @@ STRETCH = 3000  # characters; llama.cpp recurses on longer words
 ASCII = [chr(code) for code in range(32, 127)] + ["\n", "\r\n", "\t", "  ", "    ", "'ll", "'S", " def", "::", "1234"]
 
 
-def files(most: int) -> Iterator[str]:
+def files(max_chars: int) -> Iterator[str]:
     """Yield text of files below the current folder, in stretches."""
     paths = sorted(path for kind in ("*.py", "*.cpp", "*.h", "*.md", "*.lua", "*.ts") for path in Path().rglob(kind))
     for path in random.Random(0).sample(paths, len(paths)):
@@ -27,8 +27,8 @@ def files(most: int) -> Iterator[str]:
             text = path.read_text(encoding="utf-8", errors="replace")
             for start in range(0, len(text), STRETCH):
                 yield text[start : start + STRETCH]
-                most -= STRETCH
-                if most <= 0:
+                max_chars -= STRETCH
+                if max_chars <= 0:
                     return
 
 

@@ -92,12 +92,12 @@ def _draw_from_package(
 
 def chat_examples(folder: Path, held_out: bool, tokens: int, seed: int) -> Iterator[FillExample]:
     """Yield stored answers of a target in random order, up to about `tokens` ids."""
-    kept = KeptAnswers.load(folder)
-    chosen = np.flatnonzero((kept.index["held_out"] == held_out) & (kept.index["length"] <= MAX_CHAT_TOKENS))
+    answers = KeptAnswers.load(folder)
+    chosen = np.flatnonzero((answers.index["held_out"] == held_out) & (answers.index["length"] <= MAX_CHAT_TOKENS))
     for number in np.random.default_rng(seed).permutation(chosen):
         if tokens <= 0:
             return
-        row = kept.index[number]
+        row = answers.index[number]
         start, length = int(row["start"]), int(row["length"])
         tokens -= length
-        yield FillExample(kept.tokens[start : start + length].tolist(), int(row["prompt"]), "chat", "chat")
+        yield FillExample(answers.tokens[start : start + length].tolist(), int(row["prompt"]), "chat", "chat")

@@ -62,8 +62,8 @@ def repeats(ids: Sequence[int]) -> bool:
     """Return whether the ids end in a third repetition of one stretch, or many of a very short one."""
     row = np.asarray(ids[-3 * MAX_PERIOD :])
     for period in range(1, min(MAX_PERIOD, len(row) // 3) + 1):
-        known = max(3 * period, MIN_REPEATED_IDS)
-        if known <= len(row) and bool((row[-known + period :] == row[-known:-period]).all()):
+        span = max(3 * period, MIN_REPEATED_IDS)
+        if span <= len(row) and bool((row[-span + period :] == row[-span:-period]).all()):
             return True
     return False
 
@@ -122,10 +122,10 @@ def answer_prompts(
     reporter: Reporter,
 ) -> None:
     """Answer prompts until about `tokens` answer ids are stored, earlier runs included."""
-    known = writer.stored
-    done = set(known["number"].tolist())
-    before = int((known["length"].astype(np.int64) - known["prompt"]).sum())
-    progress = Progress(tokens, len(known), before, before)
+    stored = writer.stored
+    done = set(stored["number"].tolist())
+    before = int((stored["length"].astype(np.int64) - stored["prompt"]).sum())
+    progress = Progress(tokens, len(stored), before, before)
     waiting = _encode_all(encoder, (p for p in prompts if p.number not in done), progress)
     open_answers: dict[int, _OpenAnswer] = {}
     flushed = time.monotonic()

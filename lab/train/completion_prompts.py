@@ -1,6 +1,6 @@
 """FIM prompts for a target: gaps in pinned packages, each at several cursors, as if being typed.
 
-Prompts of one gap differ only at their ends, so a prefix cache makes them cheap.
+Prompts of one gap differ only at their ends, so the prefix cache makes them cheap.
 """
 
 import random

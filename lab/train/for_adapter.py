@@ -66,8 +66,8 @@ def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter)
         count = HELD_OUT if held_out else tokens // EXAMPLE_TOKENS
         chats = HELD_OUT_CHATS if held_out else round(tokens * adapter_mixture.CHAT_SHARE)
         mixed = adapter_mixture.chat_examples(work.answers, held_out, chats, seed) if work.answers else ()
-        drawn = adapter_mixture.draw_from(split_archives, encoder, form, count, seed, reporter, FillExamples.draw)
-        written = adapter_data.write(folder / name, chain(drawn, mixed))
+        sampled = adapter_mixture.draw_from(split_archives, encoder, form, count, seed, reporter, FillExamples.draw)
+        written = adapter_data.write(folder / name, chain(sampled, mixed))
         reporter.say(f"{name}: {written:,} tokens of examples")
 
 

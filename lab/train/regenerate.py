@@ -41,9 +41,9 @@ class BatchCache:
         index = self.positions[:, None, :, None].expand_as(k)
         self.keys[layer].scatter_(2, index, k)
         self.values[layer].scatter_(2, index, v)
-        seen = torch.arange(self.keys.shape[3], device=q.device) <= self.positions.unsqueeze(-1)  # [B, T, capacity]
+        visible = torch.arange(self.keys.shape[3], device=q.device) <= self.positions.unsqueeze(-1)  # [B, T, capacity]
         return F.scaled_dot_product_attention(
-            q, self.keys[layer], self.values[layer], attn_mask=seen.unsqueeze(1), enable_gqa=True
+            q, self.keys[layer], self.values[layer], attn_mask=visible.unsqueeze(1), enable_gqa=True
         )
 
     def select(self, rows: Tensor) -> None:

@@ -1,1 +1,1 @@
-"""Load a pair by its name: choose the backend, by measurement where there is a choice, and load the files on it."""
+"""Load a pair by its name: choose a backend, by measurement if several can run the pair, and load the files."""

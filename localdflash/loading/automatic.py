@@ -50,7 +50,7 @@ def _raise_if_unloading_helps(error: Exception, options: Options) -> None:
 
 
 def _on_cuda(files: LocalPair, options: Options) -> Running:
-    """Load a pair on the CUDA engine if its check passed; if the GPU is lost, record that so it is not tried again."""
+    """Load a pair on the CUDA engine if its check passed; record a lost GPU, so that it is not tried again."""
     subject, verdict = proof.require_trusted(files, options)
     try:
         running = load_on("cuda", files, replace(options, cuda_ops=verdict.choices))
@@ -73,7 +73,7 @@ def gpu_is_there() -> bool:
 
 
 def _may_use_gpu(options: Options, reasons: list[str]) -> bool:
-    """Return whether a GPU that was not requested may be used; one that crashed the engine repeatedly may not."""
+    """Return whether a GPU that was not requested may be used: not after repeated crashes of the engine."""
     if options.gpu_layers > 0 or (times := gpu_watch.deaths()) < gpu_watch.MAX_DEATHS:
         return True
     reasons.append(f"no GPU with llama.cpp: it crashed the engine {times} times today (--device gpu tries it again)")

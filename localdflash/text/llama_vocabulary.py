@@ -1,4 +1,4 @@
-"""Vocabularies that llama.cpp reads and encodes: every kind that it knows."""
+"""Vocabularies of every kind, read and encoded by llama.cpp."""
 
 import ctypes
 import weakref

@@ -134,8 +134,8 @@ class Tokenizer:
     def _tokenize(self, text: str, continues: bool = False) -> list[int]:
         if continues and self._line_break:
             ids = self._tokenize("\n" + text)
-            known = len(self._line_break)
-            return ids[known:] if ids[:known] == self._line_break else self._tokenize(text)
+            prefix_size = len(self._line_break)
+            return ids[prefix_size:] if ids[:prefix_size] == self._line_break else self._tokenize(text)
         return self._vocabulary.encode(text)
 
 

@@ -119,8 +119,8 @@ def _constraint(
             parts = _harmony(tokenizer, grammars, tools)
             return lambda: make(HarmonyHeaders(tokenizer, tools, parts[-1:]), parts if required else ())
         case "whole":
-            whole = _lark(grammars, f"start: json\n{_object(tools, 'parameters')}")
-            return (lambda: whole("")) if required else None
+            json_call = _lark(grammars, f"start: json\n{_object(tools, 'parameters')}")
+            return (lambda: json_call("")) if required else None
         case "gemma":
             opening, closing = tokenizer.special("<|tool_call>"), tokenizer.special("<tool_call|>")
             names = f'start: "call:" ({_any_of(tools)}) "{{"'
@@ -137,9 +137,9 @@ def _constraint(
 def _between_texts(tokenizer: Tokenizer, grammars: Grammars, call: str, required: bool) -> Callable[[], Constraint]:
     """Return the factory for calls between markers that are not tokens of the vocabulary."""
     rest = _lark(grammars, f'start: call "</tool_call>"\n{call}')
-    whole = [CallPart(_lark(grammars, f'start: "<tool_call>" call "</tool_call>"\n{call}'))] if required else []
+    parts = [CallPart(_lark(grammars, f'start: "<tool_call>" call "</tool_call>"\n{call}'))] if required else []
     watch = partial(OpeningText, tokenizer, "<tool_call>", lambda: rest(""))
-    return lambda: CallConstraint(tokenizer, grammars.vocab_size, watch(), whole)
+    return lambda: CallConstraint(tokenizer, grammars.vocab_size, watch(), parts)
 
 
 def _lark(grammars: Grammars, grammar: str) -> Callable[[str], GrammarConstraint]:

@@ -95,7 +95,7 @@ class UserText(str):
     _plain: str
 
     def __new__(cls, hidden: str, plain: str, disguise: Disguise) -> "UserText":
-        """Create it from the hidden and the plain text; called by `Disguise.hide`."""
+        """Create user text from its hidden and plain forms; called by `Disguise.hide`."""
         text = super().__new__(cls, hidden)
         text._plain, text._disguise = plain, disguise
         return text

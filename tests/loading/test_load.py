@@ -46,7 +46,7 @@ def tokens_of(loaded: LoadedPair) -> list[int]:
 
 @pytest.fixture(params=["llama.cpp", "cpu"])
 def options(request: pytest.FixtureRequest) -> Options:
-    """The embedded pair on each backend of the processor."""
+    """Return options of the embedded pair on each CPU backend."""
     if request.param == "cpu":
         request.getfixturevalue("cpu_engine")
     return Options(threads=1, backend=request.param)

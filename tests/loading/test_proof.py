@@ -39,7 +39,7 @@ DEATHS = {
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine that seems to have an RTX 4090; the patcher changes it."""
+    """Pretend an RTX 4090; return the patcher that changes it."""
     pretend(monkeypatch)
     return monkeypatch
 

@@ -17,7 +17,7 @@ PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
 
 
 def written(path: Path, backend: Runner) -> tuple[list[int], bool]:
-    """Greedy tokens, and whether there is a drafter."""
+    """Return greedy tokens, and whether the pair has a drafter."""
     options = Options(str(path), backend, context=128, threads=1, rows="fast")
     with LoadedPair(options) as loaded:
         tokens = [token for step in generate(loaded.pair, Request(PROMPT, 16)) for token in step.tokens]

@@ -44,7 +44,7 @@ def choose(case: TimingCase, options: Options) -> HostChoice:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """An idle machine whose CPU engine runs every pair, with three times the memory of the pair's files."""
+    """Pretend an idle machine whose CPU engine runs every pair, with three times the memory of the pair's files."""
     engine = SimpleNamespace(instruction_sets=["avx2", "portable"])
     monkeypatch.setattr(cpu_library, "_load", lambda: engine)
     monkeypatch.setattr(cpu, "CpuSizes", lambda *_: None)
@@ -119,7 +119,7 @@ def test_large_files_and_busy_machines_are_chosen_by_rule(
 class TestForReal:
     @pytest.fixture(autouse=True)
     def machine(self, cpu_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        """This machine, idle."""
+        """Pretend that this machine is idle."""
         monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))
 
     def test_a_pair_is_timed_only_at_its_first_load(self, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ Commands = Callable[[str], list[list[str]]]
 
 @pytest.fixture
 def target(tiny_pair: Path, tmp_path: Path) -> Path:
-    """A target that was never loaded here."""
+    """Copy a target to a path that was never loaded."""
     return Path(shutil.copy(tiny_pair / "target.gguf", tmp_path / "target.gguf"))
 
 

@@ -42,7 +42,7 @@ def _children() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory, tiny_pair: Path) -> dict[str, Parsed]:
-    """Files to mutate. Hugging Face's test models have no vocabulary: they get the tiny pair's first tokens."""
+    """Return files to mutate; Hugging Face's test models get the tiny pair's first tokens as vocabulary."""
     folder = tmp_path_factory.mktemp("bases")
     found = {"qwen3": parse((tiny_pair / "target.gguf").read_bytes())}
     found["drafter"] = parse((tiny_pair / "drafter.gguf").read_bytes())
@@ -63,7 +63,7 @@ def _first(pair: Pair) -> Pair:
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_pair: Path) -> Path:
-    """Folder for targets; its folder `pair` has the tiny target, for drafters."""
+    """Create a folder for targets; its folder `pair` has the tiny target, for drafters."""
     (tmp_path / "pair").mkdir()
     shutil.copy(tiny_pair / "target.gguf", tmp_path / "pair")
     return tmp_path

@@ -79,7 +79,7 @@ def test_links_to_no_regular_file_are_refused(kind: str, tmp_path: Path, refused
 
 @pytest.fixture
 def tiny(tiny_pair: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny pair to change."""
+    """Copy the tiny pair."""
     return Path(shutil.copytree(tiny_pair, tmp_path / "pair"))
 
 

@@ -95,7 +95,7 @@ class Session:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """A chat that has shown a harmless answer, with its thoughts folded and unfolded."""
+    """Yield a chat that has shown a harmless answer, with its thoughts folded and unfolded."""
     with pytest.MonkeyPatch.context() as patch, scene(patch) as made:
         begun = Session(made, made.start(rows=ROWS, cols=COLUMNS))
         begun.answered(Answer.of(HARMLESS))
@@ -216,7 +216,7 @@ def pasted(chats: Scene) -> Terminal:
 
 
 def file_names(chats: Scene) -> Terminal:
-    """File names with markup are suggested unchanged; names with invisible characters are not suggested."""
+    """Type file names: names with markup are suggested unchanged, names with invisible characters are not."""
     for marked in MARKED:
         (chats.folder / marked.replace("/", "_").replace("\0", "_")).write_text("x = 1\n")
     for number, raw in enumerate((b"\x9b2J", b"\x9d0;pwned\x9c", b"\xff\xfe")):

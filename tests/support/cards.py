@@ -19,7 +19,7 @@ class CardGpu(Gpu):
 
     @property
     def device(self) -> torch.device:
-        """A processor, which runs what is said to run on a GPU."""
+        """Return the CPU device, in place of a GPU."""
         return CPU
 
 

@@ -76,7 +76,7 @@ def c_parser_accepts(ggml: ctypes.CDLL) -> Callable[[Path], bool]:
 
 @pytest.fixture(scope="session")
 def random_blocks() -> Callable[[str, int, int], NDArray[np.uint8]]:
-    """(type, blocks, seed) -> uint8 [blocks, bytes]: every code at random, scales small, finite and of both signs."""
+    """Return a function (type, blocks, seed) -> uint8 [blocks, bytes] with random codes and small scales."""
 
     def make(name: str, count: int, seed: int) -> NDArray[np.uint8]:
         rng = np.random.default_rng(seed)

@@ -51,7 +51,7 @@ def install_dot_scaled() -> None:
 
 
 def _dot_scaled(_: Any, a: Any, a_scale: Any, _a: Any, b: Any, b_scale: Any, _b: Any, *rest: Any) -> TensorHandle:
-    """a [M, K / 2] times b [K / 2, N]; the accumulator [M, N] is the last argument."""
+    """Multiply a [M, K / 2] and b [K / 2, N]; the accumulator [M, N] is the last argument."""
     acc = rest[-1]
     left, right = _values(a.data, a_scale.data), _values(b.data.T, b_scale.data)  # [M, K], [N, K]
     products = left[:, None, :] * right[None, :, :]

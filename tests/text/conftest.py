@@ -48,7 +48,7 @@ def _writer(path: Path, model: str, metadata: Mapping[str, str]) -> gguf.GGUFWri
 
 @pytest.fixture(scope="session")
 def oracle() -> tokenizers.Tokenizer:
-    """Byte-level BPE with a few hundred merges."""
+    """Train a byte-level BPE with a few hundred merges."""
     tokenizer = tokenizers.Tokenizer(BPE())
     split = Split(tokenizers.Regex(QWEN2_SPLIT), behavior="isolated")
     tokenizer.pre_tokenizer = Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -98,7 +98,7 @@ def vocabulary_file(make_vocabulary: MakeVocabulary) -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer(vocabulary_file: Path) -> Tokenizer:
-    """The tokenizer of `vocabulary_file`."""
+    """Load the tokenizer of `vocabulary_file`."""
     return Tokenizer.load(vocabulary_file)
 
 
@@ -118,7 +118,7 @@ def llama_ids(vocabulary_file: Path) -> Callable[[str], list[int]]:
 
 @pytest.fixture(scope="session")
 def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """The tokenizer of `sentencepiece_file` with equal scores, which only llama.cpp encodes."""
+    """Load the tokenizer of `sentencepiece_file` with equal scores, which only llama.cpp encodes."""
     return Tokenizer.load(sentencepiece_file(tmp_path_factory.mktemp("vocabulary"), tie=True))
 
 

@@ -44,8 +44,8 @@ def check(
                 sampled, is_accepted = _sample_two(drafting, ids, sampler)
                 seen[sampled] += 1
                 accepted += is_accepted
-            one, degrees = chi_squared(seen, expected, draws)
-            statistic, freedom = statistic + one, freedom + degrees
+            part, degrees = chi_squared(seen, expected, draws)
+            statistic, freedom = statistic + part, freedom + degrees
             on_progress()
     for pair in hosts:
         pair.forget()

@@ -49,8 +49,8 @@ def installed(name: str, suite: str = NEWEST, folder: Path = FOLDER) -> Path | N
             if not shutil.which(named):
                 raise CannotFetch(f"{program.variable}={named} not an executable")
             return Path(named).absolute()
-        if (there := shutil.which(program.name)) and (not program.oldest or version(Path(there)) >= program.oldest):
-            return Path(there)
+        if (on_path := shutil.which(program.name)) and (not program.oldest or version(Path(on_path)) >= program.oldest):
+            return Path(on_path)
     fetched = (folder / program.fetched.replace(NEWEST, suite)).absolute()
     return fetched if fetched.is_file() else None
 
@@ -103,8 +103,8 @@ def _fetch_opencode(start: Path, folder: Path) -> Path:
         raise CannotFetch("opencode: downloads are for Linux on x86-64 only; install opencode")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with TemporaryDirectory(dir=folder) as there:
-            unpack_npm(OPENCODE, OPENCODE_SHA512, Path(there)).rename(folder / "opencode")
+        with TemporaryDirectory(dir=folder) as folder_for_npm:
+            unpack_npm(OPENCODE, OPENCODE_SHA512, Path(folder_for_npm)).rename(folder / "opencode")
     except (subprocess.CalledProcessError, OSError) as error:
         raise CannotFetch(str(error)) from None
     return start

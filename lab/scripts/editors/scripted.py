@@ -29,7 +29,7 @@ EVENTS = (
 
 
 class ScriptedServer(LanguageServer):
-    """The state of one client."""
+    """Language server with scripted completions; state of one client."""
 
     def __init__(self, texts: list[str], log: Path | None) -> None:
         super().__init__("scripted", "1")
@@ -61,7 +61,7 @@ class ScriptedServer(LanguageServer):
 
 
 def items(server: ScriptedServer, params: types.InlineCompletionParams) -> list[types.InlineCompletionItem]:
-    """The items that answer a request."""
+    """Return the items that answer a request."""
     document = server.workspace.get_text_document(params.text_document.uri)
     position = types.Position(params.position.line, params.position.character)
     offset = document.offset_at_position(position)

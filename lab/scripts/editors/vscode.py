@@ -103,10 +103,10 @@ class VscodeWindow:
         """Return facts for a failure message: focus, status item, messages, and ends of logs."""
         focus = self.page.evaluate("() => document.hasFocus() + ' ' + document.activeElement?.className")
         lines = self.page.locator(".editor-instance .view-line").all_text_contents()
-        told = [f"focus: {focus}", f"item: {self.details()}", f"messages: {self.messages()}", *lines]
+        facts = [f"focus: {focus}", f"item: {self.details()}", f"messages: {self.messages()}", *lines]
         for log in sorted(self._data.rglob("logs/**/*localdflash*.log"), key=lambda path: path.stat().st_mtime)[-1:]:
-            told += [f"--- {log.name}", *log.read_text("utf-8").splitlines()[-30:]]
-        return "\n".join(told)
+            facts += [f"--- {log.name}", *log.read_text("utf-8").splitlines()[-30:]]
+        return "\n".join(facts)
 
     def holds(self, name: str, text: str) -> None:
         """Save the active document until it has exactly this text."""

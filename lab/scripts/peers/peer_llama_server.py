@@ -51,7 +51,7 @@ def dflash(drafter: Path, n_max: int) -> Sequence[str]:
 
 
 class LlamaServer:
-    """A running `llama-server` for one request at a time; a context manager that starts and stops the process."""
+    """`llama-server` process for one request at a time; a context manager that starts and stops it."""
 
     def __init__(self, binary: Path, target: Path, threads: int, mode: Sequence[str] = ()) -> None:
         """Prepare the server; `mode` holds the options of speculative decoding, if any."""
@@ -155,7 +155,7 @@ def _free_port() -> int:
 
 
 def main() -> int:
-    """`build`: make the binaries and print the path of the server."""
+    """Build the binaries and print the path of the server."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["build"])
     parser.add_argument("--folder", type=Path, required=True, help="where sources and binaries go")

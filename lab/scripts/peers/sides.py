@@ -45,8 +45,11 @@ def questions(options: Options, suite: str, limit: int | None) -> list[PeerQuest
             of_code = prompt_set.load(limit)
             return [PeerQuestion(p.category, prompt_ids(loaded, p)[0], p.max_tokens) for p in of_code]
         tokenizer, template = loaded.tokenizer, loaded.tokenizer.chat_template() or ""
-        asked = [(p, [TemplateMessage("user", p.question)]) for p in chat_prompts.load(limit)]
-        return [PeerQuestion(p.category, encode_chat(tokenizer, template, m), p.max_tokens, p.schema) for p, m in asked]
+        conversations = [(p, [TemplateMessage("user", p.question)]) for p in chat_prompts.load(limit)]
+        return [
+            PeerQuestion(p.category, encode_chat(tokenizer, template, m), p.max_tokens, p.schema)
+            for p, m in conversations
+        ]
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ class DaemonSide:
     def started(cls, options: Options) -> Iterator[Self]:
         """Start a private daemon."""
         pair = str(Path(options.pair).absolute()) if options.pair.endswith(".gguf") else options.pair
-        wanted = EngineSpec({"pair": pair, "backend": options.backend, "threads": options.threads})
+        spec = EngineSpec({"pair": pair, "backend": options.backend, "threads": options.threads})
         path = paths.private_socket()
-        child = private.start(wanted, path, lambda stage: None)
+        child = private.start(spec, path, lambda stage: None)
         try:
             yield cls(Client(Address(path)))
         finally:
@@ -103,9 +106,9 @@ Side = DaemonSide | ServerSide
 def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> dict[str, Any]:
     """Return each side's rate, tokens per verify step, our speed relative to it, and how often its text is ours."""
     categories = dict.fromkeys(category for category, _ in answers)
-    found: dict[str, Any] = {"prompts": len(answers), "sides": {}}
+    result: dict[str, Any] = {"prompts": len(answers), "sides": {}}
     for name in answers[0][1]:
-        found["sides"][name] = {
+        result["sides"][name] = {
             "tok_s": round(_rate(answers, name), 1),
             "tau": round(_tau([of_all[name] for _, of_all in answers]), 3),
             "ours_over_this": round(_rate(answers, ours) / _rate(answers, name), 3),
@@ -117,7 +120,7 @@ def report(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], ours: str) -> d
             "same_text": _same(answers, name, ours),
             "same_as_own_plain": _same(answers, name, f"{name.split(maxsplit=1)[0]} plain"),
         }
-    return found
+    return result
 
 
 def _same(answers: Sequence[tuple[str, dict[str, PeerAnswer]]], name: str, other: str) -> str:

@@ -38,8 +38,8 @@ class Oracle:
 
     def __init__(self, texts: list[str], delay: float = 0.0) -> None:
         self._texts, self._delay = texts, delay
-        self.live = self.most = 0
-        self.asked: list[dict[str, Any]] = []
+        self.live = self.max_live = 0
+        self.requests: list[dict[str, Any]] = []
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def rest(self, before: str, after: str, mode: str) -> str:
@@ -77,12 +77,12 @@ class Oracle:
         if target == "/health":
             return {"status": "ok"}
         if target == "/oracle":
-            return {"live": self.live, "most": self.most, "asked": self.asked}
+            return {"live": self.live, "most": self.max_live, "asked": self.requests}
         return ABOUT | {"version": __version__}
 
     async def _complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        """POST /complete, as the daemon has it: a newer request of a document ends the older one."""
-        self.asked.append(body)
+        """Answer POST /complete like the daemon: a newer request of a document cancels the older one."""
+        self.requests.append(body)
         text = ""
         if body.get("max_tokens", 1):
             text = self.rest(body["prefix"] + body.get("middle", ""), body.get("suffix", ""), body.get("mode", "auto"))
@@ -92,7 +92,7 @@ class Oracle:
             older.cancel()
         self._running[document] = task
         self.live += 1
-        self.most = max(self.most, len(self._running))
+        self.max_live = max(self.max_live, len(self._running))
         try:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
             for index in range(body.get("count", 1)):

@@ -71,7 +71,7 @@ class NearServer(LanguageServer):
         asyncio.get_running_loop().call_soon(self._handle, json.loads(data))
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def _send(self, message: Json) -> None:
         self._sent.put_nowait(json.loads(json.dumps({"jsonrpc": "2.0", **message})))

@@ -48,32 +48,32 @@ class Records:
     def __init__(self, loaded: LoadedPair, path: Path) -> None:
         self._loaded, self._path = loaded, path
         lines = path.read_bytes().splitlines() if path.exists() else []
-        self._known = {
+        self._records = {
             record.key: record for record in (msgspec.json.decode(line, type=RecordedAnswer) for line in lines)
         }
 
     def of(self, request: Request, word: str, count: int) -> RecordedAnswer:
         """Return at least `count` tokens of a request's answer, unless it is shorter; the answer begins with `word`."""
         key = hashlib.sha256(json.dumps([list(request.ids), word]).encode()).hexdigest()[:24]
-        record = self._known.get(key) or RecordedAnswer(key, [], [], ended=False)
+        record = self._records.get(key) or RecordedAnswer(key, [], [], ended=False)
         while len(record.tokens) < count and not record.ended:
             self._lengthen(record, request)
         return record
 
     def _lengthen(self, record: RecordedAnswer, request: Request) -> None:
         constraint = None if record.tokens else request.constraint
-        asked = Request(
+        continuation = Request(
             [*request.ids, *record.tokens], AT_ONCE, ends=request.ends, constraint=constraint, top_logprobs=0
         )
-        generation = Generation(asked)
+        generation = Generation(continuation)
         generation.take(self._loaded.pair)
         while generation.step(self._loaded.pair):
             pass
-        for one in generation.sampler.sampled_tokens:
-            record.tokens.append(one.token)
-            record.logprobs.append(round(one.logprob, 4))
-        record.ended = asked.finish_reason != "length"
-        self._known[record.key] = record
+        for sampled in generation.sampler.sampled_tokens:
+            record.tokens.append(sampled.token)
+            record.logprobs.append(round(sampled.logprob, 4))
+        record.ended = continuation.finish_reason != "length"
+        self._records[record.key] = record
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(record) + b"\n")
 
@@ -95,11 +95,11 @@ class RecordedEngine(CompletionClient):
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionClient`: what `POST /complete` answers."""
-        asked = msgspec.convert(dict(body), CompleteRequest)
-        filling = complete_endpoint.fill(self._filler, asked)
+        request = msgspec.convert(dict(body), CompleteRequest)
+        filling = complete_endpoint.fill(self._filler, request)
         worker = _Worker(self._loaded, self._records, filling.word)
         generation = prepare_infill(self._loaded, filling)
-        async with aclosing(complete_endpoint.answers(worker.state, generation, asked.count)) as events:
+        async with aclosing(complete_endpoint.answers(worker.state, generation, request.count)) as events:
             async for event in events:
                 yield cast(Event, event)
 

@@ -135,14 +135,14 @@ class Terminal:
                 (found.add if final == b"h" else found.discard)(number)
         return found
 
-    def wait_for(self, wanted: str | re.Pattern[str] | Callable[[str], object], seconds: float = PATIENCE) -> str:
+    def wait_for(self, expected: str | re.Pattern[str] | Callable[[str], object], seconds: float = PATIENCE) -> str:
         """Wait until the screen has a text or fulfils a condition; return it. AssertionError with the screen if not."""
         end = time.monotonic() + seconds
-        while not _matches(wanted, self.text):
+        while not _matches(expected, self.text):
             left = end - time.monotonic()
-            assert left > 0, self.failure(f"{wanted!r} did not come within {seconds:g} s")
+            assert left > 0, self.failure(f"{expected!r} did not come within {seconds:g} s")
             if not self.read(min(left, 0.5)) and self._ended:
-                assert _matches(wanted, self.text), self.failure(f"the program ended before {wanted!r} came")
+                assert _matches(expected, self.text), self.failure(f"the program ended before {expected!r} came")
         return self.text
 
     def settle(self, quiet: float = 0.3, seconds: float = PATIENCE) -> None:
@@ -155,12 +155,12 @@ class Terminal:
         """Return the output after byte `since`, without colours; faster than the screen."""
         return _COLOURS.sub(b"", self.raw[since:]).decode("utf-8", "replace")
 
-    def wait_written(self, wanted: str, since: int, seconds: float = PATIENCE) -> None:
+    def wait_written(self, expected: str, since: int, seconds: float = PATIENCE) -> None:
         """Wait until the output after byte `since` has a text."""
         end = time.monotonic() + seconds
-        while wanted not in self.written(since):
-            assert time.monotonic() < end, self.failure(f"{wanted!r} did not come within {seconds:g} s")
-            assert self.read(0.5) or not self._ended, self.failure(f"the program ended before {wanted!r} came")
+        while expected not in self.written(since):
+            assert time.monotonic() < end, self.failure(f"{expected!r} did not come within {seconds:g} s")
+            assert self.read(0.5) or not self._ended, self.failure(f"the program ended before {expected!r} came")
 
     def failure(self, what: str) -> str:
         """Return a failure message: the event, the screen, the last bytes."""
@@ -256,9 +256,9 @@ def _key(name: str) -> str:
     return name
 
 
-def _matches(wanted: str | re.Pattern[str] | Callable[[str], object], text: str) -> bool:
-    if isinstance(wanted, str):
-        return wanted in text
-    if isinstance(wanted, re.Pattern):
-        return wanted.search(text) is not None
-    return bool(wanted(text))
+def _matches(expected: str | re.Pattern[str] | Callable[[str], object], text: str) -> bool:
+    if isinstance(expected, str):
+        return expected in text
+    if isinstance(expected, re.Pattern):
+        return expected.search(text) is not None
+    return bool(expected(text))

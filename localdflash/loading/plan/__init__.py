@@ -1,1 +1,1 @@
-"""The plan of a pair before it is loaded: how much memory it takes on this machine, and how fast it can be."""
+"""Plan of a pair before it is loaded: its memory on this machine, and the upper bound of its speed."""

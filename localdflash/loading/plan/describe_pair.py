@@ -1,4 +1,4 @@
-"""Facts about a pair that are read from its files where it has no registry entry, as for a GGUF file given by path."""
+"""Facts about a pair without a registry entry, read from its files; for example a GGUF file given by path."""
 
 from collections import Counter
 from collections.abc import Iterator
