@@ -26,10 +26,10 @@ PYTHON = [sys.executable, "-P", "-c"]
 PROGRAM = daemons.PROGRAM
 
 
-def run(*arguments: str, said: str = "") -> str:
+def run(*arguments: str, stdin: str = "") -> str:
     """Return what a command prints in a process without the extras."""
     done = subprocess.run(
-        [*PYTHON, PROGRAM, *arguments], input=said, capture_output=True, text=True, timeout=60, check=False
+        [*PYTHON, PROGRAM, *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -83,7 +83,7 @@ def test_a_command_names_the_extra_that_it_needs(arguments: tuple[str, ...], ext
 @pytest.mark.system
 def test_the_chat_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with daemons.short_home(monkeypatch), scripted(Answer.of("Hello.")):
-        assert "Hello." in run("chat", "--plain", "--no-log", said="Hi\n")
+        assert "Hello." in run("chat", "--plain", "--no-log", stdin="Hi\n")
         with Terminal.start([*PYTHON, PROGRAM, "chat"]) as terminal:
             terminal.wait_for(READY)
             terminal.type("Hi\r")

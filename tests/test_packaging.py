@@ -138,19 +138,19 @@ def test_the_wheel_has_every_file_and_suits_one_platform_and_every_python(folder
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("compiler", "said"),
+    ("compiler", "warning"),
     [
         ("/nonexistent/c++", "No such file or directory: '/nonexistent/c++'"),
         ("c++ -include nowhere.h", "nowhere.h: No such file or directory"),
     ],
 )
 def test_without_a_compiler_the_package_is_built_without_the_library(
-    compiler: str, said: str, folder: Path, tmp_path: Path
+    compiler: str, warning: str, folder: Path, tmp_path: Path
 ) -> None:
     tree = shutil.copytree(folder / "sdist", tmp_path / "tree")  # with the library of the build before
     (line,) = _build("build_wheel", tree, tmp_path, CXX=compiler)
     assert line.startswith("localdflash: built without the CPU engine, only the extra `llama` runs pairs: ")
-    assert line.endswith(said)
+    assert line.endswith(warning)
     assert _packed(_unpacked(tmp_path, tmp_path / "wheel")) == files_on_disk() | {"localdflash/models.toml"}
 
 

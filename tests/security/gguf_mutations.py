@@ -69,24 +69,24 @@ def parse(content: bytes) -> Parsed:
         at += struct.calcsize(layout)
         return value
 
-    def taken(count: int) -> bytes:
+    def take(count: int) -> bytes:
         nonlocal at
         at += count
         return content[at - count : at]
 
     def item(kind: int) -> bytes:
-        return taken(number("Q")) if kind == STRING else taken(struct.calcsize(FORMATS[kind]))
+        return take(number("Q")) if kind == STRING else take(struct.calcsize(FORMATS[kind]))
 
     n_tensors, n_pairs = number("Q"), number("Q")
     pairs = []
     for _ in range(n_pairs):
-        key, kind, element, count = taken(number("Q")).decode(), number("I"), 0, 1
+        key, kind, element, count = take(number("Q")).decode(), number("I"), 0, 1
         if kind == ARRAY:
             element, count = number("I"), number("Q")
         pairs.append(Pair(key, kind, element, tuple(item(element or kind) for _ in range(count))))
     records = []
     for _ in range(n_tensors):
-        name = taken(number("Q")).decode()
+        name = take(number("Q")).decode()
         ne = tuple(number("Q") for _ in range(number("I")))
         records.append((name, ne, number("I"), number("Q")))
     start = -(-at // 32) * 32

@@ -66,12 +66,12 @@ def load(backend: str, target: Path, drafter: Path | None) -> tuple[str, str]:
     with reader:
         ended = reader.poll(SECONDS)
         try:
-            said: tuple[str, str] | None = reader.recv() if ended else None
+            result: tuple[str, str] | None = reader.recv() if ended else None
         except EOFError:
-            said = None
+            result = None
     child.kill()
     child.join()
-    return said or ("died" if ended else "hung", signal.Signals(-child.exitcode).name if child.exitcode else "")
+    return result or ("died" if ended else "hung", signal.Signals(-child.exitcode).name if child.exitcode else "")
 
 
 def report(writer: Connection, backend: str, target: Path, drafter: Path | None) -> None:

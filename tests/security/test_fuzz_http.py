@@ -120,12 +120,13 @@ WILD = st.recursive(
 ANY_TEXT = TEXTS | LOTS
 
 
-def objects(count: int, wanted: dict[str, Any], /, least: Any = 0, **optional: Any) -> st.SearchStrategy[Any]:
+def objects(count: int, required: dict[str, Any], /, min_count: Any = 0, **optional: Any) -> st.SearchStrategy[Any]:
     """Return lists of objects; a field with several words has one of them."""
     fields = {
-        name: st.sampled_from(values.split()) if isinstance(values, str) else values for name, values in wanted.items()
+        name: st.sampled_from(values.split()) if isinstance(values, str) else values
+        for name, values in required.items()
     }
-    return st.lists(st.fixed_dictionaries(fields, optional=optional), min_size=least, max_size=count)
+    return st.lists(st.fixed_dictionaries(fields, optional=optional), min_size=min_count, max_size=count)
 
 
 MESSAGES = objects(4, {"role": "user assistant system tool developer", "content": TEXTS}, 1)
@@ -290,17 +291,17 @@ def is_an_answer(response: httpx2.Response) -> None:
     if kind.startswith("text/event-stream"):
         assert response.status_code == 200
         events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
-        told = [json.loads(event) for event in events if event != "[DONE]"]
+        answer_body = [json.loads(event) for event in events if event != "[DONE]"]
         assert "its log says more" not in response.text
-        assert not any("internal_error" in str(event.get("error")) for event in told)
+        assert not any("internal_error" in str(event.get("error")) for event in answer_body)
         return
     assert kind == "application/json"
-    told = response.json()
+    answer_body = response.json()
     if response.status_code == 200:
         return
-    anthropic = told.pop("type", None) == "error"
-    assert list(told) == ["error"]
-    error = told["error"]
+    anthropic = answer_body.pop("type", None) == "error"
+    assert list(answer_body) == ["error"]
+    error = answer_body["error"]
     assert set(error) == ({"message", "type"} if anthropic else {"message", "type", "param", "code"})
     assert error["message"]
     assert "\n" not in error["message"]

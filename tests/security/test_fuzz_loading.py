@@ -100,15 +100,15 @@ def test_fuzz_loading(bases: dict[str, Parsed], folder: Path) -> None:
             assert _is_a_line(refused)
             return
         for backend in BACKENDS:
-            how, said = load(backend, target, drafter)
-            outcomes[f"{backend}: {how}"] += 1
-            if how == "refused":
-                assert _is_a_line(said), said
-            elif how != "runs":
-                assert how in ("died", "hung"), f"{backend}: {said}"
-                assert backend == "llama.cpp", f"{backend}: {how} {said}"
+            outcome, message = load(backend, target, drafter)
+            outcomes[f"{backend}: {outcome}"] += 1
+            if outcome == "refused":
+                assert _is_a_line(message), message
+            elif outcome != "runs":
+                assert outcome in ("died", "hung"), f"{backend}: {message}"
+                assert backend == "llama.cpp", f"{backend}: {outcome} {message}"
                 files = [file for file in (target, drafter) if file]
-                assert _is_caught(files, Options(str(target), backend, context=48, device="cpu")), (how, said)
+                assert _is_caught(files, Options(str(target), backend, context=48, device="cpu")), (outcome, message)
 
     cases = st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), mutated(bases[kind])))
     fuzz(cases, one, least=4)  # each loads a model four times
@@ -140,5 +140,5 @@ def _refused(path: Path) -> str:
     return ""
 
 
-def _is_a_line(said: str) -> bool:
-    return said.isprintable() and len(said) < 900
+def _is_a_line(message: str) -> bool:
+    return message.isprintable() and len(message) < 900

@@ -33,9 +33,9 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
         start = time.process_time()
         assert main([*arguments]) == 3
         assert time.process_time() - start < 2
-        told = capsys.readouterr()
-        assert (told.out, told.err.count("\n")) == ("", 1), told.err
-        return told.err
+        output = capsys.readouterr()
+        assert (output.out, output.err.count("\n")) == ("", 1), output.err
+        return output.err
 
     return call
 
@@ -70,8 +70,8 @@ def test_links_to_no_regular_file_are_refused(kind: str, tmp_path: Path, refused
             path.symlink_to("/dev/zero")
         case "loop":
             path.symlink_to(path)
-    said = "no such" if kind == "loop" else "not a"
-    assert f"model.gguf: {said} .gguf file" in refused(path)
+    problem = "no such" if kind == "loop" else "not a"
+    assert f"model.gguf: {problem} .gguf file" in refused(path)
 
 
 # A drafter for another target.

@@ -82,11 +82,11 @@ def assert_lossless(
     for length in lengths:
         fill(target, prompt[:length], target.max_width)
         state = target.save()
-        wanted = verify(target, tokens[:9])
+        expected = verify(target, tokens[:9])
         fill(target, prompt[::-1], target.max_width)
         target.load(state, length)
         assert target.length == length
-        assert same(verify(target, tokens[:9]), wanted), length
+        assert same(verify(target, tokens[:9]), expected), length
 
     target.crop(0)
     if target.assume_length(target.context // 2):

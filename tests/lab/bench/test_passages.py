@@ -92,7 +92,7 @@ def test_an_unknown_commit_is_refused(revision: str, git: Git, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("ghost", "rest", "taken"),
+    ("ghost", "rest", "accepted"),
     [
         ("return x", "return x\n", AcceptedText("all", "return x")),
         ("return x\n    y", "return x\n    z", AcceptedText("line", "return x")),
@@ -103,16 +103,16 @@ def test_an_unknown_commit_is_refused(revision: str, git: Git, tmp_path: Path) -
         ("\n\n", "\n\n", None),
     ],
 )
-def test_the_largest_agreeing_part_is_accepted(ghost: str, rest: str, taken: AcceptedText | None) -> None:
-    assert agreeing(ghost, rest) == taken
+def test_the_largest_agreeing_part_is_accepted(ghost: str, rest: str, accepted: AcceptedText | None) -> None:
+    assert agreeing(ghost, rest) == accepted
 
 
 @given(st.text("ab =\n", min_size=1), st.text("ab =\n", min_size=1))
 def test_a_disagreeing_suggestion_is_not_accepted(ghost: str, rest: str) -> None:
-    if taken := agreeing(ghost, rest):
-        assert rest.startswith(taken.text)
-        assert ghost.startswith(taken.text)
-        assert len(taken.text.strip()) >= 2
+    if accepted := agreeing(ghost, rest):
+        assert rest.startswith(accepted.text)
+        assert ghost.startswith(accepted.text)
+        assert len(accepted.text.strip()) >= 2
 
 
 WHOLE = "import os\n\n\ndef size(path):\n    found = os.stat(path)\n    return found.st_size\n\n\nprint(size('.'))\n"

@@ -104,8 +104,8 @@ def test_bench_questions_have_no_training_subject(kind: str) -> None:
     families = tomllib.loads(QUESTION_LIST.read_text())["family"]
     subjects = {s.lower() for family in families if family["kind"] == kind for s in family["subjects"]}
     for prompt in (each for each in PROMPTS if each.category == kind):
-        asked = prompt.question.lower()
-        assert [s for s in subjects if re.search(rf"(?<!\w){re.escape(s)}(?!\w)", asked)] == []
+        question = prompt.question.lower()
+        assert [s for s in subjects if re.search(rf"(?<!\w){re.escape(s)}(?!\w)", question)] == []
 
 
 def test_bench_questions_match_no_training_pattern() -> None:

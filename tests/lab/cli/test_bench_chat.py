@@ -38,16 +38,16 @@ def measures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """Return a function that replaces the measurement by MEASURED with changes, and returns its calls."""
 
     def given(**changes: Any) -> list[Any]:
-        asked: list[Any] = []
+        calls: list[Any] = []
 
         def run(options: Any, wanted: Any, limit: Any, repeats: int, watcher: Any) -> dict[str, Any]:
             watcher.plan(90.0, "so many prompts: 90 seconds at most")
             watcher.done(45.0, "talk/00")
-            asked.append((options.pair, limit, repeats))
+            calls.append((options.pair, limit, repeats))
             return MEASURED | changes
 
         monkeypatch.setattr(chat_run, "run", run)
-        return asked
+        return calls
 
     return given
 
@@ -55,11 +55,11 @@ def measures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
 def test_the_result_the_tables_and_the_picture(
     run: Callable[..., Any], tiny: tuple[str, ...], measures: Callable[..., Any], tmp_path: Path
 ) -> None:
-    asked = measures()
+    calls = measures()
     file, picture = tmp_path / "results" / "chat.json", tmp_path / "pictures" / "chat.png"
     done = run("bench", "--suite", "chat", *tiny, "--limit", 4, "--json", file, "--picture", picture)
     assert done.code == 0
-    assert asked == [(tiny[1], 4, 1)]
+    assert calls == [(tiny[1], 4, 1)]
     result = json.loads(file.read_text())
     assert result.items() >= MEASURED.items()
     assert picture.read_bytes().startswith(b"\x89PNG")

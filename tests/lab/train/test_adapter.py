@@ -168,8 +168,8 @@ def steps(folder: Path) -> list[int]:
 @pytest.mark.nightly
 def test_training_reduces_the_loss(data: tuple[FillData, FillData], tmp_path: Path) -> None:
     run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=6000, learning_rate=2e-2))
-    before, said = run.measure(), RecordedReport()
-    run.train(said)
+    before, reports = run.measure(), RecordedReport()
+    run.train(reports)
     after = run.measure()
     assert after["held_out"] < 0.6 * before["held_out"]
     assert set(after) == {"held_out", "exact", "loss_python", "exact_python", "loss_chat"}
@@ -177,7 +177,7 @@ def test_training_reduces_the_loss(data: tuple[FillData, FillData], tmp_path: Pa
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert rows[0]["held_out"] == pytest.approx(before["held_out"], abs=1e-4)
     assert rows[-1]["tokens"] == run.tokens >= 6000
-    assert said.shares == sorted(said.shares)
+    assert reports.shares == sorted(reports.shares)
 
 
 def test_a_killed_run_continues_with_the_same_numbers(

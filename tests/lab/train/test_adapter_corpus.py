@@ -59,16 +59,16 @@ def test_existing_archives_are_checked_and_not_downloaded(tmp_path: Path, monkey
 
 
 def test_only_hand_written_sources_below_the_folder_are_used(tmp_path: Path) -> None:
-    wanted = {"src/a.js": SCRIPT, "src/deep/b.tsx": SCRIPT}
+    expected = {"src/a.js": SCRIPT, "src/deep/b.tsx": SCRIPT}
     others = {
         **dict.fromkeys(("lib/a.js", "src/a.min.js", "src/a.d.ts", "src/a.test.ts", "src/__tests__/a.js"), SCRIPT),
         **dict.fromkeys(("src/dist/a.js", "src/vendor/a.js", "src/a.json", "src/a.py"), SCRIPT),
         "src/long.js": f"const a = '{'x' * 300}'\n" * 3,
         "src/exam.js": f"// HumanEval/12\n{SCRIPT}",
     }
-    package(tmp_path, wanted | others)
+    package(tmp_path, expected | others)
     found = sources(Archive(tmp_path / "fake-one-1.2.3.tgz", False, "src"))
-    assert found == wanted  # with their tabs
+    assert found == expected  # with their tabs
 
 
 PYTHON = "def add(first, second):\n    return first + second\n\n\n" * 20

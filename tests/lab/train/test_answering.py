@@ -45,14 +45,14 @@ class Scripted:
         for slot, token in zip(slots, tokens, strict=True):
             self.slots[slot].append(token)
         newest = np.array([self._next(self.slots[slot]) for slot in slots])
-        thought = np.zeros((len(slots), COUNT), LIKELY)
-        thought["id"][:, 0], thought["share"][:, 0] = newest, 1
-        return ParallelStep(np.array([[token, 2] for token in tokens], np.float32), newest, thought)
+        likely_ids = np.zeros((len(slots), COUNT), LIKELY)
+        likely_ids["id"][:, 0], likely_ids["share"][:, 0] = newest, 1
+        return ParallelStep(np.array([[token, 2] for token in tokens], np.float32), newest, likely_ids)
 
     @staticmethod
     def _next(ids: list[int]) -> int:
-        wanted, done = ids[2], len(ids) - 3
-        return END if done + 1 >= wanted else 100 + done
+        expected, done = ids[2], len(ids) - 3
+        return END if done + 1 >= expected else 100 + done
 
     def close(self) -> None:
         pass
@@ -71,13 +71,13 @@ class Reader:
 
 def ask(folder: Path, texts: Sequence[str], tokens: int, engine: Scripted | None = None) -> list[str]:
     prompts = [Question("talk", text, i % 4 == 3, number=i) for i, text in enumerate(texts)]
-    said = RecordedReport()
+    reports = RecordedReport()
     reader: Any = Reader()
     with AnswerWriter(folder, ABOUT) as writer:
-        answer_prompts(engine or Scripted(), reader, prompts, writer, tokens, said)
-    assert said.shares == sorted(said.shares)
-    assert all(0 <= share <= 1 for share in said.shares)
-    return said.lines
+        answer_prompts(engine or Scripted(), reader, prompts, writer, tokens, reports)
+    assert reports.shares == sorted(reports.shares)
+    assert all(0 <= share <= 1 for share in reports.shares)
+    return reports.lines
 
 
 def test_every_prompt_is_answered_once_with_its_own_features(tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ def test_every_prompt_is_answered_once_with_its_own_features(tmp_path: Path) -> 
     kept = KeptAnswers.load(tmp_path)
     assert sorted(kept.index["number"].tolist()) == list(range(8))
     for row in kept.index:
-        wanted = lengths[row["number"]]
+        expected = lengths[row["number"]]
         ids = kept.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].tolist()
-        assert ids == [1, 2, wanted, *range(100, 100 + wanted - 1), END]
+        assert ids == [1, 2, expected, *range(100, 100 + expected - 1), END]
         taps = kept.taps[int(row["start"]) : int(row["start"]) + int(row["length"])]
         assert taps[:-1].tolist() == [[1, 1], [2, 1], *([token, 2] for token in ids[2:-1])]
-        thought = kept.likely[int(row["start"]) : int(row["start"]) + int(row["length"])]
-        assert thought["id"][:, 0].tolist() == [0, 0, 0, *ids[3:]]
-        assert thought["share"][:, 0].tolist() == [0, 0, 0] + [1] * wanted
+        likely_ids = kept.likely[int(row["start"]) : int(row["start"]) + int(row["length"])]
+        assert likely_ids["id"][:, 0].tolist() == [0, 0, 0, *ids[3:]]
+        assert likely_ids["share"][:, 0].tolist() == [0, 0, 0] + [1] * expected
         assert ENDINGS[row["ended"]] == "end"
         assert row["held_out"] == (row["number"] % 4 == 3)
 
@@ -145,8 +145,8 @@ def test_batched_answers_on_the_cpu_engine_are_bit_identical(tiny_pair: Path, cp
     target.close()
     alone = CpuTarget(open_target(path), ThreadPool(1), 200, (1, 3, 4))
     for number, prompt in enumerate(PROMPTS):
-        wanted, rows = plain(alone, prompt)
-        assert ids[number] == wanted
+        expected, rows = plain(alone, prompt)
+        assert ids[number] == expected
         assert (taps[number] == rows).all()
     alone.close()
 
@@ -158,8 +158,8 @@ def test_batched_answers_on_llama_cpp_have_the_same_tokens(tiny_pair: Path) -> N
     target.close()
     alone = LlamaCppTarget(path, 200, 1, (1, 3, 4), WIDE)
     for number, prompt in enumerate(PROMPTS):
-        wanted, rows = plain(alone, prompt)
-        assert ids[number] == wanted
+        expected, rows = plain(alone, prompt)
+        assert ids[number] == expected
         assert np.abs(taps[number] - rows).max() < 1e-3 * np.abs(rows).max()
     alone.close()
 

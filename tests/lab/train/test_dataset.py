@@ -93,8 +93,8 @@ def test_build_writes_both_splits_and_keeps_them_apart(tmp_path: Path, monkeypat
     fetched = [(CorpusPackage(name, "1", "MIT", "", name == "held_out"), name) for name in sources]
     monkeypatch.setattr(corpus, "fetch", lambda _packages, _folder: fetched)
     monkeypatch.setattr(corpus, "python_files", lambda name: iter(sources[name]))
-    said: list[str] = []
-    build(tmp_path / "corpus", tmp_path / "wheels", 600, 0, said.append)
+    lines_reported: list[str] = []
+    build(tmp_path / "corpus", tmp_path / "wheels", 600, 0, lines_reported.append)
     tokenizer = Tokenizer.from_file(str(tmp_path / "corpus" / "tokenizer.json"))
     texts = {}
     for name in ("train", "held_out"):
@@ -103,8 +103,8 @@ def test_build_writes_both_splits_and_keeps_them_apart(tmp_path: Path, monkeypat
         texts[name] = text_of(tokenizer, data.tokens.tolist())
     assert "held_back" in texts["held_out"]
     assert "held_back" not in texts["train"]
-    assert len(said) == 2
-    assert said[0].startswith("train: 2 files, ")
+    assert len(lines_reported) == 2
+    assert lines_reported[0].startswith("train: 2 files, ")
 
 
 def fields(path: Path) -> dict[str, object]:

@@ -16,22 +16,22 @@ def answer(number: int) -> tuple[dict[str, int], Any, Any, Any]:
     rng = np.random.default_rng(number)
     record = {"number": number, "kind": number % 7, "held_out": number % 2, "ended": 0}
     ids = rng.integers(0, 150_000, 7).astype(np.uint32)
-    thought = np.zeros((4, COUNT), LIKELY)
-    thought["id"], thought["share"] = rng.integers(0, 150_000, thought.shape), rng.random(thought.shape)
-    return record, ids, rng.standard_normal((6, 8)).astype(np.float16), thought
+    likely_ids = np.zeros((4, COUNT), LIKELY)
+    likely_ids["id"], likely_ids["share"] = rng.integers(0, 150_000, likely_ids.shape), rng.random(likely_ids.shape)
+    return record, ids, rng.standard_normal((6, 8)).astype(np.float16), likely_ids
 
 
 def check(folder: Path, numbers: list[int]) -> None:
     kept = KeptAnswers.load(folder)
     assert kept.index["number"].tolist() == numbers
     for row, number in zip(kept.index, numbers, strict=True):
-        record, ids, taps, thought = answer(number)
+        record, ids, taps, likely_ids = answer(number)
         where = slice(int(row["start"]), int(row["start"]) + int(row["length"]))
         assert (kept.tokens[where] == ids).all()
         assert (kept.taps[where][:-1] == taps).all()
         assert not kept.taps[where][-1].any()
         assert (row["prompt"], row["kind"], row["held_out"]) == (3, record["kind"], record["held_out"])
-        assert (kept.likely[where][3:] == thought).all()
+        assert (kept.likely[where][3:] == likely_ids).all()
         assert not kept.likely[where][:3]["share"].any()
 
 

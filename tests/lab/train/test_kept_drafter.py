@@ -52,8 +52,8 @@ def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFa
             with torch.inference_mode():
                 hidden, taps = target(ids[:, :-1], torch.arange(ids.shape[1] - 1), causal, TAPS)
             record = {"number": number, "kind": number % 7, "held_out": int(number % 4 == 3), "ended": 0}
-            thought = likely(target.logits(hidden[0, 9:]).numpy())
-            writer.add(record, ids[0].numpy().astype(np.uint32), torch.cat(taps, -1)[0].numpy(), thought)
+            likely_ids = likely(target.logits(hidden[0, 9:]).numpy())
+            writer.add(record, ids[0].numpy().astype(np.uint32), torch.cat(taps, -1)[0].numpy(), likely_ids)
     return folder
 
 
@@ -90,11 +90,11 @@ def test_the_training_pass_equals_the_serving_pass(
     ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].astype(np.int64)
     batch = Batch(torch.from_numpy(ids)[None], torch.from_numpy(anchors)[None], torch.full((1, 4, 8), -100))
     with torch.inference_mode():
-        wanted = block_logits(drafter, target, batch)[0, :, config.first_slot :, short]
+        expected = block_logits(drafter, target, batch)[0, :, config.first_slot :, short]
         drafter.fc.weight.mul_(sizes)  # what an export folds back
         found = logits_of(drafter, Frozen(path, short), blocks, sizes)
     assert found.shape == (4, config.drafts, 256)
-    assert (found - wanted).abs().max() < 0.02 * wanted.abs().max()  # the taps went through float16
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()  # the taps went through float16
 
 
 def test_a_drafter_starts_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) -> None:
@@ -143,32 +143,32 @@ def test_loss_of_one_block_by_hand() -> None:
 
 
 def prepared(folder: Path, tiny_pair: Path, into: Path) -> tuple[KeptRun, BlockSource, RecordedReport]:
-    said = RecordedReport()
+    reports = RecordedReport()
     options = DrafterOptions(1, 8, 300)
-    return *kept_setup.prepare(folder, tiny_pair / "target.gguf", into, options, QUICK, said.say), said
+    return *kept_setup.prepare(folder, tiny_pair / "target.gguf", into, options, QUICK, reports.say), reports
 
 
 @pytest.mark.nightly
 def test_training_learns_resumes_and_measures(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    run, source, said = prepared(folder, tiny_pair, tmp_path)
-    assert "300 tokens cover 100.00%" in said.lines[0]
-    assert "9 answers to learn from, 3 held out" in said.lines[-1]
+    run, source, reports = prepared(folder, tiny_pair, tmp_path)
+    assert "300 tokens cover 100.00%" in reports.lines[0]
+    assert "9 answers to learn from, 3 held out" in reports.lines[-1]
     stream = source.endless(6, np.random.default_rng(0))
     losses = [run._one_step(stream)["loss"] for _ in range(30)]
     assert sum(losses[-5:]) < sum(losses[:5])
-    run.train(source, 0.02, said)
-    again, _, told = prepared(folder, tiny_pair, tmp_path)
-    assert not any("cover" in line for line in told.lines)  # the short vocabulary is chosen once
-    assert (again.step, again.spent) == (run.step, run.spent)
+    run.train(source, 0.02, reports)
+    resumed, _, later_reports = prepared(folder, tiny_pair, tmp_path)
+    assert not any("cover" in line for line in later_reports.lines)  # the short vocabulary is chosen once
+    assert (resumed.step, resumed.spent) == (run.step, run.spent)
     for name, values in run.drafter.state_dict().items():
-        assert (again.drafter.state_dict()[name] == values).all()
+        assert (resumed.drafter.state_dict()[name] == values).all()
     logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert 1.0 <= logged[-1]["held_out"] <= 8.0
     assert {"held_out_function", "held_out_types"} <= set(logged[-1])
     assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert said.shares
-    assert "tokens per verify" in said.lines[-1]
+    assert reports.shares
+    assert "tokens per verify" in reports.lines[-1]
 
 
 def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pair: Path, tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
     found = run.measure(source, 2)
     assert run.tau == found["held_out"] >= 1.0
     export_drafter(run, tmp_path / "run", path, out, 6)
-    header, wanted = read_header(out / "drafter.gguf"), read_header(path)
+    header, target_header = read_header(out / "drafter.gguf"), read_header(path)
     for key in ("tokens", "merges", "token_type", "eos_token_id", "pre"):
-        assert header.metadata[f"tokenizer.ggml.{key}"] == wanted.metadata[f"tokenizer.ggml.{key}"]
+        assert header.metadata[f"tokenizer.ggml.{key}"] == target_header.metadata[f"tokenizer.ggml.{key}"]
     row = source.kept.index[2]
     ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + 26].astype(np.int64)
     batch = Batch(torch.from_numpy(ids)[None], torch.tensor([[20]]), torch.full((1, 1, 8), -100))
@@ -191,10 +191,10 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
         drafter = dflash_files.load(out / name)
         assert (drafter.config.window, drafter.config.sliding, drafter.config.causal) == (CONTEXT, (True,), False)
         assert drafter.config.short == tuple(short.tolist())
-        said = drafter.config.trained_for
-        assert said
-        assert said.tau == pytest.approx(run.tau)
-        assert replace(said, tau=0.0) == trained_for(wanted)
+        fingerprint = drafter.config.trained_for
+        assert fingerprint
+        assert fingerprint.tau == pytest.approx(run.tau)
+        assert replace(fingerprint, tau=0.0) == trained_for(target_header)
         with torch.inference_mode():
             serving_drafter = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
         assert (serving_drafter - trained).abs().max() < error * trained.abs().max()

@@ -42,11 +42,11 @@ def test_questions_of_a_repository_hold_out_whole_files(tmp_path: Path) -> None:
     found = list(of_repository(tmp_path, 0))
     assert not any("never" in q.text for q in found)
     held_out = {f"function{path.stem[1:]}x" for path in tmp_path.rglob("m*.py") if held_out_file(path, tmp_path)}
-    asked = [q for q in found if "function" in q.text and "x_" in q.text]
-    assert len(asked) > 40
-    for question in asked:
+    code_questions = [q for q in found if "function" in q.text and "x_" in q.text]
+    assert len(code_questions) > 40
+    for question in code_questions:
         assert any(f"{name}_" in question.text for name in held_out) == question.held_out
-    assert {q.held_out for q in asked} == {True, False}
+    assert {q.held_out for q in code_questions} == {True, False}
     assert list(of_repository(tmp_path, 0)) == found
 
 
@@ -110,13 +110,13 @@ def test_held_out_prompts_come_from_held_out_packages_and_subjects(packages: Pat
 
 
 def test_a_prompt_file_round_trips(tmp_path: Path) -> None:
-    wanted = [
+    expected = [
         Question("talk", "What is\na hash?", False),
         Question("chat", "Größe „x“", True, ("Hello", "Hi!")),
         Question("rest", "", False, ids=(5, 0, 49151)),
     ]
     path = tmp_path / "new" / "prompts.jsonl"
-    assert training_prompts.write(path, wanted) == 3
+    assert training_prompts.write(path, expected) == 3
     assert training_prompts.read(path) == [
         Question("talk", "What is\na hash?", False, number=0),
         Question("chat", "Größe „x“", True, ("Hello", "Hi!"), number=1),
