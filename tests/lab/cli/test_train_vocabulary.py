@@ -62,7 +62,7 @@ def test_invalid_sizes_and_answers_are_refused(folder: Path, fails: Callable[...
         assert "answers: cannot be read" in fails(1, "train", "vocabulary", folder, "--size", 100)
     shutil.rmtree(folder / "answers")
     error = fails(1, "train", "vocabulary", folder, "--size", 100)
-    assert error.endswith(f"holds no answers: run `localdflash train drafter {folder}` first")
+    assert error.endswith(f"no answers; run `localdflash train drafter {folder}` first")
     error = fails(1, "train", "vocabulary", tmp_path / "empty")
     assert f"run `localdflash train target {tmp_path / 'empty'}` first" in error
     write_answers(folder / "answers", ANSWERS)
@@ -71,4 +71,4 @@ def test_invalid_sizes_and_answers_are_refused(folder: Path, fails: Callable[...
     for name in DRAFTERS:
         (folder / name).unlink()
     error = fails(1, "train", "vocabulary", folder, "--size", 100)
-    assert error.endswith(f"holds no drafter: run `localdflash train drafter {folder}` first")
+    assert error.endswith(f"no drafter; run `localdflash train drafter {folder}` first")

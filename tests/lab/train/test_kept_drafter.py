@@ -196,8 +196,8 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
         assert fingerprint.tau == pytest.approx(run.tau)
         assert replace(fingerprint, tau=0.0) == trained_for(target_header)
         with torch.inference_mode():
-            serving_drafter = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
-        assert (serving_drafter - trained).abs().max() < error * trained.abs().max()
+            served_logits = block_logits(drafter, load_decoder(path), batch)[0, 0, 1:, short]
+        assert (served_logits - trained).abs().max() < error * trained.abs().max()
 
 
 GB = 1 << 30
@@ -210,5 +210,5 @@ def planned(config: DecoderConfig, size: int, free: int) -> TrainingNeeds:
 
 @pytest.mark.parametrize(("size", "free", "what"), [(9 * GB, 9 * GB, "answering"), (1 * GB, 5 * GB, "training")])
 def test_too_little_memory_or_disk_is_refused_before_the_start(size: int, free: int, what: str) -> None:
-    with pytest.raises(OutOfMemory, match=f"{what} needs .* are free"):
+    with pytest.raises(OutOfMemory, match=f"{what}: needs .* are free"):
         planned(LARGE, size, free)
