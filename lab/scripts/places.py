@@ -76,15 +76,15 @@ def main() -> None:
     parser.add_argument("--manual", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    asked = places(given.folder, given.count, given.seed, after_enter=given.enter)
+    positions = choose_positions(given.folder, given.count, given.seed, after_enter=given.enter)
     client = connect(EngineSpec({"pair": given.pair}, ["pair"]), say)
-    shown = [ask(client, place, manual=given.manual) for place in asked]
-    result = tally(asked, shown)
+    texts = [ask(client, position, manual=given.manual) for position in positions]
+    result = tally(positions, texts)
     print(json.dumps({name: value for name, value in result.items() if name != "places"}, indent=1))
     result_file.write(given.json, result, given.name)
 
 
-def places(folder: Path, count: int, seed: int, *, after_enter: bool = False) -> list[CursorPosition]:
+def choose_positions(folder: Path, count: int, seed: int, *, after_enter: bool = False) -> list[CursorPosition]:
     """Choose `count` positions; every run with a seed chooses the same ones."""
     rng, texts = random.Random(seed), dict[str, list[tuple[str, str]]]()
     for archive in archives(folder):
@@ -95,14 +95,16 @@ def places(folder: Path, count: int, seed: int, *, after_enter: bool = False) ->
             if language in SHARES and text.count("\n") >= 20 and parses(language, text):
                 texts.setdefault(language, []).append((f"{archive.path.name}/{name}", text))
     return [
-        (entered if after_enter else place)(*rng.choices(files, [len(text) for _, text in files])[0], language, rng)
+        (entered if after_enter else choose_position)(
+            *rng.choices(files, [len(text) for _, text in files])[0], language, rng
+        )
         for language, share in SHARES.items()
         for files in [sorted(texts[language])]
         for _ in range(round(share * count))
     ]
 
 
-def place(name: str, text: str, language: str, rng: random.Random) -> CursorPosition:
+def choose_position(name: str, text: str, language: str, rng: random.Random) -> CursorPosition:
     """Choose a position in a file."""
     lines = text.split("\n")
     number = rng.choice([at for at, line in enumerate(lines) if _CODE.match(line) and len(line.strip()) >= 8])
@@ -138,16 +140,16 @@ def entered(name: str, text: str, language: str, rng: random.Random) -> CursorPo
     return CursorPosition(name, language, "enter", before, lines[number].lstrip(), after, len(typed))
 
 
-def ask(client: Client, place: CursorPosition, *, manual: bool) -> ShownText:
+def ask(client: Client, position: CursorPosition, *, manual: bool) -> ShownText:
     """Return the text that an editor would show."""
-    anchor = len(place.before) - place.typed
-    before = place.before[:anchor][-MAX_PREFIX_CHARS:]
+    anchor = len(position.before) - position.typed
+    before = position.before[:anchor][-MAX_PREFIX_CHARS:]
     body = {
-        "path": Path(place.name).name,
+        "path": Path(position.name).name,
         "prefix": before.partition("\n")[2] if len(before) < anchor else before,
-        "middle": place.before[anchor:],
-        "suffix": place.after[:MAX_SUFFIX_CHARS],
-        "first_line": place.before[: max(anchor - MAX_PREFIX_CHARS, 0)].count("\n"),
+        "middle": position.before[anchor:],
+        "suffix": position.after[:MAX_SUFFIX_CHARS],
+        "first_line": position.before[: max(anchor - MAX_PREFIX_CHARS, 0)].count("\n"),
         "max_tokens": MAX_ANSWER_TOKENS,
         "least_sure": 0.0 if manual else MIN_TOKEN_PROBABILITY,
     }
@@ -160,31 +162,31 @@ def ask(client: Client, place: CursorPosition, *, manual: bool) -> ShownText:
     return ShownText(text.rstrip() if is_confident else "", first * 1e3)
 
 
-def tally(places: list[CursorPosition], texts: list[ShownText]) -> dict[str, Any]:
+def tally(positions: list[CursorPosition], texts: list[ShownText]) -> dict[str, Any]:
     """Return the counts, and each position with its verdict."""
-    pairs = list(zip(places, texts, strict=True))
-    verdicts = [verdict_of(place, shown.text) for place, shown in pairs]
-    faults = [fault_of(place, shown.text) for place, shown in pairs]
+    pairs = list(zip(positions, texts, strict=True))
+    verdicts = [verdict_of(position, shown.text) for position, shown in pairs]
+    faults = [fault_of(position, shown.text) for position, shown in pairs]
     counts, fault_counts = Counter(verdicts), Counter(faults)
     return {
-        "places_asked": len(places),
+        "places_asked": len(positions),
         **{name: counts[name] for name in ("whole", "part", "wrong", "silent")},
-        "misindented": sum(shown.text[:1] in (" ", "\t") and place.kind == "enter" for place, shown in pairs),
+        "misindented": sum(shown.text[:1] in (" ", "\t") and position.kind == "enter" for position, shown in pairs),
         **{name: fault_counts[name] for name in ("open", "broken")},
         "first_text_ms": spread([shown.ms for shown in texts if shown.text]),
         "places": [  # without the source text, which is other people's
-            {"name": place.name, "kind": place.kind, "verdict": verdict, "fault": fault}
-            for place, verdict, fault in zip(places, verdicts, faults, strict=True)
+            {"name": position.name, "kind": position.kind, "verdict": verdict, "fault": fault}
+            for position, verdict, fault in zip(positions, verdicts, faults, strict=True)
         ],
     }
 
 
-def verdict_of(place: CursorPosition, shown: str) -> str:
+def verdict_of(position: CursorPosition, shown: str) -> str:
     """Return "whole", "part", "wrong" or "silent", as the module's docstring defines them."""
     if not shown.strip():
         return "silent"
-    right = place.missing + place.after
-    if right.startswith(shown) and len(shown) >= len(place.missing.rstrip()):
+    right = position.missing + position.after
+    if right.startswith(shown) and len(shown) >= len(position.missing.rstrip()):
         return "whole"
     return "part" if _first(right) == _first(shown) else "wrong"
 
@@ -194,9 +196,9 @@ def _first(text: str) -> str:
     return found[0] if found else ""
 
 
-def fault_of(place: CursorPosition, shown: str) -> str:
+def fault_of(position: CursorPosition, shown: str) -> str:
     """Return "open" or "broken" for a file that no longer parses with this text in it; "" for none."""
-    if not shown.strip() or parses(place.language, place.before + shown + place.after):
+    if not shown.strip() or parses(position.language, position.before + shown + position.after):
         return ""
     uneven = any(shown.count(a) != shown.count(b) for a, b in ("()", "[]", "{}")) or any(
         shown.count(quote) % 2 for quote in "\"'`"

@@ -30,34 +30,34 @@ class Blocks:
 class BlockSource:
     """Source of blocks from stored answers. `ids` [size] is the short vocabulary, ascending."""
 
-    def __init__(self, kept: KeptAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
-        self.kept, self.drafts = kept, drafts
+    def __init__(self, stored: KeptAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
+        self.stored, self.drafts = stored, drafts
         self._short = np.full(vocab_size, NOT_IN_SHORT, np.int64)
         self._short[ids] = np.arange(len(ids))
-        answer_lengths = kept.index["length"].astype(np.int64) - kept.index["prompt"]
-        self.training = np.flatnonzero((answer_lengths >= 2) & (kept.index["held_out"] == 0))
-        self.held_out = np.flatnonzero((answer_lengths >= 2) & (kept.index["held_out"] == 1))
+        answer_lengths = stored.index["length"].astype(np.int64) - stored.index["prompt"]
+        self.training = np.flatnonzero((answer_lengths >= 2) & (stored.index["held_out"] == 0))
+        self.held_out = np.flatnonzero((answer_lengths >= 2) & (stored.index["held_out"] == 1))
         if not len(self.training):
             raise TrainingError("answers: none of two tokens or more for training; let the target answer more prompts")
 
     def answer_anchors(self, number: int) -> NDArray[np.int64]:
         """Return every position of an answer that a draft can start from, beginning with the prompt's last token."""
-        row = self.kept.index[number]
+        row = self.stored.index[number]
         return np.arange(int(row["prompt"]) - 1, int(row["length"]) - 1)
 
     def blocks(self, number: int, anchors: NDArray[np.int64]) -> Blocks:
         """Return the blocks of answer `number` at these positions."""
-        row = self.kept.index[number]
+        row = self.stored.index[number]
         start, length = int(row["start"]), int(row["length"])
-        ids = self.kept.tokens[start : start + length].astype(np.int64)
+        ids = self.stored.tokens[start : start + length].astype(np.int64)
         positions = anchors[:, None] + np.arange(1, self.drafts + 1)
         clipped = np.minimum(positions, length - 1)
         labels = np.where(positions < length, self._short[ids[clipped]], NO_TOKEN)
-        likely_ids = self.kept.likely[start : start + length][clipped]
+        likely_ids = self.stored.likely[start : start + length][clipped]
         likely = self._short[likely_ids["id"]]
         shares = np.where(likely >= 0, likely_ids["share"], 0).astype(np.float32)
         shares /= shares.sum(-1, keepdims=True).clip(1e-6)
-        taps = self.kept.taps[start : start + int(anchors[-1])].astype(np.float32)
+        taps = self.stored.taps[start : start + int(anchors[-1])].astype(np.float32)
         tensors = (torch.from_numpy(x) for x in (taps, anchors, ids[anchors], labels, likely.clip(0), shares))
         return Blocks(*tensors)
 
@@ -74,7 +74,7 @@ class BlockSource:
 
     def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
         """Return the RMS of the feature channels [width] over some answers, without each first token, an outlier."""
-        squares, rows = torch.zeros(self.kept.taps.shape[1], dtype=torch.float64), 0
+        squares, rows = torch.zeros(self.stored.taps.shape[1], dtype=torch.float64), 0
         for number in rng.permutation(self.training)[:count]:
             taps = self.blocks(int(number), self.answer_anchors(int(number))[-1:]).taps[1:]
             squares += taps.double().square().sum(0)

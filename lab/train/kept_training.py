@@ -109,7 +109,7 @@ class KeptRun(ResumableRun):
             anchors = source.answer_anchors(int(number))
             blocks = source.blocks(int(number), anchors)
             accepted = count_accepted(logits_of(self.average, self.frozen, blocks, self.sizes), blocks.labels)
-            for name in ("held_out", f"held_out_{KINDS[source.kept.index[number]['kind']]}"):
+            for name in ("held_out", f"held_out_{KINDS[source.stored.index[number]['kind']]}"):
                 tokens[name] += len(anchors)
                 passes[name] += count_verify_steps(accepted)
         found = {name: tokens[name] / passes[name] for name in tokens}

@@ -86,8 +86,8 @@ def test_the_training_pass_equals_the_serving_pass(
     anchors = np.array([9, 10, 17, 25])
     blocks = source.blocks(2, anchors)
     sizes = torch.rand(blocks.taps.shape[1]) + 0.5
-    row = source.kept.index[2]
-    ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].astype(np.int64)
+    row = source.stored.index[2]
+    ids = source.stored.tokens[int(row["start"]) : int(row["start"]) + int(row["length"])].astype(np.int64)
     batch = Batch(torch.from_numpy(ids)[None], torch.from_numpy(anchors)[None], torch.full((1, 4, 8), -100))
     with torch.inference_mode():
         expected = block_logits(drafter, target, batch)[0, :, config.first_slot :, short]
@@ -180,8 +180,8 @@ def test_the_exported_drafter_proposes_the_trained_tokens(folder: Path, tiny_pai
     header, target_header = read_header(out / "drafter.gguf"), read_header(path)
     for key in ("tokens", "merges", "token_type", "eos_token_id", "pre"):
         assert header.metadata[f"tokenizer.ggml.{key}"] == target_header.metadata[f"tokenizer.ggml.{key}"]
-    row = source.kept.index[2]
-    ids = source.kept.tokens[int(row["start"]) : int(row["start"]) + 26].astype(np.int64)
+    row = source.stored.index[2]
+    ids = source.stored.tokens[int(row["start"]) : int(row["start"]) + 26].astype(np.int64)
     batch = Batch(torch.from_numpy(ids)[None], torch.tensor([[20]]), torch.full((1, 1, 8), -100))
     with torch.inference_mode():
         trained = logits_of(run.average, run.frozen, source.blocks(2, np.array([20])), run.sizes)[0]
