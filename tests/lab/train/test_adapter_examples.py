@@ -56,7 +56,7 @@ def maker(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[FillExamples]:
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make examples depend only on the gap."""
-    for name in ("WITH_OTHERS", "WITH_EDITS", "UNHEALED"):
+    for name in ("OTHER_CODE_SHARE", "EDITS_SHARE", "UNHEALED_SHARE"):
         monkeypatch.setattr(adapter_examples, name, 0.0)
     monkeypatch.setattr(adapter_examples, "FORMAT_ORDER_SHARE", 1.0)
     monkeypatch.setattr(adapter_examples, "PROMPTS", {ROOM: 1.0})
