@@ -111,7 +111,7 @@ async def _until_signal(serve: Callable[[], Awaitable[int]]) -> int:
         signals.append(number)
         serving.cancel()
 
-    process.on_ending(loop, on_signal)
+    process.on_end_signal(loop, on_signal)
     try:
         return await serving
     except asyncio.CancelledError:
@@ -141,7 +141,7 @@ async def _accept(create: Create, listener: socket.socket) -> int:
     tasks: set[asyncio.Task[int]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if unix_socket.is_of_somebody_else(writer.get_extra_info("socket")):
+        if unix_socket.is_from_other_user(writer.get_extra_info("socket")):
             writer.close()
             return
         task = asyncio.create_task(serve_connection(create(), reader, writer))

@@ -47,7 +47,7 @@ def cpu_engine() -> None:
     from localdflash.backends.cpu import cpu_library
 
     if why := cpu_library.available():
-        pytest.skip(f"our own CPU engine is not there: {why}")
+        pytest.skip(f"our own CPU engine is missing: {why}")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
     """Pretend that the CPU engine was not built; return the reason."""
     from localdflash.backends.cpu import cpu_library
 
-    why = f"it was not built with the package: {cpu_library.REINSTALL}"
+    why = f"it was not built with the package; {cpu_library.REINSTALL}"
     monkeypatch.setattr(cpu_library, "_load", lambda: why)
     return why
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from localdflash.base.system.process import apart
+from localdflash.base.system.process import detached_options
 from localdflash.text.sanitize import sanitize
 
 MAX_TERMINAL_BYTES = 74_000  # many terminals silently drop more than 100 KB of base64
@@ -69,7 +69,7 @@ async def _run_program(command: tuple[str, ...], data: bytes) -> bool:
     devnull = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=devnull, stderr=devnull, **apart()
+            *command, stdin=asyncio.subprocess.PIPE, stdout=devnull, stderr=devnull, **detached_options()
         )
     except OSError:
         return False

@@ -106,7 +106,7 @@ class History:
 
 
 def _append(path: Path, text: str) -> None:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | descriptor.PLAIN, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | descriptor.BASE_FLAGS, 0o600)
     with open(handle, "r+b") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(0, "not a plain file")

@@ -1,6 +1,6 @@
-"""The C++ sources of the CPU engine, each with the instruction sets that it is compiled for, and how to compile them.
+"""Compiles the C++ sources of the CPU engine for several instruction sets.
 
-Nothing is imported but the standard library: setup.py runs this before the package exists.
+Imports only the standard library, because setup.py runs this before the package is installed.
 """
 
 import os
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-# No contraction: what is fused is written as fused, so that every instruction set gives the same bits.
+# No contraction: fused operations are explicit in the source, so that every instruction set gives the same bits.
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden"),
     *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
@@ -20,19 +20,19 @@ COMMON = ("api.cpp", "cpus.cpp", "faults.cpp", "threads.cpp")
 PORTABLE: dict[str, Sequence[str]] = {"isa_portable.cpp": ()}
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni")
-X86: dict[str, Sequence[str]] = {  # the best first
+X86: dict[str, Sequence[str]] = {  # best first
     "isa_amx.cpp": (*AVX512, "-mamx-tile", "-mamx-int8"),
     "isa_avx512vnni.cpp": AVX512,
     "isa_avxvnni.cpp": (*AVX2, "-mavxvnni"),
     "isa_avx2.cpp": AVX2,
 }
-# Linux only: a wheel must run where libstdc++ is older than the compiler's, or missing. No symbol of it is exported.
+# Linux only: a wheel must run where libstdc++ is missing or older than the compiler's. Its symbols are not exported.
 STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL")
 ARM: dict[str, Sequence[str]] = {"isa_neon.cpp": ("-march=armv8.2-a+dotprod",)}
 
 
 def instruction_sets(machine: str = "") -> dict[str, Sequence[str]]:
-    """File names and their flags for a kind of machine (this one), the best first."""
+    """Return source files and their flags for a kind of machine (default: this one), best first."""
     name = (machine or platform.machine()).lower()
     own = X86 if name in ("x86_64", "amd64") else ARM if name in ("aarch64", "arm64") else {}
     return {**own, **PORTABLE}
@@ -46,31 +46,31 @@ def compile_library(
     native: bool = False,
     static: bool = False,
 ) -> Sequence[str]:
-    """Compile and link a shared library; CalledProcessError or OSError if that fails. `extra` goes everywhere.
+    """Compile and link a shared library; return the instruction sets whose flags the compiler does not support.
 
-    `native` compiles the best instruction set of this processor and the portable one only, where the system tells its
-    features. `static` links the compiler's own libraries statically, unless they are only there as shared libraries.
-    Instruction sets whose flags the compiler does not know are left out, and returned.
+    `extra` are flags of every command. `native` compiles only this processor's best instruction set and the portable
+    one, if the system reports its features. `static` links the compiler's libraries statically if possible. Raise
+    CalledProcessError or OSError on failure.
     """
     objects = target.parent / f"{target.stem}.objects"
     objects.mkdir(parents=True, exist_ok=True)
-    wanted = _sets_of_this_processor() if native else instruction_sets(machine)
-    known = {name: flags for name, flags in wanted.items() if not flags or _knows(compiler, flags)}
-    tables = ",".join(f"&ldf::{_name(file)}_kernels" for file in known)
+    sets = _sets_of_this_processor() if native else instruction_sets(machine)
+    supported = {name: flags for name, flags in sets.items() if not flags or _accepts_flags(compiler, flags)}
+    tables = ",".join(f"&ldf::{_name(file)}_kernels" for file in supported)
 
     def compile_one(item: tuple[str, Sequence[str]]) -> str:
         name, own = item
-        place = str(objects / f"{Path(name).stem}.o")
+        object_file = str(objects / f"{Path(name).stem}.o")
         if native and name in PORTABLE:
-            own = ("-O2",)  # a third of the time to compile, for code that runs only where it is moved elsewhere
-        run([*compiler, *FLAGS, *extra, *own, "-c", str(FOLDER / name), "-o", place])
-        return place
+            own = ("-O2",)  # compiles three times faster; runs only if the library is moved elsewhere
+        run([*compiler, *FLAGS, *extra, *own, "-c", str(FOLDER / name), "-o", object_file])
+        return object_file
 
     with ThreadPoolExecutor() as pool:
         common = dict.fromkeys(COMMON, (f"-DLDF_TABLES={tables}",))
-        compiled = list(pool.map(compile_one, [*known.items(), *common.items()]))
+        compiled = list(pool.map(compile_one, [*supported.items(), *common.items()]))
     _link([*compiler, *extra, "-shared", *compiled, "-o", str(target), "-pthread"], static)
-    return [_name(file) for file in wanted if file not in known]
+    return [_name(file) for file in sets if file not in supported]
 
 
 def _link(command: Sequence[str], static: bool) -> None:
@@ -84,7 +84,7 @@ def _link(command: Sequence[str], static: bool) -> None:
 
 
 def _sets_of_this_processor() -> dict[str, Sequence[str]]:
-    """Return the best set whose flags this processor has, and the portable one; all where Linux does not list them."""
+    """Return this processor's best instruction set and the portable one; all if Linux does not list its features."""
     sets = instruction_sets()
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
@@ -95,10 +95,10 @@ def _sets_of_this_processor() -> dict[str, Sequence[str]]:
     return {name: flags for name, flags in sets.items() if not features or name in (best, *PORTABLE)}
 
 
-def _knows(compiler: Sequence[str], flags: Sequence[str]) -> bool:
-    """Return whether a compiler has these flags; OSError if it cannot be run."""
-    tried = [*compiler, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
-    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+def _accepts_flags(compiler: Sequence[str], flags: Sequence[str]) -> bool:
+    """Return whether a compiler accepts these flags; OSError if it cannot be run."""
+    command = [*compiler, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _name(file: str) -> str:
@@ -106,5 +106,5 @@ def _name(file: str) -> str:
 
 
 def run(command: Sequence[str]) -> None:
-    """Run the compiler; what it says goes into the error."""
+    """Run the compiler; the error on failure contains its output."""
     subprocess.run(command, check=True, capture_output=True, text=True)

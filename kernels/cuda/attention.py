@@ -1,17 +1,18 @@
-"""Attention of a block of 16 rows over the key/value cache, at batch 1: flash decoding, split over the context.
+"""Attention of a block of 16 rows over the KV cache, at batch size 1: flash decoding, split over the context.
 
-Row t sits in slot start + t of the cache, which is its position. What it sees:
+Row t is at slot start + t of the cache, which is its position. Masks:
 
-* "chain": slots up to its own. A causal layer of a drafter is a chain too.
-* "block": every slot up to the last of the block. A bidirectional layer of a drafter.
+* "chain": a row attends to slots up to its own, as in the target and in causal layers of a drafter.
+* "block": a row attends to every slot up to the last of the block, as in bidirectional layers of a drafter.
 
-With a window W a row of a chain sees positions above start + t - W only, one of a block those less than W away.
+With a window W, a row of a chain attends only to positions above start + t - W, a row of a block to those less than W
+away.
 
-The context is cut into chunks at absolute positions, one program per chunk and key/value head, which serves all rows
-and query heads that share the head. A row therefore sums in one order, however many rows are live and programs are
-launched: a verified row has the bits of autoregressive decoding. Chunks grow with the position, since the partial
-results of many small ones would take longer than the cache: half the time at 16k tokens on an H100. The cache holds
-finite values only (see `cache`), so that a slot with weight zero adds nothing; slots past the block are never read.
+The context is cut into chunks at absolute positions, with one program per chunk and KV head, for all rows and query
+heads that share the KV head. So a row's sums have one order for any number of live rows and launched programs, and a
+verified row has the bits of autoregressive decoding. Chunks grow with the position, because reading the partial results
+of many small chunks would take half of the time at 16k tokens on an H100. The cache holds only finite values (see
+`kv_cache`), so that a slot with weight zero adds nothing; slots past the block are never read.
 """
 
 from typing import Literal
@@ -27,16 +28,16 @@ from localdflash.kernels.cuda.launch import ASM, Kernel, every_launch, release, 
 
 Mask = Literal["chain", "block"]
 ROWS = 16
-CHUNK = 256  # slots of a program, of the first ones: it sets the order of summation
-DOUBLED, QUADRUPLED = 16, 24  # the chunks from which on they have 512 and 1024 slots: from 4,096 and 8,192 tokens on
+CHUNK = 256  # slots of the first chunks; determines the order of summation
+DOUBLED, QUADRUPLED = 16, 24  # first chunks with 512 and with 1024 slots, at 4,096 and 8,192 tokens
 FIRST_DOUBLED, FIRST_QUADRUPLED = tl.constexpr(DOUBLED), tl.constexpr(QUADRUPLED)
-TILE = 64  # slots of a step; divides CHUNK
-BUCKETS = (8, 24, 48, 144)  # numbers of chunks that a launch may cover: 2,048, 8,192, 32,768 and 131,072 slots
-FUSED = 8  # up to so many chunks the last one to finish merges; for more, a second launch does it with more programs
+TILE = 64  # slots per loop iteration; divides CHUNK
+BUCKETS = (8, 24, 48, 144)  # numbers of chunks per launch: 2,048, 8,192, 32,768 and 131,072 slots
+FUSED = 8  # up to this many chunks, the last program to finish merges; above, a second launch merges
 LOG2_E = 1.4426950408889634
 
-# Four int8 codes ($2) to float16 ($0, $1) without int-to-float conversions: with its sign bit flipped a code c is
-# c + 128, which as the low byte of 1024.0 (0x6400) makes 1152 + c.
+# Convert four int8 codes ($2) to float16 ($0, $1) without integer-to-float conversions: a code c with its sign bit
+# flipped is c + 128, and as the low byte of 1024.0 (0x6400) gives 1152 + c.
 HALVES_OF_INT8 = tl.constexpr("""{
     .reg .b32 codes, low, high, bias;
     mov.b32 bias, 0x64806480;
@@ -55,19 +56,19 @@ HALVES_OF_E4M3 = tl.constexpr("""{
 
 
 def slots_of(chunks: int) -> int:
-    """Return how many slots the first `chunks` chunks cover."""
+    """Return the number of slots of the first `chunks` chunks."""
     return CHUNK * (chunks + max(chunks - DOUBLED, 0) + 2 * max(chunks - QUADRUPLED, 0))
 
 
 def chunks_of(slots: int) -> int:
-    """Return how many chunks cover `slots` slots."""
+    """Return the number of chunks that cover `slots` slots."""
     units, quadrupled = triton.cdiv(slots, CHUNK), 2 * QUADRUPLED - DOUBLED
     doubled = max(min(units, quadrupled) - DOUBLED, 0)
     return min(units, DOUBLED) + triton.cdiv(doubled, 2) + triton.cdiv(max(units - quadrupled, 0), 4)
 
 
 class Scratch:
-    """Partial results of chunks for the merge: allocated once for the largest shape and context, shared by all layers.
+    """Partial results of chunks, allocated once for the largest shape and context, and shared by all layers.
 
     `partial`: weighted sums of values, float32 [HKV, chunks, 16 G, D]; `stats`: largest score and sum of weights,
     float32 [HKV, chunks, 2, 16 G]; both flat. `counter` int32 [HKV] holds zero between launches.
@@ -81,13 +82,13 @@ class Scratch:
 
 @triton.jit
 def _first_slot(chunk, CHUNK: tl.constexpr):
-    """Return where a chunk begins, as `slots_of`."""
+    """Return the first slot of a chunk, like `slots_of`."""
     return CHUNK * (chunk + tl.maximum(chunk - FIRST_DOUBLED, 0) + 2 * tl.maximum(chunk - FIRST_QUADRUPLED, 0))
 
 
 @triton.jit
 def _chunk_at(slot, CHUNK: tl.constexpr):
-    """Return the chunk that a slot lies in: the inverse of `_first_slot`."""
+    """Return the chunk of a slot."""
     unit = slot // CHUNK
     FROM: tl.constexpr = 2 * FIRST_QUADRUPLED - FIRST_DOUBLED  # the unit at which chunk FIRST_QUADRUPLED begins
     wide = tl.maximum(tl.minimum(unit, FROM) - FIRST_DOUBLED, 0) // 2
@@ -96,7 +97,7 @@ def _chunk_at(slot, CHUNK: tl.constexpr):
 
 @triton.jit
 def _exp2(x, ASM: tl.constexpr):
-    """2**x, or 0 if that is below the normal numbers: a guard against those would cost three more instructions."""
+    """Return 2**x, or 0 for subnormal results, whose handling would cost three more instructions."""
     if ASM:
         y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
@@ -106,7 +107,7 @@ def _exp2(x, ASM: tl.constexpr):
 
 @triton.jit
 def _halves(codes, ASM: tl.constexpr):
-    """Stored elements as float16. Declared impure, so that a tile is converted once and not by every warp again."""
+    """Convert stored elements to float16. Declared impure, so that a tile is converted once, not by every warp."""
     if codes.dtype == tl.int8 and ASM:
         x = tl.inline_asm_elementwise(HALVES_OF_INT8, "=&r,=&r,r", [codes], tl.float16, is_pure=False, pack=4)
     elif codes.dtype == tl.float8e4nv and ASM:
@@ -118,7 +119,7 @@ def _halves(codes, ASM: tl.constexpr):
 
 @triton.jit
 def _visible(node, t, MASK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
-    """Return whether row t [M, 1] sees slot start + node [1, TILE]."""
+    """Return whether row t [M, 1] attends to slot start + node [1, TILE]."""
     if MASK == "chain":
         visible = node <= t
         if WINDOW:
@@ -132,7 +133,7 @@ def _visible(node, t, MASK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.conste
 
 @triton.jit
 def _sum_groups(x, R: tl.constexpr, GROUPS: tl.constexpr):
-    """Sums over groups of 32 of x [R, GROUPS * 32], pair by pair: the same bits in whatever layout x is."""
+    """Sum groups of 32 of x [R, GROUPS * 32] in pairs: the same bits for any layout of x."""
     low, high = tl.split(tl.reshape(x, (R, GROUPS, 16, 2)))
     low, high = tl.split(tl.reshape(low + high, (R, GROUPS, 8, 2)))
     low, high = tl.split(tl.reshape(low + high, (R, GROUPS, 4, 2)))
@@ -147,7 +148,7 @@ def _merge(
     HQ: tl.constexpr, G: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, CHUNKS: tl.constexpr,
     UNROLL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Merge `live` chunks of rows r [R] in index order and store them; the same bits for any R, CHUNKS and UNROLL."""
+    """Merge `live` chunks of rows r [R] in index order and store the result, bit-identical for any constants."""
     M: tl.constexpr = 16 * G
     d = tl.arange(0, D)
     row = tl.minimum(r, M - 1)
@@ -159,7 +160,7 @@ def _merge(
     total = tl.zeros((R,), tl.float32)
     acc = tl.zeros((R, D), tl.float32)
     for first in range(0, live, UNROLL):
-        for i in tl.static_range(UNROLL):  # so that loads do not wait for each other
+        for i in tl.static_range(UNROLL):  # so that loads overlap
             chunk = tl.minimum(first + i, live - 1)
             stats = stats_ptr + chunk * 2 * M
             weight = _exp2((tl.load(stats, cache_modifier=".cg") - top) * scale, ASM)
@@ -169,10 +170,10 @@ def _merge(
     out = (acc / total[:, None]).to(tl.float16)
     t = r // G
     q_head = head * G + r % G
-    mine = (r < M)[:, None]
-    tl.store(out_ptr + (t * WIDTH + q_head * D)[:, None] + d[None, :], out, mask=mine)
+    is_row = (r < M)[:, None]
+    tl.store(out_ptr + (t * WIDTH + q_head * D)[:, None] + d[None, :], out, mask=is_row)
     group = q_head[:, None] * (D // 32) + tl.arange(0, D // 32)[None, :]
-    tl.store(sums_ptr + group * 16 + t[:, None], _sum_groups(out.to(tl.float32), R, D // 32), mask=mine)
+    tl.store(sums_ptr + group * 16 + t[:, None], _sum_groups(out.to(tl.float32), R, D // 32), mask=is_row)
 
 
 @Kernel
@@ -184,10 +185,10 @@ def attention_kernel(
     CHUNKS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr, MASK: tl.constexpr, BLOCK: tl.constexpr,
     WINDOW: tl.constexpr, SCALED: tl.constexpr, FUSED: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one key/value head. Grid (HKV, chunks); programs past the end of the context leave at once.
+    """Compute one chunk of one KV head. Grid (HKV, chunks); programs past the end of the context return at once.
 
-    Rows r = t * G + g of query head `head * G + g`, M of them with padding. The softmax is in powers of two: `scale`
-    is log2(e) / sqrt(D).
+    Row r = t * G + g belongs to query head `head * G + g`; there are M rows with padding. The softmax uses powers of
+    two: `scale` is log2(e) / sqrt(D).
     """
     G: tl.constexpr = HQ // HKV
     HALF: tl.constexpr = D // 2
@@ -200,7 +201,7 @@ def attention_kernel(
     wait(PDL)
     start = tl.load(start_ptr)
     end = start + 16
-    oldest = tl.maximum(start - (WINDOW - 1), 0) if WINDOW else 0  # the first slot that any row sees
+    oldest = tl.maximum(start - (WINDOW - 1), 0) if WINDOW else 0  # first slot that any row attends to
     oldest_chunk = _chunk_at(oldest, CHUNK)
     chunk = oldest_chunk + tl.program_id(1)
     begin = _first_slot(chunk, CHUNK)
@@ -210,30 +211,30 @@ def attention_kernel(
     last = tl.minimum(_first_slot(chunk + 1, CHUNK), end)
 
     q = tl.load(q_ptr + (t * HQ + head * G + r % G)[:, None] * D + d[None, :], mask=t[:, None] < 16, other=0.0)
-    top = tl.full((M,), -1e30, tl.float32)  # finite, so that a row which has seen nothing yet makes no NaN
+    top = tl.full((M,), -1e30, tl.float32)  # finite, so that a row without visible slots so far gives no NaN
     total = tl.zeros((M,), tl.float32)
     low = tl.zeros((M, HALF), tl.float32)
     high = tl.zeros((M, HALF), tl.float32)
     for n0 in tl.range(first, last, TILE, num_stages=STAGES):
         n = n0 + tl.arange(0, TILE)
-        at = tl.minimum(n, end - 1) * HKV + head  # what lies past the end may be anything
+        at = tl.minimum(n, end - 1) * HKV + head  # slots past the end are undefined
         scores = tl.dot(q, _halves(tl.load(k_ptr + at[None, :] * D + d[:, None]), ASM))
         if SCALED:
             scores *= tl.load(k_scale_ptr + at)[None, :]
-        if (n0 + TILE > start) | ((WINDOW > 0) & (n0 < end - WINDOW)):  # elsewhere all rows see all slots
+        if (n0 + TILE > start) | ((WINDOW > 0) & (n0 < end - WINDOW)):  # elsewhere all rows attend to all slots
             visible = _visible(n[None, :] - start, t[:, None], MASK, BLOCK, WINDOW)
             scores = tl.where(visible, scores, -float("inf"))
         peak = tl.maximum(top, tl.max(scores, 1))
         fade = _exp2((top - peak) * scale, ASM)
-        # Times 2**7: with a value's scale it stays in float16's range. By fma, here and in the merge, so that kernels
-        # compiled apart cannot round apart.
+        # Times 2**7, so that the product with a value's scale stays in float16's range. Explicit fma, here and in the
+        # merge, so that separately compiled kernels round alike.
         p = _exp2(tl.fma(scores, scale, (7.0 - peak * scale)[:, None]), ASM)
         total = tl.fma(total, fade, tl.sum(p, 1))
         if SCALED:
             p *= tl.load(v_scale_ptr + at)[None, :]
         p16 = p.to(tl.float16)
         values = v_ptr + at[:, None] * D + half[None, :]
-        # In halves, no wider than they are high: so each warp gets rows of its own, and p stays in its registers.
+        # In halves no wider than high, so that each warp has its own rows and keeps p in registers.
         low = tl.dot(p16, _halves(tl.load(values), ASM), low * fade[:, None])
         high = tl.dot(p16, _halves(tl.load(values + HALF), ASM), high * fade[:, None])
         top = peak
@@ -241,14 +242,14 @@ def attention_kernel(
 
     tile = (head * chunks + tl.program_id(1)) * 16 * G
     partial = partial_ptr + (tile + r)[:, None] * D + half[None, :]
-    mine = r < 16 * G
-    tl.store(partial, low, mask=mine[:, None])
-    tl.store(partial + HALF, high, mask=mine[:, None])
-    tl.store(stats_ptr + tile * 2 + r, top, mask=mine)
-    tl.store(stats_ptr + tile * 2 + 16 * G + r, total, mask=mine)
+    is_row = r < 16 * G
+    tl.store(partial, low, mask=is_row[:, None])
+    tl.store(partial + HALF, high, mask=is_row[:, None])
+    tl.store(stats_ptr + tile * 2 + r, top, mask=is_row)
+    tl.store(stats_ptr + tile * 2 + 16 * G + r, total, mask=is_row)
     if FUSED:
         live = _chunk_at(end - 1, CHUNK) + 1 - oldest_chunk
-        tl.debug_barrier()  # all threads have stored before one of them takes the ticket
+        tl.debug_barrier()  # all threads store before one increments the counter
         if tl.atomic_add(counter_ptr + head, 1, sem="acq_rel", scope="gpu") == live - 1:
             _merge(r, head, chunks, live, partial_ptr, stats_ptr, out_ptr, sums_ptr, scale,
                    HQ, G, D, WIDTH, M, CHUNKS, 2, ASM)  # fmt: skip
@@ -262,7 +263,7 @@ def merge_kernel(
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr, WINDOW: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The merge of four rows of one key/value head. Grid (HKV, 4 G)."""
+    """Merge four rows of one KV head. Grid (HKV, 4 G)."""
     G: tl.constexpr = HQ // HKV
     r = tl.program_id(1) * 4 + tl.arange(0, 4)
     wait(PDL)
@@ -287,13 +288,13 @@ def attention(
     window: int = 0,
     splits: int = BUCKETS[-1],
 ) -> None:
-    """Attend over one layer's cache, which holds the block's own K and V already.
+    """Attend over one layer's cache, which already holds the block's K and V.
 
-    q float16 [16, HQ, D], D 64 or 128; start int32 [1], the tokens before the block; out float16 [16, >= HQ * D], of
-    which the first HQ * D columns are written; sums float32 [>= HQ * D / 32, 16], sums over groups of 32 of what is
-    stored. `block`: rows of a "block"; those after it are dead. `window`: how many positions a row sees, its own
-    included, or 0. `splits`: chunks that are launched, enough for start + 16 and no more than the scratch
-    has; the result does not depend on it.
+    q float16 [16, HQ, D], D 64 or 128; start int32 [1], the number of tokens before the block; out float16
+    [16, >= HQ * D], of which the first HQ * D columns are written; sums float32 [>= HQ * D / 32, 16], of `out` over
+    groups of 32. `block`: rows of a "block"; later rows are not computed. `window`: positions that a row attends to,
+    including its own, or 0. `splits`: chunks to launch, enough for start + 16 and at most those of the scratch; the
+    result does not depend on it.
     """
     (_, heads, head_dim), kv_heads = q.shape, cache.k.shape[1]
     if window:
@@ -328,7 +329,7 @@ def attention_reference(
     window: int = 0,
     splits: int = BUCKETS[-1],
 ) -> None:
-    """The definition in float32, a row at a time so that no row depends on another. Arguments as of `attention`."""
+    """Do what `attention` does, in torch and float32, row by row."""
     begin, (rows, heads, head_dim) = int(start), q.shape
     width = heads * head_dim
     for t in range(block if mask == "block" else rows):
@@ -342,7 +343,7 @@ def attention_reference(
 
 
 def _slots(t: int, begin: int, mask: Mask, block: int, window: int) -> slice:
-    """Return the slots that row t sees."""
+    """Return the slots that row t attends to."""
     position, last = begin + t, begin + (t if mask == "chain" else block - 1)
     if not window:
         return slice(0, last + 1)

@@ -1,9 +1,9 @@
-"""DFlash 2's convolutions over the rows of a block, of what goes into a sublayer and of what comes out of it.
+"""DFlash 2's convolutions over the rows of a block, before and after a sublayer.
 
     out[m] = sum over t of (base[side, t] + change[m, side, t]) * x[m - t]        with zeros before the first row
 
-Changes are a product of the sublayer's normed input, one number for a group of channels. `convolve_in` finishes the
-norm of its input, since rows are mixed; `convolve_out` ends as `residual` does, with what the next norm needs. Source:
+Changes are a product of the sublayer's normed input, one number per group of channels. `convolve_in` completes the norm
+of its input, because it mixes rows; `convolve_out` ends like `residual`, with the inputs of the next norm. Source:
 inco.ai/blog/dflash2.
 """
 
@@ -22,7 +22,7 @@ from localdflash.kernels.cuda.residual import GROUP, hand_on, hand_on_reference,
 
 @dataclass(frozen=True)
 class Changes:
-    """The coefficients of both sides of one sublayer, for all rows."""
+    """Coefficients of both sides of one sublayer, for all rows."""
 
     base: Tensor  # float32 [2, kernel, H]
     change: Tensor  # float32 [16, 2 * kernel * H / group]
@@ -32,7 +32,7 @@ class Changes:
 @triton.jit
 def _coefficients(base, change, m, n, H, groups, back: tl.constexpr, SIDE: tl.constexpr, KERNEL: tl.constexpr,
                   GROUP: tl.constexpr):  # fmt: skip
-    """Return what row m [16, 1], column n [1, BN] takes of the row so far back, float32 [16, BN]."""
+    """Return the coefficients of the row `back` rows before m [16, 1], for columns n [1, BN], float32 [16, BN]."""
     at = SIDE * KERNEL + back
     inside = n < H
     change = tl.load(change + (m * 2 * KERNEL + at) * groups + n // GROUP, mask=inside, other=0.0)
@@ -60,10 +60,10 @@ def _convolve_in(a, squares, before, base, change, out, sums, H, groups, width, 
 
 
 def convolve_in(a: Tensor, norm: Norm, changes: Changes, out: Tensor, sums_out: Tensor) -> None:
-    """Convolve a * the norm's factor into `out`, and its sums over 32 columns into sums_out.
+    """Convolve a * the norm's factor into `out`, and write its sums over 32 columns to sums_out.
 
-    a and out: float16 [16, padded_k of their consumer], zero past column H, and left so. sums_out: float32 [columns of
-    out / 32, 16].
+    a and out: float16 [16, padded_k of their consumer], zero past column H before and after. sums_out: float32
+    [columns of out / 32, 16].
     """
     kernel, hidden = changes.base.shape[1:]
     _convolve_in[(triton.cdiv(hidden, TILE),)](
@@ -119,7 +119,7 @@ def convolve_out(
 ) -> None:
     """Add the convolution of y + bias to x, and set a_out to x * gain * rstd(before.squares).
 
-    y float32 [16, H], bias float32 [H] or None; the rest, and what must not be the same, as in `residual`.
+    y float32 [16, H], bias float32 [H] or None; for the others and for aliasing see `residual`.
     """
     kernel, hidden = changes.base.shape[1:]
     _convolve_out[(triton.cdiv(hidden, TILE),)](
@@ -146,7 +146,7 @@ def convolve_out_reference(
 
 
 def _mixed(x: Tensor, changes: Changes, side: int) -> Tensor:
-    """Return the convolution of rows x [16, H] by the coefficients of one side."""
+    """Convolve rows x [16, H] by the coefficients of one side."""
     kernel = changes.base.shape[1]
     change = changes.change.unflatten(1, (2, kernel, -1))[:, side].repeat_interleave(changes.group, -1)
     coefficients = change + changes.base[side]  # [16, kernel, H]

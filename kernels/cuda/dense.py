@@ -1,4 +1,4 @@
-"""A quantized matrix in float16, for the products of many rows that are bound by arithmetic: see `PromptReader`."""
+"""Unpacks a quantized matrix to float16, for large products bound by arithmetic; see `PromptReader`."""
 
 import triton
 import triton.language as tl

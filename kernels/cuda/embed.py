@@ -1,6 +1,6 @@
-"""The embeddings of 16 token ids from a quantized table [V, H], and the first norm of the decoder.
+"""Embeddings of 16 token ids from a quantized table [V, H], and the first norm of the decoder.
 
-In planes a token is a column. Grid (16,): a program sees its whole row, so that it can sum squares.
+In planes a token is a column. A program computes a complete row, so that it can sum its squares.
 """
 
 import torch
@@ -18,7 +18,7 @@ GROUP = 32  # columns under one entry of `sums`
 
 @triton.jit
 def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
-    """Codes (int32) -> the numbers they stand for, float32. Small floats are spelled as float16, then scaled."""
+    """Return the values of codes (int32), float32. Small floats are converted through float16 bits and scaled."""
     if CODE == "e2m1":
         bits = ((code & 8) << 12) | ((code & 7) << 9)
         value = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
@@ -37,9 +37,10 @@ def _half(word, i):
 def decode(base, high, scales, supers, minimums, N, column, block, field, r, live, R: tl.constexpr,
             HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr,
             CODE: tl.constexpr, SUPER: tl.constexpr):  # fmt: skip
-    """Weights number block * 4R + field * R + r of a column, float32 of the indices' broadcast shape.
+    """Return weights block * 4R + field * R + r of a column, float32 in the indices' broadcast shape.
 
-    Each word and scale is loaded once for the weights that share it; blocks that are not live give finite nonsense.
+    Each word and scale is loaded once for all weights that share it; blocks that are not live give arbitrary finite
+    numbers.
     """
     word = (block * R + r).to(tl.int64) * N + column
     code = (tl.load(base + word, mask=live, other=0).to(tl.int32) >> (4 * field)) & 15
@@ -84,7 +85,7 @@ def _embed(ids, base, high, scales, supers, minimums, gain, x, a, sums, squares,
     g = tl.load(gain + k, mask=k < H, other=0.0).to(tl.float32)
     wait(PDL)
     release(PDL)
-    # A row that is not live may hold any id: it must not read outside the table.
+    # Rows that are not live may contain any id, which must not read outside the table.
     column = tl.minimum(tl.maximum(tl.load(ids + m), 0), V - 1)
     weight = decode(base, high, scales, supers, minimums, N, column, block, field, r, block * (4 * R) < H,
                      R, HIGH_BITS, SCALING, HAS_MIN, ZERO, CODE, SUPER)  # fmt: skip
@@ -94,7 +95,7 @@ def _embed(ids, base, high, scales, supers, minimums, gain, x, a, sums, squares,
     normed = (row * g * tl.rsqrt(total / H + eps)).to(a.dtype.element_ty)
     tl.store(a + m * stride + k, normed, mask=k < H)
     group_sums = tl.sum(normed.to(tl.float32), 2)  # [BLOCKS, 4] of R each
-    if R == 16:  # split, since a sum over this axis crosses warps, which Triton 3.6 gets wrong
+    if R == 16:  # split, because Triton 3.6 computes a wrong sum over this axis, which crosses warps
         low, high = tl.split(tl.reshape(group_sums, [BLOCKS, 2, 2]))
         group_sums = low + high
     PER_BLOCK: tl.constexpr = R // 8
@@ -118,8 +119,8 @@ def embed(
     """Write x = table[ids] * scale, a = x * gain * rstd(x), the group sums of a, and squares[0] = sum of x^2, others 0.
 
     ids: int32 [16]; an id outside the table reads its first or last row. gain: [H]. x: float32 [16, H]. a: float16
-    [16, K], K >= H, and sums: float32 [K / 32, 16], both zero from H on and left so. squares: float32 [P, 16].
-    The norm of `a` is complete: its consumer takes `squares` both as squares and as before.
+    [16, K], K >= H, and sums: float32 [K / 32, 16], both zero from H on before and after. squares: float32 [P, 16].
+    The norm of `a` is complete: its consumer uses `squares` both as squares and as before.
     """
     constants = switches(table)
     del constants["ASM"]

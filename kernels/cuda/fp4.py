@@ -1,11 +1,11 @@
-"""FP4 times FP4 on the tensor cores of RTX Blackwell: weights as they are, activations quantized on the fly.
+"""FP4 times FP4 on the tensor cores of RTX Blackwell: weights unmodified, activations quantized on the fly.
 
-An opt-in mode: it rounds the activations, so that the model is no longer the one that was quantized. Two formats:
+An optional mode, because rounding the activations changes the model's output. Two formats:
   MXFP4  groups of 32, scales powers of two (bytes e8m0)
   NVFP4  groups of 16, scales e4m3, times a factor per row of the activations and per row of the weights
-Codes are e2m1, two a byte, the even k in the low half. k is cut into spans of 512 that lie one after another
-([spans, rows, ...]), so that a tile of weights is one contiguous piece of memory and a tile of scales is wide enough to
-be copied asynchronously. Padding has code zero.
+Codes are e2m1, two per byte, the even k in the low half. k is cut into consecutive spans of 512 ([spans, rows, ...]),
+so that a tile of weights is contiguous in memory and a tile of scales is wide enough for asynchronous copies. Padding
+has code zero.
 
 In Triton's interpreter NVFP4 products are wrong: `tl.dot_scaled` reads e4m3 scales as e8m0 there.
 """
@@ -27,10 +27,10 @@ from localdflash.kernels.cuda.split_k import SplitPlan, SplitWorkspace, arrive, 
 ROWS = 16
 SPAN = 512  # weights along k of one tile
 BN = 64
-PROGRAMS = 340  # two on each multiprocessor of the largest chip, an RTX 5090
-TIES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # between neighbours of e2m1; a tie goes to the even code
-FORMAT = tl.constexpr("e2m1")  # of codes; the interpreter of triton 3.7 takes no plain string
-SMALLEST = 2.0**-24  # of float16; the peak of a group without values
+PROGRAMS = 340  # two per multiprocessor of the largest chip, an RTX 5090
+TIES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # midpoints between neighbours of e2m1; ties go to the even code
+FORMAT = tl.constexpr("e2m1")  # of codes; the interpreter of triton 3.7 accepts no plain string
+SMALLEST = 2.0**-24  # of float16; minimum of a group's peak
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Fp4Rows:
 
     @classmethod
     def empty(cls, matrix: Fp4Matrix) -> "Fp4Rows":
-        """Buffers for the input of a matrix, on its device."""
+        """Return buffers for the input of a matrix, on its device."""
         spans, device = matrix.codes.shape[0], matrix.codes.device
         return cls(
             torch.zeros(spans, ROWS, SPAN // 2, dtype=torch.uint8, device=device),
@@ -79,11 +79,10 @@ class Fp4Rows:
 
 
 def fp4_matrix(planes: Planes) -> Fp4Matrix:
-    """Planes of e2m1 codes in the layout of this file, on their device.
+    """Convert planes of e2m1 codes to the layout of this file, on their device; ModelError for other planes.
 
-    Exact for MXFP4 (R = 32), and for NVFP4 (R = 16) without a second scale. With one, planes hold the product of both
-    rounded to float16; it is taken apart again, and is as close to the true product as the planes are.
-    Raises ModelError for planes that are neither.
+    Exact for MXFP4 (R = 32), and for NVFP4 (R = 16) without a second scale. With a second scale, planes hold the
+    product of both scales rounded to float16, which is split again with an error of the same size.
     """
     if planes.code != "e2m1" or planes.scaling != "half4" or planes.experts != 1:
         raise ModelError("FP4 matrix: its weights are neither MXFP4 nor NVFP4; leave out the FP4 mode")
@@ -96,7 +95,7 @@ def fp4_matrix(planes: Planes) -> Fp4Matrix:
 
 
 def _split_e8m0(scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales [N, groups] as bytes e8m0, and the factors of the rows: 1."""
+    """Split scales [N, groups] into e8m0 bytes and the rows' factors, which are 1."""
     mantissa, exponent = torch.frexp(scale)
     if not bool(((mantissa == 0.5) | (scale == 0)).all()):
         raise ModelError("FP4 matrix: an MXFP4 scale is not a power of two; leave out the FP4 mode")
@@ -105,10 +104,10 @@ def _split_e8m0(scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _split_e4m3(scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales [N, groups] as e4m3 times a factor per row: that which leaves the smallest error."""
+    """Split scales [N, groups] into e4m3 and a factor per row, with the smallest error."""
     peak = scale.amax(1)
     best, factor = torch.full_like(peak, torch.inf), torch.ones_like(peak)
-    for largest in (240.0, 256.0, 288.0, 320.0, 352.0, 384.0, 416.0, 448.0):  # the mantissas of e4m3, at its top
+    for largest in (240.0, 256.0, 288.0, 320.0, 352.0, 384.0, 416.0, 448.0):  # the largest e4m3 numbers
         candidate = torch.where(peak == 0, 1.0, peak / largest)
         error = (
             (_round_e4m3(scale, candidate).float() * candidate.unsqueeze(1) - scale).abs() / peak.unsqueeze(1)
@@ -127,19 +126,19 @@ def _round_e4m3(scale: Tensor, factor: Tensor) -> Tensor:
 
 
 def _pack(codes: Tensor) -> Tensor:
-    """Codes [rows, K] -> uint8 [rows, K / 2]."""
+    """Pack codes [rows, K] into uint8 [rows, K / 2]."""
     return (codes[:, 0::2] | (codes[:, 1::2] << 4)).to(torch.uint8)
 
 
 def _spans(rows: Tensor, width: int) -> Tensor:
-    """[rows, columns] -> [spans, rows, width], padded with zero bytes."""
+    """Reshape [rows, columns] to [spans, rows, width], padded with zero bytes."""
     flat = rows.view(torch.uint8)
     flat = F.pad(flat, (0, -flat.shape[1] % width))
     return flat.view(len(flat), -1, width).transpose(0, 1).contiguous().view(rows.dtype)
 
 
 def _decode(codes: Tensor, scales: Tensor) -> Tensor:
-    """Codes and scales [spans, rows, ...] -> float32 [rows, K]."""
+    """Dequantize codes and scales [spans, rows, ...] to float32 [rows, K]."""
     pairs = torch.stack((codes & 15, codes >> 4), 3).flatten(2).long()
     scale = torch.exp2(scales.float() - 127) if scales.dtype == torch.uint8 else scales.float()
     values = torch.tensor(E2M1, device=codes.device)[pairs] * scale.repeat_interleave(SPAN // scales.shape[2], 2)
@@ -151,7 +150,7 @@ def _decode(codes: Tensor, scales: Tensor) -> Tensor:
 def _quantize_rows(
     a_ptr, codes_ptr, scales_ptr, factor_ptr, K, GROUP: tl.constexpr, SPAN: tl.constexpr, PDL: tl.constexpr
 ):
-    """Grid (16 rows, spans). Scales are rounded as integers: the same bits on every chip."""
+    """Grid (16 rows, spans). Scales are rounded with integer operations: the same bits on every chip."""
     row, span = tl.program_id(0), tl.program_id(1)
     GROUPS: tl.constexpr = SPAN // GROUP
     group = tl.arange(0, GROUPS)
@@ -161,14 +160,14 @@ def _quantize_rows(
     a = tl.load(a_ptr + row * K + k, mask=k < K, other=0.0).to(tl.float32)
     peak = tl.maximum(tl.max(tl.abs(a), 1), 5.9604645e-08)
     if GROUP == 32:
-        # The least power of two that brings the peak to 7 or less: cutting 7 to 6 is no worse than rounding 5 to 4.
+        # The smallest power of two that scales the peak to 7 or less: clipping 7 to 6 is no worse than rounding 5 to 4.
         byte = ((peak.to(tl.int32, bitcast=True) + 0x1FFFFF) >> 23) - 2
         scale = (byte << 23).to(tl.float32, bitcast=True)
     else:
         factor = _row_factor(a_ptr + row * K, K, SPAN)
         if span == 0:
             tl.store(factor_ptr + row, factor)
-        # To e4m3, a tie to even; not below its smallest normal, 2^-6.
+        # Round to e4m3, ties to even, at least its smallest normal number, 2^-6.
         bits = (peak * 0.16666667 / factor).to(tl.int32, bitcast=True)
         byte = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - 960
         byte = tl.minimum(tl.maximum(byte, 8), 126)
@@ -183,7 +182,7 @@ def _quantize_rows(
 
 @triton.jit
 def _row_factor(a_ptr, K, SPAN: tl.constexpr):
-    """Return the least power of two that brings every scale of a row, peak / 6, to 448 or less."""
+    """Return the smallest power of two that scales every scale of a row, peak / 6, to 448 or less."""
     k = tl.arange(0, 4 * SPAN)
     peak = tl.full((4 * SPAN,), 5.9604645e-08, tl.float32)
     for start in tl.range(0, K, 4 * SPAN):
@@ -195,7 +194,7 @@ def _row_factor(a_ptr, K, SPAN: tl.constexpr):
 
 @triton.jit
 def _e2m1(a, scale):
-    """Codes of a / scale, the nearest, ties to even, as int32. The ties times a scale are exact."""
+    """Return the codes nearest to a / scale, ties to even, int32. Ties times a scale are exact."""
     size = tl.abs(a)
     code = (size > 0.25 * scale).to(tl.int32) + (size >= 0.75 * scale).to(tl.int32)
     code += (size > 1.25 * scale).to(tl.int32) + (size >= 1.75 * scale).to(tl.int32)
@@ -205,7 +204,7 @@ def _e2m1(a, scale):
 
 
 def quantize_rows_fp4(a: Tensor, rows: Fp4Rows) -> None:
-    """Quantize a, float16 [16, K], into rows; each row by itself. K may be less than the rows' spans hold."""
+    """Quantize a, float16 [16, K], into `rows`, each row separately. K may be less than the spans' width."""
     spans, _, groups = rows.scales.shape
     _quantize_rows[(ROWS, spans)](
         a,
@@ -221,7 +220,7 @@ def quantize_rows_fp4(a: Tensor, rows: Fp4Rows) -> None:
 
 
 def quantize_rows_fp4_reference(a: Tensor, rows: Fp4Rows) -> None:
-    """Compute the kernel's result in torch; a may be float32."""
+    """Do what `quantize_rows_fp4` does, in torch; a may be float32."""
     spans, _, groups = rows.scales.shape
     values = F.pad(a.float(), (0, spans * SPAN - a.shape[1])).view(ROWS, spans * groups, -1)
     peak = values.abs().amax(2).clamp_min(SMALLEST)
@@ -288,7 +287,7 @@ def _fp4_matmul(
 
 
 def plan(matrix: Fp4Matrix) -> SplitPlan:
-    """Return how the GEMM of a matrix is cut; never depends on the rows. A program has at least two spans."""
+    """Return how to split the GEMM of a matrix, independent of the rows; a program has at least two spans."""
     spans, columns, _ = matrix.codes.shape
     tiles = columns // BN
     return SplitPlan(tiles, BN, max(1, min(PROGRAMS // tiles, spans // 2)), STAGES=3, num_warps=2)
@@ -297,10 +296,10 @@ def plan(matrix: Fp4Matrix) -> SplitPlan:
 def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWorkspace) -> None:
     """Write a @ W^T, a from `quantize_rows_fp4`, into out, float32 or float16 [16, n].
 
-    Needs compute capability 12; elsewhere the product is emulated, slower than from planes.
+    Needs compute capability 12; other chips emulate the product, slower than with planes.
     """
-    cut = plan(matrix)
-    _fp4_matmul[(cut.tiles, cut.SPLIT_K)](
+    split_plan = plan(matrix)
+    _fp4_matmul[(split_plan.tiles, split_plan.SPLIT_K)](
         rows.codes,
         rows.scales,
         rows.factor,
@@ -315,14 +314,14 @@ def fp4_matmul(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWo
         out.shape[1],
         GROUP=matrix.group,
         SPAN=SPAN,
-        BN=cut.BN,
-        SPLIT_K=cut.SPLIT_K,
-        STAGES=cut.STAGES,
-        num_warps=cut.num_warps,
+        BN=split_plan.BN,
+        SPLIT_K=split_plan.SPLIT_K,
+        STAGES=split_plan.STAGES,
+        num_warps=split_plan.num_warps,
         **every_launch(out.device),
     )
 
 
 def fp4_matmul_reference(rows: Fp4Rows, matrix: Fp4Matrix, out: Tensor, workspace: SplitWorkspace) -> None:
-    """Compute the kernel's result in float32."""
+    """Do what `fp4_matmul` does, in torch and float32."""
     out.copy_(rows.dense[:, : matrix.k] @ matrix.dense.T)

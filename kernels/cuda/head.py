@@ -1,7 +1,7 @@
-"""LM head: choose a token for each of 16 rows by argmax over the logits, which are stored only on request.
+"""LM head: the token of each of 16 rows by argmax over the logits, which are stored only on request.
 
-A program computes one tile of columns and leaves its winners in the scratch; the last to finish reduces them over
-all tiles, in a fixed order.
+A program computes one tile of columns and writes its winners to the scratch; the last program to finish reduces them
+over all tiles, in a fixed order.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ REDUCE = 128  # tiles that the last program reads at once
 
 
 class HeadScratch:
-    """Winners of each tile, and a counter of finished tiles, zero between launches; shared by all heads of a device."""
+    """Winners per tile, and the number of finished tiles (0 between launches); shared by all heads of a device."""
 
     def __init__(self, device: torch.device, heads: Iterable[Planes]) -> None:
         tiles = max(head_plan(planes, device).tiles for planes in heads)
@@ -33,7 +33,7 @@ class HeadScratch:
 
 
 def head_plan(planes: Planes, device: torch.device) -> SplitPlan:
-    """Return a matmul plan without split K: the many tiles of a head keep a GPU busy."""
+    """Return a matmul plan without split K, because a head has enough tiles for a GPU."""
     return replace(plan(planes.n, planes.padded_k, device), SPLIT_K=1)
 
 
@@ -61,7 +61,7 @@ def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, l
         tl.store(logits + m[:, None] * stride + n[None, :], value, mask=inside)
     keys = tl.where(inside, key_of(value, tl.broadcast_to(n[None, :], (16, BN))), -0x8000000000000000)
     tl.store(part_keys + tile * 16 + m, tl.max(keys, 1))
-    tl.debug_barrier()  # all threads have stored before one of them takes the ticket
+    tl.debug_barrier()  # all threads store before one increments the counter
     ticket = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
     if ticket == tiles - 1:
         # Elementwise first, so that the loads of successive rounds overlap.
@@ -79,7 +79,7 @@ def _head(a, sums, base, high, scales, supers, minimums, squares, before, out, l
 
 @triton.jit
 def _winners(part_keys, i, mask):
-    """Return the winning keys of tiles i [REDUCE, 1], from L2, where the other programs' stores are."""
+    """Return the winning keys of tiles i [REDUCE, 1], read from L2, which has the other programs' stores."""
     at = part_keys + i * 16 + tl.arange(0, 16)[None, :]
     return tl.load(at, mask=mask, other=-0x8000000000000000, cache_modifier=".cg")
 

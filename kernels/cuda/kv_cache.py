@@ -1,11 +1,11 @@
-"""KV cache: one slot per token, rounded as its element type says.
+"""KV cache: one slot per token, rounded to the element type.
 
-float32 and float16 are stored as they are. int8 and float8_e4m3fn have one float32 scale per (slot, head), the largest
-magnitude over the largest code, so that value = code * scale.
+float32 and float16 are stored directly. int8 and float8_e4m3fn have one float32 scale per (slot, head): the largest
+magnitude divided by the largest code, so that value = code * scale.
 
-Everything stored is finite: a NaN becomes zero and a value out of range the largest one. A block always writes 16
-slots, those of rows that nobody asked for too, and attention multiplies such slots by zero, which a NaN would survive.
-A NaN in a row that counts is not lost: the row's query carries it on.
+All stored values are finite: NaN becomes zero, and values out of range are clipped. A block always writes 16 slots,
+including those of unused rows, which attention multiplies by zero, and zero times NaN would be NaN. A NaN in a used row
+is not lost, because the row's query has it, too.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from torch import Tensor
 from localdflash.base.errors import UsageError
 
 CODES = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # largest code of types with a scale
-SMALLEST = 1e-30  # the scale of a head of zeros is this over the largest code
+SMALLEST = 1e-30  # minimum of the largest magnitude, for heads of zeros
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Cache:
 
 
 def check_type(dtype: torch.dtype, device: torch.device) -> None:
-    """UsageError if kernels on the device cannot read and write this type."""
+    """Raise UsageError if kernels on the device do not support this type."""
     if dtype != torch.float8_e4m3fn or device.type != "cuda":
         return
     if torch.cuda.get_device_capability(device) < (8, 9):
-        raise UsageError("--kv fp8 needs compute capability 8.9 (RTX 40) or newer: use --kv int8")
+        raise UsageError("--kv fp8: needs compute capability 8.9 (RTX 40) or newer; use --kv int8")
 
 
 def limit(dtype: torch.dtype) -> float:
@@ -79,7 +79,7 @@ def limit(dtype: torch.dtype) -> float:
 
 
 def encode(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return what the cache stores of rows [..., D], and their scales [...] if the type has any."""
+    """Return the stored form of rows [..., D], and their scales [...] if the type has any."""
     rows = rows.float().nan_to_num(nan=0.0).clamp(-limit(dtype), limit(dtype))
     if dtype not in CODES:
         return rows.to(dtype), None

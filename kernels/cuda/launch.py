@@ -1,10 +1,11 @@
 """Kernel launches: on a GPU, or in Triton's interpreter, which lacks inline assembly and PDL.
 
-Programmatic dependent launch (PDL) lets a kernel start while its predecessor drains. A kernel so launched must call
-`wait` before it touches anything that a predecessor wrote, and every kernel of a chain must wait.
+With programmatic dependent launch (PDL) a kernel starts before its predecessor has finished. Such a kernel must call
+`wait` before it reads or writes memory that a predecessor wrote, and every kernel of a chain must call it.
 
-Triton compiles a kernel anew for other compile-time arguments, types, divisibility by 16, an integer of one, and launch
-options: a `KernelLaunch` names its variant. `withheld` collects launches, so that they can be compiled before they run.
+Triton compiles a variant of a kernel for each combination of compile-time arguments, types, divisibility by 16,
+integers equal to 1, and launch options; see `KernelLaunch.variant`. `collect_launches` collects launches without
+running them, so that they can be compiled first.
 """
 
 import functools
@@ -22,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-MULTIPROCESSORS = 128  # assumed where there is no GPU to ask
+MULTIPROCESSORS = 128  # assumed without a GPU
 ASM = not INTERPRETED  # constexpr switch: inline assembly or plain Triton
 
 _simplest: ContextVar[bool] = ContextVar("simplest", default=False)
@@ -30,10 +31,10 @@ _withheld: ContextVar["list[KernelLaunch] | None"] = ContextVar("withheld", defa
 
 
 class Kernel:
-    """A Triton function that is launched as `kernel[grid](...)`; inside `withheld` its launches are only noted."""
+    """Triton function that is launched as `kernel[grid](...)`; inside `collect_launches` launches are recorded."""
 
     def __init__(self, function: Any) -> None:
-        self.function = function  # what `triton.jit` made
+        self.function = function  # the result of `triton.jit`
         self.signature = inspect.signature(function.fn)
         parameters = self.signature.parameters.values()
         self.constants = {each.name for each in parameters if each.annotation is tl.constexpr}
@@ -51,7 +52,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A launch with everything that it was given."""
+    """Launch of a kernel with its arguments and options."""
 
     kernel: Kernel
     grid: tuple[int, ...]
@@ -60,32 +61,32 @@ class KernelLaunch:
 
     @property
     def variant(self) -> Hashable:
-        """Return what the kernel is compiled for: two launches with the same variant run the same machine code."""
+        """Key of the compiled code: two launches with equal variants run the same machine code."""
         kernel = self.kernel
-        own = {name: value for name, value in self.options.items() if name in kernel.signature.parameters}
-        bound = kernel.signature.bind(*self.arguments, **own)
+        kernel_arguments = {name: value for name, value in self.options.items() if name in kernel.signature.parameters}
+        bound = kernel.signature.bind(*self.arguments, **kernel_arguments)
         bound.apply_defaults()
-        alike = _unspecialized(kernel.function)
+        unspecialized = _unspecialized(kernel.function)
         arguments = tuple(
-            value if name in kernel.constants else _kind(value, name not in alike)
+            value if name in kernel.constants else _kind(value, name not in unspecialized)
             for name, value in bound.arguments.items()
         )
-        return kernel, arguments, frozenset(self.options.items() - own.items())
+        return kernel, arguments, frozenset(self.options.items() - kernel_arguments.items())
 
     def compile(self) -> None:
-        """Compile the variant, or find it in Triton's cache, without launching anything."""
+        """Compile the variant, or load it from Triton's cache, without launching it."""
         self.kernel.function.warmup(*self.arguments, grid=self.grid, **self.options)
 
 
 def _unspecialized(function: Any) -> set[str]:
-    """Arguments of which the type alone matters."""
+    """Return the arguments for which only the type affects the compiled code."""
     if INTERPRETED:
         return set(function.kwargs.get("do_not_specialize") or ())
     return {parameter.name for parameter in function.params if parameter.do_not_specialize}
 
 
 def _kind(value: object, specialized: bool) -> object:
-    """Return what Triton compiles an argument for."""
+    """Return the properties of an argument that affect the compiled code."""
     match value:
         case Tensor():
             return value.dtype, value.data_ptr() % 16 == 0
@@ -98,8 +99,8 @@ def _kind(value: object, specialized: bool) -> object:
 
 
 @contextmanager
-def withheld() -> Iterator[list[KernelLaunch]]:
-    """Inside, this thread's launches go into the list and nothing runs."""
+def collect_launches() -> Iterator[list[KernelLaunch]]:
+    """Return a context in which this thread's launches are added to the list instead of running."""
     launches: list[KernelLaunch] = []
     token = _withheld.set(launches)
     try:
@@ -110,7 +111,7 @@ def withheld() -> Iterator[list[KernelLaunch]]:
 
 @contextmanager
 def simplest() -> Iterator[None]:
-    """Inside, this thread launches kernels without dependent launch, splits over programs, or pipelines."""
+    """Return a context in which this thread launches kernels without PDL, splits over programs, or pipelines."""
     token = _simplest.set(True)
     try:
         yield
@@ -119,46 +120,47 @@ def simplest() -> Iterator[None]:
 
 
 def is_simplest() -> bool:
-    """Return whether launches are to be as simple as they can be: see `simplest`."""
+    """Return whether launches are as simple as possible; see `simplest`."""
     return _simplest.get()
 
 
 @functools.cache
 def has_pdl(device: torch.device) -> bool:
-    """Return whether the chip launches dependent kernels early: compute capability 9.0 and up."""
+    """Return whether the GPU supports PDL: compute capability 9.0 and up."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 @functools.cache
 def multiprocessors(device: torch.device) -> tuple[int, bool]:
-    """Return their number, and whether each has well over 100 KB of shared memory (data centre chips)."""
+    """Return the number of multiprocessors, and whether each has well over 100 KB of shared memory."""
     if device.type != "cuda":
         return MULTIPROCESSORS, False
-    chip = torch.cuda.get_device_properties(device)
-    return chip.multi_processor_count, chip.shared_memory_per_multiprocessor > 150_000
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.shared_memory_per_multiprocessor > 150_000
 
 
 def every_launch(device: torch.device) -> dict[str, Any]:
-    """Keyword arguments of every launch on a device."""
+    """Return the keyword arguments of every launch on a device."""
     return launch_options(has_pdl(device) and not is_simplest())
 
 
 def launch_options(dependent: bool) -> dict[str, Any]:
-    """The constexpr switch `PDL`, with the launch option that goes with it; and products are fused with the sums that
-    they go into, whatever the default of a Triton is: with another one numbers would change, and texts with them.
+    """Return the constexpr switch `PDL` and the launch options.
+
+    Multiplications and additions are fused whatever the default of the Triton version is, because texts depend on it.
     """
     return {"PDL": dependent, "enable_fp_fusion": True} | ({"launch_pdl": True} if dependent else {})
 
 
 @triton.jit
 def wait(PDL: tl.constexpr):
-    """Wait until everything that ran before has finished and its writes are visible."""
+    """Wait until all earlier kernels have finished and their writes are visible."""
     if PDL:
         tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def release(PDL: tl.constexpr):
-    """Let the next kernel start its independent part: called when most of the work is done."""
+    """Let the next kernel start; called when most of the work is done."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

@@ -1,8 +1,8 @@
-"""DSpark's correction: a slot's logits get a bias of low rank that depends on the token before it.
+"""DSpark's Markov head: a slot's logits get a low-rank bias that depends on the previous token.
 
-Slots follow one another, and each is a launch: programs that wait for each other inside one launch would all have to
-run at once, which a graph does not promise. The program that arrives last knows the slot's token and lays out that
-token's row of the table for the next slot, so that nothing stands between two launches. Source: arXiv 2607.05147.
+Each slot is one launch, because programs that wait for each other inside a launch would all have to be resident, which
+a graph does not guarantee. The program that finishes last knows the slot's token and copies that token's row of the
+table for the next slot. Source: arXiv 2607.05147.
 """
 
 import triton
@@ -19,8 +19,8 @@ GROUP = 32  # columns under one entry of `sums`
 
 
 @triton.jit
-def _lay_out(table, token, a, sums, K, WIDTH: tl.constexpr):
-    """Row `token` of table [V, K] becomes row 0 of a [16, K], and its sums over groups of 32 column 0 of sums."""
+def _copy_row(table, token, a, sums, K, WIDTH: tl.constexpr):
+    """Copy row `token` of table [V, K] to row 0 of a [16, K], and its sums over groups of 32 to column 0 of sums."""
     k = tl.arange(0, WIDTH)
     row = tl.load(table + token.to(tl.int64) * K + k, mask=k < K, other=0.0)
     tl.store(a + k, row, mask=k < K)
@@ -34,11 +34,11 @@ def _lay_out(table, token, a, sums, K, WIDTH: tl.constexpr):
 def _markov_anchor(table, draft, a, sums, K, WIDTH: tl.constexpr, PDL: tl.constexpr):
     wait(PDL)
     release(PDL)
-    _lay_out(table, tl.load(draft), a, sums, K, WIDTH)
+    _copy_row(table, tl.load(draft), a, sums, K, WIDTH)
 
 
 def markov_anchor(table: Tensor, draft: Tensor, a: Tensor, sums: Tensor) -> None:
-    """Lay out what the first slot's bias depends on: a[0] = table[draft[0]], with its sums.
+    """Prepare the first slot's bias: a[0] = table[draft[0]], with its sums.
 
     table: float16 [V, K], zero past its rank. draft: int32 [16]. a: float16 [16, K], other rows zero. sums: float32
     [K / 32, 16].
@@ -51,10 +51,10 @@ def markov_anchor(table: Tensor, draft: Tensor, a: Tensor, sums: Tensor) -> None
 
 def markov_anchor_reference(table: Tensor, draft: Tensor, a: Tensor, sums: Tensor) -> None:
     """Do what `markov_anchor` does, in torch; table and a may be float32."""
-    _lay_out_reference(table, int(draft[0]), a, sums)
+    _copy_row_reference(table, int(draft[0]), a, sums)
 
 
-def _lay_out_reference(table: Tensor, token: int, a: Tensor, sums: Tensor) -> None:
+def _copy_row_reference(table: Tensor, token: int, a: Tensor, sums: Tensor) -> None:
     a[0] = table[token]
     sums[:, 0] = a[0].float().view(-1, GROUP).sum(-1)
 
@@ -77,7 +77,7 @@ def _markov_slot(a, sums, base, high, scales, supers, minimums, table, logits, i
     value = tl.load(logits + slot * stride + n, mask=n < V, other=0.0) + bias
     keys = tl.where(n < V, key_of(value, n), -0x8000000000000000)
     tl.store(part_keys + tile, tl.max(keys, 0))
-    tl.debug_barrier()  # all threads have stored before one of them takes the ticket
+    tl.debug_barrier()  # all threads store before one increments the counter
     ticket = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
     if ticket == tiles - 1:  # all others have read `a`
         lanes = tl.full((REDUCE,), -0x8000000000000000, tl.int64)
@@ -90,7 +90,7 @@ def _markov_slot(a, sums, base, high, scales, supers, minimums, table, logits, i
         if ids is not None:
             token = tl.load(ids + token)
         tl.store(out + slot, tl.where(is_nan(top), -1, token))
-        _lay_out(table, token, a, sums, K, WIDTH)
+        _copy_row(table, token, a, sums, K, WIDTH)
         tl.store(counter, 0)
 
 
@@ -105,17 +105,17 @@ def markov_slot(
     scratch: HeadScratch,
     ids: Tensor | None = None,
 ) -> None:
-    """Write out[slot] = argmax over v of logits[slot, v] + a[0] . W[v], and lay out its row of the table in `a`.
+    """Write out[slot] = argmax over v of logits[slot, v] + a[0] . W[v], and copy its row of the table to a[0].
 
-    Of equals the lowest v wins; -1 stands for a NaN among them. a, sums and table: see `markov_anchor`; K is
-    planes.padded_k. planes: [n, rank]. logits: float32 [16, n]. out: int32 [16]. `ids` int32 [n], ascending, maps rows
-    of a short draft vocabulary to tokens, which are the table's rows.
+    The lowest v wins a tie; a NaN logit gives -1. a, sums and table: see `markov_anchor`; K is planes.padded_k. planes:
+    [n, rank]. logits: float32 [16, n]. out: int32 [16]. `ids` int32 [n], ascending, maps rows of a short draft
+    vocabulary to tokens, which are the table's rows.
     """
-    cut = head_plan(planes, a.device)
-    _markov_slot[(cut.tiles,)](
+    tiling = head_plan(planes, a.device)
+    _markov_slot[(tiling.tiles,)](
         a, sums, *pointers(planes), table, logits, ids, out, scratch.keys, scratch.counter,
         planes.padded_k, planes.padded_n, planes.n, logits.stride(0), slot, REDUCE=REDUCE,
-        WIDTH=triton.next_power_of_2(planes.padded_k), BN=cut.BN, STAGES=cut.STAGES, num_warps=cut.num_warps,
+        WIDTH=triton.next_power_of_2(planes.padded_k), BN=tiling.BN, STAGES=tiling.STAGES, num_warps=tiling.num_warps,
         **switches(planes), **every_launch(a.device),
     )  # fmt: skip
 
@@ -136,4 +136,4 @@ def markov_slot_reference(
     row = int(values.argmax())
     token = row if ids is None else int(ids[row])
     out[slot] = -1 if bool(values.isnan().any()) else token
-    _lay_out_reference(table, token, a, sums)
+    _copy_row_reference(table, token, a, sums)

@@ -15,7 +15,7 @@ from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of, value_of
 
 ROWS = 16
-LARGEST_K = 16
+MAX_K = 16
 SLICE = 2048  # logits that one program sorts
 
 
@@ -23,7 +23,7 @@ class TopKScratch:
     """The best keys of every slice of a row of at most `n` logits, and the slices that arrived. Counters are zero."""
 
     def __init__(self, device: torch.device, n: int) -> None:
-        self.keys = torch.zeros(ROWS, triton.cdiv(n, SLICE), LARGEST_K, dtype=torch.int64, device=device)
+        self.keys = torch.zeros(ROWS, triton.cdiv(n, SLICE), MAX_K, dtype=torch.int64, device=device)
         self.counters = torch.zeros(ROWS, dtype=torch.int32, device=device)
 
 
@@ -86,8 +86,8 @@ def top_k_reference(
 
 
 def _check(n: int, k: int) -> None:
-    if not 1 <= k <= min(LARGEST_K, n):
-        raise UsageError(f"top_k gives 1 to {min(LARGEST_K, n)} tokens of {n}, not {k}; ask for fewer")
+    if not 1 <= k <= min(MAX_K, n):
+        raise UsageError(f"top_k gives 1 to {min(MAX_K, n)} tokens of {n}, not {k}; ask for fewer")
 
 
 @Kernel

@@ -19,7 +19,7 @@ from torch import Tensor
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 
 ROWS = 16
-MOST_TILES = 2  # of 16 rows in one program: more would spill registers
+MAX_TILES = 2  # of 16 rows in one program: more would spill registers
 AT_ONCE = 256  # counters that one store sets
 
 
@@ -42,7 +42,7 @@ class SplitWorkspace:
 
     def __init__(self, device: torch.device, plans: Iterable[SplitPlan]) -> None:
         split = [plan for plan in plans if plan.SPLIT_K > 1]
-        elements = max((plan.tiles * plan.SPLIT_K * MOST_TILES * ROWS * plan.BN for plan in split), default=1)
+        elements = max((plan.tiles * plan.SPLIT_K * MAX_TILES * ROWS * plan.BN for plan in split), default=1)
         self.partials = torch.zeros(elements, dtype=torch.float32, device=device)
         self.counters = torch.zeros(max((plan.tiles for plan in split), default=1), dtype=torch.int32, device=device)
 

@@ -103,16 +103,16 @@ class CudaModes:
 
         assert isinstance(pair, CudaPair)
         self._pair: CudaPair = pair
-        self.plain: Pair = pair.only("plain")
+        self.plain: Pair = pair.with_mode("plain")
 
     @property
     def blocks(self) -> Pair | None:
         """See `HostWays`."""
-        return self._pair.only("draft") if self._pair.stepper.block else None
+        return self._pair.with_mode("draft") if self._pair.stepper.block else None
 
     def costs(self) -> dict[str, Any]:
         """See `HostWays`."""
-        return {mode: round(record.ms, 4) for mode, record in self._pair.ways.records.items()}
+        return {mode: round(record.ms, 4) for mode, record in self._pair.modes.records.items()}
 
     def verify(self, seconds: float) -> dict[str, Any]:
         """See `HostWays`."""

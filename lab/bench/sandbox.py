@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from localdflash.base.errors import LocaldflashError
-from localdflash.base.system.process import apart, kill_with_children
+from localdflash.base.system.process import detached_options, kill_with_children
 
 DEFAULT_SECONDS = 5  # of wall-clock time; the limit of processor time is 2 s higher
 MEMORY = 1 << 30  # bytes of address space
@@ -54,7 +54,7 @@ def run(program: str, seconds: float = DEFAULT_SECONDS, memory: int = MEMORY) ->
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            **apart(),
+            **detached_options(),
         )
         try:
             output, in_time = _exchange(process, secret + b"\n" + program.encode("utf-8", "surrogatepass"), seconds)

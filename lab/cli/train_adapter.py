@@ -70,11 +70,11 @@ def adapter(
 
 def _files(pair: str) -> tuple[Path, Path | None]:
     """Return the target to adapt, and the adapter that the pair was made with, if any."""
-    from localdflash.models.registry.registry import how_to_get, load_registry, local_files
+    from localdflash.models.registry.registry import describe_source, load_registry, local_files
 
     entry = load_registry().resolve(pair)
     if not (made_of := entry.target.adapted):
         return local_files(entry).target, None
     if not made_of.base.path.is_file():
-        raise ModelError(f"{pair}: its base is missing: {how_to_get(made_of.base)}")
+        raise ModelError(f"{pair}: its base is missing: {describe_source(made_of.base)}")
     return made_of.base.path, Path(made_of.adapter)

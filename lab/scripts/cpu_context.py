@@ -41,10 +41,10 @@ def fill(cache: KVCache) -> None:
 def measure(path: Path, lengths: list[int], widths: list[int], threads: int, seconds: float) -> dict[str, Any]:
     """Return milliseconds by KV format, batch width and context length."""
     with ExitStack() as stack:
-        team = ThreadPool(threads, physical_cores())
-        stack.callback(team.close)
+        pool = ThreadPool(threads, physical_cores())
+        stack.callback(pool.close)
         packed = open_target(path)
-        targets = {kv: CpuTarget(packed, team, max(lengths) + max(widths), kv=kv) for kv in KV_FORMATS}
+        targets = {kv: CpuTarget(packed, pool, max(lengths) + max(widths), kv=kv) for kv in KV_FORMATS}
         for target in targets.values():
             fill(target.cache)
         cases = [(kv, rows, length) for length in lengths for rows in widths for kv in targets]

@@ -190,7 +190,7 @@ class TimedAttention:
         heads = self.layers * c.num_key_value_heads
         self.cache = KVCache(heads, replace(c, num_key_value_heads=1), context + max(WIDTHS), kv)
         fill(self.cache)
-        self.caches = [self.cache.bound(head) for head in range(heads)]
+        self.caches = [self.cache.bind(head) for head in range(heads)]
         self.group = c.num_attention_heads // c.num_key_value_heads
         most = max(WIDTHS) * self.group
         self.q = allocate_aligned((most, c.head_dim), np.float32)

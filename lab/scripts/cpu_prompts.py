@@ -37,8 +37,8 @@ Read = Callable[[int], None]  # a prompt of so many tokens
 @contextmanager
 def ours(path: Path, context: int, threads: int) -> Iterator[Read]:
     """Yield a function that reads a prompt with our engine."""
-    with closing(ThreadPool(threads, physical_cores())) as team:
-        target = CpuTarget(open_target(path), team, context)
+    with closing(ThreadPool(threads, physical_cores())) as pool:
+        target = CpuTarget(open_target(path), pool, context)
 
         def read(length: int) -> None:
             target.crop(0)

@@ -108,9 +108,9 @@ def run(folder: Path, shape: str, kind: str, drafters: Sequence[str], threads: i
     if not path.exists():
         synthetic.write_target(path, config, f"random {shape}", GGMLType[kind])
     with ExitStack() as stack:
-        team = ThreadPool(threads, physical_cores())
-        stack.callback(team.close)
-        ours = CpuTarget(open_target(path), team, CONTEXT, synthetic.TAPS[config])
+        pool = ThreadPool(threads, physical_cores())
+        stack.callback(pool.close)
+        ours = CpuTarget(open_target(path), pool, CONTEXT, synthetic.TAPS[config])
         theirs = stack.enter_context(closing(LlamaCppTarget(path, CONTEXT, threads, mode=WITH_A_SECOND_ROW)))
         made = {
             f"{its}{f', {short} tokens' if short else ''}": _drafter(folder, shape, its, short, ours)

@@ -21,7 +21,7 @@ from localdflash.backends.llamacpp.certified import choose_mode, measure
 from localdflash.backends.llamacpp.decode_flags import MAX_WIDTH, ON_GPU, ON_PROCESSOR, DecodeMode
 from localdflash.backends.llamacpp.llama_library import find_gpu
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
+from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Placement
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.lab import result_file
 from localdflash.lab.bench import prompt_set
@@ -85,7 +85,7 @@ def measured(path: Path, arguments: argparse.Namespace, say: Callable[[str], obj
     """Return the mode of a file, its cost, and the number of differing rows."""
     placement, candidates = PROCESSOR, ON_PROCESSOR
     if arguments.device != "cpu":
-        placement, candidates = Placement(find_gpu(arguments.device), ALL), ON_GPU
+        placement, candidates = Placement(find_gpu(arguments.device), ALL_LAYERS), ON_GPU
     began = time.perf_counter()
     record = measure(
         lambda repack: llama_library.load_model(path, repack=repack, placement=placement),

@@ -67,7 +67,7 @@ class ParallelCpuTarget:
         self.lengths = [0] * sequences  # tokens decoded in each slot
         width = len(taps) * c.hidden_size
         self._prefixes: list[tuple[list[int], Floats]] = [([], np.zeros((0, width), np.float32))] * sequences
-        self._packed, self._layers, self._threads = packed, packed.layers(), ThreadPool(1)
+        self._packed, self._layers, self._pool = packed, packed.layers(), ThreadPool(1)
         self._embedding = TensorRows(gguf.read_header(path), "token_embd.weight")
         self._bind_caches()
         self._bind_kernels()
@@ -88,7 +88,7 @@ class ParallelCpuTarget:
             cache.keys, cache.values = keys + i * bytes_of_one, values + i * bytes_of_one
         self._rope, self._tap_ids = rope_tables(c, self._capacity), np.array(self.taps, np.int32)
         self._models = [self._model_of(slot) for slot in range(slots)]
-        need = self._threads.library.workspace_bytes(self._models[0], 1)
+        need = self._pool.library.workspace_bytes(self._models[0], 1)
         self._workspace = allocate_aligned([need], np.uint8)
         for model in self._models:
             model.workspace = address(self._workspace)
@@ -105,14 +105,14 @@ class ParallelCpuTarget:
         model.norm = address(packed.parts["norm"])
         model.layers = layers
         model.taps, model.tap_count = address(self._tap_ids), len(self.taps)
-        self._threads.keep(model, layers)
+        self._pool.keep(model, layers)
         return model
 
     def _bind_kernels(self) -> None:
         """Bind kernels with plain addresses as arguments, which are faster: a step makes thousands of calls."""
 
         def plain(name: str, *arguments: Any) -> Callable[..., None]:
-            at = ctypes.cast(getattr(self._threads.kernels, name), c_void_p).value
+            at = ctypes.cast(getattr(self._pool.kernels, name), c_void_p).value
             assert at is not None
             return ctypes.CFUNCTYPE(None, *arguments)(at)
 
@@ -151,7 +151,7 @@ class ParallelCpuTarget:
             chunk = np.array(ids[start : start + MAX_ROWS], np.int32)
             out = taps[start : start + len(chunk)]
             job = cpu_library.PassStruct(address(chunk), len(chunk), start, out.ctypes.data if self.taps else None)
-            self._threads.forward(ctypes.byref(self._models[slot]), ctypes.byref(job), self._threads.pool)
+            self._pool.forward(ctypes.byref(self._models[slot]), ctypes.byref(job), self._pool.handle)
         self._prefixes[slot] = (ids, taps)
         self.lengths[slot] = len(ids)
         return taps
@@ -277,7 +277,7 @@ class ParallelCpuTarget:
 
     def close(self) -> None:
         """See `Parallel`."""
-        self._threads.close()
+        self._pool.close()
 
 
 def _rotate(x: Floats, cosines: Floats, sines: Floats) -> None:

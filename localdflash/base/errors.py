@@ -20,15 +20,15 @@ class ModelError(LocaldflashError):
 
 
 class MissingExtra(ModelError):
-    """Optional dependency that is not installed; the message names its extra (exit code 3)."""
+    """An optional dependency is not installed; the message names its extra (exit code 3)."""
 
 
 class NoLoadedModel(ModelError):
-    """Request for a model that is not loaded (exit code 3)."""
+    """A request names a model that is not loaded (exit code 3)."""
 
 
 class ModelBusy(LocaldflashError):
-    """Model that cannot be loaded without unloading a busy one (exit code 1)."""
+    """A model cannot be loaded without unloading a busy one (exit code 1)."""
 
 
 class OutOfMemory(LocaldflashError):
@@ -68,4 +68,4 @@ class StoreError(LocaldflashError):
 
 
 class StoreLost(StoreError):
-    """A chat is no longer in the database, which was damaged and recreated, or the chat was deleted elsewhere."""
+    """A chat is no longer in the database, because it was deleted or the damaged database was recreated."""

@@ -19,7 +19,7 @@ import msgspec
 
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files.json_file import replace_file
-from localdflash.base.system.descriptor import NEW, set_mode
+from localdflash.base.system.descriptor import NEW_FILE, set_mode
 from localdflash.base.system.open_folder import OpenFolder
 from localdflash.chat.confined import WorkspaceFile, WorkspaceFolder, normalise_name, read_at
 from localdflash.chat.proposals import FileProposal
@@ -230,7 +230,7 @@ def _write_temporary(
 ) -> None:
     """Write a temporary file in the same folder, then move it into place in one step."""
     try:
-        descriptor = folder.open(temporary, NEW, 0o666 if mode is None else mode & 0o777)
+        descriptor = folder.open(temporary, NEW_FILE, 0o666 if mode is None else mode & 0o777)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()

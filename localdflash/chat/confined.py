@@ -93,7 +93,7 @@ def normalise_name(name: str) -> str:
 def read_at(folder: OpenFolder, name: str) -> WorkspaceFile | None:
     """Read a file in an open folder, like `WorkspaceFolder.read`."""
     try:
-        status = folder.about(name)
+        status = folder.status(name)
     except FileNotFoundError:
         return None
     if stat.S_ISLNK(status.st_mode):
@@ -116,7 +116,7 @@ def _open_folder(parent: OpenFolder, name: str) -> OpenFolder | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        mode = parent.about(name).st_mode
+        mode = parent.status(name).st_mode
         if stat.S_ISLNK(mode):
             raise UsageError("is reached through a link") from error
         if not stat.S_ISDIR(mode):

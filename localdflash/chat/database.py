@@ -121,7 +121,7 @@ class Presence:
 
     def _try_lock(self, *, shared: bool) -> bool:
         try:
-            return file_lock.take(self._file, shared=shared)
+            return file_lock.try_lock(self._file, shared=shared)
         except OSError as error:
             raise self._lock_error(error) from error
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localdflash.base.errors import UsageError
-from localdflash.base.system.process import apart, kill_with_children
+from localdflash.base.system.process import detached_options, kill_with_children
 from localdflash.chat.messages import Attachment
 from localdflash.text.sanitize import sanitize
 
@@ -26,7 +26,7 @@ async def run_command(command: str, folder: Path) -> Attachment:
     """Return a command's output on both streams, and its exit code unless it is 0. Cancelling this ends the command."""
     try:
         process = await asyncio.create_subprocess_shell(
-            command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, **apart()
+            command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, **detached_options()
         )
     except OSError as error:
         raise UsageError(f"{command}: cannot be run: {error.strerror}") from error

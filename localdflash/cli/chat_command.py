@@ -88,12 +88,12 @@ def command(
         raise UsageError("--json and --jsonl: choose one")
     has_screen = sys.stdout and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
     if prompt is None and not plain and has_screen:
-        from localdflash.base.system.early_keys import kept as early_keys_kept
+        from localdflash.base.system.early_keys import keep_early_keys
         from localdflash.cli.offer import offer_better_pair
 
         if options["pair"] is None:
             options["pair"] = offer_better_pair(chat_pair(load_config()))
-        with early_keys_kept():
+        with keep_early_keys():
             settings = ChatSettings(**sampling, max_tokens=max_tokens, draft=not no_draft)
             chats = None if no_log else chats_file()
             return _run_screen(ctx, options, settings, chats, system, session, no_daemon)

@@ -56,7 +56,7 @@ def _unix(path: Path) -> "Iterator[socket.socket]":
     from localdflash.base.system import unix_socket
     from localdflash.server.sockets import AlreadyRunning, lifetime, listening_socket, prepare_folder
 
-    if not unix_socket.THERE:
+    if not unix_socket.IS_SUPPORTED:
         raise UsageError("--socket: Windows has no Unix sockets; use --port")
     path = path.expanduser().absolute()
     if len(os.fsencode(path)) >= paths.SOCKET_LIMIT:

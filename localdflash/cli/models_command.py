@@ -15,7 +15,7 @@ from localdflash.loading.plan.describe_pair import run_types
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry import records
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
-from localdflash.models.registry.registry import how_to_get, load_registry, missing_files, shipped_file
+from localdflash.models.registry.registry import describe_source, load_registry, missing_files, shipped_file
 from localdflash.models.shapes.drafter_kind import has_head
 from localdflash.models.weights.gguf import read_header
 
@@ -40,7 +40,7 @@ def command() -> None:
 def list_pairs(as_json: bool) -> None:
     """List all pairs with required memory, backend, maximum speed and installed files."""
     registry = load_registry()
-    pairs = [*registry.pairs.values(), *registry.others_here(), *registry.in_other_programs()]
+    pairs = [*registry.pairs.values(), *registry.unregistered_pairs(), *registry.in_other_programs()]
     if as_json:
         print_json([_document(pair) for pair in pairs])
         return
@@ -78,7 +78,7 @@ def show(spec: str, drafter: str | None, as_json: bool) -> None:
     """
     from localdflash.loading.plan.describe_pair import describe_pair
 
-    pair = describe_pair(load_registry().resolve(spec, drafter, ask=True))
+    pair = describe_pair(load_registry().resolve(spec, drafter, use_hub=True))
     if as_json:
         print_json(_document(pair))
     else:
@@ -101,7 +101,7 @@ def _document(pair: PairEntry) -> dict[str, Any]:
     return asdict(pair) | {
         "drafter": asdict(pair.drafter) | {"format": pair.drafter.format} if pair.drafter else None,
         "origin": str(pair.origin),
-        "missing": [how_to_get(source) for source in missing_files(pair)],
+        "missing": [describe_source(source) for source in missing_files(pair)],
         "to_fetch": _to_fetch(pair),
         "why_not": why_not(pair),
         "bytes_on_disk": _bytes_on_disk(pair),
@@ -146,7 +146,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
         yield "drafter", "none but the head of the target's own file (mtp)" if _has_head(pair) else "none"
     if pair.match:
         yield "  because", pair.match.why
-    yield from [("missing", how_to_get(source)) for source in missing_files(pair)] or [("files", "here")]
+    yield from [("missing", describe_source(source)) for source in missing_files(pair)] or [("files", "here")]
     yield "on disk", _on_disk(pair)
     yield "entry in", str(pair.origin)
     if pair.read:

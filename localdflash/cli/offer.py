@@ -9,7 +9,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import create_private, data_folder
 from localdflash.cli.output import say
 from localdflash.models.config import load_config
-from localdflash.models.registry.defaults import CHAT, chat_pair, worth_pulling
+from localdflash.models.registry.defaults import CHAT, chat_pair, missing_default_pairs
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.text.sanitize import printable
 
@@ -23,7 +23,7 @@ def offer_better_pair(pair: str) -> str:
     config = load_config()
     if config.server.url or answer_file().exists() or offline():
         return pair
-    found = worth_pulling(config)
+    found = missing_default_pairs(config)
     if not found or found[0].id != CHAT:
         return pair
     about = printable(f"{found[0].description.partition(',')[0]} ({found[0].licence})")
@@ -40,7 +40,7 @@ def better_pair_hint(pair: str) -> str:
     """Return how to get the default chat pair if the embedded pair answers because it is missing, else ""."""
     from localdflash.models.load_options import Options
 
-    found = worth_pulling(load_config()) if pair == Options().pair else []
+    found = missing_default_pairs(load_config()) if pair == Options().pair else []
     if not found or found[0].id != CHAT:
         return ""
     return f"; `localdflash models pull {CHAT}` gets a better one, {_megabytes(found[0]):.0f} MB"

@@ -42,7 +42,7 @@ def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_jso
     from localdflash.models.registry import fetching
     from localdflash.models.registry.registry import load_registry
 
-    pair = load_registry().resolve(spec, drafter, ask=True)
+    pair = load_registry().resolve(spec, drafter, use_hub=True)
     if revision is not None:
         pair = _at_revision(pair, revision)
     with nullcontext(JsonReport()) if jsonl else shown() as report:

@@ -15,12 +15,12 @@ BINS = 12  # of claimed confidence
 PRIOR_DRAFTS = 6.0  # weight of a claimed confidence before any outcome was counted, in drafts
 BIN_DECAY = 0.995  # share of a count that is left after one more outcome
 SURVIVAL_RATE = 0.1  # weight of a new draft's outcome
-DEPTH_DECAY, DEPTH_PRIOR_DRAFTS = 0.95, 2.0  # the same for a depth, whose prior is the depth before it
-MAX_TRIALS = 12  # probes that count as the first ones, and the most that may be saved up
-TRIAL_SHARE, PROBE_SHARE = 0.05, 0.01  # of the decoding time may go into probes: the first ones, and later ones
+DEPTH_DECAY, DEPTH_PRIOR_DRAFTS = 0.95, 2.0  # of the counts of one depth, whose prior is the depth before it
+MAX_TRIALS = 12  # probes that `TRIAL_SHARE` pays for, and the number whose time may be saved up
+TRIAL_SHARE, PROBE_SHARE = 0.05, 0.01  # shares of the decoding time for the first probes, and for later ones
 INITIAL_ANSWER_TOKENS, ANSWER_RATE = 64.0, 0.2  # expected length of an answer, and the weight of a new answer
-OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed of a drafter that was not tried
-MIN_SPEEDUP = 1.05  # a draft must promise this much over not drafting
+OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed for an untried drafter
+MIN_SPEEDUP = 1.05  # expected speedup over not drafting below which no draft is verified
 MAX_DEPTH = 32  # tokens whose survival is counted: no verify batch is wider
 
 
@@ -58,8 +58,8 @@ class Calibration:
 class DepthCalibration(Calibration):
     """Calibration of an autoregressive drafter, whose drafts are cut where they stop paying.
 
-    The acceptance of each depth is counted separately and forgotten. A depth that was not drafted lately is expected
-    to do as well as the depth before it, so it is tried again.
+    The acceptance of each depth is counted separately, and old counts decay. A depth that was not drafted lately is
+    expected to do as well as the depth before it, so it is tried again.
     """
 
     def __init__(self) -> None:
@@ -88,9 +88,9 @@ def _bin(confidence: float) -> int:
 class Controller:
     """Costs and calibrations of one pair on one machine. Times are milliseconds.
 
-    `verify_ms` has some batch widths, 1 among them, and `growth` what each costs more per token of context. `draft_ms`
-    has the cost of a drafter's block or first token, `next_ms` of further tokens and `read_ms` of unread tokens, for
-    autoregressive drafters. A drafter that `draft_ms` does not name is free.
+    `verify_ms` holds the cost of some batch widths, 1 among them, and `growth` their extra cost per token of context.
+    `draft_ms` holds the cost of a drafter's block or first token; for autoregressive drafters `next_ms` is the cost of
+    each further token and `read_ms` of each unread token. A drafter that `draft_ms` does not name is free.
     """
 
     def __init__(
@@ -172,12 +172,12 @@ class Controller:
                 length, best = i + 1, expected / cost
         return length, best
 
-    def should_read_prompt(self, drafter: str, unread: int, rate: float, promised: float) -> bool:
-        """Return whether reading `unread` tokens pays off over an answer at `promised` instead of `rate`."""
-        return self._answer_tokens * (1 / rate - 1 / promised) > self._drafts[drafter].predict_reading_ms(unread)
+    def should_read_prompt(self, drafter: str, unread: int, rate: float, expected: float) -> bool:
+        """Return whether decoding at `expected` instead of `rate` saves more than reading `unread` tokens costs."""
+        return self._answer_tokens * (1 / rate - 1 / expected) > self._drafts[drafter].predict_reading_ms(unread)
 
     def should_probe(self, drafter: str, limit: int, rate: float, unread: int = 0) -> bool:
-        """Return whether to draft only to learn: time was saved up, and an optimistic result beats `rate`."""
+        """Return whether to draft only to measure the drafter: its time is saved up, and at best it beats `rate`."""
         cost = self._drafts[drafter]
         self._needed_ms = cost.predict_ms(self.choose_length(drafter, limit)) + cost.predict_reading_ms(unread)
         if self._credit_ms < self._needed_ms:
@@ -190,8 +190,8 @@ class Controller:
     def record_verify(self, width: int, ms: float) -> None:
         """Learn from a measured step, without the time of its draft."""
         share = TRIAL_SHARE if self._probes < MAX_TRIALS else PROBE_SHARE
-        most = max(MAX_TRIALS * max(self.draft_ms.values(), default=0.0), self._needed_ms)
-        self._credit_ms = min(self._credit_ms + share * ms, most)
+        max_credit_ms = max(MAX_TRIALS * max(self.draft_ms.values(), default=0.0), self._needed_ms)
+        self._credit_ms = min(self._credit_ms + share * ms, max_credit_ms)
         self.costs.record(width, ms)
 
     def record_answer(self, tokens: int) -> None:

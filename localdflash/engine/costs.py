@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 WIDTH_RATE, PACE_RATE = 0.2, 0.2  # how far a width's cost, and the pace, move towards a new measurement
-MAX_RATIO = 2.0  # a measurement further off than this factor counts as this far off
+MAX_RATIO = 2.0  # bound of measured / expected: larger deviations are clipped
 STRIDE_TOKENS = 128  # the shape is recomputed when the context has changed by this many tokens
 STEP_TOKENS = 9  # unread tokens that a step usually leaves: an accepted draft and one more
 SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a new draft timing: disturbances only ever make it longer
@@ -19,9 +19,9 @@ SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a new draft timing: disturban
 class VerifyCosts:
     """Cost of a verify batch: `shape`, indexed by width, times `pace`.
 
-    `measured` has the times of some widths in a short context, `growth` what each costs more per token of context.
-    Widths in between are interpolated linearly. The median of the last three timings of a width counts, so a single
-    disturbed timing changes nothing.
+    `measured` holds the times of some widths in a short context, `growth` their extra cost per token of context. Widths
+    in between are interpolated linearly. The median of the last three timings of a width counts, so a single disturbed
+    timing changes nothing.
     """
 
     def __init__(self, measured: Mapping[int, float], growth: Mapping[int, float] | None = None) -> None:
@@ -72,7 +72,7 @@ class DraftCost:
         return self.first_ms + self.next_ms * (tokens - 1)
 
     def predict_reading_ms(self, unread: int) -> float:
-        """Return the expected time to read `unread` tokens, except those of the last step: `first_ms` has them."""
+        """Return the expected time to read `unread` tokens; `first_ms` includes those of the last step."""
         return self.read_ms * max(unread - STEP_TOKENS, 0)
 
     def record(self, tokens: int, ms: float) -> None:

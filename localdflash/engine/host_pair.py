@@ -21,7 +21,7 @@ from localdflash.engine.sampling import Constraint, Sampler
 GRAMMAR = "grammar"  # drafter of the tokens that a grammar forces
 FORCED_CONFIDENCE = 0.95  # the target may spell the forced text in other tokens
 AGREED = "agreed"  # lookup drafts that begin like a model's draft: accepted far more often, calibrated separately
-MIN_LOOKUP_CONFIDENCE = 0.4  # of a lookup draft that keeps a model from being asked
+MIN_LOOKUP_CONFIDENCE = 0.4  # below which a lookup draft does not keep a model from drafting
 
 
 class _PendingDraft(NamedTuple):
@@ -60,7 +60,7 @@ class HostPair:
         return self.target.context - len(self.ids)
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
-        """See `Pair`. A cancelled prefill keeps the computed tokens."""
+        """See `Pair`."""
         if not ids:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.target.context:
@@ -134,7 +134,7 @@ class HostPair:
         return Step(committed, draft.drafter, len(draft), len(committed) - 1, draft_ms, verify_ms)
 
     def _draft(self, controller: Controller, anchor: int, limit: int, constraint: Constraint | None) -> Draft:
-        """Return the draft with the highest expected rate; models draft only if that can pay off."""
+        """Return the draft with the highest expected rate; a model drafts only if it can beat the other drafts."""
         best, rate = EMPTY_DRAFT, controller.baseline_rate
         if limit < 1:
             return best

@@ -65,7 +65,7 @@ class SavedSequence:
     target: bytes | bytearray
     drafters: tuple[bytes | bytearray, ...]
     is_recurrent: bool = False  # then decoding can continue only from the end
-    in_blocks: int = 0  # leading ids that were read in blocks, which has other bits than one step after another
+    in_blocks: int = 0  # leading ids that were prefilled in blocks, whose KV cache differs in bits from single steps'
     wait: Callable[[], None] = field(default=already_complete, compare=False)  # for all bytes; may raise StateLost
 
     def count_shared(self, ids: Sequence[int]) -> int:
@@ -74,7 +74,7 @@ class SavedSequence:
         return shared if not self.is_recurrent or shared == len(self.ids) else 0
 
     def contains(self, ids: Sequence[int]) -> bool:
-        """Return whether this sequence makes a saved sequence of `ids` unnecessary."""
+        """Return whether this sequence can replace a saved sequence of `ids`."""
         return self.count_shared(ids) == len(ids)
 
     @property
@@ -105,7 +105,7 @@ class Target(Protocol):
         """Commit the first rows of the last verify batch and drop the others."""
 
     def end_prompt(self) -> None:
-        """Note that a prompt ends here, because the next prompt often continues here."""
+        """Mark the end of a prompt, where the next prompt often continues."""
 
     def crop(self, length: int) -> None:
         """Drop all tokens from `length` on; a recurrent target may have to drop more, see `self.length`."""
@@ -129,7 +129,7 @@ class GreedyTarget(Target, Protocol):
     """Target that can report the likeliest token of each row without writing out the logits."""
 
     def verify_greedy(self, anchor: int, draft: Draft) -> tuple[Sequence[int], TargetFeatures | None]:
-        """Run `verify`; return each row's likeliest token (of equals the lowest id) and the features."""
+        """Run `verify`; return each row's likeliest token (the lowest id of a tie) and the features."""
 
 
 class Drafter(Protocol):

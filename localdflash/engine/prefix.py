@@ -23,7 +23,7 @@ MIN_GAIN_TOKENS = 32  # computing fewer tokens again is cheaper than copying a s
 
 
 class PrefixCache:
-    """LRU cache of saved sequences, limited to `budget` bytes and `MAX_SEQUENCES`. `disk`: of an earlier process."""
+    """LRU cache of saved sequences, limited to `budget` bytes and `MAX_SEQUENCES`; `disk` outlives the process."""
 
     def __init__(self, budget: int, disk: "DiskCache | None" = None) -> None:
         self._budget, self._disk = budget, disk
@@ -39,20 +39,22 @@ class PrefixCache:
         live, ids = tuple(pair.cached), tuple(ids)
         shared = count_common_prefix(live, ids)
         best = self._find_best(ids, shared + MIN_GAIN_TOKENS)
-        loses = self._budget > 0 and len(live) - shared >= MIN_GAIN_TOKENS
-        if loses and not any(begins_with(key, live) and state.contains(live) for key, state in self._states.items()):
+        must_save = self._budget > 0 and len(live) - shared >= MIN_GAIN_TOKENS
+        if must_save and not any(
+            begins_with(key, live) and state.contains(live) for key, state in self._states.items()
+        ):
             self._put(pair.save())  # this may evict `best`, which is still referenced here
         while best is not None and not self._try_load(pair, best):
             best = self._find_best(ids, shared + MIN_GAIN_TOKENS)
 
-    def _find_best(self, ids: tuple[int, ...], least: int) -> SavedSequence | None:
-        """Return the saved sequence that shares the most leading ids, if it shares at least `least`."""
+    def _find_best(self, ids: tuple[int, ...], min_tokens: int) -> SavedSequence | None:
+        """Return the saved sequence that shares the most leading ids, if it shares at least `min_tokens`."""
         best: SavedSequence | None = None
         for state in self._states.values():
-            if begins_with(state.ids, ids[:least]) and state.count_shared(ids) >= least:
-                best, least = state, state.count_shared(ids)
-        if self._disk and (written := self._disk.find_longest(ids, least + (best is not None))):
-            best = written
+            if begins_with(state.ids, ids[:min_tokens]) and state.count_shared(ids) >= min_tokens:
+                best, min_tokens = state, state.count_shared(ids)
+        if self._disk and (on_disk := self._disk.find_longest(ids, min_tokens + (best is not None))):
+            best = on_disk
         return best
 
     def _try_load(self, pair: Pair, state: SavedSequence) -> bool:
@@ -83,7 +85,7 @@ class PrefixCache:
         for key in [key for key in self._states if begins_with(state.ids, key) and state.contains(key)]:
             del self._states[key]
         self._states[state.ids] = state
-        held = self.size
-        while held > self._budget or len(self._states) > MAX_SEQUENCES:
+        size = self.size
+        while size > self._budget or len(self._states) > MAX_SEQUENCES:
             _, oldest = self._states.popitem(last=False)
-            held -= oldest.size
+            size -= oldest.size

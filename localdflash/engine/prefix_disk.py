@@ -24,7 +24,7 @@ RECURRENT, IN_BLOCKS = "whole", "in_blocks"  # keys of the metadata
 
 
 class DiskCache:
-    """Sequences of the model that `identity` names: its files and the settings that decide its KV cache."""
+    """Disk cache of one model's sequences; `identity` covers its files and the settings that affect its KV cache."""
 
     def __init__(self, root: Path, identity: str, budget: int) -> None:
         self.folder = root / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
@@ -39,12 +39,12 @@ class DiskCache:
             else:
                 self._known[path] = known
 
-    def find_longest(self, ids: Sequence[int], at_least: int) -> SavedSequence | None:
-        """Return the sequence that shares the most leading ids, if it shares at least `at_least`."""
-        best, most = None, at_least
+    def find_longest(self, ids: Sequence[int], min_tokens: int) -> SavedSequence | None:
+        """Return the sequence that shares the most leading ids, if it shares at least `min_tokens`."""
+        best, longest = None, min_tokens
         for path, saved in self._known.items():
-            if (shared := saved.count_shared(ids)) >= most:
-                best, most = path, shared
+            if (shared := saved.count_shared(ids)) >= longest:
+                best, longest = path, shared
         return self._read(best) if best else None
 
     def _read(self, path: Path) -> SavedSequence | None:
@@ -84,13 +84,13 @@ class DiskCache:
             with suppress(OSError):  # another process deleted it
                 status = path.stat()
                 files.append((status.st_mtime_ns, status.st_size, path))
-        left = sum(size for _, size, _ in files)
+        remaining = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
-            if left <= self._budget:
+            if remaining <= self._budget:
                 return
             _remove(path)
             self._known.pop(path, None)
-            left -= size
+            remaining -= size
 
 
 def _serialize(state: SavedSequence) -> bytes:

@@ -34,7 +34,7 @@ class Constraint(Protocol):
         """Return how many of these tokens are allowed next, in this order."""
 
     def forced_tokens(self) -> Sequence[int]:
-        """Return the tokens that must come next, or nearly must; may be empty."""
+        """Return the tokens that the grammar forces next, as far as the tokenizer can tell; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Sampler:
 
     @property
     def needs_only_argmax(self) -> bool:
-        """Return whether every sample is the likeliest token, and nothing else of the logits counts."""
+        """Return whether every sample is the likeliest token, so that no other logit matters."""
         return self._is_greedy and not self._has_penalty and not self.needs_logits
 
     def sample(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
@@ -144,8 +144,8 @@ class Sampler:
         if allowed is not None:
             tokens = allowed[tokens]
         edges = np.cumsum(probabilities)
-        at = int(np.searchsorted(edges, self._random.random() * edges[-1], side="right"))
-        return int(tokens[min(at, len(tokens) - 1)])
+        index = int(np.searchsorted(edges, self._random.random() * edges[-1], side="right"))
+        return int(tokens[min(index, len(tokens) - 1)])
 
     def _penalise(self, scores: NDArray[np.float64], ids: Sequence[int]) -> None:
         seen = np.unique(np.asarray(ids[-self.window :], np.int64))
@@ -153,7 +153,7 @@ class Sampler:
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
 
     def distribution(self, scores: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the tokens that pass the filters, of equals the lower id first, and their probabilities."""
+        """Return the tokens that pass the filters (ties: the lower id first) and their probabilities."""
         p = self.params
         tokens = np.arange(len(scores))
         if 0 < p.top_k < len(scores):

@@ -35,8 +35,8 @@ class EngineJob:
     cancelled_at: float | None = None
 
     def __post_init__(self) -> None:
-        given = self.request.cancelled
-        self.request.cancelled = lambda: self.cancelled_at is not None or given()
+        is_cancelled = self.request.cancelled
+        self.request.cancelled = lambda: self.cancelled_at is not None or is_cancelled()
         self.generation = Generation(self.request)
 
     def mark_cancelled(self) -> None:
@@ -75,14 +75,14 @@ class Scheduler:
         self.totals = EngineTotals()
         self.running: EngineJob | None = None
         self._limit, self._compute_lock = limit, compute_lock or ComputeLock()
-        self._urgent, self._patient = deque[EngineJob](), deque[EngineJob]()
+        self._urgent, self._not_urgent = deque[EngineJob](), deque[EngineJob]()
         self._changed = threading.Condition()
         self._closed = False
 
     @property
     def queue_length(self) -> int:
         """Number of queued jobs."""
-        return len(self._urgent) + len(self._patient)
+        return len(self._urgent) + len(self._not_urgent)
 
     @property
     def is_busy(self) -> bool:
@@ -105,7 +105,7 @@ class Scheduler:
             withdrawn = [other for other in older if self._withdraw(other)]
             full = self.queue_length >= self._limit
             if not full:
-                (self._urgent if job.urgent else self._patient).append(job)
+                (self._urgent if job.urgent else self._not_urgent).append(job)
                 self._changed.notify()
         for other in withdrawn:
             self._end(other, None)
@@ -113,7 +113,7 @@ class Scheduler:
             raise QueueFull(f"the queue is full ({self._limit} requests are waiting); try again in a moment")
 
     def cancel(self, job: EngineJob) -> None:
-        """Stop a job: within one step if it is running, at once if it is queued. Ignore one that has ended."""
+        """Stop a job: within one step if it is running, at once if it is queued. Do nothing if it has ended."""
         with self._changed:
             withdrawn = self._withdraw(job)
         if withdrawn:
@@ -129,7 +129,7 @@ class Scheduler:
     def _withdraw(self, job: EngineJob) -> bool:
         """Mark a job as cancelled and remove it from the queue; return whether it was queued."""
         job.mark_cancelled()
-        queue = self._urgent if job.urgent else self._patient
+        queue = self._urgent if job.urgent else self._not_urgent
         if job not in queue:
             return False
         queue.remove(job)
@@ -150,11 +150,11 @@ class Scheduler:
         """Accept no more jobs and end those queued, with `error` if given; `run` returns after the current step."""
         with self._changed:
             self._closed = True
-            queued = [*self._urgent, *self._patient]
+            queued = [*self._urgent, *self._not_urgent]
             for job in self._jobs():
                 job.mark_cancelled()
             self._urgent.clear()
-            self._patient.clear()
+            self._not_urgent.clear()
             self._changed.notify()
         for job in queued:
             self._end(job, error)
@@ -162,9 +162,9 @@ class Scheduler:
     def _next(self) -> EngineJob | None:
         """Wait for the oldest urgent job, else the oldest other one; return None after `close`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._urgent or self._patient or self._closed)
-            if self._urgent or self._patient:
-                self.running = (self._urgent or self._patient).popleft()
+            self._changed.wait_for(lambda: self._urgent or self._not_urgent or self._closed)
+            if self._urgent or self._not_urgent:
+                self.running = (self._urgent or self._not_urgent).popleft()
                 return self.running
             return None
 
@@ -191,8 +191,8 @@ class Scheduler:
     def _run_steps(self, job: EngineJob) -> bool:
         """Run steps until the end (return False), or until a more urgent job waits (return True)."""
         generation = job.generation
-        taken = generation.take(self.pair, self.prefixes, lambda: self._should_preempt(job))
-        if not taken and not job.request.cancelled():
+        is_prefilled = generation.take(self.pair, self.prefixes, lambda: self._should_preempt(job))
+        if not is_prefilled and not job.request.cancelled():
             return True
         while step := generation.step(self.pair):
             self.totals.stats.add(step, step.draft_ms + step.verify_ms)
@@ -215,7 +215,7 @@ class Scheduler:
             if job.cancelled_at is not None:
                 return False
             self.running = None
-            self._patient.appendleft(job)
+            self._not_urgent.appendleft(job)
         self.totals.preempted += 1
         return True
 
@@ -233,4 +233,4 @@ class Scheduler:
         job.on_end(error)
 
     def _jobs(self) -> list[EngineJob]:
-        return [*self._urgent, *self._patient, *([self.running] if self.running else [])]
+        return [*self._urgent, *self._not_urgent, *([self.running] if self.running else [])]

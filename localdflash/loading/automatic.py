@@ -29,7 +29,7 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
         except FALLBACK_ERRORS as error:
             _raise_if_unloading_helps(error, options)
             reasons.append(f"no CUDA engine: {error}")
-        device.give_back()  # so that llama.cpp can use the GPU's memory
+        device.free_unused_memory()  # so that llama.cpp can use the GPU's memory
     if options.device not in ("auto", "cpu"):
         try:
             return _on_llamacpp(files, options, reasons)
@@ -74,7 +74,7 @@ def gpu_is_there() -> bool:
 
 def _may_use_gpu(options: Options, reasons: list[str]) -> bool:
     """Return whether a GPU that was not requested may be used: not after repeated crashes of the engine."""
-    if options.gpu_layers > 0 or (times := gpu_watch.deaths()) < gpu_watch.MAX_DEATHS:
+    if options.gpu_layers > 0 or (times := gpu_watch.count_crashes()) < gpu_watch.MAX_CRASHES:
         return True
     reasons.append(f"no GPU with llama.cpp: it crashed the engine {times} times today (--device gpu tries it again)")
     return False

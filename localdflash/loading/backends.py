@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from localdflash.backends.cuda.choices import VARIABLE
-from localdflash.backends.cuda.device import describe_error, give_back, missing_tools
+from localdflash.backends.cuda.device import describe_error, free_unused_memory, missing_tools
 from localdflash.base import extras
 from localdflash.base.errors import LocaldflashError, NoDevice
 from localdflash.models.backend_names import Runner
@@ -57,5 +57,5 @@ def call_cuda(call: Callable[[], T]) -> T:
     except Exception as error:
         reason = describe_error(error)
     # Outside the except block, so that the failed call's frames, which hold GPU memory, are already free.
-    give_back()
+    free_unused_memory()
     raise NoDevice(missing_tools() or f"CUDA engine: cannot start ({reason}); run `localdflash doctor`")

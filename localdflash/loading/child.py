@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from localdflash.base.system.process import apart
+from localdflash.base.system.process import detached_options
 from localdflash.models.load_options import Options
 
 MAX_STDERR_BYTES = 4096  # read from the end of the child's stderr
@@ -56,7 +56,7 @@ def run(
     command = [sys.executable, "-P", "-c", program, json.dumps(sent)]
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, **apart()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, **detached_options()
         ) as child:
             deadline, expired, ended = time.monotonic() + limit, threading.Event(), threading.Event()
 

@@ -17,7 +17,7 @@ from localdflash.models.load_options import Options
 from localdflash.models.memory.parts import Parts
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.running_pair import Running
-from localdflash.models.weights.gguf import headers_kept, read_header
+from localdflash.models.weights.gguf import cached_headers, read_header
 from localdflash.models.weights.split import stats_of
 from localdflash.text.fim_formats import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ class LoadedPair:
         self.options = options
         self.files = local_files(load_registry().resolve(options.pair, options.drafter or None))
         self._closing = ExitStack()
-        with headers_kept():
+        with cached_headers():
             if not tried:
                 try_first(self.files, options)
             self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}

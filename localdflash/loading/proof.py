@@ -249,7 +249,7 @@ def _check_with_fallbacks(
         verdict = _run_check(subject, files, replace(options, cuda_ops=str(choices)), cancelled)
         if verdict.state == "sound":
             return replace(verdict, choices=str(choices), degraded=[*reasons, *verdict.degraded])
-        lower = choices.lowered(verdict.operation) if verdict.state == "unsound" else None
+        lower = choices.fallback(verdict.operation) if verdict.state == "unsound" else None
         if lower is None:
             return verdict
         choices = lower
@@ -328,7 +328,7 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
     """Load and check the pair; return the child's last report."""
     from localdflash.backends.cuda.cuda_pair import CudaPair
     from localdflash.backends.cuda.proof.costs import costs
-    from localdflash.backends.cuda.proof.operations import Unsound
+    from localdflash.backends.cuda.proof.operations import CheckFailed
     from localdflash.backends.cuda.proof.stages import stages
 
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
@@ -342,12 +342,12 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
         loading = False
         assert isinstance(running.pair, CudaPair)
         choices = Choices.parse(options.cuda_ops)
-        with device.on(running.pair.stepper.device):
+        with device.device_context(running.pair.stepper.device):
             try:
                 for stage, run in stages(running.pair, _prompt(files, running.context), watch):
                     begin(stage)
                     run()
-            except Unsound as error:
+            except CheckFailed as error:
                 return {"kind": "unsound", "operation": error.operation, "reason": str(error)}
             return {"kind": "sound", "costs": list(costs(running.pair, choices))}
 
@@ -357,9 +357,9 @@ def _load_for_checks(files: LocalPair, options: Options, launched: Watch) -> Run
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
     from localdflash.backends.cuda.load_cuda import load
     from localdflash.backends.cuda.ops import KERNELS
-    from localdflash.backends.cuda.proof.operations import telling
+    from localdflash.backends.cuda.proof.operations import report_launches
 
-    trained, ops = CudaSizes(files.target, None).trained, telling(KERNELS, launched)
+    trained, ops = CudaSizes(files.target, None).trained, report_launches(KERNELS, launched)
     try:
         return load(files, replace(options, context=min(trained, MAX_CONTEXT)), ops)
     except OutOfMemory:

@@ -1,1 +1,1 @@
-"""Model files and the registry of pairs: what a file contains, where it comes from, how much memory it takes."""
+"""Model files, the registry of pairs, memory planning, and settings."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from localdflash.base.errors import UsageError
 from localdflash.base.files.json_file import replace_file
 from localdflash.base.files.paths import config_folder
-from localdflash.base.files.strict_toml import did_you_mean, key_lines, number, one_of, read_toml, text, whole
+from localdflash.base.files.strict_toml import did_you_mean, integer, key_lines, number, one_of, read_toml, text
 from localdflash.models.backend_names import BACKENDS, ROWS_MODES, Backend, RowsMode
 
 KV_FORMATS = ("f16", "int8", "fp8")
@@ -26,11 +26,11 @@ DRAFTER_BITS = (8, 4)
 DEFAULT = "default"
 
 Convert = Callable[[object], Any]
-Found = dict[str, tuple[Any, str]]  # name of a setting -> its value and origin
+FoundSettings = dict[str, tuple[Any, str]]  # name of a setting -> its value and origin
 
 
 def _pair(value: object) -> str:
-    """Take an id, an hf: name or an absolute path."""
+    """Convert an id, an hf: name or an absolute path."""
     pair = text(value)
     if pair.startswith("hf:") or not (pair.endswith(".gguf") or "/" in pair or "\\" in pair):
         return pair
@@ -63,11 +63,11 @@ def _url(value: object) -> str:
 
 
 def _port(value: object) -> int | None:
-    return whole(0, 65535)(value) or None
+    return integer(0, 65535)(value) or None
 
 
 def _drafter_bits(value: object) -> int:
-    bits = whole(1, 16)(value)
+    bits = integer(1, 16)(value)
     if bits not in DRAFTER_BITS:
         raise ValueError(f"expected one of {', '.join(map(str, DRAFTER_BITS))}, found {bits}")
     return bits
@@ -79,10 +79,10 @@ class ModelConfig:
 
     pair: Annotated[str, _pair] = "embedded"  # an id of the registry, hf:owner/name/file.gguf, or an absolute path
     backend: Annotated[Backend, one_of(*BACKENDS)] = "auto"
-    context: Annotated[int, whole(0, 100_000_000)] = 0  # tokens
-    threads: Annotated[int, whole(0, 1024)] = 0
+    context: Annotated[int, integer(0, 100_000_000)] = 0  # tokens
+    threads: Annotated[int, integer(0, 1024)] = 0
     device: Annotated[str, text] = "auto"  # auto, cpu, gpu (the best one), or a GPU's number, name or UUID
-    gpu_layers: Annotated[int, whole(-1, 100_000)] = -1  # of the target on that GPU; -1: as many as fit
+    gpu_layers: Annotated[int, integer(-1, 100_000)] = -1  # of the target on that GPU; -1: as many as fit
     rows: Annotated[RowsMode, one_of(*ROWS_MODES)] = "auto"  # batch widths of llama.cpp; auto: exact if cheap
     drafter_bits: Annotated[int, _drafter_bits] = 8  # of a drafter on our engines
     kv: Annotated[str, one_of(*KV_FORMATS)] = "f16"  # type of our own engines' KV cache
@@ -99,13 +99,13 @@ class PairConfig:
 class ServerConfig:
     """Remote server, and options of the daemon."""
 
-    url: Annotated[str, _url] = ""  # of an OpenAI-compatible server, used instead of the daemon
-    key_file: Annotated[Path | None, _key_file] = None  # with the bearer key for `url`
+    url: Annotated[str, _url] = ""  # of an OpenAI-compatible server that replaces the daemon
+    key_file: Annotated[Path | None, _key_file] = None  # file with the bearer key for `url`
     port: Annotated[int | None, _port] = None  # TCP port of the daemon; None, in the file 0: none
     idle_minutes: Annotated[float, number(0, 1_000_000)] = 15.0  # without a request until an automatic daemon exits
-    cache_mb: Annotated[int | None, whole(0, 10_000_000)] = None  # of each pair's prefix cache; None: by free memory
-    disk_cache_mb: Annotated[int, whole(0, 10_000_000)] = 0  # of the prefix cache on disk; 0: none
-    queue: Annotated[int, whole(1, 10_000)] = 64  # waiting requests at most
+    cache_mb: Annotated[int | None, integer(0, 10_000_000)] = None  # of each pair's prefix cache; None: by free memory
+    disk_cache_mb: Annotated[int, integer(0, 10_000_000)] = 0  # of the prefix cache on disk; 0: none
+    queue: Annotated[int, integer(1, 10_000)] = 64  # maximum number of waiting requests
 
 
 @dataclass(frozen=True)
@@ -159,24 +159,24 @@ def setting_names() -> list[str]:
     return [f"{table}.{key}" for table, keys in _SETTINGS.items() for key in keys]
 
 
-def _from_file() -> Found:
+def _from_file() -> FoundSettings:
     file = config_file()
     if not (file.is_symlink() or file.exists()):
         return {}
     root = read_toml(file)
-    root.only(*_SETTINGS)
-    found: Found = {}
+    root.reject_unknown_keys(*_SETTINGS)
+    found: FoundSettings = {}
     for name, keys in _SETTINGS.items():
         if table := root.table(name):
-            table.only(*keys)
+            table.reject_unknown_keys(*keys)
             for key in filter(table.__contains__, keys):
                 found[f"{name}.{key}"] = (table.optional(key, keys[key]), f"{file}:{table.line(key)}")
     return found
 
 
-def _from_environment() -> Found:
+def _from_environment() -> FoundSettings:
     known = {variable(name): name for name in setting_names()}
-    found: Found = {}
+    found: FoundSettings = {}
     for name, value in os.environ.items():
         if name in known:
             found[known[name]] = (_convert_text(known[name], value, name), name)
@@ -186,13 +186,13 @@ def _from_environment() -> Found:
     return found
 
 
-def _convert_text(name: str, value: str, where: str) -> Any:
-    """Return the value of a setting that was given as text; UsageError, about `where`, for an invalid one."""
+def _convert_text(name: str, value: str, subject: str) -> Any:
+    """Return the value of a setting given as text; UsageError, which names `subject`, if it is invalid."""
     table, key = name.split(".")
     try:
-        return _converted(value, _SETTINGS[table][key])
+        return _convert_spelling(value, _SETTINGS[table][key])
     except ValueError as error:
-        raise UsageError(f"{where}: {error}") from error
+        raise UsageError(f"{subject}: {error}") from error
 
 
 def set_value(name: str, value: str) -> None:
@@ -205,28 +205,28 @@ def set_value(name: str, value: str) -> None:
     file = config_file()
     before = file.read_text("utf-8") if file.exists() else ""
     stored = converted if isinstance(converted, int | float) else value
-    after = _edited(before, table, key, stored)
+    after = _edit_text(before, table, key, stored)
     values = tomllib.loads(before)
     values.setdefault(table, {})[key] = stored
     if tomllib.loads(after) != values:
-        raise UsageError(f"{file}: {name} is written in a way that cannot be changed here; edit the file")
+        raise UsageError(f"{file}: cannot change how {name} is written here; edit the file")
     replace_file(file.resolve(), after)  # follows a symbolic link
 
 
-def _edited(text: str, table: str, key: str, value: str | float) -> str:
+def _edit_text(text: str, table: str, key: str, value: str | float) -> str:
     """Return the text of the file with one line replaced or added."""
-    lines, places = text.splitlines(), key_lines(text)
+    lines, line_of = text.splitlines(), key_lines(text)
     line = f"{key} = {json.dumps(value, ensure_ascii=False)}"
-    if at := places.get((table, key)):
-        lines[at - 1] = line
-    elif at := places.get((table,)):
-        lines.insert(at, line)
+    if index := line_of.get((table, key)):
+        lines[index - 1] = line
+    elif index := line_of.get((table,)):
+        lines.insert(index, line)
     else:
         lines += [f"[{table}]", line] if not lines else ["", f"[{table}]", line]
     return "\n".join(lines) + "\n"
 
 
-def _converted(value: str, convert: Convert) -> Any:
+def _convert_spelling(value: str, convert: Convert) -> Any:
     """Convert a text, or the number that it spells."""
     try:
         return convert(value)
@@ -237,12 +237,12 @@ def _converted(value: str, convert: Convert) -> Any:
 
 
 def _check_key(config: Config) -> None:
-    """Refuse to send a bearer key unencrypted over the network."""
+    """Raise UsageError if the bearer key would be sent unencrypted over the network."""
     url = urlsplit(config.server.url)
     if url.scheme == "http" and config.server.key_file and not is_loopback(url.hostname or ""):
         raise UsageError(
-            f"{config.origins['server.url']}: server.url: the key of server.key_file would go unencrypted to"
-            f" {url.hostname}; use https, or leave out the key"
+            f"{config.origins['server.url']}: server.url: the key of server.key_file would be sent unencrypted to"
+            f" {url.hostname}; use https, or remove the key"
         )
 
 

@@ -1,4 +1,4 @@
-"""Options of a pair, an argument of every backend's `load`."""
+"""Options of every backend's `load`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # clients of the daemon read options without loading numpy
     from localdflash.engine.controller import Controller
     from localdflash.engine.pair import Drafter, Target
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
-Compiling = Callable[[int, int], None]  # kernels compiled, kernels in all
+Progress = Callable[[int, int], None]  # bytes done, total bytes
+Compiling = Callable[[int, int], None]  # kernels compiled, total kernels
 Costs = Callable[["Target", Sequence["Drafter"]], "Controller"]
 
 
@@ -28,11 +28,11 @@ class Options:
     native_fp4: bool = False  # multiply in FP4 on Blackwell RTX; changes the text
     device: str = "auto"  # "cpu", "gpu" (the best one), or a GPU as CUDA or llama.cpp call it; auto: see `loading`
     gpu_layers: int = -1  # of llama.cpp's target on that GPU, the head included; -1: as many as fit
-    rows: RowsMode = "auto"  # batch widths of llama.cpp: "exact" certifies identity at any cost, "fast" never
+    rows: RowsMode = "auto"  # batch widths of llama.cpp: "exact" at any cost, "fast" without a guarantee
     drafter: str = ""  # replaces the pair's: a path, or an hf: name
     kv: str = "f16"  # type of our own engines' KV cache: f16 or int8, on CUDA also fp8
-    cuda_ops: str = ""  # operations of the CUDA engine that do not run as their kernels: see `backends.cuda.choices`
+    cuda_ops: str = ""  # forms of the CUDA engine's operations; see `backends.cuda.choices`
     roomy: bool = field(default=False, compare=False)  # OutOfMemory instead of a reduced drafter or a short context
     progress: Progress | None = None
     compiling: Compiling | None = None
-    costs: Costs | None = None  # of verify steps and drafts; None: measured at load
+    costs: Costs | None = None  # returns known costs of verify batches and drafts; None: they are measured at load

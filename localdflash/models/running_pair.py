@@ -1,4 +1,4 @@
-"""Loaded pair, as every backend's `load` returns it."""
+"""Loaded pair, the result of every backend's `load`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from localdflash.models.memory.parts import Parts
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Pair on its backend. `close` frees it, once.
+    """Loaded pair on its backend; `close` frees it and is called once.
 
-    `identity` decides the bytes of a saved sequence, together with the files and the options. `vocab_size` is the width
-    of the logits.
+    Saved sequences can be reused only if files, options and `identity` are equal. `vocab_size` is the width of the
+    logits.
     """
 
     pair: Pair
@@ -30,7 +30,7 @@ class Running:
     notices: Sequence[str] = ()  # lines for the user
     rows: str = ""  # status of llama.cpp's bit-exact widths, and their cost
     host: HostPair | None = None  # the pair, if it is composed in Python
-    on_device: Sequence[str] = ()  # names of the drafters, if it is not
+    on_device: Sequence[str] = ()  # names of the drafters, if the pair runs on a GPU
 
     @property
     def drafters(self) -> Sequence[str]:
@@ -39,7 +39,7 @@ class Running:
 
 
 def compose(target: Target, drafters: Sequence[Drafter], options: Options) -> HostPair:
-    """Compose a pair, with prompt lookup if it may draft; measure costs that `options` lack."""
+    """Compose a pair, with prompt lookup if `options.draft`; measure costs unless `options` provide them."""
     if not options.draft:
         return HostPair(target)
     drafters = [LookupDrafter(), *drafters]

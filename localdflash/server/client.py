@@ -312,7 +312,7 @@ def _pieces(connection: socket.socket, http: Exchange) -> Iterator[bytes]:
 
 def _connected(address: Address) -> socket.socket:
     if address.socket:
-        return unix_socket.connected(address.socket, CONNECT_SECONDS)
+        return unix_socket.connect(address.socket, CONNECT_SECONDS)
     return socket.create_connection((address.host, address.port), CONNECT_SECONDS)
 
 
@@ -328,7 +328,7 @@ async def _open(address: Address) -> "tuple[asyncio.StreamReader, asyncio.Stream
     import asyncio
 
     if address.socket:
-        return await unix_socket.opened(address.socket)
+        return await unix_socket.open_connection(address.socket)
     async with asyncio.timeout(CONNECT_SECONDS):
         return await asyncio.open_connection(address.host, address.port, ssl=address.tls or None)
 

@@ -109,7 +109,7 @@ class Daemon:
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(OutOfDescriptors(self._make_room, self._say))
-        process.on_ending(loop, self._on_signal)
+        process.on_end_signal(loop, self._on_signal)
         self._engines.start()
         if self._settings.private:
             threading.Thread(target=self._leave_with_parent, args=[loop], daemon=True).start()
@@ -245,7 +245,7 @@ class OwnConnection(ServerConnection):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close the connection if the peer belongs to another user."""
-        if unix_socket.is_of_somebody_else(transport.get_extra_info("socket")):
+        if unix_socket.is_from_other_user(transport.get_extra_info("socket")):
             self.transport = transport
             transport.abort()
             return

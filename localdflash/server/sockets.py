@@ -23,7 +23,7 @@ from pathlib import Path
 from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.base.files import paths
 from localdflash.base.system import file_lock, owner, unix_socket
-from localdflash.base.system.descriptor import PLAIN, READ
+from localdflash.base.system.descriptor import BASE_FLAGS, READ
 from localdflash.base.system.tcp_socket import claim
 from localdflash.server.address import Address
 
@@ -115,7 +115,7 @@ def listening_socket(path: Path) -> Iterator[socket.socket]:
     """Listen on a Unix socket at `path` during the context, replacing a stale one. Call only under `lifetime`."""
     path.unlink(missing_ok=True)
     try:
-        listener = unix_socket.bound(path)
+        listener = unix_socket.bind(path)
     except OSError as error:
         raise LocaldflashError(f"{path}: cannot listen: {error.strerror}; set {paths.HOME_VARIABLE}") from None
     with listener:
@@ -158,7 +158,7 @@ def read_port(path: Path) -> Address | None:
     """Return the port that the lock's holder published, if any; LocaldflashError if other users can read the file."""
     file = os.open(path, READ)
     try:
-        if file_lock.take(file, shared=True):
+        if file_lock.try_lock(file, shared=True):
             return None
         about = os.fstat(file)
         if owner.is_open_to_others(about) or not owner.is_ours(about):
@@ -173,10 +173,10 @@ def _locked(path: Path) -> int:
     """Create and lock an empty file, so that only the lock holder can have written its contents."""
     with suppress(FileNotFoundError, PermissionError):  # Windows: a client has the file open
         path.unlink()
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | PLAIN, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | BASE_FLAGS, 0o600)
     end = time.monotonic() + LOCK_SECONDS
     try:
-        while not file_lock.take(file):
+        while not file_lock.try_lock(file):
             if time.monotonic() > end:
                 raise LocaldflashError(f"{path}: locked by another process; try again")
             time.sleep(POLL_SECONDS)

@@ -151,14 +151,14 @@ def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
     """Start a daemon, wait until it is ready, and restart it if a GPU crashed it; raise its error if it exits first."""
     from localdflash.base.machine import gpu_watch
 
-    died = gpu_watch.deaths()
+    died = gpu_watch.count_crashes()
     while True:
         try:
             _start_once(spec, waiting)
             return
         except LocaldflashError:
-            before, died = died, gpu_watch.deaths()
-            if not before < died <= gpu_watch.MAX_DEATHS:
+            before, died = died, gpu_watch.count_crashes()
+            if not before < died <= gpu_watch.MAX_CRASHES:
                 raise
         waiting.say("the engine crashed on a GPU while loading; restarting ...")
 
@@ -198,7 +198,7 @@ def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
 
 def apart() -> dict[str, Any]:
     """Return the Popen arguments for a detached process that does not import from its working directory."""
-    return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, **process.apart()}
+    return {"cwd": "/", "env": os.environ | {"PYTHONSAFEPATH": "1"}, **process.detached_options()}
 
 
 def serve_command(spec: EngineSpec) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.proof.calls import Arguments, copied, tensors
+from localdflash.backends.cuda.proof.calls import Arguments, copy_arguments, tensors
 
 REAL = os.environ.get("LOCALDFLASH_GPU_TESTS") == "1"
 CPU = torch.device("cpu")
@@ -64,7 +64,7 @@ def built(make: Callable[[], Arguments], **by_device: Callable[[torch.device], A
 
     def build(device: torch.device) -> Arguments:
         torch.manual_seed(0)
-        return copied(make(), device) | {name: maker(device) for name, maker in by_device.items()}
+        return copy_arguments(make(), device) | {name: maker(device) for name, maker in by_device.items()}
 
     return build
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.proof.calls import Arguments
-from localdflash.backends.cuda.proof.operations import difference, same_bits
+from localdflash.backends.cuda.proof.operations import describe_difference, same_bits
 from localdflash.kernels.cuda import launch
 from localdflash.kernels.cuda.norm import Norm
 from tests.gpu import gemm_cases, token_cases
@@ -49,7 +49,7 @@ def test_against_the_reference(case: Case, device: torch.device) -> None:
     want = case.expected()
     for name, got in case.run(device).items():
         assert got.shape == want[name].shape
-        assert not difference(name, got, want[name]), name
+        assert not describe_difference(name, got, want[name]), name
 
 
 @named(CASES)
@@ -59,7 +59,7 @@ def test_the_simplest_launch_against_the_reference(case: Case, device: torch.dev
     with launch.simplest():
         found = case.run(device)
     for name, got in found.items():
-        assert not difference(name, got, want[name]), name
+        assert not describe_difference(name, got, want[name]), name
 
 
 @named(CASES)
@@ -102,8 +102,8 @@ def spoil(live: int) -> Callable[[Arguments], None]:
 @named([case for case in CASES if case.rows])
 @pytest.mark.parametrize("live", [1, 7])
 def test_rows_do_not_depend_on_the_rows_after_them(case: Case, live: int, device: torch.device) -> None:
-    whole, part = case.run(device), case.run(device, spoil(live))
-    for name, want in rows_of(whole, slice(live)).items():
+    integers, part = case.run(device), case.run(device, spoil(live))
+    for name, want in rows_of(integers, slice(live)).items():
         assert same_bits(rows_of(part, slice(live))[name], want), name
 
 
@@ -126,9 +126,9 @@ def rolled(by: int) -> Callable[[Arguments], None]:
 @pytest.mark.parametrize("by", [1, 15])
 def test_a_row_has_the_same_bits_in_every_place(case: Case, by: int, device: torch.device) -> None:
     """A drafted token is verified in another row than without drafts."""
-    whole, turned = case.run(device), case.run(device, rolled(by))
+    integers, turned = case.run(device), case.run(device, rolled(by))
     for name, got in rows_of(turned, slice(1)).items():
-        assert same_bits(got, rows_of(whole, slice(by, by + 1))[name]), name
+        assert same_bits(got, rows_of(integers, slice(by, by + 1))[name]), name
 
 
 @named([case for case in token_cases.CASES if case.name.startswith("attention chain")])

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.device import give_back
+from localdflash.backends.cuda.device import free_unused_memory
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES
-from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.cuda.stepper import StepMode
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling import Sampler
@@ -30,7 +30,7 @@ from tests.support.cuda_pairs import CPU, answer
 
 ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / "localdflash" / "models" / "embedded"
-WAYS: tuple[Way, ...] = ("plain", "lookup", "draft", "block")
+MODES: tuple[StepMode, ...] = ("plain", "lookup", "draft", "block")
 
 
 def load(folder: Path, device: torch.device, drafter: str = "drafter.gguf", **settings: Any) -> CudaPair:
@@ -66,10 +66,10 @@ def run(pair: CudaPair, ids: Sequence[int], count: int, **params: Any) -> list[i
     return answer(pair, ids, count, SamplingParams(**params))
 
 
-@pytest.mark.parametrize("way", WAYS[1:])
-def test_drafts_do_not_change_a_token(pair: CudaPair, prompts: list[list[int]], way: Way, length: int) -> None:
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_drafts_do_not_change_a_token(pair: CudaPair, prompts: list[list[int]], mode: StepMode, length: int) -> None:
     for ids in prompts:
-        assert run(pair.only(way), ids, length) == run(pair.only("plain"), ids, length)
+        assert run(pair.with_mode(mode), ids, length) == run(pair.with_mode("plain"), ids, length)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_sampled_drafts_do_not_change_a_token_either(
 ) -> None:
     params = params | {"seed": 7, "repetition_penalty": 1.1}
     for ids in prompts[::3]:
-        plain = run(pair.only("plain"), ids, length, **params)
-        for way in WAYS[1:]:
-            assert run(pair.only(way), ids, length, **params) == plain
+        plain = run(pair.with_mode("plain"), ids, length, **params)
+        for mode in MODES[1:]:
+            assert run(pair.with_mode(mode), ids, length, **params) == plain
 
 
 def test_no_answer_waits_for_a_compiler(
@@ -96,9 +96,9 @@ def test_no_answer_waits_for_a_compiler(
     """Triton compiles nothing, and looks for nothing in its cache, once the pair is loaded."""
     asked = list[str]()
     monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", lambda **told: asked.append(told["repr"]))
-    for way in WAYS[:2] + WAYS[3:]:
-        run(pair.only(way), prompts[0], length)
-        run(pair.only(way), prompts[0], length, temperature=0.8, repetition_penalty=1.1)
+    for mode in MODES[:2] + MODES[3:]:
+        run(pair.with_mode(mode), prompts[0], length)
+        run(pair.with_mode(mode), prompts[0], length, temperature=0.8, repetition_penalty=1.1)
     assert not asked
 
 
@@ -109,7 +109,7 @@ def test_a_closed_pair_gives_its_memory_back(device: torch.device) -> None:
     for _ in range(3):
         pair = load(EMBEDDED, device, context=2048)
         pair.close()
-        give_back()
+        free_unused_memory()
         held.append(torch.cuda.memory_reserved(device))  # the GPU's own count has other processes in it
     assert held[2] == held[1]
 
@@ -118,7 +118,7 @@ def test_what_is_put_aside_while_another_prompt_runs_comes_back(
     pair: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the bit, though its slots are written over from the first one on."""
-    monkeypatch.setattr("localdflash.backends.cuda.leaving.STAGE", 1 << 18)  # a few slots a block
+    monkeypatch.setattr("localdflash.backends.cuda.offload.STAGING_BYTES", 1 << 18)  # a few slots a block
     ids = prompts[0]
     text = run(pair, ids, length)
     pair.rollback(len(ids))
@@ -135,8 +135,8 @@ def test_what_is_put_aside_while_another_prompt_runs_comes_back(
 
 def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """Return the target's logits of the next token."""
-    monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)  # the next step would write over the logits
-    pair = pair.only("plain")
+    monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.MAX_STEPS_IN_FLIGHT", 1)  # the next overwrites logits
+    pair = pair.with_mode("plain")
     pair.forget()
     pair.prefill(ids)
     pair.step(Sampler(SamplingParams(temperature=1.0, seed=1)), 1)
@@ -188,8 +188,8 @@ def test_drafters_that_choose_slot_by_slot(
     write_slots(tmp_path, fields)
     pair, exact = (load(tmp_path, each, "drafter.safetensors", context=1024) for each in (device, CPU))
     ids, proposed = list(range(60)), list[list[int]]()
-    plain = run(pair.only("plain"), ids, length)
-    assert run(pair.only("draft"), ids, length) == plain
+    plain = run(pair.with_mode("plain"), ids, length)
+    assert run(pair.with_mode("draft"), ids, length) == plain
     for one in (pair, exact):
         one.forget()
         one.prefill(ids)

@@ -75,7 +75,7 @@ def test_a_full_gpu_raises_out_of_memory_if_another_pair_can_be_unloaded(
 
 
 @pytest.mark.parametrize(
-    ("deaths", "options", "device"),
+    ("crashes", "options", "device"),
     [
         (1, Options(), "gpu"),
         (2, Options(), "cpu"),
@@ -84,9 +84,9 @@ def test_a_full_gpu_raises_out_of_memory_if_another_pair_can_be_unloaded(
     ],
 )
 def test_a_gpu_that_crashed_repeatedly_is_used_only_on_request(
-    deaths: int, options: Options, device: str, load: Load, attempts: Loads, monkeypatch: pytest.MonkeyPatch
+    crashes: int, options: Options, device: str, load: Load, attempts: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_watch, "deaths", lambda: deaths)
+    monkeypatch.setattr(gpu_watch, "count_crashes", lambda: crashes)
     _, loaded = load(options)
     assert attempts[0][1] == device
     assert ("2 times today" in loaded.notices[0]) == (device == "cpu")

@@ -94,7 +94,7 @@ def test_checks_run_on_the_gpu_of_the_pair(reports: list[dict[str, Any]], monkey
     loaded = replace(running(), pair=pair)
     monkeypatch.setattr(proof, "_load_for_checks", lambda *_: loaded)
     monkeypatch.setattr(proof, "_prompt", lambda *_: [1])
-    monkeypatch.setattr("localdflash.backends.cuda.device.on", on)
+    monkeypatch.setattr("localdflash.backends.cuda.device.device_context", on)
     monkeypatch.setattr("localdflash.backends.cuda.proof.costs.costs", lambda *_: [])
     checks = [("operations", lambda: seen.append(current[-1]))]
     monkeypatch.setattr("localdflash.backends.cuda.proof.stages.stages", lambda *_: checks)
@@ -106,7 +106,10 @@ def test_checks_run_on_the_gpu_of_the_pair(reports: list[dict[str, Any]], monkey
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("wrong", "choices", "line"),
-    [("", "", ""), ("attention", "attention:reference", "attention of layer 0: sums is not the reference's: off by ")],
+    [
+        ("", "", ""),
+        ("attention", "attention:reference", "attention of layer 0: sums differs from the reference's: off by "),
+    ],
 )
 def test_a_complete_check_on_the_cpu(
     wrong: str, choices: str, line: str, files: LocalPair, options: Options, subject: Subject,

@@ -120,7 +120,7 @@ def test_an_error_or_gpu_crash_of_the_child_does_not_blame_the_file(
         LoadedPair(options).close()
     assert len(started) == 2
     died = iter([0, 1])
-    monkeypatch.setattr(gpu_watch, "deaths", lambda: next(died))
+    monkeypatch.setattr(gpu_watch, "count_crashes", lambda: next(died))
     children("import os; os.abort()")
     LoadedPair(options).close()
 

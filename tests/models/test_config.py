@@ -147,7 +147,7 @@ def test_a_key_never_goes_unencrypted_to_another_machine(
     if fine:
         assert load_config().server.url == url
         return
-    said = "server.url: the key of server.key_file would go unencrypted to "
+    said = "server.url: the key of server.key_file would be sent unencrypted to "
     with pytest.raises(UsageError) as raised:
         load_config()
     assert str(raised.value).startswith(f"{file}:3: {said}")

@@ -74,13 +74,13 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
         server = said if isinstance(said, Server) else Server(said)
 
         @contextmanager
-        def connected(_: Address) -> Iterator[Server]:
+        def connect(_: Address) -> Iterator[Server]:
             try:
                 yield server
             finally:
                 server.left = True
 
-        monkeypatch.setattr(module, "_connected", connected)
+        monkeypatch.setattr(module, "_connected", connect)
         return Client(Address(port=1))
 
     return client_of

@@ -21,7 +21,7 @@ from tests.support.daemons import (
     SLOW,
     begin,
     client,
-    connected,
+    connect,
     is_ready,
     killed,
     said,
@@ -82,7 +82,7 @@ def test_the_log_has_no_user_text() -> None:
                 talking.post(ANSWER, body)
             except LocaldflashError:
                 continue
-    with connected() as raw:
+    with connect() as raw:
         raw.sendall(f"GET /{canary} {canary}\r\n\r\n".encode())
         raw.recv(1000)
     process.terminate()
@@ -171,4 +171,7 @@ def test_an_engine_that_listens_otherwise_is_named(monkeypatch: pytest.MonkeyPat
     ]
     assert process.poll() is None
     monkeypatch.setenv("LOCALDFLASH_TRANSPORT", "pigeon")
-    assert said(begin()) == (2, ["localdflash: LOCALDFLASH_TRANSPORT='pigeon': choose unix or tcp"])
+    assert said(begin()) == (
+        2,
+        ["localdflash: LOCALDFLASH_TRANSPORT: unknown transport 'pigeon' (expected unix or tcp)"],
+    )

@@ -11,13 +11,13 @@ import torch
 from localdflash.backends.cuda import ops
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.proof import stages
-from localdflash.backends.cuda.proof.calls import bound
-from localdflash.backends.cuda.proof.operations import around
+from localdflash.backends.cuda.proof.calls import bind_arguments
+from localdflash.backends.cuda.proof.operations import wrap_ops
 from localdflash.loading import proof
 from localdflash.models.memory.fit import MemoryBudget
 from tests.support.cards import CardGpu
 
-SMALL: dict[str, Any] = {"TOKENS": 6, "SAMPLED": 3, "REPLAYS": 2}
+SMALL: dict[str, Any] = {"TEXT_TOKENS": 6, "SAMPLED_TOKENS": 3, "REPLAYED_STEPS": 2}
 PROGRAM = "from tests.support.checked_child import main; main(%r)"
 
 
@@ -27,7 +27,7 @@ def main(wrong: str) -> None:
     def wrap(name: str, op: Any) -> Any:
         def run(*given: Any, **named: Any) -> None:
             op(*given, **named)
-            bound(getattr(REFERENCES, name), given, named)["sums"].view(-1)[3] += 1
+            bind_arguments(getattr(REFERENCES, name), given, named)["sums"].view(-1)[3] += 1
 
         return run if name == wrong else op
 
@@ -36,8 +36,8 @@ def main(wrong: str) -> None:
         patch("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(1 << 40, 0, "memory")),
         patch("localdflash.backends.cuda.assembly.check_heads", lambda *_: None),
         patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
-        patch("localdflash.backends.cuda.load_cuda.give_back", lambda: None),
-        patch.object(ops, "KERNELS", around(REFERENCES, wrap)),
+        patch("localdflash.backends.cuda.load_cuda.free_unused_memory", lambda: None),
+        patch.object(ops, "KERNELS", wrap_ops(REFERENCES, wrap)),
         patch.multiple(stages, **SMALL),
     ):
         torch.set_num_threads(1)

@@ -104,11 +104,11 @@ def daemons(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def connected() -> socket.socket:
+def connect() -> socket.socket:
     """Return a bare connection to the daemon."""
     address = located(Address(paths.engine_socket()))
     if address.socket:
-        return unix_socket.connected(address.socket, 5)
+        return unix_socket.connect(address.socket, 5)
     return socket.create_connection((address.host, address.port), 5)
 
 

@@ -281,7 +281,7 @@ def _metadata(config: DFlashConfig) -> dict[str, Any]:
     if config.from_anchor or config.markov_rank:
         found["sample_from_anchor"] = config.from_anchor
     if config.markov_rank:
-        found["has_confidence_head"] = config.judges
+        found["judges"] = config.judges
     return found | _of_second(config)
 
 

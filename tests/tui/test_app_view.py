@@ -101,7 +101,7 @@ async def test_the_palette_has_every_command() -> None:
 
 
 @pytest.mark.parametrize("how", ["ctrl+q", "/exit"])
-async def test_leaving_in_the_middle(how: str) -> None:
+async def test_offload_in_the_middle(how: str) -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
         await typed(pilot, "why?")
         await answerer.waits.wait()

@@ -96,7 +96,7 @@ def test_bytes_that_are_no_utf_8_end_nothing(typed: Typed) -> None:
     assert [key.character for key in (typed.next(), typed.next()) if isinstance(key, events.Key)] == ["é", "x"]
 
 
-def test_leaving_can_be_done_again(typed: Typed) -> None:
+def test_offload_can_be_done_again(typed: Typed) -> None:
     typed.write(b"a")
     typed.next()
     assert typed.leave() < 1

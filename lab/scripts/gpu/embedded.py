@@ -37,7 +37,7 @@ def run(setup: "Setup", report: "BenchReport") -> None:
     from localdflash.models.load_options import Options
 
     pair = load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", setup.device, Options(), setup.ops)
-    pairs = {"plain": pair.only("plain"), "drafting": pair, "dflash alone": pair.only("draft")}
+    pairs = {"plain": pair.with_mode("plain"), "drafting": pair, "dflash alone": pair.with_mode("draft")}
     prompts = json.loads(PROMPTS.read_text())
     categories = sorted({prompt["category"] for prompt in prompts})
     if setup.tiny:

@@ -102,7 +102,7 @@ def lines(phases: dict[str, Any]) -> Iterator[str]:
             if isinstance(answer, dict):
                 yield f"{kind} drafter, {name:8} {answer['tok_s']:9.1f} tok/s at {answer['tau']:.2f} tokens a step"
     overall = phases.get("embedded", {}).get("overall", {})
-    for way in ("plain", "drafting", "dflash alone"):
-        if way in overall:
-            answer = overall[way]
-            yield f"embedded, {way:13} {answer['tok_s']:9.1f} tok/s at {answer['tau']:.2f} tokens a step"
+    for mode in ("plain", "drafting", "dflash alone"):
+        if mode in overall:
+            answer = overall[mode]
+            yield f"embedded, {mode:13} {answer['tok_s']:9.1f} tok/s at {answer['tau']:.2f} tokens a step"

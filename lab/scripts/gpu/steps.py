@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.assembly import load_pair
-from localdflash.backends.cuda.cuda_pair import CudaPair, Ways
+from localdflash.backends.cuda.cuda_pair import CudaPair, StepModes
 from localdflash.backends.cuda.cuda_sizes import CudaSizes
 from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.runner import Runner
-from localdflash.backends.cuda.stepper import Stepper, Way
+from localdflash.backends.cuda.stepper import StepMode, Stepper
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, FIELDS, STEP
@@ -32,7 +32,7 @@ from localdflash.models.weights.ggml_types import GGMLType
 
 ROWS = 16
 DRAFTER_TYPES = (GGMLType.Q4_K, GGMLType.Q8_0)
-WAYS: tuple[Way, ...] = ("plain", "lookup", "draft", "block")
+MODES: tuple[StepMode, ...] = ("plain", "lookup", "draft", "block")
 # Tokens per step -> accepted tokens of consecutive steps.
 PATTERNS = {3.0: (0, 1, 2, 5), 5.0: (1, 2, 4, 9), 6.5: (2, 3, 6, 11)}
 
@@ -75,8 +75,8 @@ def run(setup: Setup, report: BenchReport) -> None:
         save()
         found["acceptance"] = guarded(partial(acceptance, pair, setup.tiny))
         save()
-        for way in ("plain", "block"):
-            found[f"alone_us_{way}"] = guarded(partial(alone, pair.stepper, way, 64 if setup.tiny else 1024))
+        for mode in ("plain", "block"):
+            found[f"alone_us_{mode}"] = guarded(partial(alone, pair.stepper, mode, 64 if setup.tiny else 1024))
             save()
         del pair
         gc.collect()  # frees the memory for the next pair
@@ -129,15 +129,15 @@ def step_times(stepper: Stepper, context: int) -> dict[str, Any]:
     """Return milliseconds of a step by mode, and relative to a step without drafting."""
     runner, reset = Runner(stepper), RandomContext(stepper, context)
     ms, drafted = {}, {}
-    for way in WAYS:
-        ms[way] = milliseconds(partial(runner.step, way, True, context), stepper.device, reset)
+    for mode in MODES:
+        ms[mode] = milliseconds(partial(runner.step, mode, True, context), stepper.device, reset)
         record = stepper.records[int(stepper.state[STEP] - 1) % len(stepper.records)].tolist()
-        drafted[way] = {"drafted": record[1], "by": record[2], "status": record[4]}
-    ratios = {f"{way}_in_plain": round(ms[way] / ms["plain"], 3) for way in WAYS[1:]}
-    return {way: round(value, 4) for way, value in ms.items()} | ratios | {"records": drafted}
+        drafted[mode] = {"drafted": record[1], "by": record[2], "status": record[4]}
+    ratios = {f"{mode}_in_plain": round(ms[mode] / ms["plain"], 3) for mode in MODES[1:]}
+    return {mode: round(value, 4) for mode, value in ms.items()} | ratios | {"records": drafted}
 
 
-def alone(stepper: Stepper, way: Way, context: int) -> dict[str, Any]:
+def alone(stepper: Stepper, mode: StepMode, context: int) -> dict[str, Any]:
     """Return the microseconds of each operation's launches in a step without the other operations, and their number."""
     original, reset = stepper.ops, RandomContext(stepper, context)
     names = [field.name for field in fields(Ops)]
@@ -147,15 +147,15 @@ def alone(stepper: Stepper, way: Way, context: int) -> dict[str, Any]:
         counts[name] += 1
 
     _use(stepper, Ops(**{name: partial(counting, name) for name in names}))
-    stepper.step(way, True, 8)
+    stepper.step(mode, True, 8)
     nothing = Ops(**dict.fromkeys(names, _nothing))
     found: dict[str, Any] = {}
     for name in (name for name in names if counts[name]):
         _use(stepper, replace(nothing, **{name: getattr(original, name)}))
-        ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, reset)
+        ms = milliseconds(partial(Runner(stepper).step, mode, True, context), stepper.device, reset)
         found[name] = {"us": round(ms * 1e3, 1), "launches": counts[name]}
     _use(stepper, nothing)
-    ms = milliseconds(partial(Runner(stepper).step, way, True, context), stepper.device, reset)
+    ms = milliseconds(partial(Runner(stepper).step, mode, True, context), stepper.device, reset)
     found["nothing"] = {"us": round(ms * 1e3, 1), "launches": 0}  # the graph's launch and the copy of the record
     _use(stepper, original)
     return found
@@ -177,10 +177,10 @@ def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:
     stepper, original = pair.stepper, pair.stepper.ops
     prompt = torch.randint(stepper.target.config.vocab_size, (65 if tiny else 1025,)).tolist()
     count = 40 if tiny else 512
-    found: dict[str, Any] = {"plain": _tokens_per_second(pair.only("plain"), prompt, count // 2)}
+    found: dict[str, Any] = {"plain": _tokens_per_second(pair.with_mode("plain"), prompt, count // 2)}
     for tau, pattern in PATTERNS.items():
         _use(stepper, replace(original, accept=agreeing(original.accept, pattern, stepper.device)))
-        patched = CudaPair(stepper, Runner(stepper), Ways({"draft": 1.0}))
+        patched = CudaPair(stepper, Runner(stepper), StepModes({"draft": 1.0}))
         found[f"tau {tau:g}"] = _tokens_per_second(patched, prompt, count)
     _use(stepper, original)
     pair.forget()

@@ -1,1 +1,1 @@
-"""The CPU engine: packed weights, the native library's kernels, a target and a drafter that run on them."""
+"""The CPU engine: packed weights, the native library's kernels, and a target and a drafter that use them."""

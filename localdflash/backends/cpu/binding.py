@@ -1,4 +1,4 @@
-"""Packed models as the ctypes structs that the kernels read; imports no torch."""
+"""Binds packed models to the ctypes structs that the kernels read; imports no torch."""
 
 import ctypes
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def open_drafter(path: Path, progress: Progress | None = None, bits: int = 8) ->
 
 
 def bind_matrix(packed: PackedMatrix | None) -> MatrixStruct:
-    """Return the struct of a matrix, or of a mixture's first matrix; an empty struct for None."""
+    """Return the struct of a matrix, or of the first expert's matrix; an empty struct for None."""
     if (p := packed) is None:
         return MatrixStruct()
     return MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
@@ -52,22 +52,22 @@ def bind_layers(
     windows: Sequence[int],
     nets: Sequence[DeltaNetStruct] = (),
 ) -> Any:
-    """Return the blocks as an array of structs, delta nets from `nets`; the caller must keep all arguments alive."""
-    bound, nets_below = (LayerStruct * len(layers))(), 0
-    for i, (to, layer) in enumerate(zip(bound, layers, strict=True)):
-        for name, struct, *_ in LayerStruct._fields_:
+    """Return the blocks as an array of structs, with the delta nets `nets`; the caller keeps all arguments alive."""
+    structs, net_index = (LayerStruct * len(layers))(), 0
+    for i, (struct, layer) in enumerate(zip(structs, layers, strict=True)):
+        for name, kind, *_ in LayerStruct._fields_:
             if name in layer:
-                setattr(to, name, bind_matrix(layer[name]) if struct is MatrixStruct else address(layer[name]))
+                setattr(struct, name, bind_matrix(layer[name]) if kind is MatrixStruct else address(layer[name]))
         for name in CONVOLVED:
             changes, base = layer.get(f"{name}_changes"), layer.get(f"{name}_base")
-            setattr(to, f"{name}_conv", ConvolutionStruct(bind_matrix(changes), address(base)))
-        to.causal, to.window = causal[i], windows[i]
+            setattr(struct, f"{name}_conv", ConvolutionStruct(bind_matrix(changes), address(base)))
+        struct.causal, struct.window = causal[i], windows[i]
         if "mixed" in layer:
-            to.delta = ctypes.pointer(nets[nets_below])
-            nets_below += 1
+            struct.delta = ctypes.pointer(nets[net_index])
+            net_index += 1
         else:
-            to.cache = cache.bound(i - nets_below)
-    return bound
+            struct.cache = cache.bind(i - net_index)
+    return structs
 
 
 def bind_model(config: DecoderConfig, blocks: int) -> ModelStruct:
@@ -89,7 +89,7 @@ def bind_model(config: DecoderConfig, blocks: int) -> ModelStruct:
 
 
 def bind_drafter(config: DFlashConfig) -> ModelStruct:
-    """Return the struct of a drafter's shape, with the sizes of the matrices that its workspace depends on."""
+    """Return the struct of a drafter's shape, with the matrix sizes that determine its workspace."""
     c, model = config, bind_model(config.decoder, config.decoder.num_hidden_layers)
     model.embedding_scale, model.logit_scale, model.softcap = c.embedding_scale, c.logit_scale, c.softcap
     model.tap_count, model.fuse.n = len(c.taps), c.decoder.hidden_size
@@ -103,9 +103,9 @@ def check_shape(config: DecoderConfig) -> str:
     """Return why the kernels cannot run a decoder, or ""."""
     c = config
     if c.head_dim % 32 or c.head_dim > 512:
-        return f"heads of {c.head_dim} (they run multiples of 32 up to 512)"
+        return f"heads of {c.head_dim} channels (supported: multiples of 32 up to 512)"
     if c.num_experts > 512 or c.num_experts_per_tok > 32:
-        return f"{c.num_experts_per_tok} of {c.num_experts} experts (they run up to 32 of 512)"
+        return f"{c.num_experts_per_tok} of {c.num_experts} experts (supported: up to 32 of 512)"
     if (d := c.delta) and (d.k_dim % 16 or d.v_dim % 32 or d.v_heads > 256 or d.v_heads % d.k_heads):
         return f"delta nets of {d.k_heads} and {d.v_heads} heads of {d.k_dim} and {d.v_dim}"
     return ""

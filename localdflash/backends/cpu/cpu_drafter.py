@@ -1,7 +1,7 @@
-"""DFlash, DSpark and DFlash 2 drafters on the CPU engine: one pass a block (slots: kernels/cpu/slots.h).
+"""DFlash, DSpark and DFlash 2 drafters on the CPU engine: one forward pass per block (slots: kernels/cpu/slots.h).
 
-Features wait until a draft is requested and are then injected in one go, earlier only if they would fill the memory. If
-every layer has a window, features that no later block sees are dropped.
+Features are injected into the KV cache when a draft is requested, or earlier if they would fill the memory. If every
+layer has a window, features that no later block sees are dropped.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
-WAITING_BYTES = 32 * 1024 * 1024
-SPARE_FEATURES = 128  # features kept beyond a window
+WAITING_BYTES = 32 * 1024 * 1024  # of features that wait for a draft
+SPARE_FEATURES = 128  # kept beyond the window, to roll back into
 MAX_RANK = 4096  # of a Markov head or a selector
-FLOAT_BYTES = 4  # bytes
+FLOAT_BYTES = 4
 
 
 class CpuDFlashDrafter:
@@ -35,8 +35,8 @@ class CpuDFlashDrafter:
 
     def __init__(self, packed: PackedModel[DFlashConfig], target: CpuTarget) -> None:
         self.config = packed.config
-        if wrong := check_drafter(packed.config):
-            raise ModelError(f"the CPU engine does not run drafters with {wrong}; use `--backend llama.cpp`")
+        if problem := check_drafter(packed.config):
+            raise ModelError(f"the CPU engine does not run drafters with {problem}; use `--backend llama.cpp`")
         self.packed, self.target = packed, target
         self.max_draft_tokens = self.config.drafts
         self.length = 0
@@ -49,14 +49,14 @@ class CpuDFlashDrafter:
             [self.config.is_causal(i) for i in range(blocks)],
             [(self.config.window or 0) if slides else 0 for slides in sliding],
         )
-        self._tokens = np.array(packed.config.short, np.int32)  # of the head's rows; empty: row by row
+        self._tokens = np.array(packed.config.short, np.int32)  # token ids of the head's rows; empty: row i is token i
         rows = select_rows(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
         self.head = packed.parts.get("head") or rows
         self.model = self._bind()
-        team = target.team
-        self.workspace = allocate_aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
+        pool = target.pool
+        self.workspace = allocate_aligned([pool.library.workspace_bytes(self.model, pool.threads)], np.uint8)
         self.model.workspace = address(self.workspace)
-        team.keep(self.model, self._layers)
+        pool.keep(self.model, self._layers)
         self._ids = np.full(self.config.block_size, self.config.mask_token_id, np.int32)
         self._best = np.zeros(self.config.block_size, np.int32)
         self._confidence = np.zeros(self.config.block_size, np.float32)
@@ -65,19 +65,19 @@ class CpuDFlashDrafter:
         rows = self.config.block_size
         self._pass = cpu_library.PassStruct(address(self._ids), rows, best=best, confidence=confidence)
         self._pass.logits = address(self._logits) if len(self._logits) else None
-        self._reach = count_kept_features(self.config)
+        self._kept_features = count_kept_features(self.config)
         self._injected = 0
-        self._waiting: list[Floats] = []
+        self._uninjected: list[Floats] = []
 
     @property
     def scratch_bytes(self) -> int:
-        """Return the bytes held in addition to weights and KV cache."""
-        held = (*self.rope, self.workspace, self._ids, self._best, self._confidence, self._logits, *self._waiting)
-        return sum(array.nbytes for array in held)
+        """Size in bytes of all memory except weights and KV cache."""
+        arrays = (*self.rope, self.workspace, self._ids, self._best, self._confidence, self._logits, *self._uninjected)
+        return sum(array.nbytes for array in arrays)
 
     @property
     def weight_bytes(self) -> int:
-        """Return the bytes of its weights, those of a short head included."""
+        """Size of the weights in bytes, including a short head."""
         head = self.head.nbytes if len(self._tokens) and "head" not in self.packed.parts else 0
         return self.packed.nbytes + head + self._tokens.nbytes
 
@@ -101,12 +101,12 @@ class CpuDFlashDrafter:
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`."""
         if taps is None:
-            raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
-        self._waiting.append(taps)
+            raise LocaldflashError("dflash: no hidden-state features; the target's taps are off")
+        self._uninjected.append(taps)
         self.length += len(ids)
         waiting = self.length - self._injected
-        if self._reach and waiting > 2 * self._reach:
-            self._skip()
+        if self._kept_features and waiting > 2 * self._kept_features:
+            self._skip_unseen()
         elif waiting * taps.shape[1] * taps.itemsize > WAITING_BYTES:
             self._inject()
 
@@ -117,8 +117,8 @@ class CpuDFlashDrafter:
         self._inject()
         self._ids[0] = anchor
         self._pass.start = self.length
-        team = self.target.team
-        team.forward(ctypes.byref(self.model), ctypes.byref(self._pass), team.pool)
+        pool = self.target.pool
+        pool.forward(ctypes.byref(self.model), ctypes.byref(self._pass), pool.handle)
         slots = slice(self.config.first_slot, self.config.first_slot + limit)
         best = self._best[slots]
         tokens = self._tokens[best] if len(self._tokens) else best
@@ -127,9 +127,9 @@ class CpuDFlashDrafter:
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
         if length < self._injected:
-            self._injected, self._waiting = length, []
-        elif self._waiting:
-            self._waiting = [np.concatenate(self._waiting)[: length - self._injected]]
+            self._injected, self._uninjected = length, []
+        elif self._uninjected:
+            self._uninjected = [np.concatenate(self._uninjected)[: length - self._injected]]
         self.length = length
 
     def save(self) -> bytes:
@@ -141,53 +141,53 @@ class CpuDFlashDrafter:
         """See `Drafter`."""
         self.cache.load(state, len(ids))
         self.length = self._injected = len(ids)
-        self._waiting = []
+        self._uninjected = []
 
     def _inject(self) -> None:
-        if not self._waiting:
+        if not self._uninjected:
             return
-        if self._reach:
-            self._skip()
-        features = np.ascontiguousarray(np.concatenate(self._waiting))
-        self._waiting = []
+        if self._kept_features:
+            self._skip_unseen()
+        features = np.ascontiguousarray(np.concatenate(self._uninjected))
+        self._uninjected = []
         for begin in range(0, len(features), MAX_ROWS):
             chunk = features[begin : begin + MAX_ROWS]
-            self.target.team.inject(self.model, chunk, self._injected)
+            self.target.pool.inject(self.model, chunk, self._injected)
             self._injected += len(chunk)
 
-    def _skip(self) -> None:
-        unseen = self.length - self._injected - self._reach
+    def _skip_unseen(self) -> None:
+        unseen = self.length - self._injected - self._kept_features
         if unseen > 0:
-            self._waiting = [np.concatenate(self._waiting)[unseen:].copy()]
+            self._uninjected = [np.concatenate(self._uninjected)[unseen:].copy()]
             self.cache.clear(self._injected, self._injected + unseen)
             self._injected += unseen
 
 
 def count_kept_features(config: DFlashConfig) -> int:
-    """Return how many features are kept: a window for the next block, and some more to roll back into; 0 for all."""
+    """Return how many features are kept: a window for the next block and spare ones for a rollback; 0: all."""
     slides = all(config.is_sliding(i) for i in range(config.decoder.num_hidden_layers))
     return (config.window or 0) + SPARE_FEATURES if slides else 0
 
 
 def logit_bytes(config: DFlashConfig) -> int:
-    """Return the bytes of the logits of a block, which are kept where a Markov head corrects them."""
+    """Return the bytes of a block's logits, which only a Markov head needs; else 0."""
     return FLOAT_BYTES * config.block_size * config.proposed if config.markov_rank else 0
 
 
 def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
-    """Return the most that features take before they become keys, for a target of this hidden size."""
+    """Return the maximum bytes of features that are not injected yet, for a target of this hidden size."""
     row = len(config.taps) * hidden * np.dtype(np.float32).itemsize
     rows = min(WAITING_BYTES // row, context)
     return row * (min(rows, 2 * count_kept_features(config)) if count_kept_features(config) else rows)
 
 
 def check_drafter(config: DFlashConfig) -> str:
-    """Why the kernels cannot run a drafter, or ""."""
+    """Return why the kernels cannot run a drafter, or ""."""
     c, rank = config, config.markov_rank or config.selector_rank
     if c.block_size > MAX_ROWS:
-        return f"blocks of {c.block_size} tokens (it runs up to {MAX_ROWS})"
+        return f"blocks of {c.block_size} tokens (supported: up to {MAX_ROWS})"
     if rank % GROUP or rank > MAX_RANK:
-        return f"heads of rank {rank} (it runs multiples of {GROUP} up to {MAX_RANK})"
+        return f"heads of rank {rank} (supported: multiples of {GROUP} up to {MAX_RANK})"
     if c.conv_group % PANEL:
-        return f"convolutions of groups of {c.conv_group} channels (it runs multiples of {PANEL})"
+        return f"convolutions of groups of {c.conv_group} channels (supported: multiples of {PANEL})"
     return check_shape(c.decoder)

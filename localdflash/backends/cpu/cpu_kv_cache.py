@@ -1,4 +1,4 @@
-"""KV cache of a stack of blocks, in float16 or in 8 bits: see `Cache` in kernels/cpu/formats.h."""
+"""KV cache of a stack of blocks, in float16 or int8; layout: `Cache` in kernels/cpu/formats.h."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from localdflash.backends.cpu.cpu_library import CacheStruct, address, allocate_
 from localdflash.backends.cpu.packing import GROUP
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
-STRIP_KEYS = 16  # keys that lie together
+STRIP_KEYS = 16  # positions whose keys are interleaved
 KV_FORMATS = ("f16", "int8")
 
 
 @dataclass(frozen=True)
 class CacheArray:
-    """An array of a block's head: rows of so many positions `together`, the second axis of a row if more than one."""
+    """Array of one head: a row of shape `row` holds `positions_per_row` positions, on its second axis if several."""
 
     dtype: Any
-    together: int
+    positions_per_row: int
     row: tuple[int, ...]
 
     def rows(self, length: int) -> int:
-        """Return how many rows so many positions take."""
-        return -(-length // self.together)
+        """Return the number of rows for `length` positions."""
+        return -(-length // self.positions_per_row)
 
 
 def cache_arrays(head_dim: int, kv: str) -> Sequence[CacheArray]:
-    """Keys and values, of "int8" also their scales, in the order of `CacheStruct`; `kv` is one of KV_FORMATS."""
+    """Return the arrays of keys and values, for "int8" also their scales, in the order of `CacheStruct`."""
     if kv == "f16":
         return CacheArray(np.float16, STRIP_KEYS, (head_dim, STRIP_KEYS)), CacheArray(np.float16, 1, (head_dim,))
     return (
@@ -42,12 +42,12 @@ def cache_arrays(head_dim: int, kv: str) -> Sequence[CacheArray]:
 
 
 def choose_kv_format(kv: str) -> str:
-    """Return the format of the KV cache for a requested one."""
+    """Return the requested format of the KV cache, or "f16" if the CPU engine lacks it."""
     return kv if kv in KV_FORMATS else "f16"
 
 
 def pad_positions(positions: int) -> int:
-    """For how many positions a cache that holds so many has room."""
+    """Round a number of positions up to whole strips."""
     return -(-positions // STRIP_KEYS) * STRIP_KEYS
 
 
@@ -76,25 +76,25 @@ class KVCache:
         """Return the bytes held."""
         return sum(array.nbytes for array in self.arrays)
 
-    def bound(self, block: int) -> CacheStruct:
-        """Return the struct of a block's cache; whoever keeps it must keep this object too."""
+    def bind(self, block: int) -> CacheStruct:
+        """Return the struct of a block's cache; the caller keeps this object alive."""
         return CacheStruct(*(address(array[block]) for array in self.arrays))
 
     def clear(self, start: int, stop: int) -> None:
-        """Put zeros at the positions from `start` up to `stop`."""
+        """Set the positions from `start` to `stop` to zero."""
         at = np.arange(start, stop)
         for array, form in zip(self.arrays, self._forms, strict=True):
-            if form.together == 1:
+            if form.positions_per_row == 1:
                 array[:, :, at] = 0
             else:
-                array[:, :, at // form.together, :, at % form.together] = 0
+                array[:, :, at // form.positions_per_row, :, at % form.positions_per_row] = 0
 
     def save(self, length: int) -> bytes:
-        """Return what is kept of the first `length` positions."""
+        """Return the first `length` positions, for `load`."""
         return b"".join(array.tobytes() for array in self._first(length))
 
     def load(self, state: bytes, length: int) -> None:
-        """Restore what was saved; ValueError if it is not of this shape."""
+        """Restore saved positions; ValueError if the size does not match."""
         at = 0
         for array in self._first(length):
             array[...] = np.frombuffer(state, array.dtype, array.size, at).reshape(array.shape)

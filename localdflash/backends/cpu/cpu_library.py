@@ -1,4 +1,4 @@
-"""C++ library of the CPU engine, through ctypes: structs as in kernels/cpu/formats.h and kernels.h, and its calls."""
+"""Binds the C++ library of the CPU engine with ctypes: its functions and the structs of formats.h and kernels.h."""
 
 import ctypes
 import mmap
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory
-from localdflash.base.system.descriptor import in_memory
+from localdflash.base.system.descriptor import open_in_memory
 
 MAX_ROWS = 64
 REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
@@ -143,7 +143,7 @@ class PassStruct(ctypes.Structure):
 
 
 _MATRIX, _ROWS, _CACHE = POINTER(MatrixStruct), POINTER(RowsStruct), POINTER(CacheStruct)
-_PLACE = (c_void_p, c_ssize_t)  # floats, and the stride of their rows
+_STRIDED = (c_void_p, c_ssize_t)  # floats, and the stride of rows
 
 
 def _function(*arguments: Any, result: Any = None) -> Any:
@@ -156,8 +156,8 @@ class KernelsStruct(ctypes.Structure):
     _fields_ = [
         ("name", c_char_p),
         ("quantize", _function(c_void_p, c_int32, c_int32, _ROWS)),
-        ("product", _function(_MATRIX, _ROWS, c_int32, c_int32, c_int32, *_PLACE)),
-        ("attend", _function(_CACHE, *_PLACE, c_void_p, c_void_p, c_int32, c_int32, c_float, *_PLACE)),
+        ("product", _function(_MATRIX, _ROWS, c_int32, c_int32, c_int32, *_STRIDED)),
+        ("attend", _function(_CACHE, *_STRIDED, c_void_p, c_void_p, c_int32, c_int32, c_float, *_STRIDED)),
         ("put_key", _function(_CACHE, c_int32, c_int32, c_void_p)),
         ("put_value", _function(_CACHE, c_int32, c_int32, c_void_p)),
         ("norm", _function(c_void_p, c_void_p, c_float, c_int32, c_void_p)),
@@ -174,14 +174,14 @@ STRUCTS = (MatrixStruct, RowsStruct, LayerStruct, ModelStruct, PassStruct, Kerne
 
 
 class Library:
-    """The shared library, loaded. `kernels` by instruction set, `instruction_sets` from the best to "portable"."""
+    """Loaded shared library of the CPU engine."""
 
     def __init__(self, path: Path) -> None:
-        self._dll = dll = _loaded(path)
+        self._dll = dll = _load_dll(path)
         dll.ldf_layout.restype, dll.ldf_layout.argtypes = c_size_t, [ctypes.c_int]
         sizes = [dll.ldf_layout(i) for i in range(len(STRUCTS))]
         if sizes != [ctypes.sizeof(struct) for struct in STRUCTS]:
-            raise OSError("it was built from other sources")
+            raise OSError("built from other sources")
         dll.ldf_kernels.restype, dll.ldf_kernels.argtypes = POINTER(KernelsStruct), [c_char_p]
         dll.ldf_instruction_set.restype, dll.ldf_instruction_set.argtypes = c_char_p, [ctypes.c_int]
         dll.ldf_workspace_bytes.restype = c_size_t
@@ -205,37 +205,37 @@ class Library:
         name = instruction_set or self.instruction_sets[0]
         table = self._dll.ldf_kernels(name.encode())
         if not table:
-            raise NoDevice(f"this processor cannot run {name}: it has {', '.join(self.instruction_sets)}")
+            raise NoDevice(f"{name}: not supported by this processor (supported: {', '.join(self.instruction_sets)})")
         return table.contents
 
     def workspace_bytes(self, model: ModelStruct, threads: int) -> int:
-        """Return the bytes that a model's passes need besides weights and cache."""
+        """Return the workspace in bytes that a model's forward passes need."""
         return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
 
     def new_pool(self, threads: int, cpus: list[int]) -> int:
-        """A pool of threads; all but the caller's own run on these logical CPUs only. Free it with `delete_pool`."""
-        wanted = np.array(cpus, np.int32)
-        pool = self._dll.ldf_pool_new(threads, address(wanted), len(cpus))
-        if not pool:
-            raise OutOfMemory(f"no {threads} threads could be started")
-        return int(pool)
+        """Return a new thread pool; all its threads except the caller run on these logical CPUs. See `delete_pool`."""
+        cpu_ids = np.array(cpus, np.int32)
+        handle = self._dll.ldf_pool_new(threads, address(cpu_ids), len(cpus))
+        if not handle:
+            raise OutOfMemory(f"cannot start {threads} threads")
+        return int(handle)
 
-    def delete_pool(self, pool: int) -> None:
-        """End a pool's threads."""
-        self._dll.ldf_pool_delete(pool)
+    def delete_pool(self, handle: int) -> None:
+        """End a pool's threads and free it."""
+        self._dll.ldf_pool_delete(handle)
 
     def guard(self, file: Path, buffer: mmap.mmap) -> None:
-        """Should a mapped file become shorter, its next use ends the process with a line that says so."""
-        line = f"localdflash: {file}: became shorter while it was in use: start again, and it is packed anew\n"
+        """End the process with a message if a mapped file is accessed after it became shorter."""
+        line = f"localdflash: {file}: became shorter while it was in use; restart, and it is packed again\n"
         begin = address(np.frombuffer(buffer, np.uint8))
         self._dll.ldf_guard(begin, len(buffer), os.fsencode(line), ModelError.exit_code)
         weakref.finalize(buffer, self._dll.ldf_unguard, begin).atexit = False
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
-    """Return the library; where that can be a copy in memory, which no change of the file reaches."""
-    with suppress(OSError):  # not Linux, or such memory may not be executed
-        copy = in_memory("localdflash")  # stays open: the loader takes a second library of its name for the first
+def _load_dll(path: Path) -> ctypes.CDLL:
+    """Load a library, on Linux from a copy in memory, so that replacing the file does not affect this process."""
+    with suppress(OSError):  # not Linux, or executing such memory is forbidden
+        copy = open_in_memory("localdflash")  # stays open: the loader would mistake another file of this name for it
         os.write(copy, path.read_bytes())
         return ctypes.CDLL(f"/proc/self/fd/{copy}")
     return ctypes.CDLL(str(path))
@@ -250,7 +250,7 @@ def address(array: NDArray[Any] | None) -> int | None:
 
 
 def allocate_aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
-    """Return zeros that start at a multiple of 64 bytes; the system provides the memory when it is first touched."""
+    """Return zeros aligned to 64 bytes; the system allocates the memory when it is first used."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -268,15 +268,15 @@ def path() -> Path | None:
 def _load() -> Library | str:
     found = path()
     if found is None:
-        return f"it was not built with the package: {REINSTALL}"
+        return f"it was not built with the package; {REINSTALL}"
     try:
         return Library(found)
     except (OSError, AttributeError) as error:
-        return f"{os.fspath(found.name)} cannot be loaded ({error}): {REINSTALL}"
+        return f"{os.fspath(found.name)} cannot be loaded ({error}); {REINSTALL}"
 
 
 def available() -> str:
-    """Why the library cannot be used and what to do, or ""."""
+    """Return why the library cannot be used, with a remedy, or ""."""
     loaded = _load()
     return loaded if isinstance(loaded, str) else ""
 
@@ -285,7 +285,7 @@ def load() -> Library:
     """Return the library; NoDevice if there is none."""
     loaded = _load()
     if isinstance(loaded, str):
-        raise NoDevice(f"the CPU engine is not there: {loaded}")
+        raise NoDevice(f"the CPU engine is missing: {loaded}")
     return loaded
 
 
@@ -298,27 +298,27 @@ class ThreadPool:
         self.threads = threads
         self._pool: int | None = self.library.new_pool(threads, list(cpus))
         self._models: list[object] = []
-        # Reading a function from a struct creates it again, which takes microseconds in each step.
+        # ctypes creates a function object at each access, which takes microseconds.
         self.forward, self._inject = self.kernels.forward, self.kernels.inject
 
     @property
     def instruction_set(self) -> str:
-        """Name of the instruction set in use."""
+        """Instruction set in use."""
         return str(self.kernels.name.decode())
 
     def keep(self, *parts: object) -> None:
-        """Keep a model's structs alive until the threads have ended: a thread may still be leaving a pass."""
+        """Keep a model's structs alive until the threads have ended, which may still be finishing a pass."""
         self._models += parts
 
     def inject(self, model: ModelStruct, taps: NDArray[np.float32], start: int) -> None:
         """Add the target's features [rows, n_taps * H] to a drafter's KV cache; see kernels.h."""
-        self._inject(ctypes.byref(model), address(taps), len(taps), start, self.pool)
+        self._inject(ctypes.byref(model), address(taps), len(taps), start, self.handle)
 
     @property
-    def pool(self) -> int:
-        """Handle of the threads; raises LocaldflashError once they have ended."""
+    def handle(self) -> int:
+        """Handle of the C++ pool; LocaldflashError after `close`."""
         if self._pool is None:
-            raise LocaldflashError("the CPU engine was closed: load the pair again")
+            raise LocaldflashError("the CPU engine was closed; load the pair again")
         return self._pool
 
     def close(self) -> None:

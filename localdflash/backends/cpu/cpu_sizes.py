@@ -1,4 +1,4 @@
-"""Memory of a pair on the CPU engine, from the files' headers; mapped weights count as used."""
+"""Memory of a pair on the CPU engine, from the files' headers; mapped weights are included."""
 
 from dataclasses import replace
 from math import prod
@@ -21,7 +21,7 @@ from localdflash.backends.cpu.model_source import (
 from localdflash.backends.cpu.packing import GROUP, Kind, MatrixShape
 from localdflash.base.errors import ModelError
 from localdflash.base.machine.cores import clamp
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
@@ -32,7 +32,7 @@ from localdflash.models.weights.gguf import read_header
 class CpuSizes:
     """See `MemorySizes`. ModelError if the CPU engine cannot run the pair, NoDevice if it was not built.
 
-    Files may be stand-ins that have only a header; of a safetensors drafter only its config.json is read.
+    Files may be stand-ins with only a header; of a safetensors drafter only config.json is read.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class CpuSizes:
         self.header = read_header(target)
         source = check_target_file(target, self.header)
         self._config = source.config
-        if wrong := check_shape(self._config):
-            raise ModelError(f"{target}: the CPU engine does not run {wrong}: {USE_LLAMA_CPP}")
+        if problem := check_shape(self._config):
+            raise ModelError(f"{target}: the CPU engine does not run {problem}; {USE_LLAMA_CPP}")
         self._target = sum(part.packed_bytes for part in source.parts)
         self._drafter = config_of_file(drafter) if drafter else None
         self._drafter_bytes = 0
         if drafter and (config := self._drafter):
             c, rows = self._config, len(config.short)
             check_fit(config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
-            if wrong := check_drafter(config):
-                raise ModelError(f"{drafter}: the CPU engine does not run drafters with {wrong}: {USE_LLAMA_CPP}")
+            if problem := check_drafter(config):
+                raise ModelError(f"{drafter}: the CPU engine does not run drafters with {problem}; {USE_LLAMA_CPP}")
             head = next(part for part in reversed(source.parts) if part.name in ("head", "embedding")).matrix
             self._drafter_bytes = _drafter_bytes(drafter, config, drafter_bits) + rows * np.dtype(np.int32).itemsize
             if head and rows and not config.own_head:
                 self._drafter_bytes += replace(head, n=rows).nbytes
         self.trained = self._config.context_length
-        self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
+        self.drafters = (UNCHANGED, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
     def parts(self, context: int, drafter: str) -> Parts:
         """See `MemorySizes`."""
@@ -83,7 +83,7 @@ def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     vectors = [shape for name, shape in shapes.items() if is_vector(name)]
     matrices = [shape for name, shape in shapes.items() if not is_vector(name)]
     if any(k % GROUP for _, k in matrices):
-        raise ModelError(f"{path}: its matrices are no multiple of {GROUP} wide: {USE_LLAMA_CPP}")
+        raise ModelError(f"{path}: the width of a matrix is not a multiple of {GROUP}; {USE_LLAMA_CPP}")
     return sum(MatrixShape(kind, n, k).nbytes for n, k in matrices) + sum(map(prod, vectors)) * FLOAT_BYTES
 
 

@@ -1,7 +1,7 @@
 """Target on the CPU engine: integer products, a KV cache in float16 or int8, states of delta nets.
 
-A row's bits depend neither on the rows of its batch nor on the number of threads. So greedy output is identical for any
-draft, any chunking of the prompt and any reuse of the cache.
+A row's bits depend neither on other rows of the batch nor on the number of threads. So greedy output is identical for
+any draft, any chunking of the prompt and any reuse of the cache.
 """
 
 import ctypes
@@ -24,15 +24,15 @@ from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 
 
 class DeltaStates:
-    """The states of a decoder's delta nets, bound to their layers."""
+    """States of a decoder's delta nets, with the structs that the kernels read."""
 
     def __init__(self, config: DecoderConfig, layers: Sequence[Layer]) -> None:
         assert config.delta is not None
         d, nets = config.delta, [layer for layer in layers if "mixed" in layer]
         self.progress = cpu_library.ProgressStruct(0, 0)
-        self._before = d.kernel - 1
+        self._history_rows = d.kernel - 1
         self._state: Floats = allocate_aligned((len(nets), d.v_heads, d.v_dim // 16, d.k_dim, 16), np.float32)
-        self._history: Floats = allocate_aligned((len(nets), self._before + MAX_ROWS, d.mixed), np.float32)
+        self._history: Floats = allocate_aligned((len(nets), self._history_rows + MAX_ROWS, d.mixed), np.float32)
         self._gates: Floats = allocate_aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
         self._conv = [np.ascontiguousarray(net["conv"].T) for net in nets]
         self.nets = [self._bind(i, net) for i, net in enumerate(nets)]
@@ -50,19 +50,19 @@ class DeltaStates:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes held."""
-        held = (self._state, self._history, self._gates, *self._conv)
+        """Size in bytes, checkpoints included."""
+        arrays = (self._state, self._history, self._gates, *self._conv)
         copies = sum(array.nbytes for state in self._checkpoints.states for array in state)
-        return sum(array.nbytes for array in held) + copies
+        return sum(array.nbytes for array in arrays) + copies
 
     def checkpoint(self, prompt_ended: bool) -> None:
-        """Keep a copy of the states as they are, where a prompt ended or far enough from the last one."""
+        """Copy the states if a prompt ended here or the last checkpoint is far enough away."""
         length = self.progress.base
         if self._checkpoints.should_add(length, prompt_ended):
-            self._checkpoints.add(length, (self._state.copy(), self._history[:, : self._before].copy()))
+            self._checkpoints.add(length, (self._state.copy(), self._history[:, : self._history_rows].copy()))
 
     def roll_back(self, length: int) -> int:
-        """Drop what is after `length`; the greatest length up to it from which the states can go on."""
+        """Drop tokens after `length`; return the largest length up to it at which the states can continue."""
         self._checkpoints.drop_after(length)
         if length == 0 or 0 <= length - self.progress.base <= self.progress.rows:
             return length
@@ -73,58 +73,58 @@ class DeltaStates:
         return at
 
     def assume(self, length: int) -> None:
-        """Count the states as those of so many tokens."""
+        """Declare the states to be those after `length` tokens."""
         self.progress.base, self.progress.rows = length, 0
 
     @property
     def saved_bytes(self) -> int:
-        """Return the bytes of what `save` returns."""
-        return self._state.nbytes + self._history[:, : self._before].nbytes
+        """Size in bytes of the result of `save`."""
+        return self._state.nbytes + self._history[:, : self._history_rows].nbytes
 
     def save(self) -> bytes:
-        """Return the states, which are settled."""
-        return self._state.tobytes() + self._history[:, : self._before].tobytes()
+        """Return the states, for `load`; they must include all committed tokens."""
+        return self._state.tobytes() + self._history[:, : self._history_rows].tobytes()
 
     def load(self, saved: bytes, length: int) -> None:
-        """Restore saved ones; ValueError if they are not of this shape."""
+        """Restore saved states; ValueError if the size does not match."""
         numbers, size = np.frombuffer(saved, np.float32), self._state.size
-        before = self._history[:, : self._before].shape
+        history = self._history[:, : self._history_rows].shape
         self._checkpoints = Checkpoints()
-        self._put(numbers[:size].reshape(self._state.shape), numbers[size:].reshape(before), length)
+        self._put(numbers[:size].reshape(self._state.shape), numbers[size:].reshape(history), length)
 
-    def _put(self, state: Floats, before: Floats, length: int) -> None:
-        self._state[...], self._history[:, : self._before] = state, before
+    def _put(self, state: Floats, history: Floats, length: int) -> None:
+        self._state[...], self._history[:, : self._history_rows] = state, history
         self.assume(length)
 
 
 def state_bytes(delta: DeltaShape, layers: int) -> int:
-    """Return the bytes of the states of so many layers, with their checkpoints."""
+    """Return the bytes of the states of `layers` delta nets, with their checkpoints."""
     state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
-    before = (delta.kernel - 1) * row
-    kept = state + before + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
-    return layers * (kept + MAX_CHECKPOINTS * (state + before)) * np.dtype(np.float32).itemsize
+    history = (delta.kernel - 1) * row
+    floats = state + history + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
+    return layers * (floats + MAX_CHECKPOINTS * (state + history)) * np.dtype(np.float32).itemsize
 
 
 class CpuTarget:
-    """See `Target`. `taps` are 0-based ids of blocks whose output is kept; `kv` is one of `KV_FORMATS`."""
+    """See `Target`. `taps` are the 0-based blocks whose outputs are features; `kv` is one of `KV_FORMATS`."""
 
     max_width = MAX_ROWS
 
     def __init__(
         self,
         packed: PackedModel[DecoderConfig],
-        team: ThreadPool,
+        pool: ThreadPool,
         context: int = 0,
         taps: Sequence[int] = (),
         kv: str = "f16",
     ) -> None:
         c = packed.config
-        if wrong := check_shape(c):
-            raise ModelError(f"the CPU engine does not run {wrong}; use `--backend llama.cpp`")
+        if problem := check_shape(c):
+            raise ModelError(f"the CPU engine does not run {problem}; use `--backend llama.cpp`")
         self.context = context or c.context_length
         if not 8 <= self.context <= c.context_length:
             raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
-        self.packed, self.team, layers = packed, team, packed.layers()
+        self.packed, self.pool, layers = packed, pool, packed.layers()
         self.vocab_size = c.vocab_size
         self.length = 0
         self.cache = KVCache(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
@@ -136,9 +136,9 @@ class CpuTarget:
         nets = self.states.nets if self.states else ()
         self._layers = bind_layers(layers, self.cache, [True] * c.num_hidden_layers, windows, nets)
         self.model = self._bind()
-        self.workspace = allocate_aligned([team.library.workspace_bytes(self.model, team.threads)], np.uint8)
+        self.workspace = allocate_aligned([pool.library.workspace_bytes(self.model, pool.threads)], np.uint8)
         self.model.workspace = address(self.workspace)
-        team.keep(self.model, self._layers)
+        pool.keep(self.model, self._layers)
         self._ids = np.zeros(MAX_ROWS, np.int32)
         self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
         self._logits_at = address(self._logits)
@@ -149,9 +149,9 @@ class CpuTarget:
 
     @property
     def scratch_bytes(self) -> int:
-        """Return the bytes held in addition to weights and KV cache."""
-        held = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._features)
-        return sum(array.nbytes for array in held)
+        """Size in bytes of all memory except weights and KV cache."""
+        arrays = (*self.rope, self._taps, self.workspace, self._ids, self._logits, self._features)
+        return sum(array.nbytes for array in arrays)
 
     def _bind(self) -> cpu_library.ModelStruct:
         c = self.packed.config
@@ -189,7 +189,7 @@ class CpuTarget:
         return self._best[:rows].tolist(), self._features[:rows] if len(self._taps) else None
 
     def end_prompt(self) -> None:
-        """See `Target`; a copy of the states is kept where they have come as far as the prompt."""
+        """See `Target`; copy the states if they include the whole prompt."""
         if self.states and self.states.progress.base == self.length:
             self.states.checkpoint(prompt_ended=True)
 
@@ -198,7 +198,7 @@ class CpuTarget:
         self.length += rows
 
     def crop(self, length: int) -> None:
-        """See `Target`; layers with states may have to go further back."""
+        """See `Target`."""
         self.length = self.states.roll_back(length) if self.states else length
 
     def assume_length(self, length: int) -> bool:
@@ -212,7 +212,7 @@ class CpuTarget:
         """See `Target`."""
         if not self.states:
             return self.cache.save(self.length)
-        self._forward((), logits=False)  # the states go on to the length
+        self._forward((), logits=False)  # advances the states to the committed length
         return self.states.save() + self.cache.save(self.length)
 
     def load(self, state: bytes, length: int) -> None:
@@ -224,19 +224,19 @@ class CpuTarget:
         self.length = length
 
     def close(self) -> None:
-        """End the threads, which the pair's drafter uses too."""
-        self.team.close()
+        """End the threads, which the drafter uses, too."""
+        self.pool.close()
 
     def _forward(self, ids: Sequence[int], *, logits: bool, best: bool = False) -> None:
         rows = len(ids)
         if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
-            raise LocaldflashError(f"{rows} rows after {self.length} tokens: the cache holds {self.cache.capacity}")
+            raise LocaldflashError(f"{rows} rows after {self.length} tokens exceed the cache of {self.cache.capacity}")
         if rows and not (min(ids) >= 0 and max(ids) < self.vocab_size):
-            raise UsageError(f"a token is not one of the model's {self.vocab_size}")
+            raise UsageError(f"a token id is outside the model's vocabulary of {self.vocab_size}")
         self._ids[:rows] = ids
         job = self._pass
         job.rows, job.start = rows, self.length
         job.logits = self._logits_at if logits else None
         job.best, job.numbers = (self._best_at, self._are_numbers_at) if best else (None, None)
         job.keeps = not (logits or best)
-        self.team.forward(ctypes.byref(self.model), ctypes.byref(job), self.team.pool)
+        self.pool.forward(ctypes.byref(self.model), ctypes.byref(job), self.pool.handle)

@@ -1,4 +1,4 @@
-"""A pair on our CPU engine: memory planned before it is taken, weights packed or mapped, threads started."""
+"""Loads a pair on the CPU engine: plans its memory, packs or maps the weights, starts the threads."""
 
 from contextlib import ExitStack
 
@@ -21,7 +21,7 @@ from localdflash.models.shapes.fingerprint import mismatch
 
 
 def load(files: LocalPair, options: Options) -> Running:
-    """The pair as `options` say. NoDevice if the engine was not built; OutOfMemory, ModelError and UsageError."""
+    """Load a pair; raise NoDevice if the engine was not built, OutOfMemory, ModelError or UsageError."""
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     kv = choose_kv_format(options.kv)
     sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
@@ -29,7 +29,7 @@ def load(files: LocalPair, options: Options) -> Running:
         raise UsageError(
             f"context of {options.context} tokens: {files.target.name} was trained for 8 to {sizes.trained}"
         )
-    threads, fewer = clamp(options.threads)
+    threads, thread_notice = clamp(options.threads)
     planned = fit(sizes, free.system_budget(), options.context, roomy=options.roomy)
     predicted = {**planned.parts, PROGRAM: free.program_bytes(False)}
     weights = open_target(files.target, options.progress)
@@ -37,13 +37,13 @@ def load(files: LocalPair, options: Options) -> Running:
     if drafting:
         c = weights.config
         check_fit(drafting.config, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(path))
-    notices = [fewer, planned.notice, weights.notice]
+    notices = [thread_notice, planned.notice, weights.notice]
     if path and drafting:
         notices += [drafting.notice, mismatch(path, drafting.config.trained_for, sizes.header)]
     with ExitStack() as stack:
-        team = ThreadPool(threads, physical_cores())
-        stack.callback(team.close)
-        target = CpuTarget(weights, team, planned.context, drafting.config.taps if drafting else (), kv)
+        pool = ThreadPool(threads, physical_cores())
+        stack.callback(pool.close)
+        target = CpuTarget(weights, pool, planned.context, drafting.config.taps if drafting else (), kv)
         drafter = CpuDFlashDrafter(drafting, target) if drafting else None
         pair = compose(target, [drafter] if drafter else [], options)
         return Running(
@@ -54,13 +54,13 @@ def load(files: LocalPair, options: Options) -> Running:
             vocab_size=target.vocab_size,
             identity=(target.context, [drafter.name for drafter in pair.drafters], options.drafter_bits, kv),
             predicted=predicted,
-            measured=lambda: _measured(target, drafter),
+            measured=lambda: _measure_parts(target, drafter),
             notices=notices,
             close=stack.pop_all().close,
         )
 
 
-def _measured(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
+def _measure_parts(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
     kept = target.cache.nbytes + (target.states.nbytes if target.states else 0)
     parts = {TARGET: target.packed.nbytes, TARGET_KV: kept, SCRATCH: target.scratch_bytes}
     if drafter:

@@ -1,4 +1,4 @@
-"""Contents of a model file for the CPU engine: tensors under our names, checked before data is read; no torch."""
+"""Contents of a model file for the CPU engine: tensors under our names, checked before reading; imports no torch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ LAYER_FIELDS = {
 }
 EXPERT_FIELDS = {"ffn_gate_inp": "router", "ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
 MIXTURE_FIELDS = {k: v for k, v in LAYER_FIELDS.items() if v not in EXPERT_FIELDS.values()} | EXPERT_FIELDS
-POST_NORMED = ("gpt-oss", "qwen35", "qwen35moe")  # their files name the norm before the MLP after attention
+POST_NORMED = ("gpt-oss", "qwen35", "qwen35moe")  # whose files call the MLP's norm post_attention_norm
 BIASED = ("query", "key", "value", "output", "router", "gate", "up", "down")
 SHARED_FIELDS = {
     "ffn_gate_inp_shexp": "shared_router",
@@ -61,7 +61,7 @@ DELTA_FIELDS = {  # of a delta net, instead of attention
     "ssm_norm.weight": "delta_norm",
     "ssm_out.weight": "output",
 }
-OF_ATTENTION = frozenset({"query", "key", "value", "output", "query_norm", "key_norm"})
+ATTENTION_PARTS = frozenset({"query", "key", "value", "output", "query_norm", "key_norm"})
 DRAFTER_FIELDS = {  # of a `dflash` GGUF
     "fc.weight": "fuse",
     "enc.output_norm.weight": "fuse_norm",
@@ -90,17 +90,17 @@ FLOAT_PARTS = frozenset(  # parts that stay float32 numbers; the others are matr
     | {"conv", "rate", "shift", "delta_norm", "confidence", "confidence_bias", "norm", "fuse_norm"}
     | {f"{name}_base" for name in CONVOLVED}
 )
-OPTIONAL_PART = "confidence_bias"  # zero in files that leave it out
+OPTIONAL_PART = "confidence_bias"  # zero if the file lacks it
 
 
 @dataclass(frozen=True)
 class FileTensor:
-    """Tensor of the file. `name` is ours: "layers.0.query" is the matrix `query` of the first block."""
+    """Tensor of a file under our name, such as "layers.0.query" for the matrix `query` of the first block."""
 
     name: str
     tensor: TensorInfo
     matrix: MatrixShape | None  # None: float32 numbers
-    paired: int = 0  # head_dim if rows 2i and 2i + 1 of a head are to become rows i and i + head_dim / 2
+    paired: int = 0  # head_dim if RoPE pairs rows 2i and 2i + 1 of a head in the file (ours: i and i + head_dim / 2)
 
     @property
     def packed_bytes(self) -> int:
@@ -110,7 +110,7 @@ class FileTensor:
 
 @dataclass(frozen=True)
 class CheckedFile(Generic[Config]):
-    """Model file whose tensors all fit. Its tensor data starts at `data_offset`."""
+    """Checked model file: all tensors have the expected shapes. Tensor data starts at `data_offset`."""
 
     path: Path
     config: Config
@@ -119,7 +119,7 @@ class CheckedFile(Generic[Config]):
 
 
 class RowChunk(NamedTuple):
-    """Consecutive rows of an expert's matrix, from a panel's first row on; or a whole float32 part."""
+    """Consecutive rows of an expert's matrix, starting at a panel; or a complete float32 part."""
 
     part: FileTensor
     expert: int = 0
@@ -128,7 +128,7 @@ class RowChunk(NamedTuple):
 
 
 def iterate_chunks(source: CheckedFile[Config]) -> Iterator[RowChunk]:
-    """Yield all tensors in chunks that are small whatever the model's size."""
+    """Yield all tensors in chunks of limited size."""
     for part in source.parts:
         if (m := part.matrix) is None:
             yield RowChunk(part)
@@ -140,7 +140,7 @@ def iterate_chunks(source: CheckedFile[Config]) -> Iterator[RowChunk]:
 
 
 def read_floats(descriptor: int, part: FileTensor) -> Floats:
-    """Read a float32 part; raise ModelError if a number is not finite."""
+    """Read a float part as float32; raise ModelError if a number is not finite."""
     info = part.tensor
     numbers = FLOATS[info.ggml_type](_read(descriptor, info.offset, info.nbytes))
     if not np.isfinite(numbers).all():
@@ -149,7 +149,7 @@ def read_floats(descriptor: int, part: FileTensor) -> Floats:
 
 
 def read_rows(descriptor: int, chunk: RowChunk) -> Bytes:
-    """Read rows of a matrix as the file has them, [rows, bytes], in rotate-half order."""
+    """Read rows of a matrix in the file's format, [rows, bytes], in rotate-half order."""
     info, m, paired = chunk.part.tensor, chunk.part.matrix, chunk.part.paired
     assert m is not None
     row = m.k // info.ggml_type.block_weights * info.ggml_type.block_bytes
@@ -163,13 +163,13 @@ def _read(descriptor: int, offset: int, size: int) -> Bytes:
     raw = bytearray()
     while len(raw) < size:
         if not (more := read_at(descriptor, size - len(raw), offset + len(raw))):
-            raise ModelError("the file became shorter")
+            raise ModelError("the file became shorter while it was read")
         raw += more
     return np.frombuffer(raw, np.uint8)
 
 
 def check_target_file(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:
-    """Check a GGUF target; `header` saves reading it again."""
+    """Check a GGUF target, whose header is read unless it is given."""
     config = target_config(header := header or gguf.read_header(path))
     top = {"embedding": (config.vocab_size, config.hidden_size), "norm": (config.hidden_size,)}
     if not config.tie_word_embeddings:
@@ -182,7 +182,7 @@ def check_target_file(path: Path, header: gguf.GGUFHeader | None = None) -> Chec
 
 
 def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> bool:
-    """Return whether a tensor is not run: Llama's RoPE factors, or blocks for multi-token prediction."""
+    """Return whether a tensor is ignored: Llama's RoPE factors, or blocks for multi-token prediction."""
     if name == ROPE_FACTORS:
         return header.architecture == "llama"
     parts = name.split(".")
@@ -233,11 +233,11 @@ def _find_parts(
     """Return the parts in `shapes`; `names` maps the file's names to ours."""
     if config.head_dim % PANEL:
         raise ModelError(
-            f"{path}: its heads have {config.head_dim} channels, not a multiple of {PANEL}: {USE_LLAMA_CPP}"
+            f"{path}: heads of {config.head_dim} channels (expected a multiple of {PANEL}); {USE_LLAMA_CPP}"
         )
     for name in tensors:
         if names.get(name) not in shapes:
-            raise ModelError(f"{path}: tensor {name} has no place in this model: {USE_LLAMA_CPP}")
+            raise ModelError(f"{path}: unexpected tensor {name} in this architecture; {USE_LLAMA_CPP}")
     for name, ours in names.items():
         if ours in shapes and name not in tensors:
             raise ModelError(f"{path}: tensor {name} is missing; download or convert the model again")
@@ -249,26 +249,26 @@ def _find_parts(
 
 
 def is_vector(ours: str) -> bool:
-    """Return whether a part stays float32 numbers."""
+    """Return whether a part stays in float32."""
     return ours.rpartition(".")[2] in FLOAT_PARTS
 
 
 def strip_ones(shape: Shape) -> Shape:
-    """Strip leading ones from a shape, which files may leave out."""
+    """Strip leading ones from a shape, which some files lack."""
     return strip_ones(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
 
 
 def _check_part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: int, bits: int) -> FileTensor:
-    its_type, where = info.ggml_type, f"{path}: tensor {info.name}"
+    file_type, subject = info.ggml_type, f"{path}: tensor {info.name}"
     if strip_ones(info.shape) != strip_ones(shape):
-        raise ModelError(f"{where} has shape {list(info.shape)}, not {list(shape)}; convert the model again")
-    if its_type not in (FLOATS if is_vector(ours) else KINDS):
-        raise ModelError(f"{where} is {its_type.name}, which the CPU engine cannot read: {USE_LLAMA_CPP}")
+        raise ModelError(f"{subject} has shape {list(info.shape)} (expected {list(shape)}); convert the model again")
+    if file_type not in (FLOATS if is_vector(ours) else KINDS):
+        raise ModelError(f"{subject} is {file_type.name}, which the CPU engine cannot read; {USE_LLAMA_CPP}")
     if is_vector(ours):
         return FileTensor(ours, info, None)
     if shape[-1] % GROUP:
-        raise ModelError(f"{where} has rows of {shape[-1]} weights, not a multiple of {GROUP}: {USE_LLAMA_CPP}")
-    kind = Kind.Q4_0 if bits == 4 and its_type in SHRINKING else KINDS[its_type]
+        raise ModelError(f"{subject} has rows of {shape[-1]} weights (expected a multiple of {GROUP}); {USE_LLAMA_CPP}")
+    kind = Kind.Q4_0 if bits == 4 and file_type in SHRINKING else KINDS[file_type]
     experts = shape[0] if len(shape) == 3 else 1
     return FileTensor(ours, info, MatrixShape(kind, shape[-2], shape[-1], experts), paired)
 
@@ -284,7 +284,7 @@ def map_target_names(architecture: str, config: DecoderConfig) -> dict[str, str]
     if architecture == "gpt-oss":
         fields |= {f"{theirs}.bias": f"{ours}_bias" for theirs, ours in MIXTURE_FIELDS.items() if ours in BIASED}
         fields |= {"attn_sinks.weight": "sinks"}
-    recurrent = {theirs: ours for theirs, ours in fields.items() if ours not in OF_ATTENTION} | DELTA_FIELDS
+    recurrent = {theirs: ours for theirs, ours in fields.items() if ours not in ATTENTION_PARTS} | DELTA_FIELDS
     names = {f"{theirs}.weight": ours for theirs, ours in TARGET_FIELDS.items()}
     for layer in range(config.num_hidden_layers):
         own = recurrent if config.recurrent and config.recurrent[layer] else fields

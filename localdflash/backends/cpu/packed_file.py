@@ -1,10 +1,10 @@
 """Packed files: a model's packed weights, written once to the cache folder and mapped into memory from then on.
 
 An image is a prefix (magic, version, length and digest of the header), the header as JSON, and each entry's arrays,
-aligned to 64 bytes. Array offsets follow from the header, so none can point outside the image. After the image comes a
-seal: the image's SHA-256, and the file's inode and modification time. A file with other times or another inode is read
-again in full. A file that is damaged, of another version or older than its source is packed again. If the disk takes no
-file, the packed weights stay in memory.
+aligned to 64 bytes. Array offsets are computed from the header, so none can point outside the image. After the image
+comes a seal: the image's SHA-256, and the file's inode and modification time. If inode or time differ, the file is
+verified in full. A file that is damaged, of another version or older than its source is packed again. If the file
+cannot be written, the packed weights stay in memory.
 """
 
 import errno
@@ -34,7 +34,7 @@ from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files import paths
 from localdflash.base.files.regular import open_model
 from localdflash.base.system.descriptor import write_at
-from localdflash.base.system.process import is_there
+from localdflash.base.system.process import is_running
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights import split
 
@@ -42,13 +42,13 @@ MAGIC, VERSION = b"LDFPACK\n", 2
 PREFIX = struct.Struct("<8sIQ16s")
 SEAL = struct.Struct("<QQ32s")  # inode, modification time in nanoseconds, SHA-256
 ALIGNMENT, SUFFIX = 64, ".packed"
-SECOND = 1_000_000_000
+SECOND = 1_000_000_000  # nanoseconds
 CHUNK_BYTES = 1 << 20
-SPARE_BYTES = 1 << 28  # left free on the disk
+SPARE_BYTES = 1 << 28  # disk space that stays free
 
 Layer = dict[str, Any]  # packed matrices and float32 arrays by name
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
-Write = Callable[[int, Any], None]  # an offset, and the bytes to write there
+Progress = Callable[[int, int], None]  # bytes done, total bytes
+Write = Callable[[int, Any], None]  # called with an offset and the bytes to write there
 
 
 class CannotCache(Exception):
@@ -58,7 +58,7 @@ class CannotCache(Exception):
 class SourceStamp(msgspec.Struct, frozen=True):
     """Identity of the file that an image was packed from."""
 
-    path: bytes  # absolute, links followed
+    path: bytes  # absolute, links resolved
     size: int
     mtime_ns: int
     header_bytes: int  # bytes before its tensor data
@@ -67,7 +67,7 @@ class SourceStamp(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """Matrix, or float32 numbers of a shape."""
+    """Entry of an image: a matrix, or a float32 array."""
 
     name: str
     matrix: MatrixShape | None
@@ -75,7 +75,7 @@ class ImageEntry:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """Arrays of the entry."""
+        """Arrays that the entry is stored in."""
         return self.matrix.arrays if self.matrix else (Array(np.float32, self.shape),)
 
 
@@ -94,14 +94,14 @@ class ImageHeader(msgspec.Struct, frozen=True):
 
 def place_arrays(header: ImageHeader) -> tuple[dict[str, list[tuple[Array, int]]], int]:
     """Return the arrays of every entry with their offsets in the image, and the image's size in bytes."""
-    places: dict[str, list[tuple[Array, int]]] = {}
+    arrays_by_entry: dict[str, list[tuple[Array, int]]] = {}
     size = len(header.encoded())
     for entry in header.entries:
         for array in entry.arrays:
             offset = -(-size // ALIGNMENT) * ALIGNMENT
-            places.setdefault(entry.name, []).append((array, offset))
+            arrays_by_entry.setdefault(entry.name, []).append((array, offset))
             size = offset + array.nbytes
-    return places, size
+    return arrays_by_entry, size
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,12 @@ def open_packed(
         _write_packed(file, source, header, progress)
         if packed := _map_packed(file, path, kind):
             return packed
-        reason = "another process replaced it"
+        reason = "replaced by another process"
     except ModelError:
         raise
     except (CannotCache, LocaldflashError, OSError) as error:
         reason = str(getattr(error, "strerror", error))
-    notice = f"{file.parent}: the packed weights of {path.name} cannot be kept ({reason}): every start packs them again"
+    notice = f"{file.parent}: cannot store the packed weights of {path.name} ({reason}); every start packs them again"
     return PackedModel(source.config, _view_parts(header, _pack_in_memory(source, header, progress)), notice)
 
 
@@ -170,7 +170,7 @@ def _real_path(path: Path) -> bytes:
 def _read_stamp(path: Path, kind: type[Config], header_bytes: int) -> SourceStamp:
     digest = hashlib.blake2b(digest_size=16)
     with open_model(path) as (stream, size):
-        about = os.fstat(stream.fileno())
+        status = os.fstat(stream.fileno())
         digest.update(stream.read(header_bytes))
     for part in split.files_of(path)[1:]:
         with open_model(part) as (stream, bytes_there):
@@ -179,19 +179,19 @@ def _read_stamp(path: Path, kind: type[Config], header_bytes: int) -> SourceStam
     if kind is DFlashConfig and path.suffix != ".gguf":
         with open_model(path.with_name("config.json")) as (stream, _):
             digest.update(stream.read())
-    return SourceStamp(_real_path(path), size, about.st_mtime_ns, header_bytes, digest.hexdigest())
+    return SourceStamp(_real_path(path), size, status.st_mtime_ns, header_bytes, digest.hexdigest())
 
 
 # Packing a source into an image.
 
 
 def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progress: Progress | None = None) -> None:
-    """Write the image of a source; raise ModelError if a tensor cannot be packed or the file changes meanwhile."""
-    places, done = place_arrays(header)[0], 0
-    total = sum(array.nbytes for entry in places.values() for array, _ in entry)
+    """Write the image of a source; raise ModelError if a tensor cannot be packed or the source changes meanwhile."""
+    arrays_by_entry, done = place_arrays(header)[0], 0
+    total = sum(array.nbytes for entry in arrays_by_entry.values() for array, _ in entry)
     write(0, header.encoded())
-    with ExitStack() as opened:
-        files = [opened.enter_context(open_model(file))[0].fileno() for file in split.files_of(source.path)]
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_model(file))[0].fileno() for file in split.files_of(source.path)]
         for chunk in iterate_chunks(source):
             info = chunk.part.tensor
             try:
@@ -202,7 +202,7 @@ def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progres
             except ModelError as error:
                 problem = f"{source.path}: tensor {info.name}: {error}; download or convert the model again"
                 raise ModelError(problem) from None
-            for (array, offset), packed in zip(places[chunk.part.name], arrays, strict=True):
+            for (array, offset), packed in zip(arrays_by_entry[chunk.part.name], arrays, strict=True):
                 panel = chunk.expert * array.shape[1] + chunk.first // PANEL if chunk.part.matrix else 0
                 write(offset + panel * Array(array.dtype, array.shape[2:]).nbytes, packed.data)
                 done += packed.nbytes
@@ -223,8 +223,8 @@ def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: 
             buffer = mmap.mmap(-1, size)
     if buffer is None:
         raise OutOfMemory(
-            f"{source.path}: its packed weights need {size >> 20} MiB, {free >> 20} MiB of memory are free;"
-            f" free some disk space in {paths.cache_folder()}, or use a smaller model"
+            f"{source.path}: packed weights of {size >> 20} MiB exceed the free memory ({free >> 20} MiB);"
+            f" free disk space in {paths.cache_folder()}, or use a smaller model"
         )
 
     def write(offset: int, data: bytes | memoryview) -> None:
@@ -236,14 +236,14 @@ def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: 
 
 
 def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> None:
-    """Pack a source into a file; raise CannotCache, OSError or LocaldflashError if the disk does not take it."""
+    """Pack a source into a file; raise CannotCache, OSError or LocaldflashError if the file cannot be written."""
     needed = place_arrays(header)[1] + SEAL.size + SPARE_BYTES
     paths.create_private(file.parent)
     clean(file.parent)
     if shutil.disk_usage(file.parent).free < needed:
-        remove(file)  # of an older source
+        remove(file)  # packed from an older source
     if (free := shutil.disk_usage(file.parent).free) < needed:
-        raise OSError(errno.ENOSPC, f"{-(-needed >> 20)} MiB are needed and {free >> 20} MiB free")
+        raise OSError(errno.ENOSPC, f"needs {-(-needed >> 20)} MiB, {free >> 20} MiB are free")
     unfinished = file.with_name(f"{file.stem}.{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -251,7 +251,7 @@ def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, 
         with open(descriptor, "r+b", buffering=0, closefd=False) as stream:
             size = os.fstat(descriptor).st_size
             _write_seal(stream, size, _digest(stream, size))
-        os.fsync(descriptor)  # all of it is on disk before it gets its name
+        os.fsync(descriptor)  # before the file gets its name
         unfinished.replace(file)
     finally:
         os.close(descriptor)
@@ -264,7 +264,7 @@ def _write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
         while left:
             count = write_at(descriptor, left, offset)
             left, offset = left[count:], offset + count
-    except OSError as error:  # inside `open_model`, which takes an OSError for a failure to read
+    except OSError as error:  # `open_model` would report an OSError as a failure to read
         raise CannotCache(error.strerror) from None
 
 
@@ -278,11 +278,11 @@ def _digest(stream: BinaryIO, size: int) -> bytes:
 
 
 def _write_seal(stream: BinaryIO, size: int, digest: bytes) -> None:
-    about = os.fstat(stream.fileno())
-    changed = about.st_mtime_ns // SECOND * SECOND  # every file system keeps whole seconds
+    status = os.fstat(stream.fileno())
+    changed = status.st_mtime_ns // SECOND * SECOND  # every file system stores whole seconds
     stream.seek(size)
-    stream.write(SEAL.pack(about.st_ino, changed, digest))
-    os.utime(stream.fileno(), ns=(about.st_atime_ns, changed))
+    stream.write(SEAL.pack(status.st_ino, changed, digest))
+    os.utime(stream.fileno(), ns=(status.st_atime_ns, changed))
 
 
 # Mapping a packed file.
@@ -302,7 +302,7 @@ def _map_packed(file: Path, path: Path, kind: type[Config]) -> PackedModel[Confi
         cpu_library.load().guard(file, buffer)
     try:
         return PackedModel(msgspec.json.decode(header.config, type=kind), _view_parts(header, buffer))
-    except msgspec.ValidationError:  # a target where a drafter is requested, or the reverse
+    except msgspec.ValidationError:  # a target instead of a drafter, or the reverse
         return None
 
 
@@ -320,7 +320,7 @@ def _map_file(path: Path) -> mmap.mmap | None:
 
 
 def read_header(start: bytes | mmap.mmap) -> ImageHeader | None:
-    """Read the header of an image; return None for anything else, or another version."""
+    """Read the header of an image; return None if it is no image, or of another version."""
     if len(start) < PREFIX.size:
         return None
     magic, version, length, digest = PREFIX.unpack_from(start)
@@ -338,29 +338,29 @@ def _header_digest(text: bytes) -> bytes:
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a sealed file holds what was written, reading all of it unless the seal is of this very file."""
+    """Return whether a file matches its seal, reading all of it unless inode and modification time match."""
     try:
         with path.open("rb", buffering=0) as stream:
-            about = os.fstat(stream.fileno())
-            size = about.st_size - SEAL.size
+            status = os.fstat(stream.fileno())
+            size = status.st_size - SEAL.size
             stream.seek(size)
             inode, changed, digest = SEAL.unpack(stream.read(SEAL.size))
-            if (inode, changed) == (about.st_ino, about.st_mtime_ns):
+            if (inode, changed) == (status.st_ino, status.st_mtime_ns):
                 return True
             if _digest(stream, size) != digest:
                 return False
     except OSError:
         return False
-    with suppress(OSError), path.open("r+b", buffering=0) as stream:  # else it is read at every start
+    with suppress(OSError), path.open("r+b", buffering=0) as stream:  # else every start would verify it in full
         _write_seal(stream, size, digest)
     return True
 
 
 def _view_parts(header: ImageHeader, buffer: mmap.mmap) -> dict[str, Any]:
-    """Return the entries of an image by name, as views that keep the buffer alive; its size has been checked."""
-    places, parts = place_arrays(header)[0], dict[str, Any]()
+    """Return the entries of an image by name, as views that keep the buffer alive; the size is already checked."""
+    arrays_by_entry, parts = place_arrays(header)[0], dict[str, Any]()
     for entry in header.entries:
-        m, views = entry.matrix, [_view(buffer, *place) for place in places[entry.name]]
+        m, views = entry.matrix, [_view(buffer, *array_offset) for array_offset in arrays_by_entry[entry.name]]
         parts[entry.name] = PackedMatrix(m.kind, m.n, m.k, m.experts, *views) if m else views[0]
     return parts
 
@@ -372,10 +372,10 @@ def _view(buffer: mmap.mmap, array: Array, offset: int) -> NDArray[Any]:
 
 
 def clean(folder: Path) -> None:
-    """Remove unfinished files of ended processes, and packed files whose source is gone."""
+    """Remove unfinished files of ended processes, and packed files whose source is missing."""
     for path in folder.iterdir():
         process = path.suffix.removeprefix(".").partition("-")[0]
-        is_abandoned = process.isdecimal() and not is_there(int(process))
+        is_abandoned = process.isdecimal() and not is_running(int(process))
         buffer = _map_file(path) if path.suffix == SUFFIX else None
         header = read_header(buffer) if buffer else None
         if is_abandoned or (path.suffix == SUFFIX and not (header and os.path.exists(header.stamp.path))):

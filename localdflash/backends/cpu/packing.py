@@ -1,6 +1,6 @@
-"""Packed weights: matrices as the CPU kernels read them, made from ggml blocks. Layouts: kernels/cpu/formats.h.
+"""Packs ggml blocks into the layout that the CPU kernels read; see kernels/cpu/formats.h.
 
-Quantized types keep the file's numbers. Float matrices are rounded to Q8_0 as ggml does, or to Q4_0 for a 4-bit
+Quantized types are packed without rounding. Float matrices are rounded to Q8_0 as ggml does, or to Q4_0 for a 4-bit
 drafter.
 """
 
@@ -23,11 +23,11 @@ Floats = NDArray[np.float32]
 Unpacked = tuple[Words, NDArray[Any]] | tuple[Words, NDArray[Any], NDArray[Any]]
 
 PANEL, GROUP, SUPER = 16, 32, 256  # channels of a panel, inputs of a scale, inputs of a super-scale
-QUADS = 8  # of a group of 32
-BIT, PAIR, NIBBLE = (np.uint32(0x01010101 * mask) for mask in (1, 3, 15))  # the lowest bits of the four bytes of a word
-SPREAD = np.uint32(1 | 1 << 7 | 1 << 14 | 1 << 21)  # times four bits: each moves into a byte of its own
-ALMOST_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # a half would round what is just below 0.5 up to 1
-NOT_A_NUMBER = 255  # as an exponent of MXFP4
+QUADS = 8  # words of four inputs in a group of 32
+BIT, PAIR, NIBBLE = (np.uint32(0x01010101 * mask) for mask in (1, 3, 15))  # masks of the lowest bits of each byte
+SPREAD = np.uint32(1 | 1 << 7 | 1 << 14 | 1 << 21)  # factor that moves each of four bits into its own byte
+ALMOST_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # 0.5 would round numbers just below 0.5 up to 1
+NOT_A_NUMBER = 255  # exponent of MXFP4
 
 
 class Kind(IntEnum):
@@ -49,7 +49,7 @@ class Kind(IntEnum):
 
 
 class Layout(NamedTuple):
-    """Bit planes of the codes, type and parts of a group's scales, and inputs and parts of a super-scale, if any."""
+    """Bit planes of the codes, type and shape of a group's scales, and inputs and shape of a super-scale, if any."""
 
     planes: tuple[int, ...]
     scales: tuple[DTypeLike, tuple[int, ...]]
@@ -74,7 +74,7 @@ LAYOUTS = {
 
 
 class Array(NamedTuple):
-    """Type and shape of an array."""
+    """Element type and shape of an array."""
 
     dtype: DTypeLike
     shape: tuple[int, ...]
@@ -129,13 +129,13 @@ class PackedMatrix:
         return self.codes.nbytes + self.scales.nbytes + (0 if self.supers is None else self.supers.nbytes)
 
 
-# Readers of ggml blocks (layouts: ggml-common.h). Each takes blocks [panels, 16 channels, blocks, bytes]. It returns
-# codes as words [panels, 16, groups, 8 quads], four inputs in a byte each; scales [panels, 16, groups, ...]; and, for
-# formats with super-scales, supers [panels, 16, ...].
+# Unpackers of ggml blocks (layouts: ggml-common.h). Each takes blocks [panels, 16 channels, blocks, bytes]. It returns
+# codes as words [panels, 16, groups, 8 quads], one byte per input; scales [panels, 16, groups, ...]; and, for formats
+# with super-scales, supers [panels, 16, ...].
 
 
 def _words(blocks: Bytes) -> Words:
-    """Bytes [..., size] as words [..., size / 4]; the copy aligns them, which makes what follows twice as fast."""
+    """View bytes [..., size] as words [..., size / 4]; the copy aligns them, which doubles the speed of unpacking."""
     return np.ascontiguousarray(blocks).view(np.uint32)
 
 
@@ -145,17 +145,17 @@ def _half(blocks: Bytes, start: int) -> NDArray[np.float16]:
 
 
 def _fields(words: Words, mask: np.uint32, shifts: range) -> Words:
-    """Fields of the four bytes of words [..., n], by shift: [..., shifts, n]."""
+    """Return the fields of all four bytes of words [..., n], by shift: [..., shifts, n]."""
     return np.stack([(words >> np.uint32(shift)) & mask for shift in shifts], -2)
 
 
 def _by_group(codes: Words) -> Words:
-    """[panels, 16, blocks, ...] -> [panels, 16, groups, quads]."""
+    """Reshape codes [panels, 16, blocks, ...] to [panels, 16, groups, quads]."""
     return codes.reshape(*codes.shape[:2], -1, QUADS)
 
 
 def _nibbles(blocks: Bytes, start: int, run: int = 16) -> Words:
-    """Nibbles from byte `start` on: of every `run` bytes first all low ones, then all high ones."""
+    """Return the nibbles from byte `start` on: of every `run` bytes first all low ones, then all high ones."""
     words = _words(blocks[..., start:])
     return _by_group(_fields(words.reshape(*words.shape[:-1], -1, run // 4), NIBBLE, range(0, 8, 4)))
 
@@ -171,33 +171,33 @@ def _q4_0(blocks: Bytes) -> Unpacked:
 
 
 def _q4_1(blocks: Bytes) -> Unpacked:
-    """As Q4_0, with what is added to every weight beside the scale."""
+    """Like Q4_0, with a minimum that is added to every weight."""
     return _nibbles(blocks, 4), _half(blocks, 0), _half(blocks, 2)
 
 
 def _fifth_bits(blocks: Bytes, start: int) -> Words:
-    """Four bytes of which bit i is the fifth bit of weight i, put where it belongs in a code."""
+    """Return four bytes, of which bit i is the fifth bit of weight i, shifted to bit 4 of the codes."""
     bits = _words(blocks[..., start : start + 4]) >> np.arange(0, 32, 4, dtype=np.uint32)
     return ((bits & np.uint32(15)) * SPREAD & BIT) << np.uint32(4)
 
 
 def _q5_0(blocks: Bytes) -> Unpacked:
-    """As Q4_0, with 32 fifth bits before the nibbles."""
+    """Like Q4_0, with 32 fifth bits before the nibbles."""
     return _nibbles(blocks, 6) | _fifth_bits(blocks, 2), _half(blocks, 0)
 
 
 def _q5_1(blocks: Bytes) -> Unpacked:
-    """As Q4_1, with 32 fifth bits before the nibbles."""
+    """Like Q4_1, with 32 fifth bits before the nibbles."""
     return _nibbles(blocks, 8) | _fifth_bits(blocks, 4), _half(blocks, 0), _half(blocks, 2)
 
 
 def _mxfp4(blocks: Bytes) -> Unpacked:
-    """Return the exponent of a power of two, and nibbles as Q4_0."""
+    """Return the exponent of a power of two, and nibbles like Q4_0."""
     return _nibbles(blocks, 1), blocks[..., 0]
 
 
 def _iq4_xs(blocks: Bytes) -> Unpacked:
-    """Two bytes hold the high 2 bits of eight scales, four their low nibbles (scales less 32); then nibbles as Q4_0."""
+    """Unpack eight scales plus 32, high 2 bits in two bytes, low nibbles in four; then nibbles like Q4_0."""
     high = _words(blocks[..., :4])[..., 0:1] >> np.arange(16, 32, 2, dtype=np.uint32)
     low = np.stack((blocks[..., 4:8] & 15, blocks[..., 4:8] >> 4), -1).reshape(*blocks.shape[:-1], 8)
     scales = (low | (high.astype(np.uint8) & 3) << 4).view(np.int8) - np.int8(32)
@@ -205,7 +205,7 @@ def _iq4_xs(blocks: Bytes) -> Unpacked:
 
 
 def _k_scales(blocks: Bytes) -> tuple[Bytes, NDArray[np.float16]]:
-    """Of Q4_K and Q5_K: scale and minimum [panels, 16, groups, 2], and d and dmin [panels, 16, blocks, 2].
+    """Return Q4_K's and Q5_K's scale and minimum [panels, 16, groups, 2], and d and dmin [panels, 16, blocks, 2].
 
     Pairs 0-3 are the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7 have their low 4 bits in bytes 8-11
     and their high 2 bits on top of bytes 0-7.
@@ -218,31 +218,31 @@ def _k_scales(blocks: Bytes) -> tuple[Bytes, NDArray[np.float16]]:
 
 
 def _q4_k(blocks: Bytes) -> Unpacked:
-    """Scales and minimums, and 128 bytes: of 32, low nibbles are one group of 32, high ones the next."""
+    """Unpack scales and minimums, and 128 bytes: of each 32, low nibbles are one group of 32, high ones the next."""
     return _nibbles(blocks, 16, 32), *_k_scales(blocks)
 
 
 def _q5_k(blocks: Bytes) -> Unpacked:
-    """As Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
+    """Like Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
     fifth = _by_group(_fields(_words(blocks[..., 16:48]), BIT, range(8)))
     return _nibbles(blocks, 48, 32) | fifth << np.uint32(4), *_k_scales(blocks)
 
 
 def _q6_k(blocks: Bytes) -> Unpacked:
-    """Of 128 weights 64 nibble bytes (low, then high nibbles) and 32 bytes of bit pairs; 16 scales, a super-scale."""
+    """Unpack, per 128 weights, 64 nibble bytes (low, then high) and 32 bytes of bit pairs; 16 scales, a super-scale."""
     scales = blocks[..., 192:208].view(np.int8).reshape(*blocks.shape[:2], -1, 2)
     codes = _nibbles(blocks[..., :128], 0, 64) | _pairs(blocks[..., 128:192]) << np.uint32(4)
     return codes, scales, _half(blocks, 208)
 
 
 def _pairs(blocks: Bytes) -> Words:
-    """Bit pairs, 32 bytes for each 128 weights: their four fields are the four groups."""
+    """Return bit pairs, 32 bytes per 128 weights, whose four fields belong to the four groups."""
     words = _words(blocks)
     return _by_group(_fields(words.reshape(*words.shape[:-1], -1, QUADS), PAIR, range(0, 8, 2)))
 
 
 def _q3_k(blocks: Bytes) -> Unpacked:
-    """32 bytes of third bits, 64 of bit pairs, 12 of scales of 6 bits less 32, and a super-scale.
+    """Unpack 32 bytes of third bits, 64 of bit pairs, 12 of 6-bit scales plus 32, and a super-scale.
 
     Bit g of byte i is the third bit of weight i of group g. Low nibbles of scales 0-7 and 8-15 share 8 bytes; four more
     have the high 2 bits of scales 0-3, 4-7, 8-11 and 12-15.
@@ -257,7 +257,7 @@ def _q3_k(blocks: Bytes) -> Unpacked:
 
 
 def _q2_k(blocks: Bytes) -> Unpacked:
-    """16 bytes of scales (low nibbles) and minimums, 64 of bit pairs, and two super-scales."""
+    """Unpack 16 bytes of scales (low nibbles) and minimums, 64 of bit pairs, and two super-scales."""
     scales = blocks[..., :16].reshape(*blocks.shape[:2], -1, 2)
     return _pairs(blocks[..., 16:80]), scales, np.stack((_half(blocks, 80), _half(blocks, 82)), -1)
 
@@ -293,17 +293,17 @@ def pack_rows(blocks: Bytes, ggml_type: GGMLType, kind: Kind | None = None) -> t
     if any(array.dtype == np.float16 and not np.isfinite(array).all() for array in rest) or (
         ggml_type == GGMLType.MXFP4 and (rest[0] == NOT_A_NUMBER).any()
     ):
-        raise ModelError("a scale is not a finite number")
+        raise ModelError("a scale is not finite")
     planes = _planes(codes, LAYOUTS[KINDS[ggml_type]].planes)
     by_channel = [np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (planes, *rest)]
     return by_channel[0].view(np.uint8).reshape(len(planes), planes.shape[2], -1), *by_channel[1:]
 
 
 def _round_to_q8_0(weights: Floats) -> Bytes:
-    """Q8_0 blocks of float weights [rows, k]: scale = amax / 127 as float16, codes rounded half away from zero."""
+    """Round float weights [rows, k] to Q8_0: scale = amax / 127 as float16, codes rounded half away from zero."""
     groups = weights.reshape(len(weights), -1, GROUP)
     scale = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
-    with np.errstate(all="ignore"):  # not finite: refused later
+    with np.errstate(all="ignore"):  # numbers that are not finite are refused later
         steps = groups * np.where(scale >= np.finfo(np.float32).tiny, 1 / scale, 0)  # smaller ones are 0 in float16
         codes = (steps + np.copysign(ALMOST_HALF, steps)).astype(np.int8)
         half = scale.astype(np.float16)
@@ -311,11 +311,11 @@ def _round_to_q8_0(weights: Floats) -> Bytes:
 
 
 def _round_to_q4_0(weights: Floats) -> Bytes:
-    """Q4_0 blocks of float weights [rows, k]: the one furthest from zero becomes -8, whatever its sign."""
+    """Round float weights [rows, k] to Q4_0: the weight furthest from zero gets code -8, whatever its sign."""
     groups = weights.reshape(len(weights), -1, GROUP)
     furthest = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
     scale = furthest / np.float32(-8)
-    with np.errstate(all="ignore"):  # not finite: refused later
+    with np.errstate(all="ignore"):  # numbers that are not finite are refused later
         steps = groups * np.where(np.abs(scale) >= np.finfo(np.float32).tiny, 1 / scale, 0)
         codes = np.clip(steps + np.float32(8.5), 0, 15).astype(np.uint8)
         half = scale.astype(np.float16)
@@ -340,14 +340,14 @@ KINDS = {ggml_type: Kind[ggml_type.name] for ggml_type in READERS} | dict.fromke
 
 
 def _planes(codes: Words, bits: tuple[int, ...]) -> Words:
-    """Codes [..., 8 quads], a byte each, cut into planes of so many bits, the lowest first: [..., sum of bits]."""
+    """Cut codes [..., 8 quads], one per byte, into planes of `bits` bits, lowest first: [..., sum of bits]."""
     planes, below = [], 0
     for size in bits:
         plane = codes if len(bits) == 1 else codes >> np.uint32(below) & np.uint32(0x01010101 * (2**size - 1))
         shared = plane.reshape(*codes.shape[:-1], size, QUADS // size)  # quads of a word
         planes.append(shared[..., 0].copy())
-        for place in range(1, QUADS // size):
-            planes[-1] |= shared[..., place] << np.uint32(size * place)
+        for position in range(1, QUADS // size):
+            planes[-1] |= shared[..., position] << np.uint32(size * position)
         below += size
     return planes[0] if len(bits) == 1 else np.concatenate(planes, -1)
 

@@ -1,4 +1,4 @@
-"""Assembles a `CudaPair`: files checked, weights repacked on the device, steps captured and measured."""
+"""Assembles a `CudaPair`: checks the files, repacks weights on the device, captures and measures steps."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -8,14 +8,14 @@ import torch
 
 from localdflash.backends.cuda.choices import Choices
 from localdflash.backends.cuda.cuda_checks import check_drafter, check_heads, check_kinds, check_target
-from localdflash.backends.cuda.cuda_pair import CudaPair, Ways
-from localdflash.backends.cuda.cuda_sizes import KV_TYPES, LONGEST, is_out_of_memory
-from localdflash.backends.cuda.device import has_native_fp4, on
+from localdflash.backends.cuda.cuda_pair import CudaPair, StepModes
+from localdflash.backends.cuda.cuda_sizes import KV_TYPES, MAX_CONTEXT, is_out_of_memory
+from localdflash.backends.cuda.device import device_context, has_native_fp4
 from localdflash.backends.cuda.native_fp4 import NativeFp4
-from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops, chosen
+from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops, select_forms
 from localdflash.backends.cuda.runner import Runner, chunks, device_errors
 from localdflash.backends.cuda.stack import ROWS, SharedBuffers, padded
-from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
+from localdflash.backends.cuda.stepper import SLACK, StepMode, Stepper
 from localdflash.backends.cuda.weights import (
     DrafterWeights,
     GGUFSource,
@@ -51,16 +51,16 @@ CALIBRATION_CONTEXT, ROUNDS = 64, 3
 def load_pair(
     target: Path, drafter: Path | None, device: torch.device, options: Options, ops: Ops = KERNELS
 ) -> CudaPair:
-    """Load a pair from a GGUF target; context 0 is all that the model was trained for.
+    """Load a pair from a GGUF target; raise ModelError, UsageError or OutOfMemory.
 
-    `options.cuda_ops` chooses other forms of `ops`. Raise ModelError, UsageError or OutOfMemory. With `REFERENCES` on a
+    Context 0 is the model's trained context. `options.cuda_ops` chooses other forms of `ops`. With `REFERENCES` on a
     CPU everything is float32.
     """
     on_gpu = device.type == "cuda"
     if options.native_fp4 and on_gpu and not has_native_fp4(torch.cuda.get_device_capability(device)):
-        raise UsageError("--native-fp4 needs a Blackwell RTX GPU (compute capability 12): leave it out")
+        raise UsageError("--native-fp4: needs a Blackwell RTX GPU (compute capability 12); leave it out")
     check_type(KV_TYPES[options.kv], device)
-    with on(device), device_errors():
+    with device_context(device), device_errors():
         header = gguf.read_header(target)
         config = decoder_config(header)
         check_kinds(header)
@@ -70,15 +70,15 @@ def load_pair(
             check_heads(config, str(target))
             if drafting:
                 check_heads(drafting[1].decoder, str(drafter))
-        context = options.context or min(config.context_length, LONGEST)
-        if context > LONGEST:
-            raise UsageError(f"--context {context}: the CUDA engine reaches {LONGEST} tokens")
+        context = options.context or min(config.context_length, MAX_CONTEXT)
+        if context > MAX_CONTEXT:
+            raise UsageError(f"--context {context}: too long (the CUDA engine runs up to {MAX_CONTEXT} tokens)")
         try:
             return _build_pair(header, config, drafting, context, device, options, ops)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-        raise OutOfMemory(f"the GPU ran out of memory while a pair with {context} tokens of context was loaded")
+        raise OutOfMemory(f"the GPU ran out of memory while loading a pair with {context} tokens of context")
 
 
 def _build_pair(
@@ -100,17 +100,17 @@ def _build_pair(
     if options.native_fp4:
         native = NativeFp4()
         weights, ops, plans = native.convert(weights), native.ops(), native.plans()
-    ops = chosen(ops, choices)
+    ops = select_forms(ops, choices)
     shared = _shared(weights, drafter, context, device, plans)
     stepper = Stepper(ops, weights, drafter, context, shared, dtype, dtype if exact else KV_TYPES[options.kv])
-    ways: tuple[Way, ...] = ("plain",)
+    modes: tuple[StepMode, ...] = ("plain",)
     if options.draft:
-        ways = ("lookup", "block") if drafter else ("lookup",)
+        modes = ("lookup", "block") if drafter else ("lookup",)
     if not choices.has("blocks"):
         stepper.reader = None
     runner = Runner(stepper, choices.has("graph"))
-    runner.prepare(tuple(dict.fromkeys(("plain", *ways))), options.compiling)
-    return CudaPair(stepper, runner, Ways(measure(stepper, runner, ways)))
+    runner.prepare(tuple(dict.fromkeys(("plain", *modes))), options.compiling)
+    return CudaPair(stepper, runner, StepModes(measure(stepper, runner, modes)))
 
 
 def _open_drafter(
@@ -174,19 +174,19 @@ def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> SplitPlan:
     return matmul.plan(heads.planes.n, heads.planes.padded_k, device, BN=head_dim)
 
 
-def measure(stepper: Stepper, runner: Runner, ways: Sequence[Way]) -> dict[Way, float]:
-    """Milliseconds of a step by each way, with the graphs of short contexts captured. Empties the pair afterwards."""
-    times = dict.fromkeys(ways, float("inf"))
+def measure(stepper: Stepper, runner: Runner, modes: Sequence[StepMode]) -> dict[StepMode, float]:
+    """Return the milliseconds of a step in each mode, with the graphs of short contexts; empty the pair afterwards."""
+    times = dict.fromkeys(modes, float("inf"))
     for _ in range(ROUNDS):
-        for way in ways:
+        for mode in modes:
             stepper.state.zero_()
             stepper.state[CONTEXT] = min(CALIBRATION_CONTEXT, stepper.context // 2)
-            for _ in range(2):  # the first of a kind fills caches
+            for _ in range(2):  # the first step fills caches
                 runner.synchronize()
                 began = time.perf_counter()
-                runner.step(way, True, CALIBRATION_CONTEXT)
+                runner.step(mode, True, CALIBRATION_CONTEXT)
                 runner.synchronize()
-                times[way] = min(times[way], (time.perf_counter() - began) * 1e3)
+                times[mode] = min(times[mode], (time.perf_counter() - began) * 1e3)
     stepper.state.zero_()
     stepper.tokens.zero_()
     return times

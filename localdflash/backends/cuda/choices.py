@@ -1,7 +1,7 @@
-"""Forms in which the operations of the CUDA engine run, and what is tried next where one fails its check.
+"""Forms in which the operations of the CUDA engine run, and the fallback after a failed check.
 
-An operation runs as its kernel, as the simplest launch of it, or as the torch reference. Steps are replayed as graphs,
-and prompts are read in blocks, unless those are off. Imports no torch, so that verdicts can be read without it.
+An operation runs as its kernel, as the kernel's simplest launch, or as the torch reference. Steps are replayed as
+graphs, and prompts are read in blocks, unless these switches are off. Imports no torch: stored verdicts need none.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Choices:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "attention:simple,graph:off"; UsageError names what is not known."""
+        """Parse a text like "attention:simple,graph:off"; UsageError names an unknown entry."""
         forms, off = dict[str, Form](), set[str]()
         for entry in filter(None, (part.strip() for part in text.split(","))):
             name, _, form = entry.partition(":")
@@ -41,7 +41,7 @@ class Choices:
             else:
                 operations = f"{', '.join(OPERATIONS)} with :{', :'.join(FORMS)}"
                 known = f"{operations}; {', '.join(SWITCHES)} with :off"
-                raise UsageError(f"{VARIABLE}: {entry!r} is not known (expected, with commas between: {known})")
+                raise UsageError(f"{VARIABLE}: unknown entry {entry!r} (expected, separated by commas: {known})")
         return cls({name: form for name, form in forms.items() if form != "kernel"}, frozenset(off))
 
     def __str__(self) -> str:
@@ -50,11 +50,11 @@ class Choices:
                          *(f"{name}:off" for name in sorted(self.off))])  # fmt: skip
 
     def has(self, switch: str) -> bool:
-        """Return whether a switch is on. A reference asks the device for numbers, which no graph can hold."""
+        """Return whether a switch is on. A reference reads numbers from the device, which a graph cannot capture."""
         return switch not in self.off and not (switch == "graph" and "reference" in self.forms.values())
 
-    def lowered(self, failed: str) -> "Choices | None":
-        """Return what to try after a check failed at `failed` ("attention of layer 3"); None if nothing is left."""
+    def fallback(self, failed: str) -> "Choices | None":
+        """Return the choices to try after a check of `failed` ("attention of layer 3") failed; None if none is left."""
         name = failed.removeprefix("loading, ").partition(" ")[0]
         if name in OPERATIONS:
             return self._lower(name)
@@ -72,6 +72,6 @@ class Choices:
         return Choices(self.forms, self.off | {switch}) if self.has(switch) else None
 
     def _simplest(self) -> "Choices | None":
-        """Return every operation in a simple form, for a fault that no operation could be blamed for."""
-        lowest = {name: self.forms.get(name, "simple") for name in OPERATIONS}
-        return None if lowest == self.forms else Choices(lowest, self.off)
+        """Return every operation in a simple form, for a fault without a known operation."""
+        simplest_forms = {name: self.forms.get(name, "simple") for name in OPERATIONS}
+        return None if simplest_forms == self.forms else Choices(simplest_forms, self.off)

@@ -4,13 +4,13 @@ from localdflash.backends.cpu.model_source import list_block_shapes, map_target_
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.qkv import HEAD_DIMS
-from localdflash.kernels.cuda.selector import LARGEST_K
+from localdflash.kernels.cuda.selector import MAX_K
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader
 
-# Bits of a weight in planes, scales and minimums included, and R, a quarter of the block that k is padded to.
+# Bits per weight in planes, including scales and minimums, and R, a quarter of the block size that k is padded to.
 PLANES = {
     GGMLType.Q4_0: (4.5, 32),
     GGMLType.Q4_1: (5.0, 32),
@@ -23,47 +23,49 @@ PLANES = {
 }
 
 
-def check_heads(config: DecoderConfig, where: str) -> None:
-    """ModelError for heads of a size that the kernels do not have."""
+def check_heads(config: DecoderConfig, path: str) -> None:
+    """Raise ModelError for a head size that the kernels do not support."""
     if config.head_dim not in HEAD_DIMS:
         sizes = " and ".join(map(str, HEAD_DIMS))
-        raise ModelError(f"{where}: heads of {config.head_dim}: the CUDA engine has {sizes}: use --backend llama.cpp")
+        raise ModelError(
+            f"{path}: heads of {config.head_dim} channels (the CUDA engine runs {sizes}); use `--backend llama.cpp`"
+        )
 
 
 def check_kinds(header: GGUFHeader) -> None:
-    """ModelError naming a matrix whose type planes do not hold exactly."""
+    """Raise ModelError for a matrix whose type planes cannot hold exactly."""
     for info in header.tensors.values():
         if len(info.shape) > 1 and info.ggml_type not in PLANES and "_inp" not in info.name:
             raise ModelError(
-                f"{header.path}: tensor {info.name} is {info.ggml_type.name}, which the CUDA engine does not run:"
-                " use --backend llama.cpp"
+                f"{header.path}: tensor {info.name} is {info.ggml_type.name}, which the CUDA engine does not run;"
+                " use `--backend llama.cpp`"
             )
 
 
-def check_drafter(config: DFlashConfig, where: str) -> None:
-    """ModelError for a drafter that the kernels do not run."""
+def check_drafter(config: DFlashConfig, path: str) -> None:
+    """Raise ModelError for a drafter that the kernels do not run."""
     cases = (
         (config.block_size > ROWS, f"blocks of {config.block_size} rows, more than {ROWS}"),
-        (config.selector_top_k > LARGEST_K, f"{config.selector_top_k} candidates for a slot, more than {LARGEST_K}"),
-        (len(set(config.taps)) < len(config.taps), "a tap that is told twice"),
+        (config.selector_top_k > MAX_K, f"{config.selector_top_k} candidates for a slot, more than {MAX_K}"),
+        (len(set(config.taps)) < len(config.taps), "a duplicate tap"),
     )
-    for is_so, what in cases:
-        if is_so:
-            raise ModelError(f"{where}: the CUDA engine runs no drafters with {what}: use `--backend llama.cpp`")
+    for is_unsupported, problem in cases:
+        if is_unsupported:
+            raise ModelError(f"{path}: the CUDA engine runs no drafters with {problem}; use `--backend llama.cpp`")
 
 
 def check_target(header: GGUFHeader, config: DecoderConfig) -> None:
-    """Raise ModelError for a tensor of a target that is missing or has another shape; biases may be left out."""
+    """Raise ModelError for a missing tensor of a target or one of another shape; biases may be missing."""
     shapes = list_block_shapes(config) | {"norm": (config.hidden_size,)}
     shapes |= dict.fromkeys(("embedding", "head"), (config.vocab_size, config.hidden_size))
     names = map_target_names(header.architecture, config)
     if config.tie_word_embeddings:
         del names["output.weight"]
-    wanted = {theirs: shapes[ours] for theirs, ours in names.items() if ours in shapes}
+    expected = {theirs: shapes[ours] for theirs, ours in names.items() if ours in shapes}
     for name in header.tensors:
-        if name.endswith(".bias") and (weight := wanted.get(f"{name.removesuffix('bias')}weight")):
-            wanted[name] = weight[:1]
-    for name, shape in wanted.items():
+        if name.endswith(".bias") and (weight := expected.get(f"{name.removesuffix('bias')}weight")):
+            expected[name] = weight[:1]
+    for name, shape in expected.items():
         if (info := header.tensors.get(name)) is None:
             raise ModelError(f"{header.path}: tensor {name} is missing; download or convert the model again")
         if info.shape != shape:

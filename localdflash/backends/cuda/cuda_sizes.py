@@ -1,4 +1,4 @@
-"""Memory of a pair on a GPU, planned before it is loaded. `RESERVE` is kept free for what the plan cannot see."""
+"""Memory of a pair on a GPU, planned before loading. `RESERVE` stays free for memory that the plan cannot predict."""
 
 from dataclasses import replace
 from math import prod
@@ -14,8 +14,8 @@ from localdflash.backends.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
 from localdflash.base.errors import OutOfMemory
 from localdflash.kernels.cuda.attention import BUCKETS, chunks_of, slots_of
 from localdflash.kernels.cuda.planes import COLUMNS
-from localdflash.kernels.cuda.split_k import MOST_TILES
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, Fit, MemoryBudget, MemorySizes, fit
+from localdflash.kernels.cuda.split_k import MAX_TILES
+from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED, Fit, MemoryBudget, MemorySizes, fit
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH, TARGET, TARGET_KV, Parts, total
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
@@ -25,16 +25,16 @@ from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
-# Bytes of a GPU for what torch rounds up (by 1 MB a tensor), compiled kernels, graphs, activations of a prompt's block.
+# Bytes for torch's rounding (1 MB per tensor), compiled kernels, graphs, and activations of a prompt's block.
 RESERVE = 700 << 20
-LONGEST = slots_of(BUCKETS[-1]) - SLACK
+MAX_CONTEXT = slots_of(BUCKETS[-1]) - SLACK
 INT8, INT4 = (8.25, 32), (4.25, 32)  # as in `PLANES`
 GATHERED = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
 BITS = {"8 bits": 8, "4 bits": 4}
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
-    """Return the bytes on the device of a GGUF drafter; k and v are held twice: with q, and stacked for the context."""
+    """Return the bytes on the device of a GGUF drafter; k and v are stored with q, and stacked for the context."""
     once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
     tables = sum(table_bytes(name, *once.pop(name).shape) for name in GATHERED if name in once)
     bases = [once.pop(name) for name in list(once) if name.endswith("_conv_base")]
@@ -44,7 +44,7 @@ def gguf_drafter_bytes(header: GGUFHeader) -> int:
 
 
 def drafter_bytes(config: DFlashConfig, bits: int) -> int:
-    """Return the bytes of a drafter's weights that are quantized at load; k and v are held twice."""
+    """Return the bytes of a drafter's weights quantized at load; k and v are stored twice."""
     c = config.decoder
     h, f, d = c.hidden_size, c.intermediate_size, c.head_dim
     q, kv = c.num_attention_heads * d, c.num_key_value_heads * d
@@ -62,7 +62,7 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
 
 
 def table_bytes(name: str, tokens: int, rank: int) -> int:
-    """Bytes of a table whose rows are gathered; DSpark's are as wide as the planes that they are multiplied by."""
+    """Return the bytes of a table whose rows are gathered; DSpark's rows are as wide as the planes they multiply."""
     return tokens * (padded(rank, 128) if name.startswith("markov") else rank) * 2
 
 
@@ -75,7 +75,7 @@ def tensor_bytes(kind: GGMLType, shape: tuple[int, ...]) -> int:
 
 
 def matrix_bytes(bits: float, rows: int, n: int, k: int) -> int:
-    """Return the bytes on the device of planes [n, k], of so many bits a weight and padded to blocks of 4 * `rows`."""
+    """Return the bytes on the device of planes [n, k] of `bits` per weight, k padded to blocks of 4 * `rows`."""
     return int(padded(n, COLUMNS) * padded(k, 4 * rows) * bits / 8)
 
 
@@ -92,7 +92,7 @@ def _activation_bytes(config: DecoderConfig) -> int:
 
 
 class CudaSizes:
-    """See `MemorySizes`; `bits` is the most a safetensors drafter may have. ModelError if CUDA cannot run the pair."""
+    """See `MemorySizes`; `bits` is the maximum for a safetensors drafter. ModelError if CUDA cannot run the pair."""
 
     def __init__(self, target: Path, drafter: Path | None, kv: str = "f16", bits: int = 8) -> None:
         self.header = read_header(target)
@@ -105,16 +105,16 @@ class CudaSizes:
             c = self._config
             check_drafter(self._drafter, str(drafter))
             check_fit(self._drafter, c.hidden_size, c.vocab_size, c.num_hidden_layers, str(drafter))
-        self.trained = min(self._config.context_length, LONGEST)
-        forms = [AS_IT_IS] if drafter and drafter.suffix == ".gguf" else [name for name in BITS if BITS[name] <= bits]
+        self.trained = min(self._config.context_length, MAX_CONTEXT)
+        forms = [UNCHANGED] if drafter and drafter.suffix == ".gguf" else [name for name in BITS if BITS[name] <= bits]
         self.drafters = (*forms, NO_DRAFTER) if drafter else (NO_DRAFTER,)
 
     def parts(self, context: int, drafter: str) -> Parts:
         """See `MemorySizes`."""
         c, slots = self._config, context + SLACK
         parts = {TARGET: self._target, TARGET_KV: kv_bytes(c, self._kv) * slots}
-        scratch = MOST_TILES * _activation_bytes(c) + DOCUMENTS * 4
-        scratch += ROWS * c.vocab_size * 4 * 35 // 32  # logits of all rows, and a draw's scratch for every 32
+        scratch = MAX_TILES * _activation_bytes(c) + DOCUMENTS * 4
+        scratch += ROWS * c.vocab_size * 4 * 35 // 32  # logits of all rows, and sampling scratch for every 32
         scratch += chunks_of(slots) * ROWS * c.num_attention_heads * (c.head_dim + 2) * 4  # attention's sums
         scratch += slots * (c.head_dim * 4 + 4)
         scratch += self._reader_bytes(slots)
@@ -150,21 +150,21 @@ class CudaSizes:
         return size + share // padded(self._config.vocab_size, COLUMNS) + rows * 4
 
 
-DESKTOP, OTHERS = 512 << 20, 128 << 20  # bytes for windows, where some are shown, and for whatever else runs
-SPARE = 8  # the part of what is free that a context which nobody asked for leaves free
-TRIES = 4
+DESKTOP_BYTES, OTHER_BYTES = 512 << 20, 128 << 20  # left free on a GPU with a display, and on one without
+SPARE_DIVISOR = 8  # an automatic context leaves 1 / SPARE_DIVISOR of the free memory unused
+MAX_ATTEMPTS = 4
 
 
 def budget_of(device: torch.device) -> MemoryBudget:
-    """Return what is free on a GPU now: measured once for each plan, for it changes while one looks."""
+    """Return the memory that is free on a GPU now; measure it once per plan, because it changes all the time."""
     free = torch.cuda.mem_get_info(device)[0]
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    margin = RESERVE + (DESKTOP if is_shown_on(device) else OTHERS)
-    return MemoryBudget(free, margin, "GPU memory", spare=free // SPARE)
+    margin = RESERVE + (DESKTOP_BYTES if is_shown_on(device) else OTHER_BYTES)
+    return MemoryBudget(free, margin, "GPU memory", spare=free // SPARE_DIVISOR)
 
 
 def is_shown_on(device: torch.device) -> bool:
-    """Return whether a display is active on a GPU; False if NVIDIA's management library (NVML) does not tell."""
+    """Return whether a display is active on a GPU; False if NVIDIA's management library (NVML) does not report it."""
     try:
         import pynvml  # type: ignore[import-untyped]
 
@@ -176,30 +176,30 @@ def is_shown_on(device: torch.device) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether a GPU was full: Triton and graphs say so in words of the driver."""
+    """Return whether an error means that the GPU is full; Triton and graphs raise the driver's message."""
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
-def smaller(sizes: MemorySizes, planned: Fit, wanted: int, there: MemoryBudget, times: int) -> Fit:
-    """Return the next smaller plan for a pair that did not fit; raise OutOfMemory if there is none."""
-    less = total(planned.parts) >> (TRIES + 1 - times)  # a 16th, an 8th, a quarter
-    there = replace(there, free=min(there.free, there.needed(planned.parts) - less), spare=0)
-    if wanted:
+def plan_smaller(sizes: MemorySizes, planned: Fit, requested: int, budget: MemoryBudget, attempt: int) -> Fit:
+    """Return a smaller plan after `attempt` loads ran out of memory; raise OutOfMemory if nothing fits."""
+    less = total(planned.parts) >> (MAX_ATTEMPTS + 1 - attempt)  # a 16th, an 8th, a quarter
+    budget = replace(budget, free=min(budget.free, budget.needed(planned.parts) - less), spare=0)
+    if requested:
         try:
-            return fit(sizes, there, wanted)
+            return fit(sizes, budget, requested)
         except OutOfMemory:
             pass
-    return fit(_Within(sizes, planned.context), there, 0)
+    return fit(_LimitedContext(sizes, planned.context), budget, 0)
 
 
-def fallback_notice(planned: Fit, tried: Fit, said: str) -> str:
-    """Return a line for the user about what is loaded instead of what was planned."""
+def fallback_notice(planned: Fit, tried: Fit, failure: str) -> str:
+    """Return a notice about the plan that was loaded instead of the first one."""
     now = [f"{planned.context} tokens of context"]
     if planned.drafter != tried.drafter:
         now.append("no drafter" if planned.drafter == NO_DRAFTER else f"a drafter of {planned.drafter}")
-    return f"{said}: loaded with {' and '.join(now)} instead of {tried.context} tokens"
+    return f"{failure}: loaded with {' and '.join(now)} instead of {tried.context} tokens"
 
 
-class _Within:
+class _LimitedContext:
     def __init__(self, sizes: MemorySizes, longest: int) -> None:
         self.trained, self.drafters, self.parts = longest, sizes.drafters, sizes.parts

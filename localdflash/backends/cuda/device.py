@@ -49,21 +49,21 @@ def summarize_features(capability: tuple[int, int]) -> str:
 
 
 def find_gpus(name: str = "auto") -> Sequence[gpus.Gpu]:
-    """The GPUs to run on, one at least: those called so (see `gpus`). NoDevice says what is missing and what to do."""
+    """Return the GPUs that match `name` (see `gpus`), at least one; NoDevice names what is missing and the remedy."""
     if not driver_present():
-        raise NoDevice("no NVIDIA driver was found: install it, or use --backend llama.cpp")
+        raise NoDevice("no NVIDIA driver was found; install it, or use `--backend llama.cpp`")
     if module := extras.missing_module("cuda"):
-        raise NoDevice(f"{module} is not installed: run `{extras.install_command('cuda')}`")
+        raise NoDevice(f"{module} is not installed; run `{extras.install_command('cuda')}`")
     import torch
 
     if torch.version.cuda is None:
-        raise NoDevice(f"this PyTorch ({torch.__version__}) has no CUDA: install a CUDA build of torch")
+        raise NoDevice(f"PyTorch {torch.__version__}: built without CUDA; install a CUDA build of torch")
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise NoDevice(f"CUDA cannot start ({reason}): update the NVIDIA driver") from None
-    return gpus.able(name)
+        raise NoDevice(f"CUDA cannot start ({reason}); update the NVIDIA driver") from None
+    return gpus.select_gpus(name)
 
 
 def find_device(name: str = "auto") -> "torch.device":
@@ -71,8 +71,8 @@ def find_device(name: str = "auto") -> "torch.device":
     return find_gpus(name)[0].device
 
 
-def on(device: "torch.device") -> AbstractContextManager[object]:
-    """Makes a GPU the thread's own, which Triton, streams and graphs take; a processor needs nothing."""
+def device_context(device: "torch.device") -> AbstractContextManager[object]:
+    """Return a context in which a GPU is the thread's current device, which Triton, streams and graphs use."""
     import torch
 
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -82,7 +82,7 @@ def means_gpu(name: str) -> bool:
     """Return whether `--device` may mean a GPU of this engine; other names, such as "Vulkan0", are llama.cpp's."""
     if name == "cpu" or not driver_present():
         return False
-    if name in gpus.ANY or name.isdecimal() or name.upper().startswith("GPU-"):
+    if name in gpus.ANY_GPU or name.isdecimal() or name.upper().startswith("GPU-"):
         return True
     try:
         return bool(find_gpus(name))
@@ -91,20 +91,20 @@ def means_gpu(name: str) -> bool:
 
 
 def missing_tools() -> str:
-    """Return what Triton builds its launchers with and does not find, with a remedy; "" where nothing is missing."""
-    if os.name == "nt":  # triton-windows brings both
+    """Return which build tool Triton cannot find, with a remedy; "" if none is missing."""
+    if os.name == "nt":  # triton-windows includes them
         return ""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-        return "there is no C compiler for Triton: install gcc, or name one in the environment variable CC"
+        return "Triton finds no C compiler; install gcc, or set the environment variable CC"
     if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
-        return "Python's headers are not there for Triton: install them (python3-dev, python3-devel)"
+        return "Triton finds no Python headers; install python3-dev or python3-devel"
     return ""
 
 
 def describe_error(error: Exception) -> str:
-    """Return what broke, in one line."""
-    said = getattr(error, "error_message", "") or str(error)  # Triton's begins with the source
-    return f"{type(error).__name__}: {said.strip().partition(chr(10))[0]}"
+    """Return an error's type and the first line of its message."""
+    text = getattr(error, "error_message", "") or str(error)  # the text of Triton's errors begins with source code
+    return f"{type(error).__name__}: {text.strip().partition(chr(10))[0]}"
 
 
 def driver_version() -> str:
@@ -118,16 +118,16 @@ def driver_version() -> str:
         return f"of unknown version ({error})"
 
 
-def give_back() -> None:
-    """Give a GPU's memory that nothing holds any more to whoever wants it; torch would keep it."""
+def free_unused_memory() -> None:
+    """Return torch's cached, unused GPU memory to the system."""
     if torch := sys.modules.get("torch"):
         gc.collect()
-        with suppress(Exception):  # after a failure the GPU, or torch itself, may be what is broken
+        with suppress(Exception):  # after a failure the GPU or torch itself may be broken
             torch.cuda.empty_cache()
 
 
 def gpu_budget(name: str = "auto") -> MemoryBudget:
-    """Memory of the GPU that the engine would use; NoDevice says why there is none."""
+    """Return the memory of the GPU that the engine would use; raise NoDevice if there is none."""
     device = find_device(name)
     from localdflash.backends.cuda.cuda_sizes import budget_of
 

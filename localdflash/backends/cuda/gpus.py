@@ -10,36 +10,36 @@ from localdflash.models.memory.fit import Fit, MemoryBudget, MemorySizes, fit
 if TYPE_CHECKING:
     import torch
 
-OLDEST = (8, 0)  # compute capability: int8 and fp16 tensor cores with asynchronous copies, RTX 30 and newer
-OLDEST_NAME = "RTX 30, A100"
-_NEEDED = f"{'.'.join(map(str, OLDEST))} is needed ({OLDEST_NAME} or newer)"
-ANY = ("auto", "gpu")
-LEAST_UUID = 8  # characters of a UUID that are taken for it
+MIN_CAPABILITY = (8, 0)  # int8 and fp16 tensor cores with asynchronous copies: RTX 30 and newer
+MIN_CAPABILITY_NAME = "RTX 30, A100"
+_NEEDED = f"{'.'.join(map(str, MIN_CAPABILITY))} is needed ({MIN_CAPABILITY_NAME} or newer)"
+ANY_GPU = ("auto", "gpu")
+MIN_UUID_CHARS = 8  # shortest prefix of a UUID that selects a GPU
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU by CUDA's number."""
+    """GPU by CUDA's number."""
 
     number: int
 
     @property
     def device(self) -> "torch.device":
-        """It, as torch has it."""
+        """The torch device."""
         import torch
 
         return torch.device("cuda", self.number)
 
     @property
     def name(self) -> str:
-        """Return what its maker calls it."""
+        """Product name."""
         import torch
 
         return str(torch.cuda.get_device_name(self.device))
 
     @property
     def uuid(self) -> str:
-        """As `nvidia-smi -L` says it; empty where torch does not know it."""
+        """UUID as `nvidia-smi -L` prints it; "" if torch does not know it."""
         import torch
 
         known = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
@@ -47,25 +47,25 @@ class Gpu:
 
     @property
     def capability(self) -> tuple[int, int]:
-        """Its compute capability."""
+        """Compute capability."""
         import torch
 
         return torch.cuda.get_device_capability(self.device)
 
     @property
     def chip(self) -> str:
-        """Its compute capability, as NVIDIA writes it."""
+        """Compute capability as text, such as "8.6"."""
         return ".".join(map(str, self.capability))
 
-    def is_called(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         """Return whether a name denotes this GPU: its number, a part of its name, or the start of its UUID."""
-        uuid, asked = self.uuid.lower(), name.lower()
-        by_uuid = len(asked) >= LEAST_UUID and (uuid.startswith(asked) or uuid.startswith(f"gpu-{asked}"))
-        by_name = (len(asked) > 2 or not asked.isdecimal()) and asked in self.name.lower()  # "4090" is no number
+        uuid, query = self.uuid.lower(), name.lower()
+        by_uuid = len(query) >= MIN_UUID_CHARS and (uuid.startswith(query) or uuid.startswith(f"gpu-{query}"))
+        by_name = (len(query) > 2 or not query.isdecimal()) and query in self.name.lower()  # "4090" is no number
         return name == str(self.number) or by_uuid or by_name
 
-    def described(self) -> str:
-        """Return all that there is to say of it: number, name, memory, UUID, compute capability."""
+    def describe(self) -> str:
+        """Return the number, name, memory, UUID and compute capability in one line."""
         import torch
 
         free, size = torch.cuda.mem_get_info(self.device)
@@ -77,58 +77,58 @@ class Gpu:
 
 
 def all_gpus() -> list[Gpu]:
-    """Return all that CUDA sees, once it has started."""
+    """Return all GPUs that CUDA sees; CUDA must be initialized."""
     import torch
 
     return [Gpu(number) for number in range(torch.cuda.device_count())]
 
 
-def able(name: str) -> Sequence[Gpu]:
-    """The GPUs that `name` may mean and that the kernels run on. NoDevice says which there are, or what is too old."""
+def select_gpus(name: str) -> Sequence[Gpu]:
+    """Return the GPUs that match `name` and that the kernels run on; NoDevice lists the GPUs, or names one too old."""
     found = all_gpus()
-    meant = [gpu for gpu in found if name in ANY or gpu.is_called(name)]
-    if not meant:
-        there = f"there are {', '.join(map(str, found))}" if found else "CUDA sees none"
-        raise NoDevice(f"--device {name}: the CUDA engine has no such GPU, {there}")
-    if new := [gpu for gpu in meant if gpu.capability >= OLDEST]:
-        return new
-    others = f"; there are {', '.join(map(str, found))}" if len(found) > 1 else ""
-    old = f"{meant[0].name} has compute capability {meant[0].chip}: {_NEEDED}"
+    matching = [gpu for gpu in found if name in ANY_GPU or gpu.matches(name)]
+    if not matching:
+        known = f"expected one of {', '.join(map(str, found))}" if found else "CUDA sees none"
+        raise NoDevice(f"--device {name}: the CUDA engine has no such GPU ({known})")
+    if supported := [gpu for gpu in matching if gpu.capability >= MIN_CAPABILITY]:
+        return supported
+    others = f"; choose another of {', '.join(map(str, found))}" if len(found) > 1 else ""
+    old = f"{matching[0].name} has compute capability {matching[0].chip}, but {_NEEDED}"
     raise NoDevice(f"{old}{others}")
 
 
-def roles(name: str) -> Sequence[tuple[Gpu, str]]:
-    """Each GPU with when `able(name)` has it taken, or why it has not: a few words for `doctor`."""
-    told, before = [], list[int]()
+def describe_roles(name: str) -> Sequence[tuple[Gpu, str]]:
+    """Return each GPU with a phrase for `doctor`: when it is used for `--device name`, or why it is not."""
+    described, earlier = [], list[int]()
     for gpu in all_gpus():
-        if name not in ANY and not gpu.is_called(name):
-            told.append((gpu, f"not taken, since device is {name}"))
-        elif gpu.capability < OLDEST:
-            told.append((gpu, f"not taken: {_NEEDED}"))
+        if name not in ANY_GPU and not gpu.matches(name):
+            described.append((gpu, f"not used: --device is {name}"))
+        elif gpu.capability < MIN_CAPABILITY:
+            described.append((gpu, f"not used: {_NEEDED}"))
         else:
-            room = f"taken where there is no room on {' and '.join(map(str, before))} for a pair with its drafter"
-            told.append((gpu, room if before else "taken first"))
-            before.append(gpu.number)
-    return told
+            room = f"used if {' and '.join(map(str, earlier))} cannot hold a pair with its drafter"
+            described.append((gpu, room if earlier else "used first"))
+            earlier.append(gpu.number)
+    return described
 
 
-def place(
+def choose_gpu(
     gpus: Sequence[Gpu],
     sizes: MemorySizes,
-    wanted: int,
+    context: int,
     measure: Callable[["torch.device"], MemoryBudget],
     *,
     roomy: bool = False,
 ) -> tuple[Gpu, Fit]:
-    """Return the first GPU that holds the pair with its drafter, else the first that holds it at all.
+    """Return the first GPU that holds the pair with its drafter, else the first that holds the target.
 
-    A GPU is measured only if the ones before it have no room. OutOfMemory is that of the GPU with the most memory.
+    A GPU is measured only if those before it have no room. OutOfMemory is that of the GPU with the most free memory.
     """
     others, full = list[tuple[Gpu, Fit]](), list[tuple[int, OutOfMemory]]()
     for gpu in gpus:
         budget = measure(gpu.device)
         try:
-            planned = fit(sizes, budget, wanted, roomy=roomy)
+            planned = fit(sizes, budget, context, roomy=roomy)
         except OutOfMemory as error:
             full.append((budget.free, error))
             continue

@@ -1,4 +1,4 @@
-"""Subject of a check: the GPU and its driver, the libraries that generate its code, the pair's shapes."""
+"""Key of a first-load check: the GPU and its driver, the libraries that generate its code, the pair's shapes."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from localdflash import __version__
 from localdflash.backends.cuda.cuda_sizes import CudaSizes, budget_of
 from localdflash.backends.cuda.device import driver_version, find_gpus
-from localdflash.backends.cuda.gpus import Gpu, place
+from localdflash.backends.cuda.gpus import Gpu, choose_gpu
 from localdflash.models.load_options import Options
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -16,7 +16,7 @@ Identity = tuple[str, ...]
 
 
 def machines(device: str = "auto") -> list[Identity]:
-    """Return the identities of the GPUs that `device` may mean; raise NoDevice if there is none."""
+    """Return the identities of the GPUs that match `device`; raise NoDevice if there is none."""
     return [_machine(gpu) for gpu in find_gpus(device)]
 
 
@@ -32,7 +32,7 @@ def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
     """Return the identity of the GPU that would run a pair, and the types and shapes that select its kernels there."""
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    gpu, _ = place(find_gpus(options.device), sizes, options.context, budget_of)
+    gpu, _ = choose_gpu(find_gpus(options.device), sizes, options.context, budget_of)
     found = _matrices(files.target)
     if drafter:
         found += [f"drafter {config_of_file(drafter)}", f"of {options.drafter_bits} bits"]
@@ -41,7 +41,7 @@ def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
 
 
 def _matrices(path: Path) -> list[str]:
-    """Return the architecture, and each matrix once for all layers that have it alike."""
+    """Return the architecture, and each distinct name, type and shape of a matrix, without layer numbers."""
     header = read_header(path)
     kinds = {
         f"{re.sub(r'blk[.][0-9]+', 'blk', name)} {info.ggml_type.name} {info.shape}"

@@ -12,9 +12,9 @@ from torch import Tensor
 from localdflash.backends.cuda import device as devices
 from localdflash.backends.cuda.assembly import load_pair
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.cuda_sizes import BITS, TRIES, CudaSizes, budget_of, fallback_notice, smaller
-from localdflash.backends.cuda.device import give_back
-from localdflash.backends.cuda.gpus import Gpu, place
+from localdflash.backends.cuda.cuda_sizes import BITS, MAX_ATTEMPTS, CudaSizes, budget_of, fallback_notice, plan_smaller
+from localdflash.backends.cuda.device import free_unused_memory
+from localdflash.backends.cuda.gpus import Gpu, choose_gpu
 from localdflash.backends.cuda.ops import KERNELS, Ops
 from localdflash.backends.cuda.stepper import Stepper
 from localdflash.base.errors import DeviceError, OutOfMemory
@@ -28,14 +28,11 @@ from localdflash.models.shapes.fingerprint import mismatch
 
 
 def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
-    """Load a pair that steps with `ops`, in the forms of `options.cuda_ops`.
-
-    Raise NoDevice, OutOfMemory, ModelError or UsageError, and DeviceError if the GPU is lost.
-    """
+    """Load a pair; raise NoDevice, OutOfMemory, ModelError or UsageError, and DeviceError if the GPU is lost."""
     gpus = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    gpu, first = place(gpus, sizes, options.context, budget_of, roomy=options.roomy)
+    gpu, first = choose_gpu(gpus, sizes, options.context, budget_of, roomy=options.roomy)
     pair, planned, notice = _load(files.target, drafter, sizes, gpu, first, options, ops)
     stepper, notices = pair.stepper, [notice]
     if stepper.block:
@@ -58,7 +55,7 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
             version("torch"),
         ),
         predicted=planned.parts,
-        measured=lambda: measured(pair.stepper),
+        measured=lambda: measure_parts(pair.stepper),
         notices=notices,
         close=lambda: _close(pair),
     )
@@ -67,9 +64,9 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
 def _load(
     target: Path, drafter: Path | None, sizes: CudaSizes, gpu: Gpu, first: Fit, options: Options, ops: Ops
 ) -> tuple[CudaPair, Fit, str]:
-    """Load the pair by the plan, or by a smaller one if the GPU is full; return it, the plan and a notice."""
+    """Load the pair by the plan `first`, or by a smaller plan if the GPU is full; return pair, plan and notice."""
     device, planned, notice, failure = gpu.device, first, first.notice, ""
-    for tried in range(1, TRIES + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         bits = BITS.get(planned.drafter, options.drafter_bits)
         settings = replace(options, context=planned.context, drafter_bits=bits)
         drafting = drafter if planned.drafter != NO_DRAFTER else None
@@ -77,11 +74,11 @@ def _load(
             pair = load_pair(target, drafting, device, settings, ops)
             return pair, planned, notice
         except OutOfMemory as error:
-            failure = f"{error}, {gigabytes(total(planned.parts))} were planned"
-        give_back()  # nothing refers to the failed load's tensors now
+            failure = f"{error} ({gigabytes(total(planned.parts))} were planned)"
+        free_unused_memory()  # only now: the exception referred to the failed load's tensors
         if options.roomy:
             break
-        planned = smaller(sizes, planned, options.context, budget_of(device), tried)
+        planned = plan_smaller(sizes, planned, options.context, budget_of(device), attempt)
         notice = fallback_notice(planned, first, failure)
     raise OutOfMemory(failure)
 
@@ -89,11 +86,11 @@ def _load(
 def _close(pair: CudaPair) -> None:
     with suppress(DeviceError):
         pair.close()
-        give_back()
+        free_unused_memory()
 
 
-def measured(stepper: Stepper) -> Parts:
-    """Return the bytes of what the engine holds on a GPU; scratch is all that torch has reserved besides."""
+def measure_parts(stepper: Stepper) -> Parts:
+    """Return the bytes of a pair's parts on a GPU; scratch is everything else that torch has reserved."""
     seen = set[int]()
     parts = {TARGET: _bytes_of(stepper.target, seen), TARGET_KV: _bytes_of(stepper.cache, seen)}
     if stepper.block:
@@ -104,9 +101,9 @@ def measured(stepper: Stepper) -> Parts:
 def _bytes_of(weights: object, seen: set[int]) -> int:
     """Return the bytes of an object's tensors, each storage counted once: target and drafter share some."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(weights)}
-    fresh = {address: storage.nbytes() for address, storage in storages.items() if address not in seen}
-    seen.update(fresh)
-    return sum(fresh.values())
+    unseen = {address: storage.nbytes() for address, storage in storages.items() if address not in seen}
+    seen.update(unseen)
+    return sum(unseen.values())
 
 
 def _tensors(part: object) -> Iterator[Tensor]:

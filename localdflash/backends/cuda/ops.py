@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localdflash.backends.cuda.choices import Choices, Form
-from localdflash.backends.cuda.proof.calls import bound, run_reference, tensors
+from localdflash.backends.cuda.proof.calls import bind_arguments, run_reference, tensors
 from localdflash.kernels.cuda import (
     attention,
     convolve,
@@ -31,7 +31,7 @@ Op = Callable[..., None]
 
 @dataclass(frozen=True)
 class Ops:
-    """One set; the contracts are the kernels' own docstrings."""
+    """Set of operations; the kernels' docstrings document them."""
 
     set_back: Op
     dense: Op
@@ -76,28 +76,28 @@ KERNELS = Ops(**{name: getattr(module, name) for name, module in MODULES.items()
 REFERENCES = Ops(**{name: getattr(module, f"{name}_reference") for name, module in MODULES.items()})
 
 
-def chosen(ops: Ops, choices: Choices) -> Ops:
-    """Return the operations in the forms that were chosen."""
-    return replace(ops, **{name: _formed(name, getattr(ops, name), form) for name, form in choices.forms.items()})
+def select_forms(ops: Ops, choices: Choices) -> Ops:
+    """Return the operations in the forms of `choices`."""
+    return replace(ops, **{name: _apply_form(name, getattr(ops, name), form) for name, form in choices.forms.items()})
 
 
-def _formed(name: str, op: Op, form: Form) -> Op:
-    return lean(getattr(REFERENCES, name)) if form == "reference" else _simple(op)
+def _apply_form(name: str, op: Op, form: Form) -> Op:
+    return low_memory(getattr(REFERENCES, name)) if form == "reference" else _simple(op)
 
 
 def _simple(op: Op) -> Op:
-    def run(*given: Any, **named: Any) -> None:
+    def run(*args: Any, **kwargs: Any) -> None:
         with launch.simplest():
-            op(*given, **named)
+            op(*args, **kwargs)
 
     return run
 
 
-def lean(reference: Op) -> Op:
-    """Return a reference that leaves no matrix in float32 behind."""
+def low_memory(reference: Op) -> Op:
+    """Return a reference that keeps no float32 matrix in memory afterwards."""
 
-    def run(*given: Any, **named: Any) -> None:
-        arguments = bound(reference, given, named)
+    def run(*args: Any, **kwargs: Any) -> None:
+        arguments = bind_arguments(reference, args, kwargs)
         written = tensors(arguments)
         for part, tensor in tensors(run_reference(reference, arguments)).items():
             written[part].copy_(tensor)

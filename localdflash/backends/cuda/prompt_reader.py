@@ -1,8 +1,8 @@
 """Reads prompts in blocks of 512 tokens: weights as float16 matrices, products by cuBLAS, attention by torch.
 
-A step of 16 rows is bound by memory, a block by arithmetic: the tiles of `Stack` would unpack every weight 16 times for
-it. Sums run in another order than in a step, so blocks begin at multiples of 512 tokens, and `CudaPair` reuses a cached
-prefix only where a fresh prompt would have the same bits.
+A step of 16 rows is bound by memory bandwidth, a block by arithmetic: the tiles of `Stack` would unpack every weight 16
+times per block. Sums have another order than in a step, so blocks begin at multiples of 512 tokens, and `CudaPair`
+reuses a cached prefix only where a fresh prompt would have the same bits.
 """
 
 import torch
@@ -22,7 +22,7 @@ BLOCK = 512
 
 
 class PromptReader:
-    """Target over blocks of tokens; it writes the KV cache, and the drafter's taps. `stack` is that of the tiles."""
+    """Forward pass of the target over blocks of tokens, into the KV cache and the drafter's taps."""
 
     def __init__(
         self, stack: Stack, weights: TargetWeights, cache: Cache, taps: TapRing | None, dtype: torch.dtype
@@ -43,7 +43,7 @@ class PromptReader:
             if layer.output_bias is not None:
                 x += layer.output_bias
             assert isinstance(layer.mlp, Dense)
-            both = self._product(_norm(x, layer.mlp_gain, eps), layer.mlp.gate_up)  # [512, 2 F], in turn
+            both = self._product(_norm(x, layer.mlp_gain, eps), layer.mlp.gate_up)  # [512, 2 F], interleaved
             gate, up = both.unflatten(-1, (-1, 2)).unbind(-1)
             x += self._product(F.silu(gate) * up * SWIGLU_SCALE, layer.mlp.down)
             self._tap(x, index, positions)
@@ -51,14 +51,15 @@ class PromptReader:
     def _embeddings(self, ids: Tensor) -> Tensor:
         """Return the residual stream before the first layer, float32 [512, H]."""
         weights, b = self._weights, self._stack.buffers
-        gain, left = weights.layers[0].input_gain, (b.hidden, b.hidden_sums, b.squares[0])
+        gain, unused = weights.layers[0].input_gain, (b.hidden, b.hidden_sums, b.squares[0])
         x = torch.empty(len(ids), weights.config.hidden_size, device=ids.device)
         for own, rows in zip(ids.split(ROWS), x.split(ROWS), strict=True):
-            self._stack.ops.embed(own, weights.embedding, gain, rows, *left, scale=1.0, eps=weights.config.rms_norm_eps)
+            eps = weights.config.rms_norm_eps
+            self._stack.ops.embed(own, weights.embedding, gain, rows, *unused, scale=1.0, eps=eps)
         return x
 
     def _project(self, a: Tensor, index: int, layer: LayerWeights, positions: Tensor) -> Tensor:
-        """Return the queries [512, HQ, D] of a layer; K and V go into the cache."""
+        """Return the queries [512, HQ, D] of a layer; write K and V into the cache."""
         c, cache = self._weights.config, self._cache.layer(index)
         q = torch.empty(len(a), c.num_attention_heads, c.head_dim, dtype=self._dense.dtype, device=a.device)
         gains, rope = (layer.q_gain, layer.k_gain), self._weights.rope
@@ -94,13 +95,13 @@ class PromptReader:
         return matrix
 
     def unpack_all(self) -> None:
-        """Unpack every matrix, to launch each kernel that `read` launches but those of `embed`."""
+        """Unpack every matrix, which launches each kernel of `read` except those of `embed`."""
         for layer in self._weights.layers:
             for planes in _matrices(layer):
                 self._unpack(planes)
 
     def _tap(self, x: Tensor, index: int, positions: Tensor) -> None:
-        """Leave the output of a block that the drafter reads."""
+        """Store a block's output in the tap ring if the drafter reads it."""
         if not self._taps or index not in self._taps.blocks:
             return
         ring, column = self._taps.ring, self._taps.blocks.index(index) * x.shape[1]
@@ -110,13 +111,13 @@ class PromptReader:
 def new_reader(
     stack: Stack, weights: TargetWeights, cache: Cache, taps: TapRing | None, dtype: torch.dtype
 ) -> PromptReader | None:
-    """Return a reader; None for mixtures, for FP4 products, and for contexts of no more than a block."""
+    """Return a reader; None for mixtures of experts, for FP4 products, and for contexts of one block or less."""
     dense = all(isinstance(layer.mlp, Dense) and layer.mlp.down.scaling != "product" for layer in weights.layers)
     return PromptReader(stack, weights, cache, taps, dtype) if dense and cache.k.shape[1] > BLOCK else None
 
 
 def _floats(codes: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return what a cache stores, as float16 or float32; without a copy if it stores that."""
+    """Return cached keys or values as float16 or float32, without a copy if they have that type."""
     if scale is None:
         return codes.to(dtype)
     pieces = zip(codes.split(BLOCK), scale.split(BLOCK), strict=True)  # float32 takes twice the memory

@@ -1,7 +1,7 @@
-"""Runner of the sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
+"""Runs the launch sequences of `Stepper`: as captured CUDA graphs on a GPU, directly on a CPU.
 
-A graph is captured for each number of attention chunks. A step's record is copied to pinned memory, with an event to
-wait for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceError`.
+A graph is captured per number of attention chunks. A step's record is copied to pinned memory, with an event to wait
+for. `prepare` compiles and captures all sequences. A CUDA error that breaks the process becomes `DeviceError`.
 """
 
 import os
@@ -15,113 +15,116 @@ from numpy.typing import NDArray
 from torch import Tensor
 from triton import AsyncCompileMode
 
-from localdflash.backends.cuda.device import on
-from localdflash.backends.cuda.leaving import Leaving, Outbox, bring_back, new_stage
+from localdflash.backends.cuda.device import device_context
+from localdflash.backends.cuda.offload import OffloadedSequence, Offloader, new_staging, restore
 from localdflash.backends.cuda.stack import ROWS
-from localdflash.backends.cuda.stepper import Stepper, Way
+from localdflash.backends.cuda.stepper import StepMode, Stepper
 from localdflash.base.errors import DeviceError, LocaldflashError
 from localdflash.kernels.cuda.attention import BUCKETS, chunks_of, slots_of
-from localdflash.kernels.cuda.launch import KernelLaunch, withheld
-from localdflash.kernels.cuda.split_k import MOST_TILES
+from localdflash.kernels.cuda.launch import KernelLaunch, collect_launches
+from localdflash.kernels.cuda.split_k import MAX_TILES
 from localdflash.models.load_options import Compiling
 
-COMPILERS = 8  # threads; each kernel takes 1 to 10 s of one core
-FOLDER = "TRITON_CACHE_DIR"  # the variable by which Triton is told
+THREADS = 8  # each kernel takes 1 to 10 s of one core
+CACHE_VARIABLE = "TRITON_CACHE_DIR"  # environment variable of Triton's cache folder
 
 
 def compile_all(launches: Iterable[KernelLaunch], compiling: Compiling | None = None) -> None:
-    """Compile each variant among the launches once, several at a time; `compiling` is told how many are done."""
-    keep_compiled()
+    """Compile each variant among the launches once, in parallel; report progress to `compiling`."""
+    set_triton_cache()
     distinct = {launch.variant: launch for launch in launches}
     report = compiling or (lambda _done, _total: None)
     report(0, len(distinct))
-    with ThreadPoolExecutor(COMPILERS) as pool, AsyncCompileMode(pool) as compiler:  # LLVM and ptxas release the GIL
+    with ThreadPoolExecutor(THREADS) as pool, AsyncCompileMode(pool) as compiler:  # LLVM and ptxas release the GIL
         for launch in distinct.values():
             launch.compile()
         for done, _ in enumerate(as_completed(compiler.raw_futures), 1):
             report(done, len(distinct))
 
 
-def keep_compiled() -> None:
-    """Let this process's Triton keep what it compiles in our folder, unless the user has named another."""
-    if FOLDER in os.environ:
+def set_triton_cache() -> None:
+    """Have Triton store compiled kernels in our cache folder, unless the user has set another folder."""
+    if CACHE_VARIABLE in os.environ:
         return
-    with suppress(LocaldflashError, ImportError):  # without a folder of ours Triton has one of its own
-        from localdflash.base.files.paths import cache_folder, create_private  # needs more than the GPU's tests do
+    with suppress(LocaldflashError, ImportError):  # then Triton uses its default folder
+        from localdflash.base.files.paths import (  # a GPU test machine may lack its packages
+            cache_folder,
+            create_private,
+        )
 
-        os.environ[FOLDER] = str(create_private(cache_folder() / "triton"))
+        os.environ[CACHE_VARIABLE] = str(create_private(cache_folder() / "triton"))
 
 
-Key = tuple[str, int]  # a sequence's name, and how many chunks of attention it covers
+Key = tuple[str, int]  # a sequence's name, and the number of attention chunks that it covers
 
 
 class Runner:
-    """One stream, one memory pool, one graph for every sequence and size that was asked for."""
+    """Graphs of one pair, one per sequence and number of attention chunks, with a common memory pool."""
 
     def __init__(self, stepper: Stepper, graphs: bool = True) -> None:
         self.stepper = stepper
         self._slots = stepper.cache.k.shape[1]
         self._on_device = stepper.device.type == "cuda"
-        self._captures = self._on_device and graphs  # else every launch is Python's
+        self._captures = self._on_device and graphs  # else Python launches every kernel
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._on_device else None
         self._records = torch.zeros_like(stepper.records, device="cpu", pin_memory=self._on_device)
-        self._logits: Tensor | None = None  # pinned, from the first request that reads them
-        self._arriving: Tensor | None = None  # pinned, from the first sequence that comes back
-        self._outbox = Outbox(stepper.device)
-        self._leaving: Leaving | None = None
+        self._logits: Tensor | None = None  # pinned; allocated by the first request that reads them
+        self._staging: Tensor | None = None  # pinned; allocated by the first `restore`
+        self._offloader = Offloader(stepper.device)
+        self._offloaded: OffloadedSequence | None = None
 
-    def prepare(self, ways: Sequence[Way], compiling: Compiling | None = None) -> None:
-        """Compile every kernel that these ways may launch, at any length, and capture every sequence."""
+    def prepare(self, modes: Sequence[StepMode], compiling: Compiling | None = None) -> None:
+        """Compile every kernel that these modes may launch, at any length, and capture every sequence."""
         if not self._on_device:
             return
         with self.on_gpu():
-            compile_all(self.launches(ways), compiling)
-            for key, sequence in self._sequences(ways) if self._captures else ():
+            compile_all(self.launches(modes), compiling)
+            for key, sequence in self._sequences(modes) if self._captures else ():
                 self._graphs[key] = self._capture(sequence)
-        if self.stepper.reader:  # the longest, so that torch has the memory
+        if self.stepper.reader:  # the longest context, so that torch reserves the memory now
             self.read(self._slots - self.stepper.reader.block)
 
-    def launches(self, ways: Sequence[Way]) -> list[KernelLaunch]:
-        """Everything that these ways may launch, at any length."""
-        with withheld() as launches:
-            for _, sequence in self._sequences(ways):
+    def launches(self, modes: Sequence[StepMode]) -> list[KernelLaunch]:
+        """Return every launch that these modes may run, at any length."""
+        with collect_launches() as launches:
+            for _, sequence in self._sequences(modes):
                 sequence()
             if self.stepper.reader:
                 self.stepper.reader.unpack_all()
         return launches
 
-    def _sequences(self, ways: Sequence[Way]) -> Iterator[tuple[Key, Callable[[], None]]]:
-        most = chunks_of(self._slots)
-        for splits in sorted({min(bucket, most) for bucket in BUCKETS}):
-            for tiles in range(1, MOST_TILES + 1):
-                yield self._extending(tiles, splits)
-            for way in ways:
-                yield self._stepping(way, True, splits)
-                yield self._stepping(way, False, splits)
+    def _sequences(self, modes: Sequence[StepMode]) -> Iterator[tuple[Key, Callable[[], None]]]:
+        max_splits = chunks_of(self._slots)
+        for splits in sorted({min(bucket, max_splits) for bucket in BUCKETS}):
+            for tiles in range(1, MAX_TILES + 1):
+                yield self._extend_sequence(tiles, splits)
+            for mode in modes:
+                yield self._step_sequence(mode, True, splits)
+                yield self._step_sequence(mode, False, splits)
         if self.stepper.block:
-            yield self._catching_up()
+            yield self._catch_up_sequence()
 
-    def step(self, way: Way, greedy: bool, length: int) -> torch.cuda.Event | None:
-        """Start a step at a context of at most `length` tokens; return its event, None on a CPU, where it is over."""
-        self.make_room(length + ROWS)
+    def step(self, mode: StepMode, greedy: bool, length: int) -> torch.cuda.Event | None:
+        """Start a step at a context of at most `length` tokens; return its event, None on a CPU, where it has ended."""
+        self.wait_for_slots(length + ROWS)
         with self.on_gpu():
-            self._run(*self._stepping(way, greedy, chunks(length, self._slots)))
+            self._run(*self._step_sequence(mode, greedy, chunks(length, self._slots)))
             if not self._on_device:
                 return None
             event = torch.cuda.Event()
             event.record()
             return event
 
-    def _stepping(self, way: Way, greedy: bool, splits: int) -> tuple[Key, Callable[[], None]]:
+    def _step_sequence(self, mode: StepMode, greedy: bool, splits: int) -> tuple[Key, Callable[[], None]]:
         def recorded() -> None:
-            self.stepper.step(way, greedy, splits)
+            self.stepper.step(mode, greedy, splits)
             self._records.copy_(self.stepper.records, non_blocking=True)
 
-        return (f"{way} {'greedy' if greedy else 'sampled'}", splits), recorded
+        return (f"{mode} {'greedy' if greedy else 'sampled'}", splits), recorded
 
     def record(self, arrival: torch.cuda.Event | None, number: int) -> list[int]:
-        """Wait for a step, the `number`-th of the stepper; return its record."""
+        """Wait for the `number`-th step of the stepper; return its record."""
         with self.on_gpu():
             if arrival:
                 arrival.synchronize()
@@ -129,62 +132,62 @@ class Runner:
         return fields
 
     def draft_and_logits(self, drafted: int) -> tuple[list[int], NDArray[np.float32]]:
-        """Return the drafted tokens and logits [drafted + 1, V] of the newest step, which must be over."""
-        there, rows = self.stepper.sampling.logits, drafted + 1
+        """Return the draft tokens and logits [drafted + 1, V] of the newest step, which must have ended."""
+        logits, rows = self.stepper.sampling.logits, drafted + 1
         with self.on_gpu():
             if self._logits is None:
-                self._logits = torch.empty(there.shape, pin_memory=self._on_device)
-            here = self._logits[:rows]
-            here.copy_(there[:rows])
-            return self.stepper.draft[1:rows].tolist(), here.numpy()
+                self._logits = torch.empty(logits.shape, pin_memory=self._on_device)
+            on_host = self._logits[:rows]
+            on_host.copy_(logits[:rows])
+            return self.stepper.draft[1:rows].tolist(), on_host.numpy()
 
     def extend(self, tiles: int, length: int) -> None:
         """Compute one or two tiles of 16 tokens after a context of `length`."""
         last = length + ROWS * (tiles - 1)  # where the last tile starts
-        self.make_room(last + ROWS)
+        self.wait_for_slots(last + ROWS)
         with self.on_gpu():
-            self._run(*self._extending(tiles, chunks(last, self._slots)))
+            self._run(*self._extend_sequence(tiles, chunks(last, self._slots)))
 
-    def _extending(self, tiles: int, splits: int) -> tuple[Key, Callable[[], None]]:
+    def _extend_sequence(self, tiles: int, splits: int) -> tuple[Key, Callable[[], None]]:
         return (f"extend {tiles}", splits), lambda: self.stepper.extend(tiles, splits)
 
     def read(self, length: int) -> None:
         """Read a block of the prompt's tokens after a context of `length`; see `PromptReader`."""
         reader = self.stepper.reader
         assert reader
-        self.make_room(length + reader.block)
+        self.wait_for_slots(length + reader.block)
         with self.on_gpu():
             reader.read(self.stepper.tokens[length : length + reader.block], length)
 
     def catch_up(self, length: int) -> None:
         """Give the drafter 16 more tokens of a context of `length`."""
-        self.make_room(length + ROWS)
+        self.wait_for_slots(length + ROWS)
         with self.on_gpu():
-            self._run(*self._catching_up())
+            self._run(*self._catch_up_sequence())
 
-    def _catching_up(self) -> tuple[Key, Callable[[], None]]:
+    def _catch_up_sequence(self) -> tuple[Key, Callable[[], None]]:
         return ("catch up", 0), self.stepper.catch_up
 
-    def put_aside(self, groups: Sequence[Sequence[Tensor]], slots: int) -> Leaving:
-        """Let the first `slots` rows of each group's tensors leave the device, while it goes on with something else."""
+    def offload(self, groups: Sequence[Sequence[Tensor]], slots: int) -> OffloadedSequence:
+        """Start copying the first `slots` rows of each group's tensors to main memory, while other steps run."""
         self.synchronize()
-        self.make_room(len(self.stepper.tokens))
-        self._leaving = self._outbox.send(groups, slots)
-        return self._leaving
+        self.wait_for_slots(len(self.stepper.tokens))
+        self._offloaded = self._offloader.send(groups, slots)
+        return self._offloaded
 
-    def bring_back(self, groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int) -> None:
-        """Fill the first `slots` rows of each group's tensors with what `put_aside` saved of them."""
-        self.make_room(slots)
+    def restore(self, groups: Sequence[Sequence[Tensor]], saved: Sequence[bytes | bytearray], slots: int) -> None:
+        """Fill the first `slots` rows of each group's tensors with what `offload` saved."""
+        self.wait_for_slots(slots)
         with self.on_gpu():
-            if self._arriving is None:
-                self._arriving = new_stage(self._on_device)
-            bring_back(groups, saved, slots, self._arriving)
+            if self._staging is None:
+                self._staging = new_staging(self._on_device)
+            restore(groups, saved, slots, self._staging)
 
-    def make_room(self, slots: int) -> None:
-        """Wait until nothing that is leaving the device is in the first `slots` slots of the caches."""
-        if self._leaving:
+    def wait_for_slots(self, slots: int) -> None:
+        """Wait until no copy from the device still reads the first `slots` slots of the caches."""
+        if self._offloaded:
             with self.on_gpu():
-                self._leaving.wait_for(slots)
+                self._offloaded.wait_for(slots)
 
     def synchronize(self) -> None:
         """Wait for everything that was started."""
@@ -194,14 +197,14 @@ class Runner:
 
     @contextmanager
     def on_gpu(self) -> Iterator[None]:
-        """Make the pair's GPU the thread's own; errors that stick to the process become DeviceError."""
-        with on(self.stepper.device), device_errors():
+        """Make the pair's GPU the thread's current device; errors that break the process become DeviceError."""
+        with device_context(self.stepper.device), device_errors():
             yield
 
     def close(self) -> None:
-        """Wait until the device is at rest, and nothing is leaving it any more."""
+        """Wait until all steps and copies have ended."""
         self.synchronize()
-        self._outbox.close()
+        self._offloader.close()
 
     def _run(self, key: Key, sequence: Callable[[], None]) -> None:
         if not self._captures:
@@ -212,29 +215,29 @@ class Runner:
         self._graphs[key].replay()
 
     def _capture(self, sequence: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """The sequence as a graph. The run before it is undone: it only writes past the context, and the state."""
+        """Return a sequence as a graph; the run before the capture writes only past the context, and the state."""
         state = self.stepper.state.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            sequence()  # brings what is compiled onto the device
+            sequence()  # loads the compiled kernels onto the device
             self.stepper.state.copy_(state)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # On a stream of this GPU: torch's own belongs to the one that captured first.
+        # On a stream of this GPU: torch's default capture stream belongs to the GPU that captured first.
         with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             sequence()
         return graph
 
 
 def chunks(length: int, slots: int) -> int:
-    """Return how many attention chunks a step from `length` tokens is captured with, in a cache of `slots`."""
+    """Return the number of attention chunks of the graph for a step from `length` tokens, in a cache of `slots`."""
     return min(next(splits for splits in BUCKETS if length + ROWS <= slots_of(splits)), chunks_of(slots))
 
 
 @contextmanager
 def device_errors() -> Iterator[None]:
-    """CUDA errors of this thread's GPU that stick to the process, so that every later call has them, as DeviceError."""
+    """Raise CUDA errors that break the process, so that every later call fails, as DeviceError."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -243,11 +246,11 @@ def device_errors() -> Iterator[None]:
         if "CUDA" not in str(error) or not _is_lost():
             raise
         first = str(error).splitlines()[0]
-        raise DeviceError(f"the GPU failed and this process cannot use it any more ({first}); start again") from error
+        raise DeviceError(f"the GPU failed, and this process cannot use it any more ({first}); restart it") from error
 
 
 def _is_lost() -> bool:
-    """Return whether this thread's GPU answers no call of this process any more."""
+    """Return whether every call of this process to this thread's GPU fails."""
     try:
         torch.cuda.synchronize()
     except (RuntimeError, AssertionError):

@@ -1,7 +1,8 @@
-"""Stack of decoder layers over 16 rows, for target and drafter: five launches a layer, eleven with convolutions.
+"""Stack of decoder layers over 16 rows, for target and drafter: 5 launches per layer, 11 with convolutions.
 
-Norms are not launches: the writer of the residual stream also writes it times the next gain, and its sums of squares;
-the reader divides by the root. Rows are scaled by the norm before, to stay inside float16 (kernels/cuda/norm.py).
+Norms are not launches: the kernel that writes the residual stream also writes its product with the next gain and its
+sums of squares, and the kernel that reads it divides by the root. Rows are scaled by the previous norm, to stay inside
+float16 (kernels/cuda/norm.py).
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from localdflash.kernels.cuda.residual import Tap
 from localdflash.kernels.cuda.split_k import SplitWorkspace
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
-ROWS = 16  # of a tile, and of every forward but a prompt's: plain decoding, verification and drafting are the same
+ROWS = 16  # of a tile, and of every forward pass except a prompt's, with and without a draft
 TILE = 128
 
 
@@ -40,7 +41,7 @@ class SharedBuffers:
 
 @dataclass(frozen=True)
 class Mask:
-    """Attention mask: a chain or a block, with its window; see localdflash.kernels.cuda.attention."""
+    """Attention mask, "chain" (causal) or "block", with a window; see localdflash.kernels.cuda.attention."""
 
     kind: str = "chain"
     block: int = ROWS
@@ -49,14 +50,14 @@ class Mask:
 
 @dataclass(frozen=True)
 class TapRing:
-    """Where the target leaves the hidden states for the drafter: divided by 16, by position modulo the length."""
+    """Ring buffer of the target's features for the drafter: hidden states / 16, indexed by position modulo length."""
 
     ring: Tensor  # [length, n_taps * H]
     blocks: tuple[int, ...]  # 0-based ids of the blocks whose output is kept
 
 
 class MixtureBuffers:
-    """Routing and activations of a mixture of experts: one MLP's width for every expert that may be active."""
+    """Routing and activations of a mixture of experts, for every expert that may be active."""
 
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         c = config
@@ -68,7 +69,7 @@ class MixtureBuffers:
 
 
 class ConvolutionBuffers:
-    """Buffers between a sublayer with convolutions and the residual stream."""
+    """Buffers of a sublayer with convolutions."""
 
     def __init__(self, convolution: Convolution, device: torch.device, dtype: torch.dtype) -> None:
         hidden = convolution.base.shape[2]
@@ -77,12 +78,12 @@ class ConvolutionBuffers:
         self.out = torch.zeros(ROWS, hidden, device=device)
 
     def changes(self, convolution: Convolution) -> Changes:
-        """Return the coefficients of the sublayer whose input was projected last."""
+        """Return the coefficients of the sublayer that was projected last."""
         return Changes(convolution.base, self.change, convolution.group)
 
 
 class Buffers:
-    """Static activations [tiles, ...] of one stack, for CUDA graphs; mixtures and convolutions have one tile."""
+    """Activations [tiles, ...] of one stack, at fixed addresses for CUDA graphs; of one tile if convolved or mixed."""
 
     def __init__(
         self,
@@ -101,11 +102,11 @@ class Buffers:
         self.heads, self.heads_sums = activations(heads, device, dtype, tiles)
         self.mixture = MixtureBuffers(c, device, dtype) if c.num_experts else None
         self.mlp, self.mlp_sums = activations(0 if c.num_experts else c.intermediate_size, device, dtype, tiles)
-        # Sums of squares of the residual stream: one array before each of the 2 L + 1 norms.
+        # Sums of squares of the residual stream, before each of the 2 L + 1 norms.
         squares = torch.zeros(2 * layers + 1, tiles, padded(c.hidden_size) // TILE, ROWS, device=device)
         self.squares = squares.unbind()
 
-    def one(self, tile: int) -> "Buffers":
+    def select_tile(self, tile: int) -> "Buffers":
         """Return the buffers of one tile."""
         found = copy(self)
         for name in ("x", "hidden", "hidden_sums", "q", "heads", "heads_sums", "mlp", "mlp_sums"):
@@ -115,19 +116,19 @@ class Buffers:
 
 
 def padded(size: int) -> int:
-    """Return a width as the buffers have it; the padding stays zero."""
+    """Round a width up to whole tiles, as in the buffers, whose padding stays zero."""
     return -(-size // TILE) * TILE
 
 
 def activations(size: int, device: torch.device, dtype: torch.dtype, *tiles: int) -> tuple[Tensor, Tensor]:
-    """Return a GEMM's input [*tiles, 16, size], and room for the sums of its groups of 32."""
+    """Return buffers for a GEMM's input [*tiles, 16, size] and the sums of its groups of 32."""
     width = padded(size)
     a = torch.zeros(*tiles, ROWS, width, device=device, dtype=dtype)
     return a, torch.zeros(*tiles, width // 32, ROWS, device=device)
 
 
 class Stack:
-    """Layers with their caches, run by `forward`; the result is `buffers.hidden` with `final_norm`."""
+    """Layers with their KV caches; `forward` leaves the result in `buffers.hidden`, to be read with `final_norm`."""
 
     def __init__(
         self,
@@ -140,17 +141,17 @@ class Stack:
         dtype: torch.dtype,
         tiles: int = 1,
     ) -> None:
-        self.live = live  # int32 [1], rows whose experts are read
+        self.live = live  # int32 [1]: number of rows whose experts are computed
         self.ops, self.config, self.layers, self.rope = ops, config, weights.layers, weights.rope
         self.caches = [cache.layer(i) for i in range(config.num_hidden_layers)]
         self.shared, layers, final_gain = shared, weights.layers, weights.final_gain
         self._all = Buffers(config, layers[0].attention_conv, final_gain.device, dtype, tiles)
-        self._each = [self._all.one(tile) for tile in range(tiles)]
+        self._each = [self._all.select_tile(tile) for tile in range(tiles)]
         self.buffers = self._each[0]
         self.next_gains = [*(layer.input_gain for layer in layers[1:]), final_gain]
 
     def _norm(self, b: Buffers, index: int) -> Norm:
-        """The norm before GEMM pair `index`: even ones feed attention, odd ones the MLP, the last one the head."""
+        """Return the norm before sublayer `index`: even indices are attention, odd ones MLPs, the last is the head."""
         squares, c = b.squares, self.config
         return Norm(squares[index], squares[max(index - 1, 0)], c.hidden_size, c.rms_norm_eps)
 
@@ -160,7 +161,7 @@ class Stack:
         return self._norm(self.buffers, 2 * len(self.layers))
 
     def embed(self, ids: Sequence[Tensor], table: Planes, scale: float = 1.0) -> None:
-        """Embeddings of ids, int32 [16] for each tile, become the residual stream."""
+        """Write the embeddings of ids, int32 [16] per tile, to the residual stream."""
         gain, eps = self.layers[0].input_gain, self.config.rms_norm_eps
         for own, b in zip(ids, self._each, strict=False):
             self.ops.embed(own, table, gain, b.x, b.hidden, b.hidden_sums, b.squares[0], scale=scale, eps=eps)
@@ -168,7 +169,7 @@ class Stack:
     def forward(
         self, starts: Sequence[Tensor], masks: Sequence[Mask], splits: int, taps: TapRing | None = None
     ) -> None:
-        """Run all layers over the embedded tiles; row m of a tile is at position start + m, below `splits` chunks."""
+        """Run all layers over the embedded tiles; row m of a tile is at position start + m, within `splits` chunks."""
         b = self.buffers if len(starts) == 1 else self._all
         for index, mask in enumerate(masks):
             self._attend(b, index, starts, mask, splits)
@@ -207,17 +208,17 @@ class Stack:
         q: Tensor | None,
         cache: Cache,
     ) -> None:
-        """Compute Q, K and V; `gains` are those of the norms of q and k."""
-        given = (heads.planes, norm, heads.part, *gains, self.rope, start, q, cache, self.shared.workspace)
-        self.ops.qkv(a, sums, *given, bias=heads.bias, eps=self.config.rms_norm_eps)
+        """Compute Q, K and V; `gains` belong to the norms of q and k."""
+        operands = (heads.planes, norm, heads.part, *gains, self.rope, start, q, cache, self.shared.workspace)
+        self.ops.qkv(a, sums, *operands, bias=heads.bias, eps=self.config.rms_norm_eps)
 
     def head(self, planes: Planes, choice: Tensor, logits: Tensor | None, **options: Any) -> None:
-        """Choose the likeliest token of each row of the first tile, by a head."""
+        """Write the likeliest token of each row of the first tile to `choice`."""
         b, scratch = self.buffers, self.shared.head_scratch
         self.ops.head(b.hidden, b.hidden_sums, planes, self.final_norm, choice, scratch, logits=logits, **options)
 
     def _enter(self, b: Buffers, convolution: Convolution | None, norm: Norm) -> tuple[Tensor, Tensor, Norm | None]:
-        """Return a sublayer's input, its sums, and the norm that the sublayer has to finish."""
+        """Return a sublayer's input, its sums, and the norm that the sublayer must still apply."""
         ops = self.ops
         if not convolution:
             return b.hidden, b.hidden_sums, norm
@@ -240,7 +241,7 @@ class Stack:
         tap: Tap | None = None,
         bias: Tensor | None = None,
     ) -> None:
-        """Add a sublayer's last product to the residual stream; `gain` and `squares` are those of the next norm."""
+        """Add a sublayer's last product to the residual stream; `gain` and `squares` belong to the next norm."""
         ops, workspace = self.ops, self.shared.workspace
         if not convolution:
             ops.residual(
@@ -255,19 +256,19 @@ class Stack:
 
     def _transform(self, b: Buffers, index: int, starts: Sequence[Tensor], taps: TapRing | None) -> None:
         layer = self.layers[index]
-        mlp, tapped = layer.mlp, list[Tap | None]([None] * len(starts))
+        mlp, tile_taps = layer.mlp, list[Tap | None]([None] * len(starts))
         if taps and index in taps.blocks:
             column = taps.blocks.index(index) * self.config.hidden_size
-            tapped = [Tap(taps.ring, column, start) for start in starts]
+            tile_taps = [Tap(taps.ring, column, start) for start in starts]
         if isinstance(mlp, Mixture):
-            for own, tap in zip(self._each, tapped, strict=False):
+            for own, tap in zip(self._each, tile_taps, strict=False):
                 self._mix(own, index, mlp, tap)
             return
         norm = self._norm(b, 2 * index + 1)
         a, sums, left = self._enter(b, layer.mlp_conv, norm)
         self.ops.swiglu(a, sums, mlp.gate_up, left, b.mlp, b.mlp_sums, self.shared.workspace)
         out, gain = (b.mlp, b.mlp_sums, mlp.down), self.next_gains[index]
-        self._leave(b, *out, layer.mlp_conv, gain, norm, b.squares[2 * index + 2], tapped[0])
+        self._leave(b, *out, layer.mlp_conv, gain, norm, b.squares[2 * index + 2], tile_taps[0])
 
     def _mix(self, b: Buffers, index: int, mlp: Mixture, tap: Tap | None) -> None:
         ops, shared, mixture, norm = self.ops, self.shared, b.mixture, self._norm(b, 2 * index + 1)

@@ -1,11 +1,11 @@
 """Device memory of a pair, and its steps: fixed sequences of launches over static buffers, for CUDA graphs.
 
-* `plain`   verifies the anchor alone
+* `plain`   verifies the anchor only
 * `lookup`  verifies a prompt-lookup draft
 * `block`   verifies the drafter's block, or a long lookup match
-* `draft`   verifies the drafter's block alone, to measure it
+* `draft`   verifies the drafter's block only, to measure it
 
-All of them verify 16 rows, so a token's bits do not depend on the way it was reached.
+All modes verify 16 rows, so a token's bits do not depend on the mode.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from localdflash.kernels.cuda.norm import Norm
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, FIELDS, LIVE, SECOND
 from localdflash.kernels.cuda.sample import SampleScratch
 from localdflash.kernels.cuda.selector import TopKScratch
-from localdflash.kernels.cuda.split_k import MOST_TILES
+from localdflash.kernels.cuda.split_k import MAX_TILES
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Slots:
 
 
 class MarkovChain:
-    """DSpark: see localdflash.kernels.cuda.markov."""
+    """Token choice of DSpark; see localdflash.kernels.cuda.markov."""
 
-    counters: Tensor | None = None  # its launches share the head's
+    counters: Tensor | None = None  # its launches use the head's counters
 
     def __init__(self, weights: Markov, stack: Stack, dtype: torch.dtype) -> None:
         self._weights, self._stack = weights, stack
@@ -60,12 +60,12 @@ class MarkovChain:
 
 
 class Selection:
-    """DFlash 2: see localdflash.kernels.cuda.selector."""
+    """Token choice of DFlash 2; see localdflash.kernels.cuda.selector."""
 
     def __init__(self, weights: Selector, stack: Stack, rows: int, candidates: int) -> None:
         device = weights.predecessors.device
         self._weights, self._stack = weights, stack
-        self._wanted = torch.zeros(ROWS, weights.projection.n, device=device)
+        self._projected = torch.zeros(ROWS, weights.projection.n, device=device)
         self._values = torch.zeros(ROWS, candidates, device=device)
         self._tokens = torch.zeros(ROWS, candidates, dtype=torch.int32, device=device)
         self._scratch = TopKScratch(device, rows)
@@ -75,36 +75,36 @@ class Selection:
         """Choose the tokens of the slots again, each after the token before it, into their `choice`."""
         ops, b, weights, norm = self._stack.ops, self._stack.buffers, self._weights, self._stack.final_norm
         ops.top_k(slots.logits, self._values, self._tokens, self._scratch, slots.ids)
-        ops.matmul(b.hidden, b.hidden_sums, weights.projection, self._wanted, self._stack.shared.workspace, norm)
-        found = (self._values, self._tokens, self._wanted, weights.predecessors, weights.successors)
+        ops.matmul(b.hidden, b.hidden_sums, weights.projection, self._projected, self._stack.shared.workspace, norm)
+        found = (self._values, self._tokens, self._projected, weights.predecessors, weights.successors)
         ops.select(*found, slots.draft, slots.choice, slots.first, slots.count)
 
 
-Way = Literal["plain", "lookup", "block", "draft"]
+StepMode = Literal["plain", "lookup", "block", "draft"]
 
-DRAFTING: tuple[Way, ...] = ("block", "draft")  # ways that run the drafter
+DRAFTING: tuple[StepMode, ...] = ("block", "draft")  # modes that run the drafter
 
-SLACK = 4 * ROWS  # slots past the context: rows that were not accepted, and a step that is already on its way
+SLACK = 4 * ROWS  # slots past the context, for rejected rows and a step in flight
 RECORDS = 8  # steps that the record ring holds
 RECORD_FIELDS = 24
 DOCUMENTS = 1 << 16  # tokens of open documents that lookup may copy from
-TAP_SLOTS = 1024  # committed tokens that may wait for the drafter
-BEATS_DRAFTER = 6  # tokens of agreement from which lookup's draft replaces the drafter's
-BEATS_NOTHING = 2  # the same where there is no other draft
+TAP_SLOTS = 1024  # committed tokens whose features are kept for the drafter
+MIN_MATCH_OVER_DRAFTER = 6  # tokens of a lookup match that replaces the drafter's block
+MIN_MATCH = 2  # tokens of a lookup match without another draft
 
 
 class SamplingBuffers:
-    """Buffers for requests that sample: their parameters, the logits of all rows, scratch memory."""
+    """Buffers for sampling: the request's parameters, the logits of all rows, scratch memory."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.floats = torch.zeros(4, device=device)  # temperature, top_p, min_p, repetition penalty
-        self.whole = torch.zeros(4, dtype=torch.int32, device=device)  # top_k, seed (low, high), penalty window
+        self.integers = torch.zeros(4, dtype=torch.int32, device=device)  # top_k, seed (low, high), penalty window
         self.logits = torch.zeros(ROWS, vocab_size, device=device)
         self.scratch = SampleScratch.empty(vocab_size, device)
 
 
 class DrafterBlock:
-    """The drafter: its stack, and the projection of tapped hidden states into its context."""
+    """Drafter on the device: its stack, and the projection of the target's features into its KV cache."""
 
     def __init__(self, stepper: "Stepper", weights: DrafterWeights, slots: int, dtype: torch.dtype) -> None:
         config, c, device = weights.config, weights.config.decoder, stepper.device
@@ -140,8 +140,8 @@ class DrafterBlock:
         self.fused, self.fused_sums = activations(c.hidden_size, device, dtype)
         self.fused_x = torch.zeros(ROWS, c.hidden_size, device=device)
         squares, unit = torch.zeros_like(self.stack.buffers.squares[0]), torch.zeros_like(self.stack.buffers.squares[0])
-        eps = c.rms_norm_eps / TAP_SCALE**2  # fused taps are sixteenths too, and so is their norm
-        unit[0] = c.hidden_size * (1.0 - eps)  # of rows that no norm has scaled
+        eps = c.rms_norm_eps / TAP_SCALE**2  # fused taps and their norm are divided by 16, too
+        unit[0] = c.hidden_size * (1.0 - eps)  # squares of rows that no norm has scaled
         self.norm = Norm(squares, unit, c.hidden_size, eps)
 
 
@@ -164,8 +164,8 @@ class Stepper:
         self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, self.device)
         self.masks = [Mask()] * c.num_hidden_layers
         self.state, self.tokens = self._int32(FIELDS), self._int32(slots)
-        self.stack = Stack(ops, c, target, self.cache, shared, self.field(LIVE), dtype, MOST_TILES)
-        self.draft, self.choice, self.prompt = self._int32(ROWS), self._int32(ROWS), self._int32(MOST_TILES, ROWS)
+        self.stack = Stack(ops, c, target, self.cache, shared, self.field(LIVE), dtype, MAX_TILES)
+        self.draft, self.choice, self.prompt = self._int32(ROWS), self._int32(ROWS), self._int32(MAX_TILES, ROWS)
         self.documents, self.documents_length = self._int32(DOCUMENTS), self._int32(1)
         self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.records = self._int32(RECORDS, RECORD_FIELDS)
@@ -181,16 +181,16 @@ class Stepper:
         """Return a field of the state, int32 [1]."""
         return self.state[index : index + 1]
 
-    def step(self, way: Way, greedy: bool, splits: int) -> None:
-        """One round: draft, verify, choose the target's tokens, accept, record; attention covers `splits` chunks."""
-        self._set_back()
-        if way in DRAFTING:
+    def step(self, mode: StepMode, greedy: bool, splits: int) -> None:
+        """Draft, verify, choose the target's tokens, accept and record; attention covers `splits` chunks."""
+        self._reset_counters()
+        if mode in DRAFTING:
             self._catch_up()
             self.fill_block(splits)
         else:
             self.ops.begin(self.tokens, self.state, self.draft, 0)
-        if way in ("lookup", "block"):
-            self._look_up(BEATS_DRAFTER if way == "block" else BEATS_NOTHING)
+        if mode in ("lookup", "block"):
+            self._look_up(MIN_MATCH_OVER_DRAFTER if mode == "block" else MIN_MATCH)
         self.verify(greedy, splits)
         self.ops.accept(self.draft, self.choice, self.tokens, self.state, self.records)
 
@@ -198,21 +198,21 @@ class Stepper:
         documents, length, scratch = self.documents, self.documents_length, self.lookup_scratch
         self.ops.lookup(self.tokens, self.state, self.draft, documents, length, scratch, min_match, ROWS - 1)
 
-    def _set_back(self) -> None:
-        """A launch of before that was aborted, or lost a ticket, must not reach into what follows."""
+    def _reset_counters(self) -> None:
+        """Reset the kernels' counters, so that an aborted launch does not affect the next one."""
         shared, chooser = self.shared, self.block.chooser if self.block else None
         counters = shared.workspace.counters, shared.scratch.counter, shared.head_scratch.counter, self.lookup_scratch
         self.ops.set_back(*counters, chooser.counters if chooser else None)
 
     def extend(self, tiles: int, splits: int) -> None:
-        """Keys, values and taps of one or two tiles of 16 tokens from CONTEXT on; the caller counts the prompt's."""
-        self._set_back()
+        """Compute keys, values and taps of one or two tiles of 16 tokens from CONTEXT on, which the caller advances."""
+        self._reset_counters()
         self.ops.next_tokens(self.tokens, self.state, self.prompt)
         ids = [self.prompt[tile] for tile in range(tiles)]
         self._compute(ids, (self.field(CONTEXT), self.field(SECOND))[:tiles], splits)
 
     def forward(self, splits: int) -> None:
-        """The target over the 16 rows of `draft`, from CONTEXT on: its last hidden states, its cache, its taps."""
+        """Run the target over the 16 rows of `draft` from CONTEXT on, into hidden states, KV cache and taps."""
         self._compute((self.draft,), (self.field(CONTEXT),), splits)
 
     def _compute(self, ids: Sequence[Tensor], starts: Sequence[Tensor], splits: int) -> None:
@@ -220,23 +220,23 @@ class Stepper:
         self.stack.forward(starts, self.masks, splits, self.block.ring if self.block else None)
 
     def verify(self, greedy: bool, splits: int) -> None:
-        """The target's token after each of the 16 rows of `draft`, in `choice`."""
+        """Write the target's token after each of the 16 rows of `draft` to `choice`."""
         self.forward(splits)
         start, sampling = self.field(CONTEXT), self.sampling
         self.stack.head(self.target.head, self.choice, None if greedy else sampling.logits)
         if not greedy:
             s = sampling
-            self.ops.sample(s.logits, s.floats, s.whole, self.tokens, self.draft, start, self.choice, s.scratch)
+            self.ops.sample(s.logits, s.floats, s.integers, self.tokens, self.draft, start, self.choice, s.scratch)
 
-    def set_sampling(self, floats: Sequence[float], whole: Sequence[int]) -> None:
+    def set_sampling(self, floats: Sequence[float], integers: Sequence[int]) -> None:
         """Set the parameters of the request that steps next, in the order of `SamplingBuffers`."""
-        self.sampling.scratch.seen.zero_()  # see `_set_back`
+        self.sampling.scratch.seen.zero_()  # see `_reset_counters`
         self.sampling.floats.copy_(torch.tensor(floats))
-        self.sampling.whole.copy_(torch.tensor(whole, dtype=torch.int32))
+        self.sampling.integers.copy_(torch.tensor(integers, dtype=torch.int32))
 
     def catch_up(self) -> None:
-        """Give the drafter the next 16 committed tokens' taps; slots past CONTEXT are written over later."""
-        self._set_back()
+        """Let the drafter read the taps of the next 16 committed tokens; slots past CONTEXT are overwritten later."""
+        self._reset_counters()
         self._catch_up()
 
     def _catch_up(self) -> None:

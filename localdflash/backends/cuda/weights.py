@@ -1,7 +1,7 @@
 """Weights of a target or a drafter on the device, as planes in the shapes that the kernels need.
 
 q, k and v of a layer are one matrix if their types agree, gate and up rows alternate, and down is multiplied by 16,
-since SwiGLU writes sixteenths.
+because SwiGLU's outputs are divided by 16.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,21 +26,21 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import key_of
 from localdflash.models.weights import gguf
 
-TAP_SCALE = 16  # taps and SwiGLU outputs are stored as sixteenths: float16 ends at 65504
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+TAP_SCALE = 16  # taps and SwiGLU outputs are stored divided by 16, because float16 ends at 65504
+Progress = Callable[[int, int], None]  # bytes done, total bytes
 
 
 class TensorSource(Protocol):
-    """Where a model's tensors come from, by their GGUF names."""
+    """Source of a model's tensors, by their GGUF names."""
 
     def kind(self, name: str) -> object:
         """Return the properties that tensors must share to form one matrix."""
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
-        """Matrices one below the other, or row by row in turn; `order` rearranges their rows."""
+        """Return matrices concatenated, or interleaved row by row; then `order` rearranges the rows."""
 
     def vector(self, name: str) -> Tensor | None:
-        """Return a tensor that is not multiplied as planes, in float32; None if the model has none."""
+        """Return a tensor that is not stored as planes, in float32; None if the model has none."""
 
 
 class GGUFSource:
@@ -75,7 +75,7 @@ class GGUFSource:
 
 
 class ModuleSource:
-    """Tensors of a drafter in float, quantized as they are asked for."""
+    """Tensors of a float drafter, quantized when they are requested."""
 
     def __init__(self, model: DFlash, device: torch.device, bits: int) -> None:
         self._state, self._device, self._bits = model.state_dict(), device, bits
@@ -100,7 +100,7 @@ class ModuleSource:
 
 @dataclass(frozen=True)
 class Heads:
-    """Some of the query, key and value heads of a layer, or K and V of many layers, as one matrix."""
+    """Query, key and value heads of a layer, or K and V heads of many layers, as one matrix."""
 
     part: HeadRange
     planes: Planes
@@ -165,7 +165,7 @@ class TargetWeights:
 class Markov:
     """DSpark's head; see localdflash.kernels.cuda.markov."""
 
-    table: Tensor  # [V, K], by the token before
+    table: Tensor  # [V, K], by the previous token
     bias: Planes  # [rows of the head, rank], rank padded to K
 
 
@@ -180,7 +180,7 @@ class Selector:
 
 @dataclass(frozen=True)
 class DrafterWeights:
-    """A drafter of the DFlash family; embedding and head are the target's where it has none of its own."""
+    """Drafter of the DFlash family; without its own embedding or head it uses the target's."""
 
     config: DFlashConfig
     fuse: Planes  # [H, n_taps * H]
@@ -203,7 +203,7 @@ def load_target(source: TensorSource, config: DecoderConfig, positions: int, lla
         config=config,
         embedding=embedding,
         layers=tuple(_layers(source, config, llama)),
-        final_gain=_needed(source, "output_norm.weight"),
+        final_gain=_require(source, "output_norm.weight"),
         head=embedding if config.tie_word_embeddings else source.planes(["output.weight"]),
         rope=_rope(config, positions, embedding.base.device),
     )
@@ -212,7 +212,7 @@ def load_target(source: TensorSource, config: DecoderConfig, positions: int, lla
 def load_drafter(
     source: TensorSource, config: DFlashConfig, target: TargetWeights, positions: int, dtype: torch.dtype
 ) -> DrafterWeights:
-    """Return all weights of a drafter for a loaded target; `dtype`: that of activations."""
+    """Return all weights of a drafter for a loaded target; `dtype` is the activations' type."""
     c, device = config.decoder, target.final_gain.device
     layers = tuple(_convolved(source, config, index, layer) for index, layer in enumerate(_layers(source, c, False)))
     keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]
@@ -224,11 +224,11 @@ def load_drafter(
     return DrafterWeights(
         config=config,
         fuse=source.planes(["fc.weight"]),
-        fuse_gain=_needed(source, "enc.output_norm.weight"),
+        fuse_gain=_require(source, "enc.output_norm.weight"),
         context=tuple(_heads(source, c, keys_and_values)),
         context_gain=torch.stack([layer.k_gain for layer in layers if layer.k_gain is not None]),
         layers=layers,
-        final_gain=_needed(source, "output_norm.weight"),
+        final_gain=_require(source, "output_norm.weight"),
         rope=_rope(c, positions, device),
         embedding=source.planes(["token_embd.weight"]) if config.own_embedding else target.embedding,
         head=head,
@@ -238,13 +238,13 @@ def load_drafter(
 
 
 def _chooser(source: TensorSource, config: DFlashConfig, dtype: torch.dtype) -> Markov | Selector | None:
-    """Return the weights that choose a block's tokens one after another; DSpark's confidence head is not needed."""
+    """Return the weights that choose a block's tokens one after another; DSpark's confidence head is not used."""
     if config.markov_rank:
-        bias, table = source.planes(["markov_w2.weight"]), _needed(source, "markov_w1.weight").to(dtype)
+        bias, table = source.planes(["markov_w2.weight"]), _require(source, "markov_w1.weight").to(dtype)
         return Markov(F.pad(table, (0, bias.padded_k - bias.k)), bias)
     if config.selector_rank:
         predecessors, successors = (
-            _needed(source, f"selector_{name}.weight").to(dtype) for name in ("predecessor", "successor")
+            _require(source, f"selector_{name}.weight").to(dtype) for name in ("predecessor", "successor")
         )
         return Selector(predecessors, successors, source.planes(["selector_hidden.weight"]))
     return None
@@ -256,7 +256,7 @@ def _convolved(source: TensorSource, config: DFlashConfig, index: int, layer: La
 
     def convolution(name: str) -> Convolution:
         stem = f"blk.{index}.{name}_conv"
-        return Convolution(_needed(source, f"{stem}_base"), source.planes([f"{stem}_proj.weight"]), config.conv_group)
+        return Convolution(_require(source, f"{stem}_base"), source.planes([f"{stem}_proj.weight"]), config.conv_group)
 
     return replace(layer, attention_conv=convolution("attn"), mlp_conv=convolution("ffn"))
 
@@ -270,13 +270,13 @@ def _layers(source: TensorSource, config: DecoderConfig, llama: bool) -> Iterato
     for index in range(config.num_hidden_layers):
         prefix = f"blk.{index}."
         yield LayerWeights(
-            input_gain=_needed(source, f"{prefix}attn_norm.weight"),
+            input_gain=_require(source, f"{prefix}attn_norm.weight"),
             qkv=tuple(_heads(source, config, [f"{prefix}{name}" for name in ("attn_q", "attn_k", "attn_v")], llama)),
             q_gain=source.vector(f"{prefix}attn_q_norm.weight"),
             k_gain=source.vector(f"{prefix}attn_k_norm.weight"),
             output=source.planes([f"{prefix}attn_output.weight"]),
             output_bias=source.vector(f"{prefix}attn_output.bias"),
-            mlp_gain=_needed(source, f"{prefix}ffn_norm.weight"),
+            mlp_gain=_require(source, f"{prefix}ffn_norm.weight"),
             mlp=_mixture(source, prefix) if config.num_experts else _dense(source, prefix),
         )
 
@@ -289,11 +289,11 @@ def _dense(source: TensorSource, prefix: str) -> Dense:
 def _mixture(source: TensorSource, prefix: str) -> Mixture:
     gate_up = source.planes([f"{prefix}ffn_gate_exps.weight", f"{prefix}ffn_up_exps.weight"], interleave=True)
     down = scaled(source.planes([f"{prefix}ffn_down_exps.weight"]), TAP_SCALE)
-    return Mixture(_needed(source, f"{prefix}ffn_gate_inp.weight"), gate_up, down)
+    return Mixture(_require(source, f"{prefix}ffn_gate_inp.weight"), gate_up, down)
 
 
 def _heads(source: TensorSource, config: DecoderConfig, stems: Sequence[str], llama: bool = False) -> Iterator[Heads]:
-    """Heads in as few matrices as their types allow. Without Q among them they are K and V of a stack."""
+    """Yield the heads in as few matrices as their types allow; without Q they are K and V of all layers."""
     kv, d = config.num_key_value_heads, config.head_dim
     q = config.num_attention_heads if any(stem.endswith("attn_q") for stem in stems) else 0
 
@@ -312,7 +312,7 @@ def _heads(source: TensorSource, config: DecoderConfig, stems: Sequence[str], ll
 
 
 def _row_order(stems: Sequence[str], heads: Sequence[int], head_dim: int) -> Iterator[Tensor]:
-    """Rows of q and k from llama.cpp's interleaved order to rotate-half; v stays."""
+    """Yield the row order that turns q and k from llama.cpp's interleaved order to rotate-half, and keeps v."""
     offset = 0
     for stem, count in zip(stems, heads, strict=True):
         rows = count * head_dim
@@ -320,7 +320,7 @@ def _row_order(stems: Sequence[str], heads: Sequence[int], head_dim: int) -> Ite
         offset += rows
 
 
-def _needed(source: TensorSource, name: str) -> Tensor:
+def _require(source: TensorSource, name: str) -> Tensor:
     vector = source.vector(name)
     if vector is None:
         raise ModelError(f"tensor {name} is missing; convert the model again")

@@ -1,4 +1,4 @@
-"""Build options of the installed llama-cpp-python, read from its file names without loading it."""
+"""GPU backends of the installed llama-cpp-python, from its file names, without loading the library."""
 
 import os
 from collections.abc import Collection

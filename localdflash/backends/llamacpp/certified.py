@@ -1,9 +1,9 @@
-"""Choice of a file's decode mode: bit-exact widths and their cost, measured once and kept in the cache folder.
+"""Chooses a file's decode mode: measures bit-exact widths and their cost once, and stores them in the cache folder.
 
 The option `rows` has three values. `exact`: the cheapest mode with bit-exact widths. `fast`: unmodified llama.cpp;
 drafted text may differ from decoding without drafts. `auto`: exact if a step without drafting costs less than 15 % more
-than llama.cpp's own, or 3 % for a model without a drafter. Otherwise a pair runs fast and says so, and a model without
-a drafter decodes without drafts, which is exact and costs nothing. If no width is bit-exact, the status says so.
+than llama.cpp's own, or 3 % for a model without a drafter. Otherwise a pair runs `fast` with a notice, and a model
+without a drafter decodes without drafts, which is exact and free. If no width is bit-exact, the status says so.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ from localdflash.models.backend_names import RowsMode
 from localdflash.models.weights.split import stats_of
 
 METHOD_VERSION = 5  # records of another version are measured again
-# Relative cost of a step without drafting above which `auto` is not exact: with a drafter, and without.
+# Relative cost of a step without drafting up to which `auto` is exact: with a drafter, and without.
 MAX_PRICE, MAX_PRICE_ALONE = 1.15, 1.03
 MAY_DIFFER = "drafted text may differ from decoding without drafts"
 FAST = f"fast: {MAY_DIFFER}"
@@ -78,7 +78,7 @@ class FileMeasurement:
 
     raw_ms: float
     modes: tuple[MeasuredMode, ...]
-    max_width: int = MAX_WIDTH  # rows of a decode that can be taken back to its first one; see `most_rows`
+    max_width: int = MAX_WIDTH  # widest batch of which all rows but one can be rolled back
 
     def price(self, certified: MeasuredMode) -> float:
         """Return the cost of a step without drafting, relative to unmodified llama.cpp."""
@@ -94,7 +94,7 @@ class Record(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ModeChoice:
-    """Mode to run, the kind of text that it gives, and a message for the status."""
+    """Mode to run, the guarantee for its text, and a message for the status."""
 
     mode: DecodeMode
     kind: Kind
@@ -107,15 +107,15 @@ class ModeChoice:
 
 
 def choose_mode(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
-    """Choose the decode mode of a pair, which it keeps with and without drafts."""
+    """Choose the decode mode of a pair, which is the same with and without drafts."""
     if record.max_width == 1:
         return ModeChoice(UNMODIFIED, "plain", NO_ROLLBACK)
     if rows_mode == "fast":
         return ModeChoice(UNMODIFIED.limit_width(record.max_width), "fast", FAST)
-    most = float("inf") if rows_mode == "exact" else MAX_PRICE if with_drafter else MAX_PRICE_ALONE
-    found = [known for known in record.modes if record.price(known) < most]
-    if found:
-        best = min(found, key=MeasuredMode.cost)
+    max_price = float("inf") if rows_mode == "exact" else MAX_PRICE if with_drafter else MAX_PRICE_ALONE
+    exact = [known for known in record.modes if record.price(known) < max_price]
+    if exact:
+        best = min(exact, key=MeasuredMode.cost)
         return ModeChoice(
             best.mode, "exact", f"exact: a step without drafts takes {record.price(best):.2f}× llama.cpp's own"
         )
@@ -125,8 +125,8 @@ def choose_mode(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool
 def _inexact(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
     why = "no batch width reproduced single-token logits bit for bit"
     if record.modes:
-        least = min(map(record.price, record.modes))
-        why = f"--rows exact would make a step without drafts take {least:.2f}× llama.cpp's own"
+        lowest = min(map(record.price, record.modes))
+        why = f"--rows exact would make a step without drafts take {lowest:.2f}× llama.cpp's own"
     mode = UNMODIFIED.limit_width(record.max_width)
     if rows_mode == "auto" and not with_drafter:
         return ModeChoice(mode, "plain", f"no drafts: {why}")
@@ -138,7 +138,7 @@ def _inexact(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -
 
 
 def skip_measuring(path: Path) -> FileMeasurement:
-    """Return a measurement without timing: only how wide a batch that is rolled back may be."""
+    """Return a measurement without timings, only with the maximum width."""
     model = llama_library.load_model(path, simulate=True)
     try:
         return FileMeasurement(1.0, (), max_revertible_width(model))
@@ -155,16 +155,16 @@ def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel
     file_path = cache_folder() / "rows" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     if known := _read(file_path, key):
         return known
-    found = measure(open_model, candidates, threads, device != "cpu")
+    measured = measure(open_model, candidates, threads, device != "cpu")
     with suppress(OSError, LocaldflashError):  # then the file is measured at every load
-        write_json(file_path, msgspec.to_builtins(Record(key, found), str_keys=True))
-    return found
+        write_json(file_path, msgspec.to_builtins(Record(key, measured), str_keys=True))
+    return measured
 
 
 def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False) -> FileMeasurement:
     """Find a file's exact modes and time them.
 
-    On a GPU every growth of the padded cache counts as a border, since lengths beyond those measured may differ.
+    On a GPU bits may change wherever the padded cache grows, because longer contexts are not measured.
     """
     with ExitStack() as stack:
 
@@ -178,30 +178,30 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
         def decoder_of(flags: Flags) -> LlamaDecoder:
             return stack.enter_context(closing(LlamaDecoder(model(flags.repack), flags, threads)))
 
-        most = max_revertible_width(model(RAW.repack))
-        if most == 1:
-            return FileMeasurement(1.0, (), most)
+        max_width = max_revertible_width(model(RAW.repack))
+        if max_width == 1:
+            return FileMeasurement(1.0, (), max_width)
         single = decoder_of(RAW), 1
-        few = most < MAX_WIDTH or _time_interleaved([single])[single] >= SLOW_STEP_MS
+        few = max_width < MAX_WIDTH or _time_interleaved([single])[single] >= SLOW_STEP_MS
         widths, base = (FEW_WIDTHS, FEW_BASE_WIDTHS) if few else (WIDTHS, BASE_WIDTHS)
-        found = list[Candidate]()
+        exact = list[Candidate]()
         for base_widths in (base[:1], base[1:]):  # other base widths only if width 1 is in no class
             for flags in candidates:
-                if not any(mode.widths[0] == 1 for mode, _ in found):
+                if not any(mode.widths[0] == 1 for mode, _ in exact):
                     with suppress(ModelError):  # llama.cpp cannot run the measurement
                         classes = find_classes(decoder_of(flags), base_widths, widths)
                         modes = [DecodeMode(flags, known.widths, known.borders or on_gpu) for known in classes]
-                        found += [(mode, decoder_of(flags)) for mode in modes]
-            if found:
+                        exact += [(mode, decoder_of(flags)) for mode in modes]
+            if exact:
                 break
-        steps = [(decoder, mode.widths[0]) for mode, decoder in found]
-        drafts = [(decoder, width) for mode, decoder in found for width in _draft_widths(mode)]
+        steps = [(decoder, mode.widths[0]) for mode, decoder in exact]
+        drafts = [(decoder, width) for mode, decoder in exact for width in _draft_widths(mode)]
         ms = _time_interleaved(drafts) | _time_interleaved([single, *steps])
         timed = [
             (mode, {width: ms[decoder, width] for width in (mode.widths[0], *_draft_widths(mode))})
-            for mode, decoder in found
+            for mode, decoder in exact
         ]
-        return FileMeasurement(ms[single], tuple(MeasuredMode(mode, by_width) for mode, by_width in timed), most)
+        return FileMeasurement(ms[single], tuple(MeasuredMode(mode, by_width) for mode, by_width in timed), max_width)
 
 
 def _draft_widths(mode: DecodeMode) -> Sequence[int]:

@@ -1,8 +1,8 @@
 """Autoregressive draft heads on the target's hidden states, through llama.cpp: multi-token prediction and EAGLE-3.
 
 Both read pairs of a token and the hidden state before it: the target's for committed tokens, the head's own in a draft.
-So the cache entries of a draft are dropped, and written again with the target's states when the next draft is
-requested. An unknown state is zero.
+So the cache entries of a draft are dropped, and written again with the target's states before the next draft. An
+unknown state is zero.
 """
 
 from abc import ABC, abstractmethod
@@ -25,8 +25,8 @@ from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.drafter_kind import eagle3_taps
 from localdflash.models.weights.gguf import read_header
 
-MAX_PAIRS = 256  # in a batch
-WAITING_BYTES = 32 * 1024 * 1024
+MAX_PAIRS = 256  # per batch
+WAITING_BYTES = 32 * 1024 * 1024  # of features that wait for a draft
 States = NDArray[np.float32]  # [rows, H of the head]
 
 
@@ -51,7 +51,7 @@ def mtp_params(context: int, threads: int = 0) -> Any:
 
 
 def eagle3_params(target: Any, context: int, threads: int = 0) -> Any:
-    """Return the context parameters of an EAGLE-3 drafter; `target` is a context handle whose tables it may use."""
+    """Return the context parameters of an EAGLE-3 drafter, which may use the tables of the context `target`."""
     params = context_params(context, threads)
     params.ctx_other = target
     return params
@@ -77,7 +77,7 @@ class ChainedDrafter(ABC):
         self._logits_address, self._states_address = llama_library.logits_reader(), llama_library.heads_reader()
         self._vocab_size, self._hidden = target.vocab_size, int(api.llama_model_n_embd(model))
         self._watch = target.watch
-        self.length = self._read = 0  # observed tokens, and tokens whose pairs are in the cache
+        self.length = self._read_length = 0  # observed tokens, and tokens whose pairs are in the cache
         self._waiting: list[int] = []
         self._taps: list[TargetFeatures] = []  # of the waiting tokens
         self._before = self._unknown()  # state of the last token in the cache
@@ -109,23 +109,23 @@ class ChainedDrafter(ABC):
         self._read_waiting()
         token, state, tokens, confidence = anchor, self._before, list[int](), list[float]()
         for node in range(limit):
-            self._decode([token], state, self.length + node, wanted=True)
-            token, sure = pick_best(self._row(self._logits_address, self._vocab_size))
+            self._decode([token], state, self.length + node, with_logits=True)
+            token, probability = pick_best(self._row(self._logits_address, self._vocab_size))
             state = self._row(self._states_address, self._hidden).reshape(1, -1).copy()
             tokens.append(token)
-            confidence.append(sure)
+            confidence.append(probability)
         self._drop_from(self.length)
         return Draft(self.name, tokens, confidence)
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""
-        if length < self._read:
+        if length < self._read_length:
             self._drop_from(length)
-            self._read, self._waiting, self._taps = length, [], []
+            self._read_length, self._waiting, self._taps = length, [], []
             self._before = self._unknown()
         elif self._taps:
-            left = length - self._read
-            self._waiting, self._taps = self._waiting[:left], [np.concatenate(self._taps)[:left]]
+            remaining = length - self._read_length
+            self._waiting, self._taps = self._waiting[:remaining], [np.concatenate(self._taps)[:remaining]]
         self.length = length
 
     def save(self) -> bytes:
@@ -139,7 +139,7 @@ class ChainedDrafter(ABC):
         api.llama_memory_clear(self._memory, True)
         write_state(self.handle, cache)
         self._before = np.frombuffer(before, np.float32).reshape(1, -1)
-        self.length = self._read = len(ids)
+        self.length = self._read_length = len(ids)
         self._waiting, self._taps = [], []
 
     def close(self) -> None:
@@ -159,18 +159,18 @@ class ChainedDrafter(ABC):
         for begin in range(0, len(ids), MAX_PAIRS):
             states = self.states(taps[begin : begin + MAX_PAIRS])
             chunk, before = ids[begin : begin + MAX_PAIRS], np.concatenate((self._before, states[:-1]))
-            skipped = 1 if self._read < self.position_offset else 0  # the first pair would be before position 0
+            skipped = 1 if self._read_length < self.position_offset else 0  # the first pair would be before position 0
             if len(chunk) > skipped:
-                self._decode(chunk[skipped:], before[skipped:], self._read + skipped, wanted=False)
-            self._read += len(chunk)
+                self._decode(chunk[skipped:], before[skipped:], self._read_length + skipped, with_logits=False)
+            self._read_length += len(chunk)
             self._before = states[-1:].copy()
         self._waiting, self._taps = [], []
 
-    def _decode(self, ids: Sequence[int], before: States, first: int, wanted: bool) -> None:
-        """Append pairs of tokens from position `first` on, with logits if `wanted`."""
+    def _decode(self, ids: Sequence[int], before: States, first: int, with_logits: bool) -> None:
+        """Append pairs of tokens from position `first` on, with logits if `with_logits`."""
         api.llama_batch_ext_clear(self._batch)
         for position, (token, state) in enumerate(zip(ids, np.ascontiguousarray(before), strict=True), first):
-            index = llama_library.add_to_batch(self._batch, token, position - self.position_offset, output=wanted)
+            index = llama_library.add_to_batch(self._batch, token, position - self.position_offset, output=with_logits)
             if not api.llama_batch_ext_set_embd_token(self._batch, index, llama_library.embedding_of(state)):
                 raise LocaldflashError(f"llama.cpp rejected a drafter's batch: {llama_library.last_message()}")
         llama_library.run_batch(self.handle, self._batch, self._watch)
@@ -214,7 +214,7 @@ class LlamaCppEagle3Drafter(ChainedDrafter):
 
     def states(self, taps: TargetFeatures) -> States:
         """See `ChainedDrafter`; at most `MAX_PAIRS` rows."""
-        free = max(self._read - self.position_offset, 0)  # llama.cpp expects this position, though nothing is stored
+        free = max(self._read_length - self.position_offset, 0)  # llama.cpp expects it, though it stores nothing
         api.llama_batch_ext_clear(self._batch)
         for position, row in enumerate(np.ascontiguousarray(taps), free):
             llama_library.add_to_batch(self._batch, row, position, output=True)

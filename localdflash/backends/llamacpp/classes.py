@@ -1,6 +1,6 @@
-"""Classes of batch widths whose rows are bit-identical: measured, because they depend on device, file, build and flags.
+"""Finds classes of batch widths with bit-identical rows, by measuring: they depend on device, file, build and flags.
 
-At each position every width decodes the same tokens, which each base width decodes one by one, padded with fillers. A
+At each position every width decodes the same tokens, and the base width decodes them one by one, padded with fillers. A
 width belongs to the class if logits and hidden states of all rows agree. With recurrent layers the states must agree,
 too: half of the rows are rolled back and computed again.
 """
@@ -22,9 +22,9 @@ from localdflash.base.errors import ModelError
 WIDTHS = (*range(1, 18), 20, 24, 28, 32)
 BASE_WIDTHS = (1, 2, 4, 8, 16)
 POSITIONS = 3
-MIN_WIDEST = 8  # widest batch of a usable class: prompts are read in batches of this width
+MIN_WIDEST = 8  # of the widest batch of a class: prompts are read in such batches
 OWN_TOKENS = 64  # tokens of the sequence between two positions
-COPIES = 9  # copies of the sequence that fill the cache to 640 cells, over which single-token batches are split
+COPIES = 9  # of the sequence, to fill the cache to 640 cells: from there on single-token batches run other kernels
 Rows = NDArray[np.float32]
 
 
@@ -50,23 +50,23 @@ def find_classes(
 
 
 def _find_class(decoder: "LlamaDecoder", base: int, widths: list[int]) -> WidthClass | None:
-    seen = []
+    rows_by_position = []
     for position in range(POSITIONS):
         decoder.go_to(position)
         expected = decoder.one_by_one(base, widths[-1])
         widths = [width for width in widths if _agrees(decoder, width, expected[:width])]
         if base not in widths or widths[-1] < MIN_WIDEST:
             return None
-        seen.append(expected)
-    borders = not np.array_equal(seen[0][: widths[-1]], seen[1][: widths[-1]])
+        rows_by_position.append(expected)
+    borders = not np.array_equal(rows_by_position[0][: widths[-1]], rows_by_position[1][: widths[-1]])
     return WidthClass(tuple(widths), borders)
 
 
 def _agrees(decoder: "LlamaDecoder", width: int, expected: Rows) -> bool:
     if not np.array_equal(decoder.rows(width), expected):
         return False
-    again = decoder.again(width)
-    return again is None or np.array_equal(again, expected[width // 2 :])
+    decode_again = decoder.decode_again(width)
+    return decode_again is None or np.array_equal(decode_again, expected[width // 2 :])
 
 
 class LlamaDecoder:
@@ -124,16 +124,16 @@ class LlamaDecoder:
         self._go_back(self._length)
         return took * 1e3
 
-    def again(self, width: int) -> Rows | None:
-        """Decode, drop the second half of the rows and return it computed again; None without recurrent layers."""
-        start, kept = self._length, width // 2
-        if not self._has_states or not kept:
+    def decode_again(self, width: int) -> Rows | None:
+        """Decode, roll back the second half of the rows, return it decoded again; None without recurrent layers."""
+        start, kept_rows = self._length, width // 2
+        if not self._has_states or not kept_rows:
             return None
         self._decode(self._next(width), True)
-        self._go_back(start + kept)
+        self._go_back(start + kept_rows)
         found = self._decode(self._next(width), True)
         self._go_back(start)
-        return found[: width - kept]
+        return found[: width - kept_rows]
 
     def one_by_one(self, width: int, count: int) -> Rows:
         """Return the rows [count, H + V] of the same tokens, each in a batch padded to `width`; keep nothing."""
@@ -157,16 +157,16 @@ class LlamaDecoder:
         if self._length != length:
             raise ModelError(f"llama.cpp rolled back to {self._length} tokens (expected {length}); cannot measure")
 
-    def _decode(self, tokens: Sequence[int], wanted: bool) -> Rows:
+    def _decode(self, tokens: Sequence[int], output_logits: bool) -> Rows:
         batch = self._batch
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
             batch.token[i], batch.pos[i] = token, self._length + i
-            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, wanted
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, 0, output_logits
         if status := api.llama_decode(self.handle, batch):
             raise ModelError(f"llama.cpp failed to decode (status {status}): {llama_library.last_message()}")
         self._cache.decoded(len(tokens))
-        if not wanted:
+        if not output_logits:
             return np.empty((0, self._vocab), np.float32)
         logits = np.ctypeslib.as_array(api.llama_get_logits(self.handle), (len(tokens), self._vocab))
         hidden = np.ctypeslib.as_array(api.llama_get_embeddings(self.handle), (len(tokens), self._hidden))

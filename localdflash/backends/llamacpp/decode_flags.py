@@ -1,7 +1,7 @@
-"""Decode modes: the flags of llama.cpp that decide a row's bits, and the batch widths of its decodes.
+"""Decode modes: flags of llama.cpp that affect a row's bits, and the batch widths in use.
 
-In llama.cpp one token, groups of four, and eight or more run different kernels. A pair uses one class of bit-identical
-widths (see `classes`) and pads narrower batches with filler rows, which are dropped at once.
+In llama.cpp batches of one token, of four, and of eight or more run different kernels. A pair uses one class of
+bit-identical widths (see `classes`) and pads narrower batches with filler rows, which are dropped at once.
 """
 
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class DecodeMode:
         return next(width for width in self.widths if width >= rows)
 
     def max_rows(self, length: int) -> int:
-        """Return how many tokens after `length` see the padded length of a step without drafts."""
+        """Return how many tokens after `length` attend to the padded length of a step without drafts."""
         if not self.borders:
             return self.widths[-1]
         base = self.widths[0]
@@ -61,7 +61,7 @@ class DecodeMode:
 
     @property
     def max_filler(self) -> int:
-        """Largest number of filler rows of a batch."""
+        """Maximum number of filler rows in a batch."""
         return max(self.width_for(rows) - rows for rows in range(1, self.widths[-1] + 1))
 
     def limit_width(self, rows: int) -> "DecodeMode":
@@ -69,7 +69,7 @@ class DecodeMode:
         return replace(self, widths=tuple(width for width in self.widths if width <= rows))
 
 
-# Without a measurement: at least two rows, and one path for all widths.
+# Used without a measurement: at least two rows, and one kernel path for all widths.
 DEFAULT = DecodeMode(NOT_REPACKED, tuple(range(2, MAX_WIDTH + 1)))
 UNMODIFIED = DecodeMode(RAW, tuple(range(1, MAX_WIDTH + 1)))  # rows of different widths differ
 PLANNED_ON_GPU = DecodeMode(ON_GPU[0], tuple(range(2, 9)))  # flash attention would take less memory

@@ -55,15 +55,15 @@ class LlamaCppDraftModel:
             return EMPTY_DRAFT
         rows, tokens, confidence = self._read_up_to(anchor), list[int](), list[float]()
         while True:
-            token, sure = pick_best(self._decode(rows)[: self._target_vocabulary])
+            token, probability = pick_best(self._decode(rows)[: self._target_vocabulary])
             tokens.append(token)
-            confidence.append(sure)
+            confidence.append(probability)
             if len(tokens) == limit:
                 return Draft(self.name, tokens, confidence)
             rows = [token]
 
     def _read_up_to(self, anchor: int) -> list[int]:
-        """Read all observed tokens but the last few; return these and the anchor."""
+        """Read all observed tokens except the last few; return these with the anchor."""
         self._drop_rejected()
         rows = [*self._ids[len(self._cached) :], anchor]
         while len(rows) > MAX_READ_WITH_ANCHOR:

@@ -22,7 +22,7 @@ from localdflash.base.files.regular import open_model
 from localdflash.base.machine.cores import physical_cores
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
-from localdflash.models.shapes.dflash_config import ANOTHER_LIST, SHORT_HEAD, DFlashConfig, check_fit
+from localdflash.models.shapes.dflash_config import RETRAIN_VOCABULARY, SHORT_HEAD, DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
@@ -31,9 +31,9 @@ WAITING_BYTES = 32 * 1024 * 1024
 
 
 def check_drafter(config: DFlashConfig, path: Path) -> None:
-    """Raise ModelError for a GGUF that llama.cpp's graph cannot run; safetensors run in torch."""
+    """Raise ModelError for a GGUF drafter that llama.cpp cannot run; safetensors run in torch."""
     if config.decoder.attention_bias and path.suffix == ".gguf":
-        raise ModelError(f"{path}: llama.cpp runs no drafters with biases in attention; use `--backend cpu`")
+        raise ModelError(f"{path}: llama.cpp runs no drafters with attention biases; use `--backend cpu`")
 
 
 def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
@@ -43,12 +43,12 @@ def check_short_head(header: GGUFHeader, config: DFlashConfig) -> None:
         return
     info, rows = header.tensors[ids_name], header.tensors.get(rows_name)
     if info.ggml_type.name != "I64" or rows is None or rows.shape != (*info.shape, config.decoder.hidden_size):
-        raise ModelError(f"{header.path}: {ids_name} and {rows_name} do not belong together; {ANOTHER_LIST}")
+        raise ModelError(f"{header.path}: {ids_name} and {rows_name} do not belong together; {RETRAIN_VOCABULARY}")
     with open_model(header.files[info.part]) as (stream, _):
         stream.seek(info.offset)
         ids = np.frombuffer(stream.read(info.nbytes), "<i8")
     if not np.array_equal(ids, config.short):
-        raise ModelError(f"{header.path}: {ids_name} is not its short vocabulary; {ANOTHER_LIST}")
+        raise ModelError(f"{header.path}: {ids_name} is not its short vocabulary; {RETRAIN_VOCABULARY}")
 
 
 def context_params(config: DFlashConfig, target: Any, context: int, threads: int = 0) -> Any:
@@ -83,16 +83,16 @@ class LlamaCppDFlashDrafter:
         )
         if not self.handle:
             raise OutOfMemory(f"no memory for the drafter's context: {llama_library.last_message()}")
-        # One setting for all layers: if only some are causal, none is.
+        # llama.cpp has one setting for all layers.
         layers = range(self.config.decoder.num_hidden_layers)
         api.llama_set_causal_attn(self.handle, all(map(self.config.is_causal, layers)))
         self._cache = SequenceCache(self.model, self.handle)
         self._batch = api.llama_batch_ext_init(self.handle)
         self._logits_address = llama_library.logits_reader()
         self._heads_address = llama_library.heads_reader()
-        self._selects = self.config.kind == "dflash2"
-        if self._selects or self.config.judges:
-            llama_library.set_heads(self.handle, all_rows=self._selects)
+        self._has_selector = self.config.kind == "dflash2"
+        if self._has_selector or self.config.judges:
+            llama_library.set_heads(self.handle, all_rows=self._has_selector)
         self._vocab_size = target.vocab_size
         self._tokens = np.array(self.config.short, np.int32)  # short vocabulary; empty: all tokens
         self.max_draft_tokens = self.config.drafts
@@ -114,7 +114,7 @@ class LlamaCppDFlashDrafter:
         if limit < 1:
             return EMPTY_DRAFT
         self._decode_block(anchor)
-        draft = self._by_selector(limit) if self._selects else self._likeliest(limit)
+        draft = self._by_selector(limit) if self._has_selector else self._likeliest(limit)
         self._cache.crop(self.length)
         return draft
 
@@ -124,7 +124,7 @@ class LlamaCppDFlashDrafter:
         api.llama_batch_ext_clear(self._batch)
         for slot in range(slots):
             token = self.config.mask_token_id if slot else anchor
-            llama_library.add_to_batch(self._batch, token, self.length + slot, output=not self._selects)
+            llama_library.add_to_batch(self._batch, token, self.length + slot, output=not self._has_selector)
         self._decode(slots)
 
     def _likeliest(self, limit: int) -> Draft:
@@ -135,7 +135,7 @@ class LlamaCppDFlashDrafter:
         if self.config.judges:
             confidence = self._rows(self._heads_address, self.config.decoder.hidden_size)[:limit, 0]
         else:
-            scaled = logits * np.float32(self.config.logit_scale)  # llama.cpp's DFlash graph leaves scale and cap out
+            scaled = logits * np.float32(self.config.logit_scale)  # llama.cpp's graph applies neither scale nor cap
             if self.config.softcap:
                 scaled = np.tanh(scaled / self.config.softcap) * self.config.softcap
             confidence = 1.0 / np.exp(scaled - scaled[np.arange(len(best)), best][:, None]).sum(1)

@@ -35,7 +35,7 @@ class SequenceCache:
         self._handle, self._memory = handle, api.llama_get_memory(handle)
         self.has_states = has_states(model)
         self.length = 0
-        self._held = False
+        self._is_holding_cells = False
         self._copies: int = api.llama_n_rs_seq(handle)  # number of earlier states that llama.cpp keeps
         self._revertible_rows = 0
         self._checkpoints = Checkpoints[bytes]()
@@ -44,12 +44,12 @@ class SequenceCache:
         """Count the rows of a decode."""
         self.length += rows
         self._revertible_rows = min(rows - 1, self._copies)
-        if self._held:
+        if self._is_holding_cells:
             api.llama_memory_seq_rm(self._memory, HOLDING_SEQUENCE, -1, -1)
-            self._held = False
+            self._is_holding_cells = False
 
     def crop(self, length: int) -> int:
-        """Drop the tokens after `length`, and more if no state of `length` is kept; return the length left."""
+        """Drop the tokens after `length`, or more if there is no state for `length`; return the new length."""
         self._checkpoints.drop_after(length)
         if length and length >= self.length:  # at length 0, leftovers of a failed decode are dropped too
             return self.length
@@ -57,7 +57,7 @@ class SequenceCache:
             length, states = self._checkpoints.newest() or (0, b"")
             if states:
                 write_state(self._handle, states, WITHOUT_KEYS)
-        if self._held:
+        if self._is_holding_cells:
             api.llama_memory_seq_rm(self._memory, HOLDING_SEQUENCE, length, -1)
         if not api.llama_memory_seq_rm(self._memory, OWN_SEQUENCE, length, -1):
             raise ModelError(f"llama.cpp cannot roll back from {self.length} to {length} tokens; load the model again")
@@ -91,7 +91,7 @@ class SequenceCache:
             buffer = (ctypes.c_uint8 * len(saved)).from_buffer_copy(saved)
             _check_read(api.llama_state_set_data(self._handle, buffer, len(saved)))
             api.llama_memory_seq_cp(self._memory, OWN_SEQUENCE, HOLDING_SEQUENCE, -1, -1)
-            self._held = True
+            self._is_holding_cells = True
         self.length, self._revertible_rows = length, 0
 
 

@@ -29,14 +29,14 @@ TILED = "GGML_CPU_TILED_MM"  # tiled products of 8 and more rows round different
 WARNING, ERROR = 3, 4  # ggml_log_level
 PROBLEM = "error loading model: "  # prefix of llama.cpp's reason
 _MESSAGES: list[str] = []
-_SIZES: list[list[str]] = []  # listeners of `collect_size_lines`
+_SIZE_LISTENERS: list[list[str]] = []  # listeners of `collect_size_lines`
 _MADV_DONTNEED = 4  # Linux
 
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
 def _collect(level: int, text: bytes, _user_data: object) -> None:
-    if _SIZES and b" MiB" in text:
-        for listener in _SIZES:
+    if _SIZE_LISTENERS and b" MiB" in text:
+        for listener in _SIZE_LISTENERS:
             listener.append(text.decode("utf-8", "replace").strip())
     if level in (WARNING, ERROR):
         _MESSAGES.append(text.decode("utf-8", "replace").strip())
@@ -44,8 +44,8 @@ def _collect(level: int, text: bytes, _user_data: object) -> None:
 
 
 @cache
-def quiet() -> None:
-    """Initialise the library once and keep its log out of the terminal; error messages quote the last warnings."""
+def initialize() -> None:
+    """Initialise the library once, and collect its log for error messages instead of printing it."""
     os.environ.setdefault(TILED, "0")  # read once, at the first product
     api.llama_log_set(_collect, ctypes.c_void_p(0))
     api.llama_backend_init()
@@ -69,13 +69,13 @@ def last_message() -> str:
 @contextmanager
 def collect_size_lines() -> Iterator[list[str]]:
     """Collect the log lines in which the library reports memory sizes."""
-    quiet()
+    initialize()
     lines: list[str] = []
-    _SIZES.append(lines)
+    _SIZE_LISTENERS.append(lines)
     try:
         yield lines
     finally:
-        _SIZES.remove(lines)
+        _SIZE_LISTENERS.remove(lines)
 
 
 @contextmanager
@@ -132,9 +132,9 @@ def load_model(
     multi-token prediction blocks.
     """
     read_header(path)
-    quiet()
+    initialize()
     params = api.llama_model_default_params()
-    kept = _set_placement(params, placement)
+    alive_objects = _set_placement(params, placement)
     params.vocab_only, params.use_extra_bufts, params.load_mtp = vocab_only, repack, mtp
     if simulate:
         params.no_alloc, params.load_mode = True, api.LLAMA_LOAD_MODE_NONE
@@ -142,7 +142,7 @@ def load_model(
     with defer_interrupts() as interrupts:
         params.progress_callback = api.llama_progress_callback(lambda _done, _data: not interrupts)
         model = api.llama_model_load_from_file(os.fsencode(path), params)
-    del kept
+    del alive_objects
     if not model:
         reasons = [line.partition(PROBLEM)[2] for line in _MESSAGES if PROBLEM in line]
         raise ModelError(f"{path}: llama.cpp cannot load this model: {reasons[0] if reasons else last_message()}")
@@ -188,7 +188,7 @@ def _symbol(mangled: str, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 
 def set_tap(context: Any, layer: int, on: bool) -> None:
-    """Keep the input of `layer` (the residual stream after block layer-1) of every decoded row, or stop it."""
+    """Have every decode store the input of `layer` (the residual stream after block layer-1), or stop that."""
     _symbol(
         "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
     )(context, layer, on)
@@ -202,7 +202,7 @@ def tap_reader() -> Callable[[Any, int], int | None]:
 
 
 def set_heads(context: Any, all_rows: bool, on: bool = True) -> None:
-    """Keep extra outputs of a context's graph (confidence, candidates, states), of all rows or those with logits."""
+    """Have every decode store the graph's extra outputs (confidence, candidates, states) of all rows or logit rows."""
     _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)(
         context, on, not all_rows
     )
@@ -255,7 +255,7 @@ GPU, INTEGRATED = 1, 2  # ggml_backend_dev_type
 
 def devices() -> Sequence[Device]:
     """Return all GPUs, best first: dedicated before integrated memory, then by size."""
-    quiet()
+    initialize()
     found = [_device(index) for index in range(call_ggml("ggml_backend_dev_count", ctypes.c_size_t))]
     return sorted(filter(None, found), key=lambda device: (device.integrated, -device.size))
 

@@ -1,4 +1,4 @@
-"""Memory of a pair in llama.cpp: weights by the files' headers, the rest as llama.cpp plans it (`no_alloc`).
+"""Memory of a pair in llama.cpp: weights from the files' headers, everything else as llama.cpp plans it (`no_alloc`).
 
 Files may be stand-ins with only a header (loading/plan/stand_in.py).
 """
@@ -29,7 +29,7 @@ from localdflash.backends.llamacpp.llama_target import context_params as target_
 from localdflash.backends.llamacpp.placement import PROCESSOR, Device, Placement
 from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -40,14 +40,14 @@ _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
 _STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # and earlier states
 _BUFFER = re.compile(r": +(\S+) +(output|compute|model|KV|RS) buffer size = +([\d.]+) MiB")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
-FLOAT_BYTES = 4  # bytes
+FLOAT_BYTES = 4
 TABLE = "token_embd.weight"
 WEIGHTS, CACHES, WORK = ("model",), ("KV", "RS"), ("output", "compute")  # kinds of buffers
 
 
 @dataclass(frozen=True)
 class ReportedSizes:
-    """Sizes in bytes that llama.cpp reported for one context; a plan has neither weights nor caches in `buffers`."""
+    """Sizes in bytes that llama.cpp reported for one context; `buffers` of a plan lack weights and caches."""
 
     cache: int
     scratch: int
@@ -66,10 +66,10 @@ def parse_size_lines(lines: Iterable[str]) -> ReportedSizes:
     for line in lines:
         if found := _CACHE.search(line):
             caches.append(float(found[1]))
-            if its := _STATES.search(line):
-                state = float(its[1]) / (int(its[2]) + 1)
+            if states := _STATES.search(line):
+                state = float(states[1]) / (int(states[2]) + 1)
         elif found := _BUFFER.search(line):
-            buffers[found[1], found[2]] = _bytes(float(found[3]))  # a replanned buffer counts once
+            buffers[found[1], found[2]] = _bytes(float(found[3]))  # the last plan of a buffer counts
     if not caches:
         raise ModelError("llama-cpp-python: this build does not report the size of its cache; reinstall it")
     scratch = sum(size for (_, kind), size in buffers.items() if kind in WORK)
@@ -84,14 +84,14 @@ def offloaded(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
     """Return the bytes of a model's weights on the device, and in main memory; a tied embedding is in both."""
     head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
     first = block_count(header) + 1 - placement.layers
-    there = sum(info.nbytes for name, info in header.tensors.items() if _is_there(name, first, placement))
-    beside = sum(info.nbytes for info in header.tensors.values()) - there
+    on_device = sum(info.nbytes for name, info in header.tensors.items() if _is_on_device(name, first, placement))
+    in_memory = sum(info.nbytes for info in header.tensors.values()) - on_device
     if placement.layers and head == TABLE:
-        there += header.tensors[TABLE].nbytes
-    return there, beside
+        on_device += header.tensors[TABLE].nbytes
+    return on_device, in_memory
 
 
-def _is_there(name: str, first: int, placement: Placement) -> bool:
+def _is_on_device(name: str, first: int, placement: Placement) -> bool:
     if not placement.layers or name == TABLE:
         return False
     if not (found := _BLOCK.match(name)):
@@ -128,7 +128,7 @@ class LlamaCppSizes(ExitStack):
             mtp = self._kind == "mtp"
             self._drafter = self._model(drafter, placement.all_layers(), mtp) if drafter and of_gguf else None
             self._drafter_header = read_header(drafter) if drafter and of_gguf else None
-            self.drafters = (AS_IT_IS, NO_DRAFTER) if drafter else (NO_DRAFTER,)
+            self.drafters = (UNCHANGED, NO_DRAFTER) if drafter else (NO_DRAFTER,)
             undo.pop_all()
 
     def _model(self, path: Path, placement: Placement, mtp: bool = False) -> Any:
@@ -138,32 +138,32 @@ class LlamaCppSizes(ExitStack):
 
     def parts(self, context: int, drafter: str) -> Parts:
         """See `MemorySizes`."""
-        with ExitStack() as freeing:
+        with ExitStack() as stack:
             mode = PLANNED_ON_GPU if self._placement.layers else DEFAULT
             if has_states(self._target):
                 mode = replace(mode, widths=tuple(range(2, MAX_WIDTH_WITH_STATES + 1)))  # all modes fit into its states
-            handle, reported = self._plan(self._target, target_params(context, mode=mode), freeing)
+            handle, reported = self._plan(self._target, target_params(context, mode=mode), stack)
             logits = MAX_WIDTH * self._vocab * FLOAT_BYTES
             names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
             weights = api.llama_model_size(self._target) - head_bytes(self._header)
             parts = _parts(names, placed, weights, reported, logits)
             if drafter == NO_DRAFTER or self._kind is None:
                 return parts
-            return _sum(parts, self._of_drafter(context, handle, freeing))
+            return _sum(parts, self._of_drafter(context, handle, stack))
 
-    def _of_drafter(self, context: int, target: Any, freeing: ExitStack) -> Parts:
+    def _of_drafter(self, context: int, target: Any, stack: ExitStack) -> Parts:
         """Return the drafter's parts; `target` is a planned context of the target."""
         if self._config and (self._drafter is None or self._drafter_header is None):
             tied = "output.weight" not in self._header.tensors
             added = torch_drafter(self._config, context, self._vocab, self._hidden, tied)
             added[SCRATCH] += self._taps(len(self._config.taps))
-            beside = IN_MEMORY if self._placement.layers else ""
-            return {name + beside: size for name, size in added.items()}
+            in_memory = IN_MEMORY if self._placement.layers else ""
+            return {name + in_memory: size for name, size in added.items()}
         assert self._drafter is not None
         assert self._drafter_header is not None
         names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.all_layers())
         params, read = self._drafter_params(context, target)
-        _, reported = self._plan(self._drafter, params, freeing)
+        _, reported = self._plan(self._drafter, params, stack)
         if self._kind != "mtp":
             return _parts(names, placed, api.llama_model_size(self._drafter), reported, read)
         parts = _parts(names, placed, head_bytes(self._header), reported, read)
@@ -189,14 +189,14 @@ class LlamaCppSizes(ExitStack):
         """Return the bytes of the target's features, in the library and as a copy."""
         return 2 * MAX_WIDTH * count * self._hidden * FLOAT_BYTES
 
-    def _plan(self, model: Any, params: Any, freeing: ExitStack) -> tuple[Any, ReportedSizes]:
+    def _plan(self, model: Any, params: Any, stack: ExitStack) -> tuple[Any, ReportedSizes]:
         """Make a context that allocates nothing; return it and the sizes that llama.cpp reports."""
         with llama_library.collect_size_lines() as lines:
             handle = llama_library.new_context(model, params)
         if not handle:
             why = llama_library.last_message()
             raise ModelError(f"llama.cpp cannot plan a context of {params.n_ctx} tokens: {why}")
-        freeing.callback(api.llama_free, handle)
+        stack.callback(api.llama_free, handle)
         return handle, parse_size_lines(lines)
 
 
@@ -207,11 +207,12 @@ def _parts(
     (of_weights, of_cache), (header, placement) = names, placed
     if not placement.device or not placement.layers:
         return {of_weights: weights, of_cache: reported.cache + reported.checkpoints, SCRATCH: reported.scratch + read}
-    there, beside = offloaded(header, placement)
+    on_device, in_memory = offloaded(header, placement)
     cache = round(reported.cache * cache_share(header, placement))
     work, work_beside = reported.sum_kinds(WORK, placement.device)
-    parts = {of_weights: there, of_cache: cache, SCRATCH: work}
-    others = {of_weights: beside, of_cache: reported.cache - cache + reported.checkpoints, SCRATCH: work_beside + read}
+    parts = {of_weights: on_device, of_cache: cache, SCRATCH: work}
+    host_cache = reported.cache - cache + reported.checkpoints
+    others = {of_weights: in_memory, of_cache: host_cache, SCRATCH: work_beside + read}
     return parts | {name + IN_MEMORY: size for name, size in others.items() if size}
 
 
@@ -221,9 +222,9 @@ def measured(names: tuple[str, str], weights: int, lines: Iterable[str], placeme
     if not placement.device or not placement.layers:
         return {of_weights: weights, of_cache: reported.cache, SCRATCH: reported.scratch}
     sides = [reported.sum_kinds(kinds, placement.device) for kinds in (WEIGHTS, CACHES, WORK)]
-    called = (of_weights, of_cache, SCRATCH)
-    there = {name: on for name, (on, _) in zip(called, sides, strict=True)}
-    return there | {name + IN_MEMORY: size for name, (_, size) in zip(called, sides, strict=True) if size}
+    part_names = (of_weights, of_cache, SCRATCH)
+    on_device = {name: on for name, (on, _) in zip(part_names, sides, strict=True)}
+    return on_device | {name + IN_MEMORY: size for name, (_, size) in zip(part_names, sides, strict=True) if size}
 
 
 def _sum(parts: Parts, more: Parts) -> Parts:

@@ -29,7 +29,7 @@ TAPPED = frozenset((
     "muse-glimmer", "nanbeige", "nemotron_h", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp",
 ))
 # fmt: on
-HEADED = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # these export the last block's output, too
+HEADED = frozenset(("gemma4", "gpt-oss", "qwen35", "qwen35moe"))  # architectures that export the last block's output
 
 
 def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, drafts: bool = True) -> Any:
@@ -38,10 +38,10 @@ def context_params(context: int, threads: int = 0, mode: DecodeMode = DEFAULT, d
     params.n_ctx = context + max(mode.max_filler, 1)  # fillers may follow the last token
     params.n_batch = params.n_ubatch = MAX_WIDTH
     params.n_seq_max = 1
-    params.n_rs_seq = mode.widths[-1] - 1 if drafts else mode.max_filler  # states that are kept: rows to drop
-    params.swa_full = True  # a ring buffer would lose the keys that a dropped row overwrites
+    params.n_rs_seq = mode.widths[-1] - 1 if drafts else mode.max_filler  # rows that may be rolled back
+    params.swa_full = True  # in a ring buffer, rows that are rolled back would overwrite keys
     mode.flags.apply(params)
-    params.op_offload = False  # a GPU would compute wide batches of weights in memory, with other bits
+    params.op_offload = False  # else wide batches would run on a GPU, with other bits
     params.no_perf = True
     params.n_threads = params.n_threads_batch = threads or len(physical_cores())
     return params
@@ -51,16 +51,15 @@ def check_taps(architecture: str) -> None:
     """Raise ModelError if a request for hidden states would end the process."""
     if architecture not in TAPPED:
         raise ModelError(
-            f"llama.cpp gives no hidden states of {architecture}, which the drafter reads; the model runs without it"
+            f"llama.cpp exports no hidden states of {architecture} for the drafter; the model runs without it"
         )
 
 
 def check_last_tap(architecture: str, blocks: int, taps: Sequence[int]) -> None:
-    """Raise ModelError if llama.cpp does not give the output of the last block."""
+    """Raise ModelError if llama.cpp does not export the output of the last block."""
     if blocks - 1 in taps and architecture not in HEADED:
         raise ModelError(
-            f"llama.cpp gives no output of the last block of {architecture}, which the drafter reads; the model runs"
-            " without it"
+            f"llama.cpp exports no output of {architecture}'s last block for the drafter; the model runs without it"
         )
 
 
@@ -71,7 +70,7 @@ def check_context(path: Path, context: int, trained: int) -> None:
 
 
 class LlamaCppTarget:
-    """See `Target`. `taps` are 0-based ids of blocks whose output is kept; `watch` is held while llama.cpp computes.
+    """See `Target`. `taps` are the 0-based blocks whose outputs are features; `watch` is held during computation.
 
     Without `drafts` only filler rows are rolled back. `mtp` loads the multi-token prediction blocks.
     """
@@ -145,7 +144,7 @@ class LlamaCppTarget:
         last = self.layers - 1 if architecture in HEADED else self.layers - 2
         for block in blocks:
             if not 0 <= block <= last:
-                raise ModelError(f"tap {block}: the target has blocks 0 to {last} to tap")
+                raise ModelError(f"tap {block}: no such block in the target (expected 0 to {last})")
 
     def _keep_output(self, block: int, on: bool) -> None:
         if block == self.layers - 1:
@@ -203,15 +202,15 @@ class LlamaCppTarget:
             self.handle = self.model = None
 
     def _decode(self, ids: Sequence[int], logits: bool) -> None:
-        # Fillers get logits, too: the head's product is as wide as the batch.
+        # Fillers get logits, too, so that the head's product is as wide as the batch.
         ids = (*ids, *(ids[-1],) * (self.mode.width_for(len(ids)) - len(ids)))
         batch, position = self._batch, self.length
         batch.n_tokens = len(ids)
-        tokens, positions, wanted = batch.token, batch.pos, batch.logits
+        tokens, positions, outputs = batch.token, batch.pos, batch.logits
         for i, token in enumerate(ids):
             tokens[i] = token
             positions[i] = position + i
-            wanted[i] = logits
+            outputs[i] = logits
         with self.watch:
             status = api.llama_decode(self.handle, batch)
         if status == 1:
@@ -228,7 +227,7 @@ class LlamaCppTarget:
             is_last = block == self.layers - 1
             address = self._last_address(self.handle) if is_last else self._tap_address(self.handle, block + 1)
             if not address:
-                raise ModelError(f"llama.cpp gives no output of block {block} of this architecture; use no drafter")
+                raise ModelError(f"llama.cpp exports no output of block {block} of this architecture; use no drafter")
             columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
             taps[:, columns] = self._view(address, rows, self.hidden_size)
         return taps

@@ -27,7 +27,16 @@ from localdflash.engine.pair import Drafter
 from localdflash.models.load_options import Options
 from localdflash.models.memory import free
 from localdflash.models.memory.fit import NO_DRAFTER
-from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, PROGRAM, TARGET, TARGET_KV, Parts, divided
+from localdflash.models.memory.parts import (
+    DRAFTER,
+    DRAFTER_KV,
+    IN_MEMORY,
+    PROGRAM,
+    TARGET,
+    TARGET_KV,
+    Parts,
+    split_host_parts,
+)
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running, compose
 from localdflash.models.shapes.dflash_config import check_fit
@@ -98,7 +107,7 @@ def open_drafter(
 
 
 def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Drafter, Measure, str]:
-    extras.require("torch", f"{path}: a safetensors drafter beside llama.cpp")
+    extras.require("torch", f"{path}: a safetensors drafter with llama.cpp")
     from localdflash.backends.reference.dflash_files import load as load_dflash
     from localdflash.backends.reference.reference_drafter import DFlashDrafter
     from localdflash.models.weights.gguf import load_tensor
@@ -108,10 +117,10 @@ def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tup
     target.set_taps(model.config.taps)
     embedding = load_tensor(header, "token_embd.weight")
     head = load_tensor(header, "output.weight") if "output.weight" in header.tensors else embedding
-    drafter, beside = DFlashDrafter(model, embedding, head), IN_MEMORY if target.placement.layers else ""
+    drafter, host_suffix = DFlashDrafter(model, embedding, head), IN_MEMORY if target.placement.layers else ""
 
     def measure() -> Parts:
-        return {DRAFTER + beside: drafter.weight_bytes, DRAFTER_KV + beside: drafter.context.nbytes}
+        return {DRAFTER + host_suffix: drafter.weight_bytes, DRAFTER_KV + host_suffix: drafter.context.nbytes}
 
     return drafter, measure, mismatch(path, model.config.trained_for, header)
 
@@ -119,21 +128,21 @@ def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tup
 def load(files: LocalPair, options: Options) -> Running:
     """Load a pair; raise NoDevice, OutOfMemory, ModelError or UsageError."""
     drafter = drafter_of(files.target, files.drafter_gguf or files.drafter_safetensors)
-    placed = placing.plan_placement(files.target, drafter if options.draft else None, options)
+    plan = placing.plan_placement(files.target, drafter if options.draft else None, options)
     with ExitStack() as stack:
-        flag = gpu_watch.watch(stack) if placed.placement.device else gpu_watch.UNWATCHED
+        flag = gpu_watch.watch(stack) if plan.placement.device else gpu_watch.UNWATCHED
         with flag:
-            return _load(files, drafter, placed, options, flag, stack)
+            return _load(files, drafter, plan, options, flag, stack)
 
 
 def _load(
-    files: LocalPair, drafter: Path | None, placed: PlacementPlan, options: Options, flag: Watch, stack: ExitStack
+    files: LocalPair, drafter: Path | None, plan: PlacementPlan, options: Options, flag: Watch, stack: ExitStack
 ) -> Running:
-    planned, placement = placed.fit, placed.placement
-    path, refused = check_readable(files.target, drafter if options.draft else None)
+    planned, placement = plan.fit, plan.placement
+    path, refusal = check_readable(files.target, drafter if options.draft else None)
     chosen = choose_mode_for(files.target, options, placement, drafter is not None)
     if not chosen.drafts:
-        path, refused = None, ""
+        path, refusal = None, ""
     if planned and planned.drafter == NO_DRAFTER:
         path = None
     torch_drafts = path is not None and path.suffix != ".gguf"
@@ -147,15 +156,15 @@ def _load(
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
             llama_library.release_pages(file)
-    notices = [placed.notice, planned.notice if planned else "", refused]
-    # A user expects drafts, and text identical to decoding without them.
+    notices = [plan.notice, planned.notice if planned else "", refusal]
+    # Users expect drafts, and the same text as without drafts.
     expected = chosen.kind == "exact" or options.rows == "fast" if chosen.drafts else not (options.draft and drafter)
     if not expected:
         notices.append(chosen.message)
     opened = [open_drafter(path, files.target, target, options.threads, stack)] if path else []
     notices += [notice for _, _, notice in opened]
-    ahead = head_bytes(read_header(files.target))
-    measures = [_measure_target(target, lines, ahead), *(measure for _, measure, _ in opened)]
+    draft_head_bytes = head_bytes(read_header(files.target))
+    measures = [_measure_target(target, lines, draft_head_bytes), *(measure for _, measure, _ in opened)]
     pair = compose(target, [drafter for drafter, _, _ in opened], replace(options, draft=drafts))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
@@ -189,14 +198,14 @@ def choose_mode_for(target: Path, options: Options, placement: Placement, with_d
     )
 
 
-def _measure_target(target: LlamaCppTarget, lines: list[str], ahead: int) -> Measure:
-    """Return a function that measures the target; `ahead` is the size of the draft head in its file."""
+def _measure_target(target: LlamaCppTarget, lines: list[str], draft_head_bytes: int) -> Measure:
+    """Return a function that measures the target; `draft_head_bytes` is the size of the draft head in its file."""
 
     def measure() -> Parts:
-        weights = api.llama_model_size(target.model) - ahead
+        weights = api.llama_model_size(target.model) - draft_head_bytes
         parts = llama_sizes.measured((TARGET, TARGET_KV), weights, lines, target.placement)
-        held = TARGET_KV + IN_MEMORY if target.placement.layers else TARGET_KV
-        return {**parts, held: parts.get(held, 0) + target.checkpoint_bytes} if target.checkpoint_bytes else parts
+        kv_part = TARGET_KV + IN_MEMORY if target.placement.layers else TARGET_KV
+        return {**parts, kv_part: parts.get(kv_part, 0) + target.checkpoint_bytes} if target.checkpoint_bytes else parts
 
     return measure
 
@@ -206,6 +215,6 @@ def _sum_parts(measures: list[Measure]) -> Parts:
     for measure in measures:
         for name, size in measure().items():
             parts[name] = parts.get(name, 0) + size
-    _, beside = divided(parts)
-    on_gpu = {name: size for name, size in parts.items() if name not in beside} if beside else {}
-    return {**on_gpu, **free.with_program(beside or parts)}
+    _, host_suffix = split_host_parts(parts)
+    on_gpu = {name: size for name, size in parts.items() if name not in host_suffix} if host_suffix else {}
+    return {**on_gpu, **free.with_program(host_suffix or parts)}

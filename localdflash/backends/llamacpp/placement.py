@@ -6,7 +6,7 @@ from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.free import system_budget
 
 MARGIN = 512 << 20  # bytes of GPU memory left for the driver, compiled shaders and staging
-ALL = 1 << 20  # more layers than any model has
+ALL_LAYERS = 1 << 20  # more than any model has
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Placement:
 
     def all_layers(self) -> "Placement":
         """Return a drafter's placement: all layers on the device that holds the target's head."""
-        return Placement(self.device, ALL) if self.layers else PROCESSOR
+        return Placement(self.device, ALL_LAYERS) if self.layers else PROCESSOR
 
 
 PROCESSOR = Placement()

@@ -1,4 +1,4 @@
-"""Choice of a pair's placement: all on the GPU, else experts in memory, else fewer layers, else no drafter."""
+"""Chooses a pair's placement: all on the GPU, else experts in memory, else fewer layers, else no drafter."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -86,13 +86,15 @@ def list_placements(target: Path, device: Device, options: Options) -> Sequence[
     """Return the placements to try, best first. A GPU that was not named gets at least half of the layers, or none."""
     header = read_header(target)
     layers = block_count(header) + 1
-    most = layers if options.gpu_layers < 0 else min(options.gpu_layers, layers)
-    least = most if options.gpu_layers >= 0 else (layers + 1) // 2 if options.device in ("auto", "gpu") else 1
+    max_layers = layers if options.gpu_layers < 0 else min(options.gpu_layers, layers)
+    half = (layers + 1) // 2 if options.device in ("auto", "gpu") else 1
+    min_layers = max_layers if options.gpu_layers >= 0 else half
     mixture = any("_exps" in name for name in header.tensors)
-    first = layers - most  # block on the device
+    first = layers - max_layers  # block on the device
     experts = range(1, layers - first) if mixture else ()
-    steps = [Placement(device, most), *(Placement(device, most, range(first, first + kept)) for kept in experts)]
-    for fewer in range(most - 1, least - 1, -1):
+    steps = [Placement(device, max_layers)]
+    steps += [Placement(device, max_layers, range(first, first + count)) for count in experts]
+    for fewer in range(max_layers - 1, min_layers - 1, -1):
         first = layers - fewer
         steps.append(Placement(device, fewer, range(first, layers - 1) if mixture else range(0)))
     return steps
@@ -106,18 +108,18 @@ def choose_placement(
     If `roomy`, only the first step with the drafter and a context of `ROOMY` or the requested tokens is tried.
     """
     full = needs(steps[0])
-    most = requested or full.trained
-    enough = requested or min(most, ROOMY if roomy else COMFORTABLE)
+    max_context = requested or full.trained
+    enough = requested or min(max_context, ROOMY if roomy else COMFORTABLE)
     if roomy:
         steps = steps[:1]
     for drafter in full.drafters[:1] if roomy else full.drafters:
         if (found := _first(needs, steps, drafter, budget, enough)) is None:
             continue
         sizes = needs(found)
-        context = largest_context(sizes, drafter, budget, most)
+        context = largest_context(sizes, drafter, budget, max_context)
         chosen = Fit(drafter, context, sizes.parts(context, drafter))
         return PlacementPlan(
-            found, replace(chosen, notice=_notice(needs, steps, PlacementPlan(found, chosen), budget, most))
+            found, replace(chosen, notice=_notice(needs, steps, PlacementPlan(found, chosen), budget, max_context))
         )
     last, layers = steps[-1], steps[0].layers
     memory, needed = budget.tight(needs(last).parts(enough, full.drafters[0] if roomy else NO_DRAFTER))
@@ -140,7 +142,9 @@ def _first(
     return steps[index] if index < len(steps) and budget.holds(parts(index)) else None
 
 
-def _notice(needs: Needs, steps: Sequence[Placement], placed: PlacementPlan, budget: MemoryBudget, most: int) -> str:
+def _notice(
+    needs: Needs, steps: Sequence[Placement], placed: PlacementPlan, budget: MemoryBudget, max_context: int
+) -> str:
     chosen, where, full = placed.fit, placed.placement, steps[0]
     assert chosen
     requested = needs(full).drafters[0]
@@ -151,8 +155,8 @@ def _notice(needs: Needs, steps: Sequence[Placement], placed: PlacementPlan, bud
         changes.append(f"the experts of {len(where.experts)} layers are in memory")
     if chosen.drafter != requested:
         changes.append("the drafter was left out")
-    if chosen.context < most:
-        changes.append(f"the context has {chosen.context} of {most} tokens")
+    if chosen.context < max_context:
+        changes.append(f"the context has {chosen.context} of {max_context} tokens")
     if not changes:
         return ""
     memory, needed = budget.tight(needs(full).parts(chosen.context, requested))

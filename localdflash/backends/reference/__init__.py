@@ -1,1 +1,1 @@
-"""The readable reference in torch: what every other backend computes, as plain modules in float32."""
+"""Reference backend in torch: readable float32 modules that define what every other backend computes."""

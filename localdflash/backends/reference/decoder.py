@@ -1,4 +1,4 @@
-"""A readable Qwen3, Qwen3-MoE or Llama decoder (arXiv 2505.09388, 2407.21783): the oracle, and what training uses.
+"""Readable Qwen3, Qwen3-MoE or Llama decoder (arXiv 2505.09388, 2407.21783), for tests and for training.
 
 `attend(layer, q, k, v)` decides which positions each row attends to, and owns the KV cache.
 """
@@ -24,7 +24,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., size], normed."""
+        """Return normed rows [..., size]."""
         wide = x.float()
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
 
@@ -32,7 +32,7 @@ class RMSNorm(nn.Module):
 def rotary(
     positions: Tensor, head_dim: int, theta: float, factors: Sequence[float] = (), magnitude: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Cos and sin of the rotate-half RoPE for integer positions: [T] gives [T, hd], [B, T] gives [B, 1, T, hd].
+    """Return cos and sin of the rotate-half RoPE at integer positions: [T] gives [T, hd], [B, T] gives [B, 1, T, hd].
 
     `factors` [head_dim / 2] divide the frequencies; `magnitude` scales the result.
     """
@@ -67,7 +67,7 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(self.head_dim, c.rms_norm_eps) if c.qk_norm else nn.Identity()
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Q [B, heads, T, hd], k and v [B, kv_heads, T, hd] of x [B, T, H]; q and k rotated."""
+        """Return q [B, heads, T, hd], k and v [B, kv_heads, T, hd] of x [B, T, H]; q and k are rotated."""
         k, v = self.project_context(x, cos, sin)
         return rotate(self.q_norm(self._split(self.q_proj(x), self.heads)), cos, sin), k, v
 
@@ -77,7 +77,7 @@ class Attention(nn.Module):
         return k, self._split(self.v_proj(x), self.kv_heads)
 
     def merge(self, heads: Tensor) -> Tensor:
-        """[B, heads, T, hd] -> [B, T, H]."""
+        """Project heads [B, heads, T, hd] to [B, T, H]."""
         return self.o_proj(heads.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU."""
+    """SwiGLU MLP."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., H] to [..., H]."""
+        """Return the MLP's output [..., H] for x [..., H]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -107,7 +107,7 @@ class ExpertMatrices(nn.Module):
 
 
 class Experts(nn.Module):
-    """SwiGLU MLPs side by side."""
+    """SwiGLU MLPs of all experts."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Experts(nn.Module):
         self.down_proj = ExpertMatrices(experts, inner, hidden)
 
     def forward(self, x: Tensor, expert: int) -> Tensor:
-        """[rows, H] to [rows, H] by one expert."""
+        """Return one expert's output [rows, H] for x [rows, H]."""
         inner = F.silu(F.linear(x, self.gate_proj.weight[expert])) * F.linear(x, self.up_proj.weight[expert])
         return F.linear(inner, self.down_proj.weight[expert])
 
@@ -127,21 +127,21 @@ class SparseMLP(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.chosen, self.normalise = config.num_experts_per_tok, config.norm_topk_prob
+        self.experts_per_token, self.normalise = config.num_experts_per_tok, config.norm_topk_prob
         self.gate = nn.Linear(config.hidden_size, config.num_experts, bias=False)
         self.experts = Experts(config)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids and weights [rows, chosen] of the likeliest experts of rows x [rows, H]; of equals, the lowest ids."""
+        """Return ids and weights [rows, experts_per_token] of the likeliest experts (ties: the lowest ids)."""
         probabilities = self.gate(x).float().softmax(-1)
         ranked = probabilities.sort(dim=-1, descending=True, stable=True)
-        weights, ids = ranked.values[:, : self.chosen], ranked.indices[:, : self.chosen]
+        weights, ids = ranked.values[:, : self.experts_per_token], ranked.indices[:, : self.experts_per_token]
         if self.normalise:
             weights = weights / weights.sum(-1, keepdim=True)
         return ids, weights.to(x.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., H] to [..., H]."""
+        """Return the mixture's output [..., H] for x [..., H]."""
         rows = x.flatten(0, -2)
         ids, weights = self.route(rows)
         out = torch.zeros_like(rows)
@@ -169,12 +169,12 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids to hidden states and taps; `logits` is the head. A new one needs weights or initialising."""
+    """Decoder from token ids to hidden states and features; `logits` is the head. Weights are not initialised."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        # Not drawn at random as `nn.Embedding` would: on the meta device that imports a compiler, 1.6 s.
+        # `nn.Embedding` initialises at random, which on the meta device imports a compiler for 1.6 s.
         embedding = torch.zeros(config.vocab_size, config.hidden_size)
         self.embed_tokens = nn.Embedding.from_pretrained(embedding, freeze=False)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
@@ -186,7 +186,7 @@ class Decoder(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, attend: Attend, taps: Sequence[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Normed hidden states [B, T, H] of ids [B, T] at positions [T] or [B, T], and the residual after each tap."""
+        """Return normed hidden states [B, T, H] of ids [B, T] at positions [T] or [B, T], and the taps."""
         c = self.config
         cos, sin = rotary(positions, c.head_dim, c.rope_theta, c.rope_factors)
         x = self.embed_tokens(ids)
@@ -198,10 +198,10 @@ class Decoder(nn.Module):
         return self.norm(x), [tapped[t] for t in taps]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., V] of normed hidden states [..., H]."""
+        """Return the logits [..., V] of normed hidden states [..., H]."""
         return self.lm_head(hidden)
 
 
 def causal(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of each row to itself and the rows before it: a forward with nothing cached."""
+    """Attend from each row to itself and the rows before it, without a KV cache."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)

@@ -1,8 +1,8 @@
 """Network of a DFlash drafter (arXiv 2602.06036): a short Qwen3 stack that fills a block of masked slots in one pass.
 
 The target's features become KV cache entries once per committed token. Slot 0 holds the anchor. DSpark (arXiv
-2607.05147) adds a low-rank bias by the token before, and a confidence head. DFlash 2 (inco.ai/blog/dflash2) adds
-convolutions over a block's rows around attention and MLP, and a selector that scores candidates by the token before.
+2607.05147) adds a low-rank bias by the previous token, and a confidence head. DFlash 2 (inco.ai/blog/dflash2) adds
+convolutions over a block's rows around attention and MLP, and a selector that scores candidates by the previous token.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
 class LocalConvolution(nn.Module):
-    """Convolutions over the rows of a block, of what goes into a sublayer and of what comes out of it."""
+    """Convolutions over the rows of a block, before and after a sublayer."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
         hidden = config.decoder.hidden_size
         self.kernel, self.group = config.conv_kernel, config.conv_group
-        self.base_kernel = nn.Parameter(torch.zeros(2, self.kernel, hidden))  # of what goes in, and of what comes out
+        self.base_kernel = nn.Parameter(torch.zeros(2, self.kernel, hidden))  # before and after the sublayer
         self.kernel_projection = nn.Linear(hidden, 2 * self.kernel * (hidden // self.group), bias=False)
 
     def coefficients(self, x: Tensor) -> Tensor:
-        """[2, kernel, B, T, H] for normed rows x [B, T, H]: for each side, and each row back."""
+        """Return the coefficients [2, kernel, B, T, H] for normed rows x [B, T, H], by side and distance in rows."""
         changes = self.kernel_projection(x).unflatten(-1, (2, self.kernel, -1)).repeat_interleave(self.group, -1)
         return changes.movedim((-3, -2), (0, 1)) + self.base_kernel[:, :, None, None]
 
     def forward(self, x: Tensor, coefficients: Tensor) -> Tensor:
-        """[B, T, H] of rows x [B, T, H], by the coefficients [kernel, B, T, H] of one side; before them are zeros."""
+        """Convolve rows x [B, T, H], padded with zeros, by the coefficients [kernel, B, T, H] of one side."""
         out = x * coefficients[0]
         for back in range(1, self.kernel):
             out = out + F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] * coefficients[back]
@@ -40,7 +40,7 @@ class LocalConvolution(nn.Module):
 
 
 class ConvolvedLayer(Layer):
-    """A layer of DFlash 2."""
+    """Layer of DFlash 2."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__(config.decoder)
@@ -58,7 +58,7 @@ class ConvolvedLayer(Layer):
 
 
 class MarkovHead(nn.Module):
-    """Low-rank bias of the logits by the token before (DSpark)."""
+    """Low-rank bias of the logits by the previous token (DSpark)."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -68,24 +68,24 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(config.markov_rank, config.proposed, bias=False)
 
     def forward(self, before: Tensor) -> Tensor:
-        """Return what is added to the logits of a slot [V], of the embedding [rank] of the token before it."""
+        """Return the bias of a slot's logits [V] for the embedding [rank] of the previous token."""
         return self.markov_w2(before)
 
 
 class ConfidenceHead(nn.Module):
-    """Probability that the target accepts a slot, given that it accepted the slots before (DSpark)."""
+    """Head that predicts whether the target accepts a slot, given that it accepted the slots before (DSpark)."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
         self.proj = nn.Linear(config.decoder.hidden_size + config.markov_rank, 1)
 
     def forward(self, hidden: Tensor, before: Tensor) -> Tensor:
-        """Return a probability, of a slot's hidden state [H] and the embedding [rank] of the token before it."""
+        """Return a probability for a slot's hidden state [H] and the embedding [rank] of the previous token."""
         return torch.sigmoid(self.proj(torch.cat((hidden, before)))[0])
 
 
 class CandidateSelector(nn.Module):
-    """Score of a slot's candidates by the token before them (DFlash 2)."""
+    """Head that scores a slot's candidates by the previous token (DFlash 2)."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -95,16 +95,16 @@ class CandidateSelector(nn.Module):
         self.hidden_projection = nn.Linear(config.decoder.hidden_size, rank, bias=False)
 
     def forward(self, hidden: Tensor, before: int, candidates: Tensor) -> Tensor:
-        """Scores [k] of candidates [k] behind the token `before`, at a slot of hidden state [H]."""
-        wanted = self.predecessor_codebook[before] * self.hidden_projection(hidden)
-        return self.successor_codebook[candidates] @ wanted
+        """Return the scores [k] of candidates [k] after the token `before`, at a slot with hidden state [H]."""
+        query = self.predecessor_codebook[before] * self.hidden_projection(hidden)
+        return self.successor_codebook[candidates] @ query
 
 
 ContextKV = list[tuple[Tensor, Tensor]]  # per layer: k and v [B, kv_heads, T, hd]
 
 
 class DFlash(nn.Module):
-    """The drafter's weights, named as in z-lab's state dicts."""
+    """Network of a drafter; parameters are named as in z-lab's state dicts."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class DFlash(nn.Module):
         return rotary(positions, c.head_dim, c.rope_theta, c.rope_factors, c.rope_magnitude)
 
     def forward(self, block: Tensor, positions: Tensor, context: ContextKV, masks: Sequence[Tensor | None]) -> Tensor:
-        """Normed hidden states [B, T, H] of block embeddings [B, T, H]; masks[layer] is [T, context + T] or None."""
+        """Return normed hidden states [B, T, H] of block embeddings [B, T, H]; masks are [T, context + T] or None."""
         cos, sin = self._rotary(positions)
         x = block * self.config.embedding_scale
 
@@ -152,7 +152,7 @@ class DFlash(nn.Module):
         return self.norm(x)
 
     def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
-        """[..., V] of normed hidden states, by a head [V, H]."""
+        """Return the logits [..., V] of normed hidden states by a head [V, H]."""
         logits = F.linear(hidden, head) * self.config.logit_scale
         return torch.tanh(logits / self.config.softcap) * self.config.softcap if self.config.softcap else logits
 
@@ -164,12 +164,12 @@ def block_mask(config: DFlashConfig, layer: int, start: int, rows: int, context:
         return None
     query = torch.arange(start, start + rows).unsqueeze(1)  # [T, 1]
     key = torch.cat((context, torch.arange(start, start + rows))).unsqueeze(0)  # [1, C + T]
-    seen = torch.ones(rows, key.shape[1], dtype=torch.bool)
+    visible = torch.ones(rows, key.shape[1], dtype=torch.bool)
     if sliding:
         assert config.window is not None
-        seen &= key > query - config.window
+        visible &= key > query - config.window
         if not causal:
-            seen &= key < query + config.window
+            visible &= key < query + config.window
     if causal:
-        seen &= key <= query
-    return seen
+        visible &= key <= query
+    return visible

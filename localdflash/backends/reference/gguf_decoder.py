@@ -1,4 +1,4 @@
-"""A Qwen3, Qwen3-MoE or Llama GGUF as a torch `Decoder`: weights dequantized to float32, shape from the metadata."""
+"""Loads a Qwen3, Qwen3-MoE or Llama GGUF as a torch `Decoder`, dequantized to float32."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from localdflash.models.weights import gguf
 
 
 def state_name(tensor: str) -> str | None:
-    """Return the state-dict name of a GGUF tensor; None if a decoder has no place for it."""
+    """Return the state-dict name of a GGUF tensor; None if a decoder has no such tensor."""
     stem, _, kind = tensor.rpartition(".")
     if stem in TOP_TENSORS:
         return f"{TOP_TENSORS[stem]}.{kind}"
@@ -36,7 +36,7 @@ def rotate_half_order(heads: int, head_dim: int) -> Tensor:
 
 
 def load_decoder(path: Path) -> Decoder:
-    """Return the model in a GGUF, float32, in eval mode; ModelError names the first tensor that does not fit."""
+    """Return the model of a GGUF, float32, in eval mode; ModelError names a missing or unexpected tensor."""
     header = gguf.read_header(path)
     config = decoder_config(header)
     with torch.device("meta"):
@@ -48,10 +48,10 @@ def load_decoder(path: Path) -> Decoder:
             continue
         ours = state_name(name)
         if ours not in shapes:
-            raise ModelError(f"{path}: tensor {name} has no place in a {header.architecture} decoder: use llama.cpp")
+            raise ModelError(f"{path}: unexpected tensor {name} in a {header.architecture} decoder; use llama.cpp")
         if info.shape != shapes[ours]:
-            found, wanted = list(info.shape), list(shapes[ours])
-            raise ModelError(f"{path}: tensor {name} has shape {found}, not {wanted}; convert the model again")
+            found, expected = list(info.shape), list(shapes[ours])
+            raise ModelError(f"{path}: tensor {name} has shape {found}, not {expected}; convert the model again")
         state[ours] = _load(header, name, config)
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["embed_tokens.weight"]

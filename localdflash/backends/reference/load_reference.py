@@ -1,4 +1,4 @@
-"""A pair on the readable reference: everything in torch, in float32, on the processor. Nothing is planned."""
+"""Loads a pair on the reference backend: torch, float32, on the processor, without a memory plan."""
 
 from importlib.metadata import version
 
@@ -19,7 +19,7 @@ from localdflash.models.weights.gguf import read_header
 
 
 def load(files: LocalPair, options: Options) -> Running:
-    """Return the pair as `options` say; ModelError and UsageError say what is wrong."""
+    """Load a pair; raise ModelError or UsageError."""
     if options.threads:
         torch.set_num_threads(options.threads)
     model, drafters = load_decoder(files.target), list[Drafter]()

@@ -1,4 +1,4 @@
-"""DFlash, DSpark and DFlash 2 drafters in torch: the readable reference."""
+"""DFlash, DSpark and DFlash 2 drafters of the reference backend, in torch."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,12 +11,12 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 
-# (token before, hidden state [H], logits [V]) -> tokens [n], their logits [n], and what a confidence head says
+# (previous token, hidden state [H], logits [V]) -> tokens [n], their logits [n], output of a confidence head
 Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
 class DFlashDrafter:
-    """See `Drafter`. `embedding` and `head` [V, H] are the target's, for a drafter that has none."""
+    """See `Drafter`. `embedding` and `head` [V, H] are the target's, for a drafter without its own."""
 
     name = "dflash"
     is_model, is_autoregressive, unread_tokens = True, False, 0
@@ -25,7 +25,7 @@ class DFlashDrafter:
         self.model = model
         self.max_draft_tokens = model.config.drafts
         c = model.config.decoder
-        self._tokens = torch.tensor(model.config.short or range(c.vocab_size))  # of the head's rows
+        self._tokens = torch.tensor(model.config.short or range(c.vocab_size))  # token ids of the head's rows
         by_kind: dict[str, Score] = {"dspark": self._by_markov, "dflash2": self._by_selector}
         self._score = by_kind.get(model.config.kind, lambda _before, _state, logits: (self._tokens, logits, None))
         self._embedding = model.embed_tokens.weight if model.config.own_embedding else embedding
@@ -36,12 +36,12 @@ class DFlashDrafter:
 
     @property
     def length(self) -> int:
-        """Committed tokens observed."""
+        """Number of observed tokens."""
         return self.context.shape[3]
 
     @property
     def weight_bytes(self) -> int:
-        """Return the bytes of its weights, and of the target's embedding and head."""
+        """Size in bytes of the weights, including the target's embedding and head."""
         weights = [*self.model.parameters(), self._embedding, self._head]
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values())
 
@@ -49,10 +49,10 @@ class DFlashDrafter:
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         """See `Drafter`."""
         if taps is None:
-            raise LocaldflashError("DFlash was given no hidden states: the target's taps are off")
+            raise LocaldflashError("dflash: no hidden-state features; the target's taps are off")
         positions = torch.arange(self.length, self.length + len(ids))
-        fresh = self.model.context(torch.from_numpy(np.array(taps)).unsqueeze(0), positions)
-        stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in fresh])
+        new_entries = self.model.context(torch.from_numpy(np.array(taps)).unsqueeze(0), positions)
+        stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in new_entries])
         self.context = torch.cat((self.context, stacked), 3)
 
     @torch.inference_mode()
@@ -63,14 +63,14 @@ class DFlashDrafter:
         hidden, logits = self._block(anchor, limit)
         tokens, confidence = [anchor], list[float]()
         for state, scores in zip(hidden, logits, strict=False):
-            among, scored, judged = self._score(tokens[-1], state, scores)
+            tokens_, scored, predicted = self._score(tokens[-1], state, scores)
             best = scored.softmax(-1).max(-1)
-            tokens.append(int(among[int(best.indices)]))
-            confidence.append(float(best.values if judged is None else judged))
+            tokens.append(int(tokens_[int(best.indices)]))
+            confidence.append(float(best.values if predicted is None else predicted))
         return Draft(self.name, tokens[1:], confidence)
 
     def _block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
-        """Hidden states [slots, H] behind the anchor, and logits [limit, V] of the first."""
+        """Return hidden states [slots, H] of the proposing slots, and logits [limit, V] of the first ones."""
         config, start = self.model.config, self.length
         ids = torch.tensor([anchor] + [config.mask_token_id] * (config.block_size - 1))
         known = torch.arange(start)
@@ -82,15 +82,15 @@ class DFlashDrafter:
         hidden = self.model(self._embedding[ids].unsqueeze(0), positions, context, masks)[0, config.first_slot :]
         return hidden, self.model.logits(hidden[:limit], self._head)
 
-    def _by_markov(self, before: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        embedded = self.model.markov_head.markov_w1.weight[before]
-        judged = self.model.confidence_head(state, embedded) if self.model.config.judges else None
-        return self._tokens, logits + self.model.markov_head(embedded), judged
+    def _by_markov(self, previous: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        embedded = self.model.markov_head.markov_w1.weight[previous]
+        predicted = self.model.confidence_head(state, embedded) if self.model.config.judges else None
+        return self._tokens, logits + self.model.markov_head(embedded), predicted
 
-    def _by_selector(self, before: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, None]:
+    def _by_selector(self, previous: int, state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, None]:
         candidates = logits.topk(self.model.config.selector_top_k)
         tokens = self._tokens[candidates.indices]
-        return tokens, candidates.values + self.model.candidate_selector(state, before, tokens), None
+        return tokens, candidates.values + self.model.candidate_selector(state, previous, tokens), None
 
     def rollback(self, length: int) -> None:
         """See `Drafter`."""

@@ -1,6 +1,6 @@
-"""The torch decoder as a target: float32, the readable reference of verification.
+"""Target of the reference backend: the torch decoder in float32.
 
-Matrix products always have 16 rows and each row attends by itself, so a row's bits do not depend on its batch.
+Matrix products always have 16 rows and each row attends separately, so a row's bits do not depend on its batch.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ TILE = 16  # rows of every matrix product
 
 
 class TorchTarget:
-    """See `Target`. `taps` are ids of blocks whose output is kept."""
+    """See `Target`. `taps` are the 0-based blocks whose outputs are features."""
 
     is_recurrent, max_width = False, MAX_DRAFT_TOKENS + 1
 
@@ -35,7 +35,7 @@ class TorchTarget:
         self.length = 0
         shape = (c.num_hidden_layers, c.num_key_value_heads, self.context, c.head_dim)
         self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
-        self._fresh: list[tuple[Tensor, Tensor]] = []  # per layer: k and v [kv_heads, rows, hd] of the last forward
+        self._newest: list[tuple[Tensor, Tensor]] = []  # per layer: k and v [kv_heads, rows, hd] of the last forward
 
     def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         """See `Target`."""
@@ -54,7 +54,7 @@ class TorchTarget:
     def keep(self, rows: int) -> None:
         """See `Target`."""
         end = self.length + rows
-        for layer, (k, v) in enumerate(self._fresh):
+        for layer, (k, v) in enumerate(self._newest):
             self._keys[layer, :, self.length : end] = k[:, :rows]
             self._values[layer, :, self.length : end] = v[:, :rows]
         self.length = end
@@ -84,9 +84,9 @@ class TorchTarget:
 
     @torch.inference_mode()
     def _forward(self, ids: Sequence[int]) -> tuple[Tensor, TargetFeatures | None]:
-        """Normed hidden states [padded rows, H] and taps [rows, n_taps * H] of the tokens that follow."""
+        """Return normed hidden states [padded rows, H] and features [rows, n_taps * H] of the next tokens."""
         outputs, taps = [], []
-        self._fresh = []
+        self._newest = []
         for start in range(0, len(ids), TILE):
             rows = range(start, min(start + TILE, len(ids)))
             padding = TILE - len(rows)
@@ -98,17 +98,17 @@ class TorchTarget:
         return torch.cat(outputs), torch.cat(taps).numpy() if self.taps else None
 
     def _attend(self, rows: range, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        fresh_k, fresh_v = k[0, :, : len(rows)], v[0, :, : len(rows)]  # [kv_heads, rows, hd]
-        if layer < len(self._fresh):
-            fresh_k = torch.cat((self._fresh[layer][0], fresh_k), 1)
-            fresh_v = torch.cat((self._fresh[layer][1], fresh_v), 1)
-            self._fresh[layer] = (fresh_k, fresh_v)
+        new_k, new_v = k[0, :, : len(rows)], v[0, :, : len(rows)]  # [kv_heads, rows, hd]
+        if layer < len(self._newest):
+            new_k = torch.cat((self._newest[layer][0], new_k), 1)
+            new_v = torch.cat((self._newest[layer][1], new_v), 1)
+            self._newest[layer] = (new_k, new_v)
         else:
-            self._fresh.append((fresh_k, fresh_v))
+            self._newest.append((new_k, new_v))
         out = torch.zeros_like(q)
         for i, row in enumerate(rows):
-            keys = torch.cat((self._keys[layer, :, : self.length], fresh_k[:, : row + 1]), 1)
-            values = torch.cat((self._values[layer, :, : self.length], fresh_v[:, : row + 1]), 1)
+            keys = torch.cat((self._keys[layer, :, : self.length], new_k[:, : row + 1]), 1)
+            values = torch.cat((self._values[layer, :, : self.length], new_v[:, : row + 1]), 1)
             out[:, :, i : i + 1] = F.scaled_dot_product_attention(
                 q[:, :, i : i + 1], keys.unsqueeze(0), values.unsqueeze(0), enable_gqa=True
             )

@@ -1,1 +1,1 @@
-"""Files of our own: folders, settings in TOML, opening files safely."""
+"""localdflash's own files: folders, settings in TOML, opening files safely."""

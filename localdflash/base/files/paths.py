@@ -38,13 +38,13 @@ def runtime_folder() -> Path:
 
 
 def transport() -> str:
-    """Return the transport between daemon and clients, "unix" or "tcp"; UsageError if the variable is invalid."""
-    given = os.environ.get(TRANSPORT_VARIABLE) or ("tcp" if sys.platform == "win32" else "unix")
-    if given not in SUFFIXES:
-        raise UsageError(f"{TRANSPORT_VARIABLE}={given!r}: choose unix or tcp")
-    if given == "unix" and sys.platform == "win32":
-        raise UsageError(f"{TRANSPORT_VARIABLE}=unix: Windows has no Unix sockets: unset it, or choose tcp")
-    return given
+    """Return the transport between daemon and clients, "unix" or "tcp"; UsageError if TRANSPORT_VARIABLE is invalid."""
+    name = os.environ.get(TRANSPORT_VARIABLE) or ("tcp" if sys.platform == "win32" else "unix")
+    if name not in SUFFIXES:
+        raise UsageError(f"{TRANSPORT_VARIABLE}: unknown transport {name!r} (expected unix or tcp)")
+    if name == "unix" and sys.platform == "win32":
+        raise UsageError(f"{TRANSPORT_VARIABLE}=unix: Windows has no Unix sockets; unset it, or choose tcp")
+    return name
 
 
 def transport_of(path: Path) -> str:
@@ -57,15 +57,15 @@ def engine_socket() -> Path:
     path = runtime_folder() / f"engine{SUFFIXES[transport()]}"
     if transport_of(path) == "unix" and (length := len(os.fsencode(path))) >= SOCKET_LIMIT:
         raise UsageError(
-            f"{path}: {length} bytes, and a socket's path must be shorter than {SOCKET_LIMIT}: set {HOME_VARIABLE} to a"
-            " shorter folder"
+            f"{path}: the socket's path is too long (expected less than {SOCKET_LIMIT} bytes, got {length});"
+            f" set {HOME_VARIABLE} to a shorter folder"
         )
     return path
 
 
 def private_socket() -> Path:
-    """Return the socket of a private engine of this process."""
-    return (path := engine_socket()).with_name(f"{os.getpid()}{path.suffix}")  # not longer than the daemon's
+    """Return the socket of this process's private daemon; its path is not longer than the shared daemon's."""
+    return (path := engine_socket()).with_name(f"{os.getpid()}{path.suffix}")
 
 
 def key_file() -> Path:
@@ -80,19 +80,19 @@ def engine_log() -> Path:
 
 
 def check_private(folder: Path) -> None:
-    """Raise LocaldflashError if a folder is not this user's alone, FileNotFoundError if it is missing."""
+    """Raise LocaldflashError if other users can access a folder, FileNotFoundError if it is missing."""
     try:
-        about = folder.lstat()
+        status = folder.lstat()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise LocaldflashError(f"{folder}: cannot use: {error.strerror}; set {HOME_VARIABLE} to move it") from error
-    if not stat.S_ISDIR(about.st_mode):
-        raise LocaldflashError(f"{folder}: not a folder: remove it, or set {HOME_VARIABLE} to use another one")
-    if not owner.is_ours(about):
-        raise LocaldflashError(f"{folder}: belongs to someone else: set {HOME_VARIABLE} to use another one")
-    if owner.is_open_to_others(about):
-        raise LocaldflashError(f"{folder}: open to other users: chmod 700 it")
+    if not stat.S_ISDIR(status.st_mode):
+        raise LocaldflashError(f"{folder}: not a folder; remove it, or set {HOME_VARIABLE} to use another one")
+    if not owner.is_ours(status):
+        raise LocaldflashError(f"{folder}: belongs to another user; set {HOME_VARIABLE} to use another one")
+    if owner.is_open_to_others(status):
+        raise LocaldflashError(f"{folder}: open to other users; run `chmod 700` on it")
 
 
 def create_private(folder: Path) -> Path:
@@ -111,15 +111,15 @@ def _folder(kind: Literal["config", "data", "cache", "runtime"]) -> Path:
         return _absolute(home) / kind
     folders = PlatformDirs("localdflash", appauthor=False)
     if kind == "runtime" and sys.platform == "linux" and not os.environ.get("XDG_RUNTIME_DIR"):
-        session = owner.session_folder()  # without a session not /tmp, which all users share
+        session = owner.session_folder()  # platformdirs would fall back to /tmp, which all users share
         return Path(session, "localdflash") if session else folders.user_cache_path / "runtime"
     path: Path = getattr(folders, f"user_{kind}_path")
     return path
 
 
 def _absolute(home: str) -> Path:
-    """Return LOCALDFLASH_HOME; UsageError if it is relative, so that no repository can hold it."""
+    """Return LOCALDFLASH_HOME; UsageError if it is relative, because a repository could then contain it."""
     folder = Path(os.path.expanduser(home))
     if not folder.is_absolute():
-        raise UsageError(f"{HOME_VARIABLE}={home!r} is relative; give an absolute path")
+        raise UsageError(f"{HOME_VARIABLE}: {home!r} is relative; give an absolute path")
     return folder

@@ -1,1 +1,1 @@
-"""Facts about this machine: its processor, its cores, and what was measured on it."""
+"""Facts about this machine: processor, cores, GPU crashes, measurements."""

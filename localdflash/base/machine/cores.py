@@ -14,8 +14,8 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 @cache
 def physical_cores() -> list[int]:
-    """Return one logical processor of every usable physical core, at most a container's quota; never empty."""
-    cores = _on_linux() if sys.platform.startswith("linux") else _counted()
+    """Return one logical processor per usable physical core, at most the container's quota; never empty."""
+    cores = _linux_cores() if sys.platform.startswith("linux") else _count_cores()
     return cores[: _quota() or len(cores)]
 
 
@@ -24,14 +24,14 @@ def clamp(threads: int) -> tuple[int, str]:
     cores = len(physical_cores())
     if threads <= cores:
         return threads or cores, ""
-    return cores, f"{cores} of {threads} threads run: one for each core"
+    return cores, f"{cores} of {threads} threads are used: one per core"
 
 
-def _on_linux() -> list[int]:
+def _linux_cores() -> list[int]:
     """Return the lowest allowed processor of each core, or all processors if siblings are unknown."""
     allowed = limits.allowed_processors()
-    firsts = {min(_siblings(processor) & allowed | {processor}) for processor in allowed}
-    return sorted(firsts)
+    lowest = {min(_siblings(processor) & allowed | {processor}) for processor in allowed}
+    return sorted(lowest)
 
 
 def _siblings(processor: int) -> set[int]:
@@ -44,7 +44,7 @@ def _siblings(processor: int) -> set[int]:
     return {sibling for span in spans for sibling in range(span[0], span[-1] + 1)}
 
 
-def _counted() -> list[int]:
+def _count_cores() -> list[int]:
     import psutil
 
     return list(range(psutil.cpu_count(logical=False) or os.cpu_count() or 1))

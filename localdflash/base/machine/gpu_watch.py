@@ -1,6 +1,6 @@
-"""Count the processes that a GPU driver aborted, which it does if a device is lost or full.
+"""Counts processes that crashed while the GPU was computing: a GPU driver aborts them if a device is lost or full.
 
-A file in the runtime folder holds a byte that is up while the GPU computes, and the times of earlier deaths.
+A file in the runtime folder holds a byte that is set while the GPU computes, and the times of earlier crashes.
 """
 
 import mmap
@@ -14,84 +14,84 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.paths import create_private, runtime_folder
 from localdflash.base.system.file_lock import process_lock
 
-UP, DOWN = ord("1"), ord("0")
-MEMORY_SECONDS = 86_400.0
-MAX_DEATHS = 2  # after which `--device auto` does not use the GPU
+BUSY, IDLE = ord("1"), ord("0")
+MAX_AGE_SECONDS = 86_400.0
+MAX_CRASHES = 2  # from this number on, `--device auto` does not use the GPU
 MAX_FILE_BYTES = 1 << 12
 Watch = AbstractContextManager[object, None]
 UNWATCHED: Watch = nullcontext()
 
 
-class Flag(AbstractContextManager["Flag", None]):
-    """Byte of the file that is up inside `with`, which may be nested."""
+class BusyFlag(AbstractContextManager["BusyFlag", None]):
+    """Byte of the file that is set inside `with`, which may be nested."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, path: Path) -> None:
         self._depth = 0
-        with place.open("r+b") as file:
+        with path.open("r+b") as file:
             self._byte = mmap.mmap(file.fileno(), 1)
 
     def __enter__(self) -> Self:
         self._depth += 1
-        self._byte[0] = UP
+        self._byte[0] = BUSY
         return self
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
-            self._byte[0] = DOWN
+            self._byte[0] = IDLE
 
     def close(self) -> None:
         """Close the file."""
         self._byte.close()
 
 
-def deaths() -> int:
-    """Return how often a GPU ended a process of this user within a day; 0 if unknown."""
-    if not _place().exists():
+def count_crashes() -> int:
+    """Return how many of this user's processes crashed on a GPU within a day; 0 if unknown."""
+    if not _file().exists():
         return 0
     with suppress(OSError):
         with suppress(TimeoutError), _lock():
-            return len(_settled())
-        return len(_times())
+            return len(_update_crashes())
+        return len(_read_crashes())
     return 0
 
 
 def watch(stack: ExitStack) -> Watch:
-    """Return this process's flag, held until the stack is closed; a dummy if another process has it or on errors."""
+    """Return this process's flag, held until the stack is closed; a dummy on errors or if another process holds it."""
     with suppress(OSError, LocaldflashError):
         create_private(runtime_folder())
         stack.enter_context(_lock())
-        _settled()
-        flag = Flag(_place())
+        _update_crashes()
+        flag = BusyFlag(_file())
         stack.callback(flag.close)
         return flag
     return UNWATCHED
 
 
-def _settled() -> Sequence[float]:
-    """Return the times of deaths, including the last watched process if its flag is still up; rewrite the file."""
+def _update_crashes() -> Sequence[float]:
+    """Return the times of crashes, including the last watched process if its flag is still set; rewrite the file."""
     now = time.time()
-    times = [one for one in _times() if 0 <= now - one < MEMORY_SECONDS]
-    if _read()[:1] == bytes([UP]):
+    times = [crash for crash in _read_crashes() if 0 <= now - crash < MAX_AGE_SECONDS]
+    if _read()[:1] == bytes([BUSY]):
         times.append(now)
-    lines = (chr(DOWN), *(str(int(one)) for one in times))
-    _place().write_text("".join(f"{line}\n" for line in lines), "ascii")
+    lines = (chr(IDLE), *(str(int(crash)) for crash in times))
+    _file().write_text("".join(f"{line}\n" for line in lines), "ascii")
     return times
 
 
-def _times() -> Sequence[float]:
+def _read_crashes() -> Sequence[float]:
     return [float(line) for line in _read()[1:].split() if line.isdigit()]
 
 
 def _read() -> bytes:
     try:
-        with _place().open("rb") as file:
+        with _file().open("rb") as file:
             return file.read(MAX_FILE_BYTES)
     except FileNotFoundError:
         return b""
 
 
-def _place() -> Path:
+def _file() -> Path:
     return runtime_folder() / "gpu"
 
 

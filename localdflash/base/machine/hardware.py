@@ -1,4 +1,4 @@
-"""Hardware and commit that a result was measured on."""
+"""Description and memory bandwidth of the hardware that a result was measured on."""
 
 import platform
 import time
@@ -12,7 +12,7 @@ from localdflash.base.system import limits
 
 
 def bandwidth(threads: int = 0) -> float:
-    """Return the GB/s at which threads, by default `reading_threads`, read memory that no cache holds."""
+    """Return the GB/s at which threads (default: `reading_threads`) read uncached memory."""
     threads = threads or reading_threads()
     data = np.ones(32 * 1024 * 1024, np.uint64)
     parts = np.array_split(data, threads)
@@ -43,7 +43,7 @@ def device() -> str:
 
 
 def gpu() -> str:
-    """Return the GPU's name, multiprocessors, memory and power limit."""
+    """Return the GPU's name, multiprocessors, memory and CUDA version."""
     import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -52,7 +52,7 @@ def gpu() -> str:
 
 
 def gpu_bandwidth() -> float:
-    """Return the GB/s at which the GPU reads memory that no cache holds."""
+    """Return the GB/s at which the GPU reads uncached memory."""
     import torch
 
     data = torch.ones(1 << 28, device="cuda")

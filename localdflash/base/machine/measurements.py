@@ -13,7 +13,7 @@ from localdflash.base.machine.cores import physical_cores
 from localdflash.base.system import limits
 
 MAX_FILE_BYTES = 1 << 20
-OF_BUSY = " of a busy machine"
+BUSY_SUFFIX = " of a busy machine"
 BANDWIDTH_DAYS = 7  # after which memory bandwidth is measured again
 
 
@@ -39,14 +39,14 @@ def machine() -> str:
 
 
 def recall(name: str) -> Measurement | None:
-    """Return what this machine measured under a name, or None."""
+    """Return this machine's stored measurement of this name, or None."""
     found = read_json(file(), MAX_FILE_BYTES).get(f"{machine()}: {name}")
     try:
         known = Measurement(**found) if isinstance(found, dict) else None
     except TypeError:
         return None
-    sound = known and isinstance(known.value, float) and isinstance(known.how, str) and isinstance(known.day, str)
-    return known if sound else None
+    is_valid = known and isinstance(known.value, float) and isinstance(known.how, str) and isinstance(known.day, str)
+    return known if is_valid else None
 
 
 def remember(name: str, value: float, how: str) -> Measurement:
@@ -66,10 +66,10 @@ def bandwidth(on_gpu: bool = False) -> Measurement:
     from localdflash.base.machine import hardware
 
     name = f"bandwidth of {hardware.gpu()}" if on_gpu else "bandwidth of memory"
-    busy = OF_BUSY if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
+    busy = BUSY_SUFFIX if not on_gpu and limits.load_average() > len(physical_cores()) / 2 else ""
     known = recall(name)
     is_fresh = known and (date.today() - date.fromisoformat(known.day)).days < BANDWIDTH_DAYS
-    if known and is_fresh and (busy or not known.how.endswith(OF_BUSY)):
+    if known and is_fresh and (busy or not known.how.endswith(BUSY_SUFFIX)):
         return known
     if on_gpu:
         return remember(name, hardware.gpu_bandwidth(), "read of 1 GB of GPU memory")

@@ -3,13 +3,13 @@
 import os
 import sys
 
-PLAIN = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY", "O_NOINHERIT"))
-READ = os.O_RDONLY | PLAIN | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # opening a FIFO does not block
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN
+BASE_FLAGS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY", "O_NOINHERIT"))
+READ = os.O_RDONLY | BASE_FLAGS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # a FIFO opens at once
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | BASE_FLAGS
 
 
 def set_mode(file: int, mode: int) -> None:
-    """Set a file's mode; do nothing on Windows, which has access lists."""
+    """Set a file's mode; do nothing on Windows, which has access lists instead."""
     if sys.platform != "win32":
         os.fchmod(file, mode)
 
@@ -38,8 +38,8 @@ def write_at(file: int, data: bytes | memoryview, offset: int) -> int:
         return os.pwrite(file, data, offset)
 
 
-def in_memory(name: str) -> int:
-    """Return a new file in memory; OSError on other systems than Linux."""
+def open_in_memory(name: str) -> int:
+    """Return the descriptor of a new file in memory; OSError on systems other than Linux."""
     if sys.platform == "linux":
         return os.memfd_create(name)
     else:

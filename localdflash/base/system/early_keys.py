@@ -1,4 +1,4 @@
-"""Keep keys that are pressed while the program is starting; otherwise the terminal echoes them."""
+"""Keeps keys pressed while the program is starting for the program; otherwise the terminal echoes them."""
 
 import sys
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ _LOCAL, _INPUT = 3, 0  # indices in the result of tcgetattr
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Return a context in which the terminal keeps keys unread; its settings are restored at the end."""
+def keep_early_keys() -> Iterator[None]:
+    """Return a context in which the terminal buffers keys without echo; its settings are restored afterwards."""
     if sys.platform == "win32":
         yield
     else:

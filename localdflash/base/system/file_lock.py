@@ -1,7 +1,7 @@
-"""Locks on files: `take`, shared or exclusive, of a descriptor; `process_lock`, of a process until it ends.
+"""File locks: `try_lock` locks a descriptor, shared or exclusive; `process_lock` locks a path for this process.
 
-A lock of `take` (`flock`) is inherited by forks, one of `process_lock` (`fcntl`) by no child. The latter would end with
-any descriptor of the file in this process, so a second lock here is refused before the file is opened.
+Forks inherit a lock of `try_lock` (`flock`), no child inherits one of `process_lock` (`fcntl`). Closing any descriptor
+of the file in this process would release an `fcntl` lock, so a second lock here is refused before the file is opened.
 """
 
 import errno
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 POLL_SECONDS = 0.05
-_here: set[Path] = set()
+_held_paths: set[Path] = set()
 _guard = threading.Lock()
 
 if sys.platform == "win32":
@@ -22,8 +22,8 @@ if sys.platform == "win32":
     import msvcrt
     from ctypes import wintypes
 
-    _AT = 1 << 30  # the byte that is locked: beyond the content, which Windows would keep others from reading
-    _AT_ONCE, _EXCLUSIVE, _HELD = 1, 2, 33  # LOCKFILE_FAIL_IMMEDIATELY, LOCKFILE_EXCLUSIVE_LOCK, ERROR_LOCK_VIOLATION
+    _LOCKED_BYTE = 1 << 30  # beyond the content, because Windows keeps others from reading a locked byte
+    _FAIL_IMMEDIATELY, _EXCLUSIVE, _VIOLATION = 1, 2, 33  # LOCKFILE_… of LockFileEx, ERROR_LOCK_VIOLATION
 
     class _OverlappedIo(ctypes.Structure):
         """`OVERLAPPED`."""
@@ -40,20 +40,20 @@ if sys.platform == "win32":
     _kernel.LockFileEx.argtypes = [wintypes.HANDLE, *[wintypes.DWORD] * 4, ctypes.c_void_p]
     _kernel.UnlockFileEx.argtypes = [wintypes.HANDLE, *[wintypes.DWORD] * 3, ctypes.c_void_p]
 
-    def take(file: int, *, shared: bool = False) -> bool:
+    def try_lock(file: int, *, shared: bool = False) -> bool:
         """Lock a file, or change this descriptor's lock, without waiting; False if others have theirs."""
-        handle, place = msvcrt.get_osfhandle(file), ctypes.byref(_OverlappedIo(offset=_AT))
-        _kernel.UnlockFileEx(handle, 0, 1, 0, place)
-        if _kernel.LockFileEx(handle, _AT_ONCE | (0 if shared else _EXCLUSIVE), 0, 1, 0, place):
+        handle, overlapped = msvcrt.get_osfhandle(file), ctypes.byref(_OverlappedIo(offset=_LOCKED_BYTE))
+        _kernel.UnlockFileEx(handle, 0, 1, 0, overlapped)
+        if _kernel.LockFileEx(handle, _FAIL_IMMEDIATELY | (0 if shared else _EXCLUSIVE), 0, 1, 0, overlapped):
             return True
-        if (error := ctypes.get_last_error()) != _HELD:
+        if (error := ctypes.get_last_error()) != _VIOLATION:
             raise OSError(None, ctypes.FormatError(error), None, error)
         return False
 
 else:
     import fcntl
 
-    def take(file: int, *, shared: bool = False) -> bool:
+    def try_lock(file: int, *, shared: bool = False) -> bool:
         """Lock a file, or change this descriptor's lock, without waiting; False if others have theirs."""
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -63,14 +63,14 @@ else:
 
 
 @contextmanager
-def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Hold the lock of this path; OSError if the file cannot be created.
+def process_lock(path: Path, timeout: float = 0.0, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold the lock of this path, waiting up to `timeout` seconds; OSError if the file cannot be created.
 
-    TimeoutError if another process or thread holds it for `patience` seconds, or `give_up` returns True.
+    TimeoutError if another process or thread still holds the lock, or if `give_up` returns True.
     """
-    end = time.monotonic() + patience
-    while (file := _taken(path)) is None:
-        if give_up() or time.monotonic() >= end:
+    deadline = time.monotonic() + timeout
+    while (file := _open_locked(path)) is None:
+        if give_up() or time.monotonic() >= deadline:
             raise TimeoutError(str(path))
         time.sleep(POLL_SECONDS)
     try:
@@ -78,18 +78,18 @@ def process_lock(path: Path, patience: float = 0.0, give_up: Callable[[], bool] 
     finally:
         with _guard:
             os.close(file)
-            _here.discard(path)
+            _held_paths.discard(path)
 
 
-def _taken(path: Path) -> int | None:
+def _open_locked(path: Path) -> int | None:
     """Return a descriptor that holds the lock; None if it is held elsewhere."""
     with _guard:
-        if path in _here:
+        if path in _held_paths:
             return None
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if _try(file):
-                _here.add(path)
+            if _try_process_lock(file):
+                _held_paths.add(path)
                 return file
         except BaseException:
             os.close(file)
@@ -99,10 +99,10 @@ def _taken(path: Path) -> int | None:
 
 
 if sys.platform == "win32":  # which has no forks
-    _try = take
+    _try_process_lock = try_lock
 else:
 
-    def _try(file: int) -> bool:
+    def _try_process_lock(file: int) -> bool:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -22,12 +22,12 @@ def load_average() -> float:
         return os.getloadavg()[0]
 
 
-def allow_descriptors(most: int) -> None:
-    """Raise this process's soft limit of descriptors up to `most`, as far as the hard limit allows."""
+def allow_descriptors(count: int) -> None:
+    """Raise this process's soft limit of descriptors to `count`, as far as the hard limit allows."""
     if sys.platform != "win32":
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        new_limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        if soft != resource.RLIM_INFINITY and soft < new_limit:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard))

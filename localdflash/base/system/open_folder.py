@@ -1,6 +1,6 @@
-"""Folder held open: operations happen in it even if its path is replaced meanwhile; no link is followed.
+"""Open folder: operations happen in it even if its path is replaced meanwhile; no link is followed.
 
-Python on Windows cannot hold a folder open: there every step goes by the path and checks for links right before it.
+Python on Windows cannot open a folder: there every operation uses the path and checks for links right before it.
 """
 
 import errno
@@ -20,13 +20,13 @@ class OpenFolder:
     """Folder opened by its path, or by its name in another folder; OSError if it is missing or a link."""
 
     def __init__(self, path: str | Path, within: "OpenFolder | None" = None) -> None:
-        self._path = within._of(path) if within else os.fspath(path)
-        self._held = -1
+        self._path = within._path_in(path) if within else os.fspath(path)
+        self._descriptor = -1
         if BY_PATH:
-            if not stat.S_ISDIR(_look(self._path).st_mode):
+            if not stat.S_ISDIR(_stat_unlinked(self._path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._path)
         else:
-            self._held = os.open(path, _FOLDER, **(within._here() if within else {}))
+            self._descriptor = os.open(path, _FOLDER, **(within._dir_fd() if within else {}))
 
     def __enter__(self) -> Self:
         return self
@@ -36,57 +36,62 @@ class OpenFolder:
 
     def close(self) -> None:
         """Close the folder."""
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def open(self, name: str, flags: int = READ, mode: int = 0o666) -> int:
-        """Return the descriptor of a file in it, which is no link."""
+        """Return the descriptor of a file in this folder; OSError if it is a link."""
         if BY_PATH and not flags & os.O_CREAT:
-            _look(self._of(name))
-        return os.open(self._of(name), flags, mode, **self._here())
+            _stat_unlinked(self._path_in(name))
+        return os.open(self._path_in(name), flags, mode, **self._dir_fd())
 
-    def about(self, name: str) -> os.stat_result:
+    def status(self, name: str) -> os.stat_result:
         """Return the status of an entry, not following links."""
-        return os.stat(self._of(name), follow_symlinks=False, **self._here())
+        return os.stat(self._path_in(name), follow_symlinks=False, **self._dir_fd())
 
     def make(self, name: str) -> None:
         """Create a folder."""
-        os.mkdir(self._of(name), **self._here())
+        os.mkdir(self._path_in(name), **self._dir_fd())
 
     def remove_folder(self, name: str) -> None:
         """Remove an empty folder."""
-        os.rmdir(self._of(name), **self._here())
+        os.rmdir(self._path_in(name), **self._dir_fd())
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        os.unlink(self._of(name), **self._here())
+        os.unlink(self._path_in(name), **self._dir_fd())
 
     def replace(self, old: str, new: str) -> None:
         """Rename a file, replacing one of the new name."""
-        os.replace(self._of(old), self._of(new), **self._both())
+        os.replace(self._path_in(old), self._path_in(new), **self._dir_fd_pair())
 
     def link(self, old: str, new: str) -> None:
         """Create a hard link; FileExistsError if the name is taken."""
-        os.link(self._of(old), self._of(new), **self._both(), **({} if BY_PATH else {"follow_symlinks": False}))
+        os.link(
+            self._path_in(old),
+            self._path_in(new),
+            **self._dir_fd_pair(),
+            **({"follow_symlinks": False} if not BY_PATH else {}),
+        )
 
     def sync(self) -> None:
-        """Flush created, renamed and removed entries to disk; OSError if the system cannot."""
-        os.fsync(self._held)
+        """Flush created, renamed and removed entries to disk; OSError if the system does not support it."""
+        os.fsync(self._descriptor)
 
-    def _of(self, name: str | Path) -> str:
+    def _path_in(self, name: str | Path) -> str:
         return os.path.join(self._path, name) if BY_PATH else os.fspath(name)
 
-    def _here(self) -> dict[str, Any]:
-        return {} if BY_PATH else {"dir_fd": self._held}
+    def _dir_fd(self) -> dict[str, Any]:
+        return {} if BY_PATH else {"dir_fd": self._descriptor}
 
-    def _both(self) -> dict[str, Any]:
-        return {} if BY_PATH else {"src_dir_fd": self._held, "dst_dir_fd": self._held}
+    def _dir_fd_pair(self) -> dict[str, Any]:
+        return {} if BY_PATH else {"src_dir_fd": self._descriptor, "dst_dir_fd": self._descriptor}
 
 
-def _look(path: str) -> os.stat_result:
+def _stat_unlinked(path: str) -> os.stat_result:
     """Return the status of a path; OSError if it is a link."""
-    about = os.lstat(path)
-    if stat.S_ISLNK(about.st_mode) or getattr(about, "st_reparse_tag", 0) in _LINKS:
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) in _LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    return about
+    return status

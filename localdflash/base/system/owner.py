@@ -1,20 +1,20 @@
-"""Owner and privacy of files and folders. On Windows, where access lists keep others out, nothing is checked."""
+"""Ownership and privacy of files and folders. On Windows, which has access lists instead, nothing is checked."""
 
 import os
 import sys
 
 
-def is_ours(about: os.stat_result) -> bool:
+def is_ours(status: os.stat_result) -> bool:
     """Return whether a file belongs to this process's user."""
     if sys.platform == "win32":
         return True
     else:
-        return about.st_uid == os.getuid()
+        return status.st_uid == os.getuid()
 
 
-def is_open_to_others(about: os.stat_result) -> bool:
+def is_open_to_others(status: os.stat_result) -> bool:
     """Return whether a file's mode lets other users read, write or enter it."""
-    return sys.platform != "win32" and bool(about.st_mode & 0o077)
+    return sys.platform != "win32" and bool(status.st_mode & 0o077)
 
 
 def session_folder() -> str:

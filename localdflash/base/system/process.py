@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-ENDING = (signal.SIGINT, signal.SIGTERM)  # signals that end a process
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # signals that end a process
 if sys.platform == "win32":
     QUIT_SIGNALS = (signal.SIGTERM, signal.SIGBREAK)  # signals that end a program on a terminal
 else:
@@ -27,41 +27,41 @@ _FAULTS = {  # Windows' exit codes of crashes, as signals
 }
 
 
-def apart() -> dict[str, Any]:
-    """Return the arguments of Popen for a process that the signals of this one's terminal do not reach."""
+def detached_options() -> dict[str, Any]:
+    """Return arguments of Popen that keep the terminal's signals from reaching the new process."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     else:
         return {"start_new_session": True}
 
 
-def kill_with_children(number: int) -> None:
-    """Kill a process that was started `apart`, and its children except those started `apart`."""
+def kill_with_children(pid: int) -> None:
+    """Kill a process that was started with `detached_options`, and its children except those started with them."""
     if sys.platform == "win32":
         import psutil
 
         with suppress(psutil.NoSuchProcess):
-            first = psutil.Process(number)
-            for one in (*first.children(recursive=True), first):
+            parent = psutil.Process(pid)
+            for process in (*parent.children(recursive=True), parent):
                 with suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    process.kill()
     else:
-        with suppress(ProcessLookupError, PermissionError):  # macOS refuses it for what has just ended
-            os.killpg(number, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):  # macOS refuses it for a process that has just ended
+            os.killpg(pid, signal.SIGKILL)
 
 
-def is_there(number: int) -> bool:
-    """Return whether a process of this number exists, of any user."""
-    if sys.platform == "win32":  # where `os.kill(number, 0)` sends it Ctrl-C
+def is_running(pid: int) -> bool:
+    """Return whether a process with this id exists, of any user."""
+    if sys.platform == "win32":  # where `os.kill(pid, 0)` sends Ctrl-C
         import psutil
 
-        return psutil.pid_exists(number)
+        return psutil.pid_exists(pid)
     else:
         try:
-            os.kill(number, 0)
+            os.kill(pid, 0)
         except ProcessLookupError:
             return False
-        except (OSError, OverflowError):  # another user's process; an impossible number
+        except (OSError, OverflowError):  # another user's process; an impossible id
             return True
         return True
 
@@ -74,10 +74,10 @@ def ending_signal(code: int) -> str:
         return signal.Signals(-code).name if code < 0 else ""
 
 
-def on_ending(loop: "asyncio.AbstractEventLoop", handle: Callable[[int], None]) -> None:
+def on_end_signal(loop: "asyncio.AbstractEventLoop", handle: Callable[[int], None]) -> None:
     """Call `handle` on this loop with the number of each signal that ends this process."""
-    for number in ENDING:
+    for signum in END_SIGNALS:
         if sys.platform == "win32":
-            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(handle, number))
+            signal.signal(signum, lambda signum, _: loop.call_soon_threadsafe(handle, signum))
         else:
-            loop.add_signal_handler(number, handle, number)
+            loop.add_signal_handler(signum, handle, signum)

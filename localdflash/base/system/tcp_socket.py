@@ -6,7 +6,7 @@ import sys
 
 def claim(listener: socket.socket) -> None:
     """Prepare a socket for `bind` to a port that was used recently, exclusively."""
-    if sys.platform == "win32":  # where SO_REUSEADDR lets other programs bind the port, too
+    if sys.platform == "win32":  # there SO_REUSEADDR would let other programs bind the port as well
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
     else:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Unix sockets, and the user at their other end. Python has none on Windows: there nothing listens at any path."""
+"""Unix sockets, and the user of the process at their other end. On Windows, Python has none: no path is listening."""
 
 import errno
 import socket
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-THERE = sys.platform != "win32"
+IS_SUPPORTED = sys.platform != "win32"
 
 if sys.platform == "win32":
 
-    def bound(path: Path, timeout: float = 0.0) -> socket.socket:
+    def bind(path: Path, timeout: float = 0.0) -> socket.socket:
         """Raise OSError."""
         raise OSError(errno.EAFNOSUPPORT, "there are no Unix sockets here")
 
-    async def opened(path: Path) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
+    async def open_connection(path: Path) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
         """Raise OSError."""
         raise OSError(errno.EAFNOSUPPORT, "there are no Unix sockets here")
 
@@ -25,13 +25,13 @@ if sys.platform == "win32":
         """Return False."""
         return False
 
-    connected, is_of_somebody_else = bound, is_listening
+    connect, is_from_other_user = bind, is_listening
 
 else:
     import os
     import struct
 
-    def bound(path: Path) -> socket.socket:
+    def bind(path: Path) -> socket.socket:
         """Return a socket bound to a free path, of mode 0600 from the start."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
@@ -44,7 +44,7 @@ else:
             os.umask(before)
         return listener
 
-    def connected(path: Path, timeout: float) -> socket.socket:
+    def connect(path: Path, timeout: float) -> socket.socket:
         """Return a connection, made within `timeout` seconds."""
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -55,7 +55,7 @@ else:
             raise
         return connection
 
-    async def opened(path: Path) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
+    async def open_connection(path: Path) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
         """Return a connection on an event loop."""
         import asyncio
 
@@ -66,7 +66,7 @@ else:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             return probe.connect_ex(str(path)) == 0
 
-    def is_of_somebody_else(connection: socket.socket) -> bool:
+    def is_from_other_user(connection: socket.socket) -> bool:
         """Return whether this is a Unix socket, and the process at its other end runs as another user."""
         return connection.family == socket.AF_UNIX and peer_uid(connection) != os.getuid()
 

@@ -41,7 +41,7 @@ def llama_gpu(name: str) -> Finding:
             (f"{one.name}, {one.description}", f"{one.free / 1e9:.1f} GB free of {one.size / 1e9:.1f}") for one in seen
         )
         detail = "; ".join(map(", ".join, memory))
-        if (times := gpu_watch.deaths()) >= gpu_watch.MAX_DEATHS:
+        if (times := gpu_watch.count_crashes()) >= gpu_watch.MAX_CRASHES:
             detail = f"{detail}; a GPU crashed the engine {times} times today, so --device auto does not use it"
             remedy = "check the GPU's driver and other programs that use it; --device gpu tries it again"
             return Finding(name, "warning", detail, remedy)

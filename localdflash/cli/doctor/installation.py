@@ -56,7 +56,7 @@ def cuda(name: str) -> Finding:
         if missing := missing_tools():
             raise NoDevice(missing)
     except NoDevice as error:
-        what, _, remedy = str(error).partition(": ")
+        what, _, remedy = str(error).partition("; ")
         return Finding(name, "warning", f"not used because {what}; every pair runs on the CPU", remedy)
     import torch as cpu_library
 
@@ -70,11 +70,11 @@ def cuda(name: str) -> Finding:
 def cuda_gpus(name: str) -> Finding:
     """List every CUDA GPU with its name for `--device`, and when the CUDA engine uses it."""
     from localdflash.backends.cuda.device import driver_present
-    from localdflash.backends.cuda.gpus import roles
+    from localdflash.backends.cuda.gpus import describe_roles
     from localdflash.models.config import load_config
 
-    seen = roles(load_config().model.device) if driver_present() else ()
-    return Finding(name, "ok", "; ".join(f"{gpu.described()}, {role}" for gpu, role in seen) or "no CUDA device")
+    seen = describe_roles(load_config().model.device) if driver_present() else ()
+    return Finding(name, "ok", "; ".join(f"{gpu.describe()}, {role}" for gpu, role in seen) or "no CUDA device")
 
 
 def cpu_engine(name: str) -> Finding:
@@ -83,7 +83,7 @@ def cpu_engine(name: str) -> Finding:
     from localdflash.base.machine.cores import physical_cores
 
     if why := cpu_library.available():
-        what = why.removesuffix(f": {cpu_library.REINSTALL}")
+        what = why.removesuffix(f"; {cpu_library.REINSTALL}")
         lost = "every pair runs on llama.cpp, if it is installed"
         return Finding(name, "warning", f"not used because {what}; {lost}", cpu_library.REINSTALL)
     best, threads = cpu_library.load().instruction_sets[0], len(physical_cores())

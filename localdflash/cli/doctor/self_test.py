@@ -34,7 +34,7 @@ def chat_pair(name: str) -> Finding:
     config = load_config()
     pair = defaults.chat_pair(config)
     if pair == Options().pair:
-        absent = next((found for found in defaults.worth_pulling(config) if found.id == defaults.CHAT), None)
+        absent = next((found for found in defaults.missing_default_pairs(config) if found.id == defaults.CHAT), None)
         remedy = f"`localdflash models pull {absent.id}` installs a chat model: {absent.description}" if absent else ""
         return Finding(name, "ok", f"{pair}, as above", remedy)
     messages = [TemplateMessage("user", QUESTION)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localdflash.backends.cuda.device import gpu_budget, means_gpu
-from localdflash.backends.cuda.gpus import ANY
+from localdflash.backends.cuda.gpus import ANY_GPU
 from localdflash.base import extras
 from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageError
 from localdflash.base.machine import measurements
@@ -26,15 +26,15 @@ from localdflash.models.memory.fit import (
     weights_of,
 )
 from localdflash.models.memory.free import program_bytes, system_budget
-from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, divided, total
+from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, PROGRAM, Parts, split_host_parts, total
 from localdflash.models.registry import hub, packages
 from localdflash.models.registry.hub import Unreachable
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
-from localdflash.models.registry.registry import how_to_get, load_registry, missing_files
+from localdflash.models.registry.registry import describe_source, load_registry, missing_files
 from localdflash.models.registry.remote_head import read_head
-from localdflash.models.shapes.dflash_file import LARGEST_JSON
+from localdflash.models.shapes.dflash_file import MAX_JSON_BYTES
 from localdflash.models.shapes.drafter_kind import drafter_of
-from localdflash.models.weights.gguf import GGUFHeader, headers_kept, read_header
+from localdflash.models.weights.gguf import GGUFHeader, cached_headers, read_header
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Plan:
     @property
     def total(self) -> int:
         """Return the bytes of all parts, or of those on the GPU, and the margin."""
-        on_gpu, beside = divided(self.parts)
+        on_gpu, beside = split_host_parts(self.parts)
         return total(on_gpu if any(name.endswith(IN_MEMORY) for name in beside) else self.parts) + self.margin
 
 
@@ -89,7 +89,7 @@ class PlanRequest:
 
     def remaining(self, budget: MemoryBudget) -> MemoryBudget:
         """Return the budget without the memory of the other pair."""
-        on_gpu, on_host = divided(self.used_by_other) if budget.beside else (self.used_by_other, {})
+        on_gpu, on_host = split_host_parts(self.used_by_other) if budget.beside else (self.used_by_other, {})
         beside = budget.beside and replace(budget.beside, free=max(budget.beside.free - total(on_host), 0))
         return replace(budget, free=max(budget.free - total(on_gpu), 0), beside=beside)
 
@@ -119,10 +119,10 @@ def make_plan(
         if not other.fits:
             raise OutOfMemory(f"{other.pair} does not fit alone: {other.verdict}")
         used_by_other = {name: size for name, size in other.parts.items() if name != PROGRAM}
-    pair = load_registry().resolve(spec, ask=True)
+    pair = load_registry().resolve(spec, use_hub=True)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet; see `localdflash models show {pair.id}`")
-    with headers_kept(), TemporaryDirectory(prefix="localdflash-plan-") as folder:
+    with cached_headers(), TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _files_or_stand_ins(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
         case = PlanRequest(pair.id, target, drafter, options, used_by_other)
@@ -134,7 +134,7 @@ def make_plan(
 def _automatic(case: PlanRequest) -> Plan:
     """Plan the backend that `auto` would choose; see `localdflash.loading.automatic`."""
     options, why = case.options, "no GPU was requested"
-    if options.gpu_layers < 0 and (options.device in ANY or means_gpu(options.device)):
+    if options.gpu_layers < 0 and (options.device in ANY_GPU or means_gpu(options.device)):
         try:
             return _on_cuda(case, "the GPU can run it, if the engine passes its check there")
         except (NoDevice, ModelError) as error:
@@ -156,7 +156,7 @@ def _files_or_stand_ins(pair: PairEntry, folder: Path) -> tuple[Path, Path | Non
     missing = missing_files(pair)
     drafter = pair.drafter
     if unavailable := next((source for source in missing if source.fetched_from is None), None):
-        raise ModelError(how_to_get(unavailable))
+        raise ModelError(describe_source(unavailable))
     try:
         missing_parts = set(pair.target.parts) & set(missing)
         target = stand_in(pair.target, folder) if missing_parts else pair.target.path
@@ -212,7 +212,7 @@ def _on_cpu(case: PlanRequest, why: str) -> Plan:
 def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
     extras.require("llama", "backend llama.cpp")
     from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
-    from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Placement
+    from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Placement
     from localdflash.backends.llamacpp.placing import choose_gpu, plan_placement
 
     target, device = case.target, choose_gpu(case.options)
@@ -224,7 +224,7 @@ def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
             placement = plan.placement
             verdict = plan.notice or (plan.fit.notice if plan.fit else "")
         except OutOfMemory as error:
-            placement, verdict, fits = Placement(device, ALL), str(error), False
+            placement, verdict, fits = Placement(device, ALL_LAYERS), str(error), False
     with LlamaCppSizes(target, drafter, placement) as sizes:
         case.check(sizes)
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
@@ -324,7 +324,7 @@ def drafter_stand_in(source: DrafterSource, folder: Path) -> Path:
         return stand_in(source, folder)
     assert source.config.repository
     remote = hub.look_up(source.config.repository, source.config.file, source.config.revision)
-    if remote.size > LARGEST_JSON:
-        raise ModelError(f"{remote.name}: not a drafter's configuration (expected at most {LARGEST_JSON >> 20} MiB)")
+    if remote.size > MAX_JSON_BYTES:
+        raise ModelError(f"{remote.name}: not a drafter's configuration (expected at most {MAX_JSON_BYTES >> 20} MiB)")
     (folder / "config.json").write_bytes(hub.read_range(remote, 0, remote.size))
     return folder / source.path.name

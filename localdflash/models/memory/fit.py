@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from localdflash.base.errors import OutOfMemory
-from localdflash.models.memory.parts import TARGET, Parts, divided, gigabytes, total
+from localdflash.models.memory.parts import TARGET, Parts, gigabytes, split_host_parts, total
 
 NO_DRAFTER = "none"
-AS_IT_IS = "as it is"
-STEP = 256  # tokens; contexts of llama.cpp and the CUDA engine are multiples
-LEAST = 512  # tokens of the shortest context
-FAR = 4  # times the free memory
-ROOMY = 8192  # tokens of context for which an idle pair is unloaded
-COMFORTABLE = 4096  # tokens of context for which the drafter is reduced if no context was requested
+UNCHANGED = "as it is"
+STEP = 256  # tokens; an automatic context is a multiple
+MIN_CONTEXT = 512  # tokens of the shortest context
+MAX_OVERSHOOT = 4  # needed memory / free memory, above which the search halves the context
+ROOMY = 8192  # tokens of context; to make room for them, an idle pair is unloaded
+COMFORTABLE = 4096  # tokens of context; to make room for them, the drafter is reduced unless a context was requested
 
 # Bits per weight of whole files, as published by llama.cpp for 8B models.
 QUANTIZATIONS = {
@@ -45,7 +45,7 @@ class MemorySizes(Protocol):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Free bytes of `what`; `margin` stays free, `spare` too if no context was requested. `beside`: host memory."""
+    """Free bytes of `what`. `margin` stays free, and `spare` unless a context was requested. `beside`: host memory."""
 
     free: int
     margin: int
@@ -59,17 +59,17 @@ class MemoryBudget:
         return needed <= memory.free
 
     def tight(self, parts: Parts) -> "tuple[MemoryBudget, int]":
-        """Return the memory that is too small for these parts, else this one, and the bytes needed there."""
+        """Return the memory (this one or host memory) that is too small, else this one, and the bytes needed there."""
         needed = self.needed(parts)
         if not self.beside:
             return self, needed
-        others = divided(parts)[1]
+        others = split_host_parts(parts)[1]
         fits_here, fits_beside = needed <= self.free, self.beside.holds(others)
         return self.beside.tight(others) if fits_here and not fits_beside else (self, needed)
 
     def needed(self, parts: Parts) -> int:
-        """Return the bytes of this memory's share of the parts, and the margin."""
-        return total(divided(parts)[0] if self.beside else parts) + self.margin
+        """Return the bytes that the parts need in this memory, margin included."""
+        return total(split_host_parts(parts)[0] if self.beside else parts) + self.margin
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,18 @@ class Fit:
     notice: str = ""
 
 
-def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, most: int) -> int:
-    """Return the largest context that fits: `most`, else a multiple of `STEP`, else 0.
+def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, max_context: int) -> int:
+    """Return the largest context that fits: `max_context`, else a multiple of `STEP`, else 0.
 
-    The search starts above, since less context is not always less memory, and halves a context that is `FAR` too large.
+    The search starts at the top, because less context does not always need less memory.
     """
-    parts = sizes.parts(most, drafter)
+    parts = sizes.parts(max_context, drafter)
     if budget.holds(parts):
-        return most
-    fits = -(-most // STEP)
+        return max_context
+    fits = -(-max_context // STEP)
     while True:
         memory, needed = budget.tight(parts)
-        too_many, fits = fits, fits // 2 if needed > FAR * memory.free else fits * 7 // 8
+        too_many, fits = fits, fits // 2 if needed > MAX_OVERSHOOT * memory.free else fits * 7 // 8
         if not fits or budget.holds(parts := sizes.parts(fits * STEP, drafter)):
             break
     while too_many - fits > 1:
@@ -105,53 +105,53 @@ def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, most
     return fits * STEP
 
 
-def fit(sizes: MemorySizes, budget: MemoryBudget, wanted: int, *, roomy: bool = False) -> Fit:
-    """Return the pair to load with the wanted context (0: up to the trained one); OutOfMemory if it does not fit."""
-    most = wanted or sizes.trained
-    enough = wanted or min(most, COMFORTABLE)
+def fit(sizes: MemorySizes, budget: MemoryBudget, requested: int, *, roomy: bool = False) -> Fit:
+    """Return the drafter and context to load for a requested context (0: up to the trained one), or OutOfMemory."""
+    max_context = requested or sizes.trained
+    min_context = requested or min(max_context, COMFORTABLE)
     largest, drafter = 0, NO_DRAFTER
     for drafter in sizes.drafters:
-        largest = largest_context(sizes, drafter, budget, most)
-        if largest >= enough:
+        largest = largest_context(sizes, drafter, budget, max_context)
+        if largest >= min_context:
             break
     else:
-        if wanted or largest < min(most, LEAST):
-            raise OutOfMemory(_refusal(sizes, budget, drafter, most, largest))
-    if roomy and (drafter != sizes.drafters[0] or largest < min(most, ROOMY)):
-        raise OutOfMemory(_refusal(sizes, budget, drafter, min(most, ROOMY), largest))
-    if not wanted and budget.spare and largest > COMFORTABLE:
+        if requested or largest < min(max_context, MIN_CONTEXT):
+            raise OutOfMemory(_refusal(sizes, budget, drafter, max_context, largest))
+    if roomy and (drafter != sizes.drafters[0] or largest < min(max_context, ROOMY)):
+        raise OutOfMemory(_refusal(sizes, budget, drafter, min(max_context, ROOMY), largest))
+    if not requested and budget.spare and largest > COMFORTABLE:
         spared = replace(budget, margin=budget.margin + budget.spare)
         largest = max(largest_context(sizes, drafter, spared, largest), COMFORTABLE)
     chosen = Fit(drafter, largest, sizes.parts(largest, drafter))
-    return replace(chosen, notice=_notice(sizes, budget, chosen, most))
+    return replace(chosen, notice=_notice(sizes, budget, chosen, max_context))
 
 
-def _notice(sizes: MemorySizes, budget: MemoryBudget, chosen: Fit, most: int) -> str:
+def _notice(sizes: MemorySizes, budget: MemoryBudget, chosen: Fit, max_context: int) -> str:
     memory, bytes_needed = budget.tight(sizes.parts(chosen.context, sizes.drafters[0]))
     free = f"{gigabytes(memory.free)} of {memory.what} are free"
-    said = []
+    changes = []
     if chosen.drafter != sizes.drafters[0]:
         needed = gigabytes(bytes_needed)
         what = "was left out" if chosen.drafter == NO_DRAFTER else f"has {chosen.drafter}"
-        said.append(f"the drafter {what}: the pair as asked for needs {needed}")
-    if chosen.context < most:
-        said.append(f"the context has {chosen.context} of {most} tokens")
-    return f"{', '.join(said)}; {free}" if said else ""
+        changes.append(f"the drafter {what}: with it the pair needs {needed}")
+    if chosen.context < max_context:
+        changes.append(f"the context has {chosen.context} of {max_context} tokens")
+    return f"{', '.join(changes)}; {free}" if changes else ""
 
 
-def _refusal(sizes: MemorySizes, budget: MemoryBudget, drafter: str, most: int, largest: int) -> str:
-    context = most if largest else min(most, LEAST)
+def _refusal(sizes: MemorySizes, budget: MemoryBudget, drafter: str, max_context: int, largest: int) -> str:
+    context = max_context if largest else min(max_context, MIN_CONTEXT)
     memory, needed = budget.tight(sizes.parts(context, drafter))
     without = " even without the drafter" if drafter != sizes.drafters[0] else ""
-    remedy = f"--context {largest} fits" if largest else "take a smaller pair or a smaller quantization of it"
+    remedy = f"--context {largest} fits" if largest else "use a smaller pair or a smaller quantization"
     return (
         f"a context of {context} tokens needs {gigabytes(needed)}{without} ({gigabytes(memory.margin)} of it as"
-        f" margin), {gigabytes(memory.free)} of {memory.what} are free: {remedy}"
+        f" margin), {gigabytes(memory.free)} of {memory.what} are free; {remedy}"
     )
 
 
 def weights_of(matrix_weights: int, other_bytes: int) -> Mapping[str, int]:
-    """Return the bytes of a target in every quantization, best first; other tensors keep their size."""
+    """Return the bytes of a target by quantization, best first; only matrices change their size."""
     return {name: int(matrix_weights * bits / 8) + other_bytes for name, bits in QUANTIZATIONS.items()}
 
 

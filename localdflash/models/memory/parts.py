@@ -1,4 +1,4 @@
-"""Parts of a pair's memory: bytes by name, the same names in predictions and measurements."""
+"""Parts of a pair's memory: bytes by name, with the same names in predictions and measurements."""
 
 Parts = dict[str, int]
 
@@ -9,7 +9,7 @@ DRAFTER_KV = "drafter K/V"
 SCRATCH = "graphs and scratch"  # compute buffers, logits, taps
 IN_MEMORY = " in memory"  # suffix of parts in host memory while the pair is on a GPU
 PROGRAM = "program"  # the interpreter, its libraries and the vocabulary
-PREFIXES = "prefix cache"  # of the daemon; not planned, since it takes what is free
+PREFIXES = "prefix cache"  # of the daemon; not planned, because it uses memory that is free
 
 
 def total(parts: Parts) -> int:
@@ -17,10 +17,10 @@ def total(parts: Parts) -> int:
     return sum(parts.values())
 
 
-def divided(parts: Parts) -> tuple[Parts, Parts]:
-    """Return the parts on a GPU, and those in host memory."""
-    beside = {name: size for name, size in parts.items() if name.endswith(IN_MEMORY) or name == PROGRAM}
-    return {name: size for name, size in parts.items() if name not in beside}, beside
+def split_host_parts(parts: Parts) -> tuple[Parts, Parts]:
+    """Split parts into those on a GPU and those in host memory."""
+    host_parts = {name: size for name, size in parts.items() if name.endswith(IN_MEMORY) or name == PROGRAM}
+    return {name: size for name, size in parts.items() if name not in host_parts}, host_parts
 
 
 def gigabytes(count: float) -> str:

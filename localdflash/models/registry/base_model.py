@@ -14,50 +14,50 @@ from localdflash.models.weights.gguf import GGUFHeader
 
 HUB_PAGE = "https://huggingface.co/"
 
-T = TypeVar("T", str, int)
+Kind = TypeVar("Kind", str, int)
 
 
-def find_drafter(header: GGUFHeader, called: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
-    """Return the drafter for a target file `called` so, or the reason against it; None if no entry has its model."""
+def find_drafter(header: GGUFHeader, file_name: str, pairs: Iterable[PairEntry]) -> DrafterMatch | None:
+    """Return the drafter for a target file, or the reason against it; None if no entry has its base model."""
     known = [pair for pair in pairs if pair.drafter and pair.drafter.trained_for]
-    found = ((words, pair) for model, words in _evidence(header, called) for pair in known if _is_model(pair, model))
+    found = ((words, pair) for model, words in _evidence(header, file_name) for pair in known if _is_model(pair, model))
     for words, pair in found:
         if differs := _difference(header, pair):
-            return DrafterMatch(None, f"not that of {pair.id}, though {words}: it {differs}")
+            return DrafterMatch(None, f"drafter of {pair.id} not used, though {words}: the file {differs}")
         if not pair.backends:
-            return DrafterMatch(None, f"that of {pair.id} would be it, for {words}; nothing here runs it yet")
+            return DrafterMatch(None, f"drafter of {pair.id} matches ({words}), but no backend runs it yet")
         return DrafterMatch(pair.drafter, f"drafter of {pair.id}: {words}")
     return None
 
 
 def base_model(header: GGUFHeader) -> str | None:
     """Return the base model that a file names, else the file's own name."""
-    return next(_bases(header), None) or _said(header, "name", str)
+    return next(_bases(header), None) or _metadata_value(header, "name", str)
 
 
-def _evidence(header: GGUFHeader, called: str) -> Iterator[tuple[str, str]]:
+def _evidence(header: GGUFHeader, file_name: str) -> Iterator[tuple[str, str]]:
     """Yield names of a file's base model (with or without owner), each with an explanation, most reliable first."""
     for base in _bases(header):
-        yield base, f"the file says base model {base}"
-    name, basename = _said(header, "name", str), _said(header, "basename", str)
-    size, added = _said(header, "size_label", str), _said(header, "finetune", str)
-    version = _said(header, "version", str)
-    for said in (name, _joined(basename, added, version), _joined(basename, size, added, version)):
-        if said:
-            yield said, f"the file calls itself {said}"
-    if {_plain(word) for word in (added, version) if word} - set(_plain(called).split("-")):
-        return  # a fine-tune or version that its name hides
-    for said in (called, called.partition("_")[2]):  # some put the owner in front
-        if said:
-            yield said, f"it is called {without_quantization(said)}"
+        yield base, f"the file's base model is {base}"
+    name, basename = _metadata_value(header, "name", str), _metadata_value(header, "basename", str)
+    size, added = _metadata_value(header, "size_label", str), _metadata_value(header, "finetune", str)
+    version = _metadata_value(header, "version", str)
+    for candidate in (name, _join(basename, added, version), _join(basename, size, added, version)):
+        if candidate:
+            yield candidate, f"the file's name is {candidate}"
+    if {_normalize(word) for word in (added, version) if word} - set(_normalize(file_name).split("-")):
+        return  # a fine-tune or version that the file name does not mention
+    for candidate in (file_name, file_name.partition("_")[2]):  # some file names begin with the owner
+        if candidate:
+            yield candidate, f"the file name is {without_quantization(candidate)}"
 
 
 def _bases(header: GGUFHeader) -> Iterator[str]:
     """Yield the base model as owner/name; nothing for a merge of several models."""
-    if _said(header, "base_model.count", int) != 1:
+    if _metadata_value(header, "base_model.count", int) != 1:
         return
-    page = _said(header, "base_model.0.repo_url", str)
-    owner, name = (_said(header, f"base_model.0.{key}", str) for key in ("organization", "name"))
+    page = _metadata_value(header, "base_model.0.repo_url", str)
+    owner, name = (_metadata_value(header, f"base_model.0.{key}", str) for key in ("organization", "name"))
     if page and page.startswith(HUB_PAGE):
         yield page.removeprefix(HUB_PAGE).strip("/")
     elif owner and name:
@@ -70,7 +70,7 @@ def _difference(header: GGUFHeader, pair: PairEntry) -> str:
     if pair.architecture and architecture != pair.architecture:
         return f"is {architecture}, not {pair.architecture}"
     blocks = header.metadata.get(f"{architecture}.block_count")
-    ahead = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)  # blocks that predict tokens further ahead
+    ahead = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)  # multi-token prediction blocks
     if pair.layers and isinstance(blocks, int) and isinstance(ahead, int) and blocks - ahead != pair.layers:
         return f"has {blocks - ahead} layers, not {pair.layers}"
     return ""
@@ -79,19 +79,19 @@ def _difference(header: GGUFHeader, pair: PairEntry) -> str:
 def _is_model(pair: PairEntry, model: str) -> bool:
     """Return whether an entry's target has this name; owners are compared if the name has one."""
     names = (pair.drafter.trained_for if pair.drafter else None, pair.target.repository)
-    return _plain(model) in {_plain(name if "/" in model else name.partition("/")[2]) for name in names if name}
+    return _normalize(model) in {_normalize(name if "/" in model else name.partition("/")[2]) for name in names if name}
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     """Normalise a name for comparison: lower case, dashes, and no additions of repackers."""
     owner, slash, last = name.rpartition("/")
     return re.sub(r"[\s_]+", "-", f"{owner}{slash}{without_quantization(last)}".lower())
 
 
-def _joined(first: str | None, *others: str | None) -> str | None:
+def _join(first: str | None, *others: str | None) -> str | None:
     return "-".join(filter(None, (first, *others))) if first else None
 
 
-def _said(header: GGUFHeader, key: str, kind: type[T]) -> T | None:
+def _metadata_value(header: GGUFHeader, key: str, kind: type[Kind]) -> Kind | None:
     value = header.metadata.get(f"general.{key}")
     return value if isinstance(value, kind) and not isinstance(value, bool) and value != "" else None

@@ -12,17 +12,17 @@ CHAT, CODE = "smollm2-135m", "smollm2-135m-code"
 
 def chat_pair(config: Config) -> str:
     """Return the chat pair: `chat.pair`, else `model.pair`, else `CHAT` if it is installed."""
-    return _chosen(config, config.chat.pair) or (config.model.pair if _missing(CHAT) else CHAT)
+    return _configured(config, config.chat.pair) or (config.model.pair if _missing(CHAT) else CHAT)
 
 
 def completion_pair(config: Config) -> str:
     """Return the completion pair: `completion.pair`, else `model.pair`, else `CODE` if it is installed."""
-    return _chosen(config, config.completion.pair) or (config.model.pair if _missing(CODE) else CODE)
+    return _configured(config, config.completion.pair) or (config.model.pair if _missing(CODE) else CODE)
 
 
-def worth_pulling(config: Config) -> "list[PairEntry]":
+def missing_default_pairs(config: Config) -> "list[PairEntry]":
     """Return the default pairs whose files are missing; none for roles whose pair is configured."""
-    chosen = {CHAT: _chosen(config, config.chat.pair), CODE: _chosen(config, config.completion.pair)}
+    chosen = {CHAT: _configured(config, config.chat.pair), CODE: _configured(config, config.completion.pair)}
     return [found for pair, other in chosen.items() if not other and (found := _missing(pair))]
 
 
@@ -34,6 +34,6 @@ def _missing(pair: str) -> "PairEntry | None":
     return found if missing_files(found) else None
 
 
-def _chosen(config: Config, of_its_own: str | None) -> str | None:
+def _configured(config: Config, role_pair: str | None) -> str | None:
     is_set = config.origins.get("model.pair", DEFAULT) != DEFAULT
-    return of_its_own or (config.model.pair if is_set else None)
+    return role_pair or (config.model.pair if is_set else None)

@@ -1,7 +1,7 @@
-"""Download a file from the hub. The file appears under its name complete and verified, or not at all.
+"""Downloads a file from the hub. The file appears under its name complete and verified, or not at all.
 
-    .NAME.DIGEST.partial  ->  size and hash verified  ->  NAME, and beside it its record
-                          ->  other bytes than named  ->  NAME.mismatch, never loaded
+    .NAME.DIGEST.partial  ->  size and hash match  ->  NAME, with its record next to it
+                          ->  mismatch             ->  NAME.mismatch, never loaded
 
 A killed process leaves at most a partial file, which the next process resumes.
 """
@@ -53,18 +53,18 @@ def digests(path: Path, name: str, digits: int, report: DownloadReport) -> tuple
     return sha256.hexdigest(), git.hexdigest() if digits == GIT else sha256.hexdigest()
 
 
-def verified(path: Path, name: str, expected: tuple[str, int], place: Path, report: DownloadReport) -> str:
+def verified(path: Path, name: str, expected: tuple[str, int], destination: Path, report: DownloadReport) -> str:
     """Return the SHA-256 of a file for `place`; on a mismatch set it aside (`.mismatch`), raise ModelError."""
     digest, size = expected
     sha256, found = digests(path, name, len(digest), report)
     if (found, path.stat().st_size) == expected:
         return sha256
-    found_size, aside = path.stat().st_size, place.with_name(f"{place.name}.mismatch")
+    found_size, aside = path.stat().st_size, destination.with_name(f"{destination.name}.mismatch")
     path.replace(aside)
     kind = "sha256" if len(digest) == SHA256 else "git sha1"
     raise ModelError(
         f"{name}: {kind} {found} ({found_size} bytes), expected {digest} ({size} bytes); "
-        f"set aside as {aside}, never loaded: pull again"
+        f"set aside as {aside} and never loaded; pull again"
     )
 
 
@@ -76,17 +76,17 @@ def place_file(partial: Path, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class WantedFile:
-    """File of a hub repository. None means the main branch, no pinned hash, or no pinned size."""
+class FileRequest:
+    """Requested file of a hub repository. None means the main branch, no pinned hash, or no pinned size."""
 
     repository: str
     file: str
     revision: str | None
     sha256: str | None
     size: int | None
-    path: Path  # where it goes
+    path: Path  # destination
 
-    def fulfilled(self) -> FileRecord | None:
+    def installed_record(self) -> FileRecord | None:
         """Return the record of the file if it is installed and matches the pins, without network access."""
         record = records.current(self.path, self.sha256)
         if record and record.repository == self.repository:
@@ -98,61 +98,61 @@ class WantedFile:
 class DownloadJob:
     """Pending download: the requested file, and the matching file on the hub or in the hub's cache."""
 
-    wanted: WantedFile
+    request: FileRequest
     remote: Remote
 
     @property
     def partial(self) -> Path:
         """Return the path of the partial file."""
-        path = self.wanted.path
+        path = self.request.path
         return path.with_name(f".{path.name}.{self.remote.digest[:16]}.partial")
 
     @property
     def digest(self) -> str:
         """Return the expected hash."""
-        return self.wanted.sha256 or self.remote.digest
+        return self.request.sha256 or self.remote.digest
 
     def verified(self, path: Path, report: DownloadReport) -> str:
         """Return the SHA-256 of a file that matches; set another file aside and raise ModelError."""
-        return verified(path, self.remote.name, (self.digest, self.remote.size), self.wanted.path, report)
+        return verified(path, self.remote.name, (self.digest, self.remote.size), self.request.path, report)
 
     def record(self, sha256: str) -> FileRecord:
         """Write the record of the file in its place, and return it."""
-        wanted, asked = self.wanted, self.wanted.revision or hub.MAIN
-        return records.add(wanted.path, wanted.repository, self.remote.commit, asked, sha256)
+        request, requested_revision = self.request, self.request.revision or hub.MAIN
+        return records.add(request.path, request.repository, self.remote.commit, requested_revision, sha256)
 
     def bytes_needed(self) -> int:
-        """Return the additional bytes that the disk has to hold."""
-        for path in (self.wanted.path, self.partial):
+        """Return the additional disk space in bytes."""
+        for path in (self.request.path, self.partial):
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
         blob = hub.blob_in_cache(self.remote)
-        linked = blob is not None and blob.stat().st_dev == _existing(self.wanted.path).stat().st_dev
+        linked = blob is not None and blob.stat().st_dev == _nearest_existing(self.request.path).stat().st_dev
         return 0 if linked else self.remote.size
 
 
-def plan(wanted: WantedFile) -> DownloadJob:
+def plan(request: FileRequest) -> DownloadJob:
     """Look up a file on the hub, or in the hub's cache if offline; raise ModelError if a pin contradicts the hub."""
     try:
-        remote = hub.look_up(wanted.repository, wanted.file, wanted.revision)
+        remote = hub.look_up(request.repository, request.file, request.revision)
     except hub.Unreachable:
-        cached = hub.in_cache(wanted.repository, wanted.file, wanted.revision)
+        cached = hub.in_cache(request.repository, request.file, request.revision)
         if cached is None:
             raise
         remote = cached
-    if wanted.sha256 and len(remote.digest) == len(wanted.sha256) and remote.digest != wanted.sha256:
+    if request.sha256 and len(remote.digest) == len(request.sha256) and remote.digest != request.sha256:
         raise ModelError(
-            f"{remote.name}: the hub has sha256 {remote.digest} at {remote.commit}, but {wanted.sha256} is pinned; "
+            f"{remote.name}: the hub has sha256 {remote.digest} at {remote.commit}, but {request.sha256} is pinned; "
             "pin a revision that has it, or correct the entry"
         )
-    if wanted.size not in (None, remote.size):
-        raise ModelError(f"{remote.name}: the hub has {remote.size} bytes, but {wanted.size} are pinned")
-    return DownloadJob(wanted, remote)
+    if request.size not in (None, remote.size):
+        raise ModelError(f"{remote.name}: the hub has {remote.size} bytes, but {request.size} are pinned")
+    return DownloadJob(request, remote)
 
 
 def check_space(needed: int, root: Path) -> None:
     """Raise LocaldflashError if the free disk space is too small for the pending downloads."""
-    free = shutil.disk_usage(_existing(root)).free
+    free = shutil.disk_usage(_nearest_existing(root)).free
     if needed > free:
         raise LocaldflashError(
             f"the download needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {root}; make room, "
@@ -162,9 +162,9 @@ def check_space(needed: int, root: Path) -> None:
 
 def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
     """Download and verify a file, move it into place, and return its record."""
-    path, partial = job.wanted.path, job.partial
+    path, partial = job.request.path, job.partial
     with locked(path, report):
-        if record := job.wanted.fulfilled():
+        if record := job.request.installed_record():
             return record
         if path.is_file() and (record := _adopt(job, report)):
             return record
@@ -187,7 +187,7 @@ def locked(path: Path, report: DownloadReport) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        report.say(f"another localdflash is at {path.name}; waiting for it")
+        report.say(f"waiting for another localdflash that is downloading {path.name}")
         lock.acquire()
     except OSError as error:
         raise LocaldflashError(
@@ -201,7 +201,7 @@ def locked(path: Path, report: DownloadReport) -> Iterator[None]:
 
 def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
     """Use an existing file if it matches; keep an older verified revision until it is replaced, set others aside."""
-    path = job.wanted.path
+    path = job.request.path
     if records.current(path):
         sha256, digest = digests(path, job.remote.name, len(job.digest), report)
         return job.record(sha256) if digest == job.digest else None
@@ -220,16 +220,16 @@ def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
     link_or_copy(blob, job.partial)
 
 
-def link_or_copy(file: Path, to: Path) -> None:
+def link_or_copy(file: Path, destination: Path) -> None:
     """Hard-link a file to a path atomically, or copy it if links are not possible."""
     try:
-        os.link(file, to)
+        os.link(file, destination)
     except OSError:
-        copying = to.with_name(f"{to.name}.copy")
+        copying = destination.with_name(f"{destination.name}.copy")
         shutil.copyfile(file, copying)
-        copying.replace(to)
+        copying.replace(destination)
 
 
-def _existing(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     """Return the nearest existing ancestor of a folder."""
     return next(folder for folder in (path, *path.parents) if folder.exists())

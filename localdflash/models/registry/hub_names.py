@@ -14,9 +14,9 @@ from localdflash.models.registry.pair_entry import FileSource
 from localdflash.models.weights.split import first_of, names_of
 
 HUB = "hf:"
-SAFETENSORS = "model.safetensors"  # what a drafter's repository is, or the first of several parts of that name
-USUAL = "Q4_K_M"  # what a repository's name alone stands for, where it has more than one file
-MOST_OFFERED = 40
+SAFETENSORS = "model.safetensors"  # a drafter's file, or the base name of its parts
+DEFAULT_QUANTIZATION = "Q4_K_M"  # of a repository with several files
+MAX_LISTED = 40
 
 _FULL = re.compile(r"hf:(?P<repository>[^/@]*/[^/@]*)(?:@(?P<revision>[^/]*))?/(?P<file>.*)", re.DOTALL)
 _SHORT = re.compile(r"hf:(?P<repository>[^/@:]*/[^/@:]*)(?:@(?P<revision>[^/:]*))?(?::(?P<quantization>[\w-]{1,40}))?")
@@ -24,7 +24,7 @@ _QUANTIZATION = re.compile(
     r"(?:^|(?<=[-._]))((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))(?=[-.]|$)",
     re.ASCII | re.IGNORECASE,
 )
-_BESIDE = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)  # files that are no models of their own
+_COMPANION = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)  # companion files of a model
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def full_name(spec: str, *suffixes: str) -> FileSource:
     found = _FULL.fullmatch(spec)
     if not found:
         raise ModelError(
-            f"{spec[:300]!r}: expected hf:owner/name/file{suffixes[0]}, hf:owner/name:{USUAL}, or @revision after name"
+            f"{spec[:300]!r}: expected hf:owner/name/file{suffixes[0]} or hf:owner/name:{DEFAULT_QUANTIZATION}, with or"
+            " without @revision after name"
         )
     repository, revision = _repository(spec, found)
     try:
@@ -83,28 +84,28 @@ def quantization_of(file: str) -> str:
 def without_quantization(name: str) -> str:
     """Return the name of a file or repository without quantization, part number and GGUF suffix."""
     name = re.sub(r"(?:-\d{5}-of-\d{5})?\.gguf$", "", PurePosixPath(name).name)
-    while (less := re.sub(rf"[-._](?:{_QUANTIZATION.pattern}|i1|GGUF)$", "", name, flags=re.IGNORECASE)) != name:
-        name = less
+    while (shorter := re.sub(rf"[-._](?:{_QUANTIZATION.pattern}|i1|GGUF)$", "", name, flags=re.IGNORECASE)) != name:
+        name = shorter
     return name
 
 
-def chosen(asked: ShortName, files: Iterable[str]) -> str:
+def select_file(name: ShortName, files: Iterable[str]) -> str:
     """Return the file that a short name selects; raise ModelError with the available choices if there is none."""
     models = sorted(filter(_is_model, files))
-    wanted = models
-    if asked.quantization:
-        wanted = _of_quantization(models, asked.quantization.upper())
+    matching = models
+    if name.quantization:
+        matching = _of_quantization(models, name.quantization.upper())
     elif len(models) > 1:
-        wanted = _of_quantization(models, USUAL)
-    if len(wanted) == 1:
-        return wanted[0]
+        matching = _of_quantization(models, DEFAULT_QUANTIZATION)
+    if len(matching) == 1:
+        return matching[0]
     if not models:
-        raise ModelError(f"{asked.repository} has no model as GGUF: name a repository that has, often NAME-GGUF")
-    problem = f"no {asked.quantization} file" if asked.quantization and not wanted else "several files match"
-    raise ModelError(f"{asked.repository}: {problem}; choose one of {_offered(asked, wanted or models)}")
+        raise ModelError(f"{name.repository} has no GGUF file; use a repository that has one, often NAME-GGUF")
+    problem = f"no {name.quantization} file" if name.quantization and not matching else "several files match"
+    raise ModelError(f"{name.repository}: {problem}; choose one of {_list_choices(name, matching or models)}")
 
 
-def drafter_among(files: Iterable[str]) -> str | None:
+def find_drafter_file(files: Iterable[str]) -> str | None:
     """Return the safetensors file of a drafter, or the first part of a split file; None if there is none."""
     found = {file for file in files if file == SAFETENSORS or _is_first(file)}
     return SAFETENSORS if SAFETENSORS in found else min(found, default=None)
@@ -121,7 +122,7 @@ def _is_model(file: str) -> bool:
         safe_names.file_in_repository(file)
     except ValueError:
         return False
-    return file.endswith(".gguf") and first_of(file) == file and not _BESIDE.search(PurePosixPath(file).name)
+    return file.endswith(".gguf") and first_of(file) == file and not _COMPANION.search(PurePosixPath(file).name)
 
 
 def _of_quantization(models: list[str], quantization: str) -> list[str]:
@@ -130,11 +131,11 @@ def _of_quantization(models: list[str], quantization: str) -> list[str]:
     return exact or [file for file in models if quantization_of(file) == f"UD-{quantization}"]
 
 
-def _offered(asked: ShortName, models: list[str]) -> str:
+def _list_choices(name: ShortName, models: list[str]) -> str:
     """Return the available names for an error message, in short form if unambiguous."""
     labels = [quantization_of(file) for file in models]
-    clear = all(labels) and len(set(labels)) == len(labels)
-    ends = [f":{label}" for label in labels] if clear else [f"/{file}" for file in models]
-    offered = list(map(asked.with_end, ends))
-    more = f" and {len(offered) - MOST_OFFERED} more" if len(offered) > MOST_OFFERED else ""
-    return ", ".join(offered[:MOST_OFFERED]) + more
+    is_unambiguous = all(labels) and len(set(labels)) == len(labels)
+    ends = [f":{label}" for label in labels] if is_unambiguous else [f"/{file}" for file in models]
+    choices = list(map(name.with_end, ends))
+    more = f" and {len(choices) - MAX_LISTED} more" if len(choices) > MAX_LISTED else ""
+    return ", ".join(choices[:MAX_LISTED]) + more

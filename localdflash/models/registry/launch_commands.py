@@ -1,4 +1,4 @@
-"""The command that runs a pair in another engine: vLLM, SGLang or llama-server.
+"""Builds the command that runs a pair in another engine: vLLM, SGLang or llama-server.
 
 vLLM and SGLang read the drafter from its repository and need an unquantized, AWQ or GPTQ target; llama-server needs
 GGUF files. Only documented flags are used; tests/models/registry/test_export.py lists them with their sources.
@@ -29,7 +29,7 @@ class ExportOptions:
     """Export options; None means the default of the pair or of the engine."""
 
     target: str | None = None  # owner/name or a folder, for vLLM and SGLang
-    draft_tokens: int | None = None  # a step, at most the drafter's block less one
+    draft_tokens: int | None = None  # per step, at most the drafter's block size minus one
     context: int | None = None  # tokens
 
 
@@ -46,56 +46,58 @@ class LaunchCommand:
                 raise ModelError(f"{word!a}: not a name to type into a shell; rename the file")
 
     def shell(self) -> str:
-        """Return the command for a shell, each flag with its value on a line."""
+        """Return the command for a shell, with each flag on its own line."""
         quoted = map(shlex.quote, self.argv)
         return " ".join(f"\\\n  {word}" if word.startswith("--") else word for word in quoted)
 
 
-def vllm(pair: PairEntry, wishes: ExportOptions) -> LaunchCommand:
+def vllm(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     """Return the `vllm serve` command; ModelError if vLLM cannot run the pair."""
-    drafter, repository = _published(pair, "vLLM")
-    tokens = _draft_tokens(drafter, wishes)
+    drafter, repository = _published_drafter(pair, "vLLM")
+    tokens = _draft_tokens(drafter, options)
     if tokens is None:
-        raise ModelError(f"the block size of {drafter.name} is not known, and vLLM wants a number: add --draft-tokens")
+        raise ModelError(f"{drafter.name}: unknown block size, which vLLM needs; add --draft-tokens")
     speculative = {"method": "dflash", "model": repository, "num_speculative_tokens": tokens}
-    argv = ["vllm", "serve", _target(pair, wishes, "vLLM", drafter)]
+    argv = ["vllm", "serve", _target(pair, options, "vLLM", drafter)]
     argv += ["--speculative-config", json.dumps(speculative)]
-    argv += _given("--max-model-len", wishes.context)
-    pinned = [f"the drafter's newest version: revision {drafter.revision} cannot be named"] if drafter.revision else []
+    argv += _flag_with_value("--max-model-len", options.context)
+    newest = f"the drafter's newest version, because vLLM cannot select revision {drafter.revision}"
+    pinned = [newest] if drafter.revision else []
     return LaunchCommand(tuple(argv), ("vLLM 0.28 or newer, which reads DFlash and DFlash 2 drafters", *pinned))
 
 
-def sglang(pair: PairEntry, wishes: ExportOptions) -> LaunchCommand:
+def sglang(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     """Return the `python3 -m sglang.launch_server` command; ModelError if SGLang cannot run the pair."""
-    drafter, repository = _published(pair, "SGLang")
-    argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, wishes, "SGLang", drafter)]
+    drafter, repository = _published_drafter(pair, "SGLang")
+    argv = ["python3", "-m", "sglang.launch_server", "--model-path", _target(pair, options, "SGLang", drafter)]
     argv += ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", repository]
     if drafter.revision:
         argv += ["--speculative-draft-model-revision", drafter.revision]
-    tokens = _draft_tokens(drafter, wishes)
-    argv += _given("--speculative-num-draft-tokens", None if tokens is None else tokens + 1)  # the whole block
-    argv += _given("--context-length", wishes.context)
+    tokens = _draft_tokens(drafter, options)
+    argv += _flag_with_value("--speculative-num-draft-tokens", None if tokens is None else tokens + 1)  # the block size
+    argv += _flag_with_value("--context-length", options.context)
     kind = "DFlash 2" if drafter.kind == "dflash2" else "DFLASH"
     return LaunchCommand(tuple(argv), (f"an SGLang whose documentation lists {kind} among the speculative algorithms",))
 
 
-def llama_server(pair: PairEntry, wishes: ExportOptions) -> LaunchCommand:
+def llama_server(pair: PairEntry, options: ExportOptions) -> LaunchCommand:
     """Return the `llama-server` command; ModelError if it cannot run the pair."""
     drafter = _drafter(pair)
-    if wishes.target is not None:
-        raise UsageError("--target is for vLLM and SGLang: llama-server runs the pair's own GGUF file")
+    if options.target is not None:
+        raise UsageError("--target: only for vLLM and SGLang; llama-server runs the pair's own GGUF file")
     needs = [f"llama.cpp with --spec-type {KINDS[drafter.kind]}, as in llama-cpp-python 0.3.36"]
     argv = ["llama-server", *_gguf_target(pair)]
     gguf = drafter.path.with_suffix(".gguf")
     if not gguf.is_file():
-        needs.append(_how_to_make(gguf, drafter))
+        needs.append(_describe_conversion(gguf, drafter))
     elif drafter.kind == "dflash" and (config := config_of_file(gguf)).kind == "dflash" and config.from_anchor:
         raise ModelError(
-            f"{gguf}: its anchor proposes too, which llama-server misreads: train one with --fresh --first-slot mask"
+            f"{gguf}: llama-server misreads drafters that propose from the anchor;"
+            " train one with --fresh --first-slot mask"
         )
     argv += ["--spec-type", KINDS[drafter.kind], "--spec-draft-model", str(gguf)]
-    argv += _given("--spec-draft-n-max", _draft_tokens(drafter, wishes))
-    argv += _given("--ctx-size", wishes.context)
+    argv += _flag_with_value("--spec-draft-n-max", _draft_tokens(drafter, options))
+    argv += _flag_with_value("--ctx-size", options.context)
     return LaunchCommand(tuple(argv), tuple(needs))
 
 
@@ -108,37 +110,37 @@ LAUNCHERS: dict[str, Callable[[PairEntry, ExportOptions], LaunchCommand]] = {
 
 def _drafter(pair: PairEntry) -> DrafterSource:
     if pair.drafter is None:
-        raise ModelError(f"no drafter is known for {pair.id!r}: name one with --drafter")
+        raise ModelError(f"no drafter is known for {pair.id!r}; name one with --drafter")
     return pair.drafter
 
 
-def _published(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
+def _published_drafter(pair: PairEntry, server: str) -> tuple[DrafterSource, str]:
     """Return the drafter and its repository; raise ModelError if the drafter is not published as safetensors."""
     drafter = _drafter(pair)
     if drafter.repository is None or drafter.format != "safetensors":
         raise ModelError(
-            f"{server} reads drafters as safetensors from a Hugging Face repository, and that of {pair.id!r} is"
-            f" {drafter.name}: export it to llama-server"
+            f"{drafter.name}: {server} reads only safetensors from a Hugging Face repository; export {pair.id!r} to"
+            " llama-server"
         )
     if drafter.kind not in ("dflash", "dflash2"):
-        raise ModelError(f"how {server} runs {drafter.kind} drafters is not known here: export it to llama-server")
+        raise ModelError(f"{drafter.name}: cannot export {drafter.kind} drafters to {server}; export to llama-server")
     return drafter, drafter.repository
 
 
-def _target(pair: PairEntry, wishes: ExportOptions, server: str, drafter: DrafterSource) -> str:
-    if wishes.target is None:
+def _target(pair: PairEntry, options: ExportOptions, server: str, drafter: DrafterSource) -> str:
+    if options.target is None:
         if drafter.trained_for:
             return drafter.trained_for
         raise ModelError(
-            f"{server} does not take the GGUF target of {pair.id!r}: name its unquantized, AWQ or GPTQ repository with"
+            f"{server} does not run the GGUF target of {pair.id!r}; give its unquantized, AWQ or GPTQ repository with"
             " --target"
         )
-    if wishes.target and (folder := Path(wishes.target).expanduser()).is_dir():
+    if options.target and (folder := Path(options.target).expanduser()).is_dir():
         return str(folder.absolute())
     try:
-        return safe_names.repository(wishes.target)
+        return safe_names.repository(options.target)
     except ValueError as error:
-        raise UsageError(f"--target {wishes.target!r}: {error}, or a folder") from error
+        raise UsageError(f"--target {options.target!r}: {error}, or a folder") from error
 
 
 def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
@@ -149,20 +151,20 @@ def _gguf_target(pair: PairEntry) -> tuple[str, ...]:
     if target.package or target.adapted:
         source = "is made on this machine" if target.adapted else f"comes with {target.fetched_from}"
         raise ModelError(
-            f"the target of {pair.id!r} {source}, which llama-server cannot fetch: run"
+            f"the target of {pair.id!r} {source}, which llama-server cannot download; run"
             f" `localdflash models pull {shlex.quote(pair.id)}` first"
         )
     if target.repository is None:
         raise ModelError(f"{target.path}: no such file")
     if target.revision:
         raise ModelError(
-            f"llama-server fetches no revision, and the target of {pair.id!r} is of {target.revision}: run"
+            f"llama-server cannot select revision {target.revision} of the target of {pair.id!r}; run"
             f" `localdflash models pull {shlex.quote(pair.id)}` first"
         )
     return "--hf-repo", target.repository, "--hf-file", target.file
 
 
-def _how_to_make(gguf: Path, drafter: DrafterSource) -> str:
+def _describe_conversion(gguf: Path, drafter: DrafterSource) -> str:
     if drafter.format == "gguf":
         return f"{gguf}: download it from {drafter.name}"
     published = drafter.trained_for or "the target"
@@ -172,15 +174,15 @@ def _how_to_make(gguf: Path, drafter: DrafterSource) -> str:
     )
 
 
-def _draft_tokens(drafter: DrafterSource, wishes: ExportOptions) -> int | None:
+def _draft_tokens(drafter: DrafterSource, options: ExportOptions) -> int | None:
     """Return the number of draft tokens: the requested number, else the block size minus the anchor token."""
-    longest = None if drafter.block_size is None else drafter.block_size - 1
-    if wishes.draft_tokens is None:
-        return longest
-    if longest is not None and wishes.draft_tokens > longest:
-        raise UsageError(f"--draft-tokens {wishes.draft_tokens}: {drafter.name} drafts at most {longest}")
-    return wishes.draft_tokens
+    max_tokens = None if drafter.block_size is None else drafter.block_size - 1
+    if options.draft_tokens is None:
+        return max_tokens
+    if max_tokens is not None and options.draft_tokens > max_tokens:
+        raise UsageError(f"--draft-tokens {options.draft_tokens}: {drafter.name} drafts at most {max_tokens}")
+    return options.draft_tokens
 
 
-def _given(flag: str, value: int | None) -> list[str]:
+def _flag_with_value(flag: str, value: int | None) -> list[str]:
     return [] if value is None else [flag, str(value)]

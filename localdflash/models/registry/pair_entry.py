@@ -10,8 +10,8 @@ from localdflash.models.weights.split import names_of
 
 DrafterKind = Literal["dflash", "dflash2", "dspark", "eagle3", "draft-model"]
 RanWith = Literal["its own weights", "random weights"]
-Read = Literal["target", "drafter", "config"]  # files, and a drafter's configuration as others have published it
-ADAPTED = "adapted"  # the folder of targets that were made here
+Read = Literal["target", "drafter", "config"]  # files that an entry's facts were read from; config: of the drafter
+ADAPTED = "adapted"  # folder of locally merged targets
 
 
 def models_folder() -> Path:
@@ -95,7 +95,7 @@ class DrafterSource(FileSource):
     block_size: int | None = None
     taps: tuple[int, ...] | None = None
     ran: tuple[str, ...] = ()  # backends on which a test ran drafters of its kind
-    by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
+    by_parts: tuple[str, ...] = ()  # backends on which tests ran only parts of its kind
 
     @property
     def format(self) -> str:
@@ -107,8 +107,8 @@ class DrafterSource(FileSource):
         """Return the source of config.json next to a safetensors file; None for GGUF, which contains its metadata."""
         if self.repository is None or self.format != "safetensors":
             return None
-        beside = PurePosixPath(self.file).with_name("config.json")
-        return FileSource(self.repository, str(beside), revision=self.revision)
+        config_file = PurePosixPath(self.file).with_name("config.json")
+        return FileSource(self.repository, str(config_file), revision=self.revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +127,22 @@ class PairEntry:
     description: str
     target: TargetSource
     drafter: DrafterSource | None
-    origin: Path  # the file that says so
-    backends: tuple[str, ...]  # those that run it today
+    origin: Path  # registry file of the entry
+    backends: tuple[str, ...]  # that run the pair
     architecture: str | None = None
     licence: str | None = None
     memory_gb: float | None = None
     context: int | None = None  # tokens
     layers: int | None = None
-    fim: str | None = None  # the target's fill-in-the-middle format
+    fim: str | None = None  # the target's FIM format
     notes: tuple[str, ...] = ()
-    active: float | None = None  # weights that a token reads, 10^9
+    active: float | None = None  # weights read per token, 10^9
     ran: tuple[str, ...] = ()  # backends on which a test ran the architecture, with `ran_with`
-    by_parts: tuple[str, ...] = ()  # those of which tests ran the parts
+    by_parts: tuple[str, ...] = ()  # backends on which tests ran only parts of the architecture
     ran_with: RanWith | None = None
-    read: tuple[Read, ...] = ()  # what the facts come from
-    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # of a chat, as its card says
-    match: DrafterMatch | None = None  # of a target that no entry names
+    read: tuple[Read, ...] = ()  # files that the facts were read from
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # for a chat, from the model card
+    match: DrafterMatch | None = None  # of a target without an entry
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -18,12 +18,12 @@ class FileRecord:
 
     repository: str
     revision: str
-    asked: str
+    asked: str  # the requested revision
     sha256: str
     size: int  # bytes
     mtime_ns: int
     inode: int
-    drafter: str | None = None  # of a target that was fetched with a drafter of the user's choice: its hf: name or path
+    drafter: str | None = None  # hf: name or path of the drafter that the user chose for this target
 
 
 def record_path(file: Path) -> Path:
@@ -38,8 +38,8 @@ def read(file: Path) -> FileRecord | None:
     except TypeError:
         return None
     kinds = (str, str, str, str, int, int, int, str if record.drafter is not None else type(None))
-    sound = all(type(value) is kind for value, kind in zip(asdict(record).values(), kinds, strict=True))
-    return record if sound else None
+    is_valid = all(type(value) is kind for value, kind in zip(asdict(record).values(), kinds, strict=True))
+    return record if is_valid else None
 
 
 def write(file: Path, record: FileRecord) -> None:
@@ -48,7 +48,7 @@ def write(file: Path, record: FileRecord) -> None:
 
 
 def add(file: Path, repository: str, revision: str, asked: str, sha256: str) -> FileRecord:
-    """Write the record of a file that was verified just now, and return it."""
+    """Write and return the record of a file that has just been verified."""
     stat = file.stat()
     record = FileRecord(repository, revision, asked, sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino)
     write(file, record)
@@ -72,6 +72,6 @@ def check(file: Path) -> None:
     record = read(file)
     if record and record.size != (size := file.stat().st_size):
         raise ModelError(
-            f"{file}: has {size} bytes, but {record.size} were verified: it was changed or cut; "
+            f"{file}: changed since its verification (expected {record.size} bytes, got {size}); "
             "run `localdflash models pull` again"
         )

@@ -20,9 +20,9 @@ from localdflash.models.registry.hub_names import (
     HUB,
     SAFETENSORS,
     ShortName,
-    chosen,
-    drafter_among,
+    find_drafter_file,
     full_name,
+    select_file,
     short_name,
 )
 from localdflash.models.registry.other_programs import OLLAMA, find_models, ollama_file
@@ -38,7 +38,7 @@ from localdflash.models.registry.pair_entry import (
 from localdflash.models.registry.registry_file import read_pairs
 from localdflash.models.registry.remote_head import read_head
 from localdflash.models.shapes.drafter_kind import check_files, is_companion, kind_of_file
-from localdflash.models.weights.gguf import headers_kept, is_gguf, read_header
+from localdflash.models.weights.gguf import cached_headers, is_gguf, read_header
 from localdflash.models.weights.split import files_of, first_of
 
 MODELS_FOLDER = Path(__file__).parents[1]
@@ -57,20 +57,20 @@ class Registry:
         hint = did_you_mean(pair_id, self.pairs)
         raise ModelError(f"no pair {pair_id!r}{hint or '; see `localdflash models list`'}")
 
-    def resolve(self, spec: str, drafter: str | None = None, ask: bool = False) -> PairEntry:
+    def resolve(self, spec: str, drafter: str | None = None, use_hub: bool = False) -> PairEntry:
         """Return the pair for a user's spec: an id, the path of a .gguf target, or an hf: name (see `hub_names`).
 
-        `drafter` replaces the registry's: a path, a folder, or an hf: name. If `ask`, the hub may be queried.
+        `drafter` (a path, a folder or an hf: name) replaces the registry's. With `use_hub` the hub may be queried.
         """
-        pair = self._resolve(spec, ask)
+        pair = self._resolve(spec, use_hub)
         if drafter is not None:
-            return replace(pair, drafter=self._given_drafter(drafter, ask))
+            return replace(pair, drafter=self._resolve_drafter(drafter, use_hub))
         if pair.drafter or spec in self.pairs:
             return pair
-        with headers_kept():
-            return self._matched(pair, ask)
+        with cached_headers():
+            return self._with_matched_drafter(pair, use_hub)
 
-    def others_here(self) -> Iterator[PairEntry]:
+    def unregistered_pairs(self) -> Iterator[PairEntry]:
         """Return the pairs of targets that were downloaded by an hf: name and have no registry entry."""
         known = {source.path for pair in self.pairs.values() for source in pair.sources}
         found = [
@@ -86,18 +86,18 @@ class Registry:
         """Return the pairs of targets that other programs have downloaded, which are used where they lie."""
         known = {path.resolve() for pair in self.pairs.values() if (path := pair.target.path).is_file()}
         for found in find_models():
-            with headers_kept(), suppress(ModelError):  # what is no model, or damaged, is not listed
+            with cached_headers(), suppress(ModelError):  # what is no model, or damaged, is not listed
                 if found.path.resolve() in known or is_companion(read_header(found.path)):
                     continue
                 base = base_model(read_header(found.path)) or "a GGUF file"
                 yield replace(self.resolve(found.spec), description=f"{base}, downloaded by {found.program}")
 
-    def _resolve(self, spec: str, ask: bool) -> PairEntry:
+    def _resolve(self, spec: str, use_hub: bool) -> PairEntry:
         if spec.startswith(OLLAMA):
             return replace(_pair_at(ollama_file(spec)), id=spec)
         if spec.startswith(HUB):
-            asked = short_name(spec)
-            return self._pair_on_hub(asked.with_end(f"/{self._file(asked, ask)}") if asked else spec)
+            short = short_name(spec)
+            return self._pair_on_hub(short.with_end(f"/{self._select_model_file(short, use_hub)}") if short else spec)
         if spec in self.pairs or not (spec.endswith(".gguf") or "/" in spec or "\\" in spec):
             return self.pair(spec)
         return _pair_at(Path(os.path.expanduser(spec)).absolute())
@@ -106,82 +106,93 @@ class Registry:
         """Return the entry with this file, else an entry of the same repository with this file, else a bare target."""
         source = full_name(spec, ".gguf")
         target = TargetSource(source.repository, source.file, revision=source.revision)
-        near = [pair for pair in self.pairs.values() if pair.target.repository == target.repository]
-        same = next((pair for pair in near if pair.target.file == target.file), None)
-        if same and target.revision in (None, same.target.revision):
-            return same
+        siblings = [pair for pair in self.pairs.values() if pair.target.repository == target.repository]
+        same_file = next((pair for pair in siblings if pair.target.file == target.file), None)
+        if same_file and target.revision in (None, same_file.target.revision):
+            return same_file
         record = records.read(target.path)
-        given = self._given_drafter(record.drafter, ask=False) if record and record.drafter else None
-        if pair := same or next((pair for pair in near if pair.backends), None):
+        saved_drafter = self._resolve_drafter(record.drafter, use_hub=False) if record and record.drafter else None
+        if pair := same_file or next((pair for pair in siblings if pair.backends), None):
             description = f"{target.file}, as {pair.id} otherwise"
             return replace(
-                pair, id=spec, description=description, target=target, drafter=given or pair.drafter, memory_gb=None
+                pair,
+                id=spec,
+                description=description,
+                target=target,
+                drafter=saved_drafter or pair.drafter,
+                memory_gb=None,
             )
         return PairEntry(
-            spec, "a GGUF file of a Hugging Face repository", target, given, target.path, backends=("llama.cpp",)
+            spec,
+            "a GGUF file of a Hugging Face repository",
+            target,
+            saved_drafter,
+            target.path,
+            backends=("llama.cpp",),
         )
 
-    def _file(self, asked: ShortName, ask: bool) -> str:
+    def _select_model_file(self, short: ShortName, use_hub: bool) -> str:
         """Return the file that a short name selects: installed, else in the registry, else on the hub."""
-        folder = models_folder() / asked.repository
-        here = [
+        folder = models_folder() / short.repository
+        installed_names = [
             path.relative_to(folder).as_posix()
             for path in folder.glob("**/*.gguf")
-            if (record := records.read(path)) and asked.revision in (None, record.revision, record.asked)
+            if (record := records.read(path)) and short.revision in (None, record.revision, record.asked)
         ]
-        targets = [pair.target for pair in self.pairs.values() if pair.target.repository == asked.repository]
-        named = [target.file for target in targets if asked.revision in (None, target.revision)]
-        for files in (here, named):
+        targets = [pair.target for pair in self.pairs.values() if pair.target.repository == short.repository]
+        registered_names = [target.file for target in targets if short.revision in (None, target.revision)]
+        for files in (installed_names, registered_names):
             with suppress(ModelError):
-                return chosen(asked, files)
-        if ask:
-            return chosen(asked, hub.listing(asked.repository, asked.revision))
-        if here:
-            return chosen(asked, here)
-        spec = asked.with_end(f":{asked.quantization}" if asked.quantization else "")
-        raise ModelError(f"{spec} is not here: run `localdflash models pull {spec}`")
+                return select_file(short, files)
+        if use_hub:
+            return select_file(short, hub.listing(short.repository, short.revision))
+        if installed_names:
+            return select_file(short, installed_names)
+        spec = short.with_end(f":{short.quantization}" if short.quantization else "")
+        raise ModelError(f"{spec}: not downloaded; run `localdflash models pull {spec}`")
 
-    def _drafter_file(self, asked: ShortName, ask: bool) -> str:
+    def _select_drafter_file(self, short: ShortName, use_hub: bool) -> str:
         """Return the safetensors file of a drafter's repository: installed, else in the registry, else on the hub."""
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
-        here = [path.name for path in (models_folder() / asked.repository).glob("*.safetensors")]
-        named = [one.file for one in drafters if one.repository == asked.repository]
-        found = drafter_among(here) or drafter_among(named)
-        if ask and not found:
-            found = drafter_among(hub.listing(asked.repository, asked.revision))
+        installed_names = [path.name for path in (models_folder() / short.repository).glob("*.safetensors")]
+        registered_names = [candidate.file for candidate in drafters if candidate.repository == short.repository]
+        found = find_drafter_file(installed_names) or find_drafter_file(registered_names)
+        if use_hub and not found:
+            found = find_drafter_file(hub.listing(short.repository, short.revision))
         return found or SAFETENSORS
 
-    def _given_drafter(self, spec: str, ask: bool) -> DrafterSource:
+    def _resolve_drafter(self, spec: str, use_hub: bool) -> DrafterSource:
         """Return the drafter at a path or hf: name, with metadata from its registry entry if there is one."""
         if not spec.startswith(HUB):
             return _drafter_at(Path(os.path.expanduser(spec)).absolute())
-        asked = short_name(spec)
+        short = short_name(spec)
         source = full_name(
-            asked.with_end(f"/{self._drafter_file(asked, ask)}") if asked else spec, ".gguf", ".safetensors"
+            short.with_end(f"/{self._select_drafter_file(short, use_hub)}") if short else spec, ".gguf", ".safetensors"
         )
         drafters = [pair.drafter for pair in self.pairs.values() if pair.drafter]
-        known = next((one for one in drafters if (one.repository, one.file) == (source.repository, source.file)), None)
+        location = (source.repository, source.file)
+        known = next((drafter for drafter in drafters if (drafter.repository, drafter.file) == location), None)
         if known:
             return replace(known, revision=source.revision, sha256=None, size=None)
-        of_repository = (one.trained_for for one in drafters if one.repository == source.repository)
+        base_models = (candidate.trained_for for candidate in drafters if candidate.repository == source.repository)
         return DrafterSource(
-            source.repository, source.file, revision=source.revision, trained_for=next(of_repository, None)
+            source.repository, source.file, revision=source.revision, trained_for=next(base_models, None)
         )
 
-    def _matched(self, pair: PairEntry, ask: bool) -> PairEntry:
+    def _with_matched_drafter(self, pair: PairEntry, use_hub: bool) -> PairEntry:
         """Return the pair with a drafter matched by base model; use a missing drafter only for a missing target."""
         target = pair.target
         try:
-            is_here = all(part.path.is_file() for part in target.parts)
-            if not is_here and not (ask and target.repository):
+            is_installed = all(part.path.is_file() for part in target.parts)
+            if not is_installed and not (use_hub and target.repository):
                 return pair
-            header = read_header(target.path) if is_here else read_head(target)[2]
-        except ModelError:  # loading says it better
+            header = read_header(target.path) if is_installed else read_head(target)[2]
+        except ModelError:  # loading reports it
             return pair
-        called = target.repository.partition("/")[2] if target.repository else target.path.name
-        match = find_drafter(header, called, self.pairs.values())
+        file_name = target.repository.partition("/")[2] if target.repository else target.path.name
+        match = find_drafter(header, file_name, self.pairs.values())
         drafter = match.drafter if match else None
-        if not (match and drafter and is_here):
+        if not (match and drafter and is_installed):
             return replace(pair, drafter=drafter, match=match)
         if not (file := _file_here(drafter)):
             return replace(pair, match=match)
@@ -211,18 +222,18 @@ def missing_files(pair: PairEntry) -> tuple[FileSource, ...]:
     """Return the missing files of a pair. A drafter is present as GGUF or safetensors with the same base name."""
     drafter = pair.drafter
     gguf = drafter and _forms(drafter)[0]
-    wanted = pair.target.parts if gguf else pair.sources
+    required = pair.target.parts if gguf else pair.sources
     has_drafter = drafter is not None and any(_forms(drafter))
-    return tuple(source for source in wanted if not (has_drafter if source is drafter else source.path.is_file()))
+    return tuple(source for source in required if not (has_drafter if source is drafter else source.path.is_file()))
 
 
-def how_to_get(source: FileSource) -> str:
+def describe_source(source: FileSource) -> str:
     """Return a line with source and destination of a missing file."""
     if source.adapted:
         return f"merge {source.adapted.base.name} with {source.adapted.adapter} into {source.path}"
     if source.fetched_from:
         return f"download {source.name} into {source.path.parent}"
-    return f"no file at {source.path}: put it there, or correct the entry"
+    return f"no file at {source.path}; put it there, or correct the entry"
 
 
 def local_files(pair: PairEntry) -> LocalPair:
@@ -239,7 +250,7 @@ def local_files(pair: PairEntry) -> LocalPair:
 
 
 def _missing(pair: PairEntry, missing: tuple[FileSource, ...]) -> str:
-    steps = "; ".join(how_to_get(source) for source in missing)
+    steps = "; ".join(describe_source(source) for source in missing)
     pull = f": run `localdflash models pull {pair.id}`" if any(source.fetched_from for source in missing) else ""
     return f"files of {pair.id!r} are missing{pull} ({steps})" if pull else f"files of {pair.id!r} are missing: {steps}"
 
@@ -253,13 +264,13 @@ def _forms(drafter: DrafterSource) -> tuple[Path | None, Path | None]:
 def _file_here(drafter: DrafterSource) -> Path | None:
     """Return the drafter source whose file is complete on this machine, else None."""
     gguf, safetensors = _forms(drafter)
-    beside = (*drafter.parts, drafter.config)
-    return gguf or (safetensors if all(source.path.is_file() for source in beside if source) else None)
+    required_files = (*drafter.parts, drafter.config)
+    return gguf or (safetensors if all(source.path.is_file() for source in required_files if source) else None)
 
 
 def _drafter_at(path: Path) -> DrafterSource:
     if path.is_dir():
-        path /= drafter_among(file.name for file in path.iterdir()) or SAFETENSORS
+        path /= find_drafter_file(file.name for file in path.iterdir()) or SAFETENSORS
     path = files_of(path)[0]
     if path.suffix not in (".gguf", ".safetensors") or not os.path.isfile(path):
         raise ModelError(f"{path}: {_no(path, '.gguf or .safetensors')}; give a drafter's path, or hf:owner/name/file")
@@ -279,9 +290,9 @@ def _pair_at(target: Path) -> PairEntry:
     target = files_of(target)[0]
     if not os.path.isfile(target) or not (target.suffix == ".gguf" or is_gguf(target)):
         raise ModelError(f"{target}: {_no(target, '.gguf')}; give the path of a GGUF target, or an id")
-    own = target.stem.partition("-00001-of-")[0]
-    stem = own.replace("target", "drafter")
-    siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != own)
+    target_stem = target.stem.partition("-00001-of-")[0]
+    stem = target_stem.replace("target", "drafter")
+    siblings = (target.with_name(stem + end) for end in (".gguf", ".safetensors") if stem != target_stem)
     drafter = next((path for path in siblings if path.is_file()), None)
     return PairEntry(
         id=str(target),
@@ -293,11 +304,11 @@ def _pair_at(target: Path) -> PairEntry:
     )
 
 
-def _no(path: Path, wanted: str) -> str:
+def _no(path: Path, required: str) -> str:
     """Return the reason why a path is not a file of the expected kind, for an error message."""
     if os.path.isdir(path):
-        return f"a folder, not a {wanted} file"
-    return f"{'not a' if os.path.exists(path) else 'no such'} {wanted} file"
+        return f"a folder, not a {required} file"
+    return f"{'not a' if os.path.exists(path) else 'no such'} {required} file"
 
 
 def is_known(file: Path) -> bool:

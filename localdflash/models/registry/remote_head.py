@@ -1,4 +1,4 @@
-"""Read the header of a GGUF file on the hub with range requests."""
+"""Reads the header of a GGUF file on the hub with range requests."""
 
 import io
 from pathlib import Path
@@ -8,7 +8,7 @@ from localdflash.models.registry.hub import Remote
 from localdflash.models.registry.pair_entry import FileSource
 from localdflash.models.weights.gguf import GGUFHeader, parse_header
 
-CHUNK = 4 << 20  # bytes fetched at a time: the header of a large vocabulary takes two or three
+CHUNK = 4 << 20  # bytes fetched at a time; the header of a large vocabulary takes two or three
 
 
 class FileHead(io.RawIOBase):
@@ -24,12 +24,12 @@ class FileHead(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the io module's own buffers only
         """See io.RawIOBase."""
-        data = hub.read_range(self._remote, len(self.fetched), len(buffer)) if self._left() else b""
+        data = hub.read_range(self._remote, len(self.fetched), len(buffer)) if self._remaining_bytes() else b""
         buffer[: len(data)] = data
         self.fetched += data
         return len(data)
 
-    def _left(self) -> int:
+    def _remaining_bytes(self) -> int:
         return self._remote.size - len(self.fetched)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeltaShape:
-    """Heads of a gated delta net."""
+    """Shape of a gated delta net."""
 
     k_heads: int
     v_heads: int
@@ -40,19 +40,19 @@ class DecoderConfig:
     context_length: int = 1024
     tie_word_embeddings: bool = True
     attention_bias: bool = False
-    qk_norm: bool = True  # a norm per head on q and k: Qwen3 has it, Llama has not
+    qk_norm: bool = True  # whether q and k have a norm per head (Qwen3, not Llama)
     rope_factors: tuple[float, ...] = ()  # head_dim / 2 divisors of the RoPE frequencies (Llama 3.1); empty: none
-    num_experts: int = 0  # 0: every MLP is dense; else every one is a mixture
+    num_experts: int = 0  # 0: all MLPs are dense; else all are mixtures
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0  # of one expert
-    norm_topk_prob: bool = False  # whether the chosen experts' weights are made to sum to one
+    norm_topk_prob: bool = False  # whether the chosen experts' weights are normalised to sum to one
     # Fields of architectures that only the CPU engine runs (see `target_config`).
     rope_magnitude: float = 1.0  # factor of rotated queries and keys (YaRN)
     windows: tuple[int, ...] = ()  # of the sliding attention of each layer, 0: none; empty: all 0
     sinks: bool = False  # whether each head has an attention sink
     expert_bias: bool = False  # whether router and experts have biases
-    swiglu_limit: float = 0.0  # of the clamped SwiGLU of gpt-oss; 0: the ordinary one
-    rotary_dim: int = 0  # first channels of a head, which RoPE rotates; 0: all
+    swiglu_limit: float = 0.0  # of the clamped SwiGLU of gpt-oss; 0: ordinary SwiGLU
+    rotary_dim: int = 0  # leading channels of a head that RoPE rotates; 0: all
     output_gate: bool = False  # whether each head's output has a gate
     shared_intermediate_size: int = 0  # of the shared expert; 0: none
     delta: DeltaShape | None = None  # of the recurrent layers

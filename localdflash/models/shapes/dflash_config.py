@@ -1,6 +1,6 @@
 """Configuration of a drafter of the DFlash family, which `dflash_file` reads from the files of each format.
 
-Every field of the formats is used or refused by name, so a drafter that would run wrong does not load.
+Every field of the formats is either used or refused by name, so that no drafter runs with a wrong configuration.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.fingerprint import TrainedFor
 
 OURS = "localdflash"
-ANOTHER_LIST = "run `localdflash train vocabulary` again"
+RETRAIN_VOCABULARY = "run `localdflash train vocabulary` again"
 SHORT_KEY = f"{OURS}.short_vocabulary"
 SHORT_HEAD = ("d2t", "output.weight")  # tensors of a GGUF: token ids of the head's rows, and these rows
 
@@ -27,19 +27,19 @@ class DFlashConfig:
     block_size: int
     mask_token_id: int
     taps: tuple[int, ...]  # 0-based target blocks whose output is read
-    window: int | None = None  # of the sliding layers, the query's own slot included
+    window: int | None = None  # of the sliding layers, including the query's own slot
     sliding: tuple[bool, ...] = ()  # per layer; empty: none
     causal: bool | None = None  # inside the block; None: only sliding layers are
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
-    from_anchor: bool = False  # the anchor's slot proposes too; each slot proposes the next token
+    from_anchor: bool = False  # whether the anchor's slot proposes, too: each slot then proposes the next token
     short: tuple[int, ...] = ()  # ids of the short vocabulary, ascending; empty: all tokens
     trained_for: TrainedFor | None = None
     own_embedding: bool = False  # instead of the target's
     own_head: bool = False  # instead of the target's
     markov_rank: int = 0  # of DSpark: each slot's logits depend on the previous token
-    judges: bool = False  # has DSpark's confidence head
+    judges: bool = False  # whether it has the confidence head of DSpark
     conv_kernel: int = 0  # of DFlash 2: inputs of the local convolutions
     conv_group: int = 0  # channels that share a coefficient
     selector_rank: int = 0  # of DFlash 2: a slot's best candidates are scored by the previous token
@@ -76,47 +76,47 @@ class DFlashConfig:
         return self.is_sliding(layer) if self.causal is None else self.causal
 
 
-def checked(config: DFlashConfig, where: str) -> DFlashConfig:
+def checked(config: DFlashConfig, subject: str) -> DFlashConfig:
     """Return the configuration; ModelError if no network can have this shape."""
     c = config.decoder
     if not c.num_key_value_heads or c.num_attention_heads % c.num_key_value_heads or not c.num_attention_heads:
-        raise ModelError(f"{where}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} key/value heads")
+        raise ModelError(f"{subject}: {c.num_attention_heads} heads cannot share {c.num_key_value_heads} KV heads")
     if c.head_dim < 2 or c.head_dim % 2:
-        raise ModelError(f"{where}: head_dim {c.head_dim}: expected an even number")
+        raise ModelError(f"{subject}: head_dim {c.head_dim}: expected an even number")
     if not c.hidden_size or not c.vocab_size or not c.intermediate_size or config.block_size < 2 or not config.taps:
-        raise ModelError(f"{where}: a size is zero, the block has no slot, or there are no taps")
+        raise ModelError(f"{subject}: a size is zero, the block has no slot, or there are no taps")
     if config.window is not None and len(config.sliding) != c.num_hidden_layers:
-        raise ModelError(f"{where}: sliding layers: expected {c.num_hidden_layers} flags, found {len(config.sliding)}")
+        raise ModelError(f"{subject}: sliding: expected {c.num_hidden_layers} flags, found {len(config.sliding)}")
     if config.logit_scale <= 0 or config.softcap < 0:
-        raise ModelError(f"{where}: invalid logit scale ({config.logit_scale}) or softcap ({config.softcap})")
+        raise ModelError(f"{subject}: invalid logit scale ({config.logit_scale}) or softcap ({config.softcap})")
     if any(later <= earlier for earlier, later in pairwise(config.short)):
-        raise ModelError(f"{where}: short vocabulary: ids are not ascending; {ANOTHER_LIST}")
+        raise ModelError(f"{subject}: short vocabulary: ids are not ascending; {RETRAIN_VOCABULARY}")
     for token in (*config.short[:1], *config.short[-1:]):
         if not 0 <= token < c.vocab_size:
             raise ModelError(
-                f"{where}: short vocabulary: id {token} is outside 0 to {c.vocab_size - 1}; {ANOTHER_LIST}"
+                f"{subject}: short vocabulary: id {token} is outside 0 to {c.vocab_size - 1}; {RETRAIN_VOCABULARY}"
             )
-    if wrong := _wrong_heads(config):
-        raise ModelError(f"{where}: {wrong}; use another drafter")
+    if problem := _invalid_heads(config):
+        raise ModelError(f"{subject}: {problem}; use another drafter")
     return config
 
 
-def _wrong_heads(config: DFlashConfig) -> str:
+def _invalid_heads(config: DFlashConfig) -> str:
     """Return an unknown combination of Markov head, convolutions and selector, or ""."""
     c = config
-    second = (c.conv_kernel, c.conv_group, c.selector_rank, c.selector_top_k)
-    uneven = c.conv_group and c.decoder.hidden_size % c.conv_group
+    selector_sizes = (c.conv_kernel, c.conv_group, c.selector_rank, c.selector_top_k)
+    is_uneven = c.conv_group and c.decoder.hidden_size % c.conv_group
     cases = (
-        (c.markov_rank and any(second), "a Markov head together with DFlash 2"),
+        (c.markov_rank and any(selector_sizes), "a Markov head together with DFlash 2"),
         (c.judges and not c.markov_rank, "a confidence head without a Markov head (markov_rank)"),
         (c.markov_rank and (c.logit_scale, c.softcap) != (1.0, 0.0), "a Markov head with scaled logits"),
         (
-            any(second) and not all(second),
+            any(selector_sizes) and not all(selector_sizes),
             "only some of conv_kernel_size, conv_group_size, selector_rank and selector_top_k are set",
         ),
-        (any(second) and c.from_anchor, "a selector with sample_from_anchor"),
+        (any(selector_sizes) and c.from_anchor, "a selector with sample_from_anchor"),
         (
-            c.conv_kernel > c.block_size or uneven,
+            c.conv_kernel > c.block_size or is_uneven,
             f"invalid convolutions (conv_kernel_size {c.conv_kernel}, conv_group_size {c.conv_group})",
         ),
         (
@@ -124,17 +124,17 @@ def _wrong_heads(config: DFlashConfig) -> str:
             f"selector_top_k {c.selector_top_k} is above the {c.proposed} tokens of the vocabulary",
         ),
     )
-    return next((said for is_so, said in cases if is_so), "")
+    return next((problem for is_invalid, problem in cases if is_invalid), "")
 
 
-def check_fit(config: DFlashConfig, hidden_size: int, vocab_size: int, blocks: int, where: str) -> None:
+def check_fit(config: DFlashConfig, hidden_size: int, vocab_size: int, blocks: int, subject: str) -> None:
     """Raise ModelError if a drafter does not fit a target of this shape."""
     if config.decoder.hidden_size != hidden_size:
-        raise ModelError(f"{where}: hidden size {config.decoder.hidden_size}, but the target's is {hidden_size}")
+        raise ModelError(f"{subject}: hidden size {config.decoder.hidden_size}, but the target's is {hidden_size}")
     if config.decoder.vocab_size != vocab_size:
-        raise ModelError(f"{where}: vocabulary of {config.decoder.vocab_size}, but the target's has {vocab_size}")
+        raise ModelError(f"{subject}: vocabulary of {config.decoder.vocab_size}, but the target's has {vocab_size}")
     for tap in config.taps:
         if not 0 <= tap < blocks - 1:
-            raise ModelError(f"{where}: taps block {tap} (expected 0 to {blocks - 2} of this target)")
+            raise ModelError(f"{subject}: taps block {tap} (expected 0 to {blocks - 2} of this target)")
     if not 0 <= config.mask_token_id < vocab_size:
-        raise ModelError(f"{where}: mask token {config.mask_token_id} is outside the vocabulary of {vocab_size}")
+        raise ModelError(f"{subject}: mask token {config.mask_token_id} is outside the vocabulary of {vocab_size}")

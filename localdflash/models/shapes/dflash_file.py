@@ -1,6 +1,6 @@
-"""Configuration of a drafter from its file: a `dflash` GGUF, or safetensors next to config.json.
+"""Reads a drafter's configuration from its file: a `dflash` GGUF, or safetensors next to config.json.
 
-Only the safetensors show whether there is an embedding, a head, a confidence head or a reduced vocabulary.
+Only the tensors show whether there is an embedding, a head, a confidence head or a reduced vocabulary.
 """
 
 import json
@@ -16,10 +16,10 @@ from localdflash.models.shapes.config_fields import (
     Refused,
     as_flag,
     as_flags,
+    as_integer,
+    as_integers,
     as_layer_count,
     as_number,
-    as_whole,
-    as_wholes,
 )
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, checked
@@ -28,8 +28,8 @@ from localdflash.models.shapes.gguf_config import LAYER_TENSORS
 from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 from localdflash.models.weights import gguf, safetensors
 
-LARGEST_JSON = 1 << 20  # bytes
-UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of speculators: for training
+MAX_JSON_BYTES = 1 << 20  # bytes
+UNUSED = ("d2t", "t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # of speculators, only for training
 INTEGERS = {"I64": "<q", "I32": "<i"}  # for `struct`
 
 
@@ -68,14 +68,14 @@ REFUSED_METADATA: Refused = {
 
 def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
     """Return a drafter's configuration from a `dflash` GGUF's metadata."""
-    where = str(header.path)
+    subject = str(header.path)
     if header.architecture != "dflash":
-        raise ModelError(f"{where}: architecture {header.architecture!r} is not a DFlash drafter (expected 'dflash')")
-    fields = Fields(where, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
+        raise ModelError(f"{subject}: architecture {header.architecture!r} is not a DFlash drafter (expected 'dflash')")
+    fields = Fields(subject, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
     fields.refuse_all(REFUSED_METADATA)
-    window = fields.get("attention.sliding_window", as_whole, 0)
+    window = fields.get("attention.sliding_window", as_integer, 0)
     markov = header.tensors.get("markov_w1.weight")
-    found = {
+    settings = {
         **own_fields(fields),
         **shared_fields(fields),
         "own_embedding": "token_embd.weight" in header.tensors,
@@ -83,42 +83,42 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
         "markov_rank": markov.shape[-1] if markov else 0,
         "judges": "conf_proj.weight" in header.tensors,
     }
-    if SHORT_HEAD[0] in header.tensors and not found["short"]:
-        found["short"] = tuple(gguf.load_ids(header, SHORT_HEAD[0]))
+    if SHORT_HEAD[0] in header.tensors and not settings["short"]:
+        settings["short"] = tuple(gguf.load_ids(header, SHORT_HEAD[0]))
     return checked(
         DFlashConfig(
             decoder=_decoder(header, fields),
-            block_size=fields.need("block_size", as_whole),
-            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", as_whole),
-            taps=tuple(layer - 1 for layer in fields.need("target_layers", as_wholes)),  # llama.cpp counts layer inputs
+            block_size=fields.need("block_size", as_integer),
+            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", as_integer),
+            taps=tuple(layer - 1 for layer in fields.need("target_layers", as_integers)),  # llama.cpp counts inputs
             window=window or None,
             sliding=fields.need("attention.sliding_window_pattern", as_flags) if window else (),
             causal=fields.get("attention.causal", as_flag, None),
             embedding_scale=fields.get("embedding_scale", as_number, 1.0),
             logit_scale=fields.get("logit_scale", as_number, 1.0),
             from_anchor=fields.get("sample_from_anchor", as_flag, markov is not None),
-            **found,
+            **settings,
         ),
-        where,
+        subject,
     )
 
 
 def _decoder(header: gguf.GGUFHeader, fields: Fields) -> DecoderConfig:
-    head_dim = fields.need("attention.key_length", as_whole)
+    head_dim = fields.need("attention.key_length", as_integer)
     fields.refuse("rope.dimension_count", "partial RoPE", head_dim)
     theta = fields.get("rope.freq_base", as_number, 1e4)
     factors, magnitude = _yarn(fields, head_dim, theta)
     return DecoderConfig(
         vocab_size=fields.need("tokenizer.ggml.tokens", len),
-        hidden_size=fields.need("embedding_length", as_whole),
+        hidden_size=fields.need("embedding_length", as_integer),
         num_hidden_layers=fields.need("block_count", as_layer_count),
-        num_attention_heads=fields.need("attention.head_count", as_whole),
-        num_key_value_heads=fields.need("attention.head_count_kv", as_whole),
+        num_attention_heads=fields.need("attention.head_count", as_integer),
+        num_key_value_heads=fields.need("attention.head_count_kv", as_integer),
         head_dim=head_dim,
-        intermediate_size=fields.need("feed_forward_length", as_whole),
+        intermediate_size=fields.need("feed_forward_length", as_integer),
         rope_theta=theta,
         rms_norm_eps=fields.need("attention.layer_norm_rms_epsilon", as_number),
-        context_length=fields.need("context_length", as_whole),
+        context_length=fields.need("context_length", as_integer),
         attention_bias="blk.0.attn_q.bias" in header.tensors,
         rope_factors=factors,
         rope_magnitude=magnitude,
@@ -131,35 +131,35 @@ def _yarn(fields: Fields, head_dim: int, theta: float) -> tuple[tuple[float, ...
         fields.refuse("rope.scaling.type", "RoPE scaling other than YaRN")
         return (), 1.0
     factor = fields.need("rope.scaling.factor", as_number)
-    original = fields.get("rope.scaling.original_context_length", as_whole, 0) or fields.need(
-        "context_length", as_whole
+    original = fields.get("rope.scaling.original_context_length", as_integer, 0) or fields.need(
+        "context_length", as_integer
     )
     fast = fields.get("rope.scaling.yarn_beta_fast", as_number, BETA_FAST)
     slow = fields.get("rope.scaling.yarn_beta_slow", as_number, BETA_SLOW)
-    divisors = yarn_factors(fields.where, head_dim, theta, factor, original, fast, slow, whole=True)
+    divisors = yarn_factors(fields.subject, head_dim, theta, factor, original, fast, slow, round_outwards=True)
     return divisors, yarn_magnitude(factor)
 
 
 def own_tensors(header: gguf.GGUFHeader) -> dict[str, gguf.TensorInfo]:
     """Return a drafter's tensors without those that only llama.cpp reads: the short head and its list of ids."""
-    left_out = SHORT_HEAD if SHORT_KEY in header.metadata else SHORT_HEAD[:1]
-    return {name: info for name, info in header.tensors.items() if name not in left_out}
+    excluded = SHORT_HEAD if SHORT_KEY in header.metadata else SHORT_HEAD[:1]
+    return {name: info for name, info in header.tensors.items() if name not in excluded}
 
 
 def config_of_file(path: Path) -> DFlashConfig:
     """Return the configuration in a GGUF file, or in config.json next to safetensors."""
     if path.suffix == ".gguf":
         return config_of_gguf(gguf.read_header(path))
-    beside = path.with_name("config.json")
-    with open_model(beside) as (stream, size):
-        if size > LARGEST_JSON:
-            raise ModelError(f"{beside}: not a drafter's configuration (expected at most {LARGEST_JSON >> 20} MiB)")
+    config_file = path.with_name("config.json")
+    with open_model(config_file) as (stream, size):
+        if size > MAX_JSON_BYTES:
+            raise ModelError(f"{config_file}: too large (expected at most {MAX_JSON_BYTES >> 20} MiB)")
         content = stream.read()
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{beside}: cannot read the drafter's configuration: {error}") from None
-    config = config_of_json(document, str(beside))
+        raise ModelError(f"{config_file}: cannot read the drafter's configuration: {error}") from None
+    config = config_of_json(document, str(config_file))
     return _with_tensors(config, safetensors.read_header(path)) if path.exists() else config
 
 
@@ -187,19 +187,19 @@ def plain_name(name: str) -> str:
 def _with_tensors(config: DFlashConfig, header: safetensors.SafetensorsHeader) -> DFlashConfig:
     names = {plain_name(name): info for name, info in header.tensors.items()}
     offsets = names.get("d2t")
-    found = replace(
+    settings = replace(
         config,
         own_embedding="embed_tokens.weight" in names,
         own_head="lm_head.weight" in names,
         judges=config.judges or "confidence_head.proj.weight" in names,
     )
     if offsets and offsets.shape[0] < config.decoder.vocab_size and not config.short:
-        found = replace(found, short=_ids(header.files[offsets.part], offsets))
-    return checked(found, str(header.path))
+        settings = replace(settings, short=_ids(header.files[offsets.part], offsets))
+    return checked(settings, str(header.path))
 
 
 def _ids(path: Path, info: safetensors.SafetensorInfo) -> tuple[int, ...]:
-    """Return the token ids of a reduced vocabulary; the file has their offsets from the row numbers."""
+    """Return the token ids of a reduced vocabulary, which the file stores as offsets from the row numbers."""
     if info.dtype not in INTEGERS or len(info.shape) != 1:
         raise ModelError(f"{path}: tensor {info.name} is not a list of token ids; download it again")
     with open_model(path) as (stream, _):

@@ -1,7 +1,7 @@
-"""A drafter's config.json, in the format of z-lab (and DeepSpec) or of vLLM's speculators.
+"""Parses a drafter's config.json, in the format of z-lab (and DeepSpec) or of vLLM's speculators.
 
-Speculators leave out the defaults of Hugging Face's Qwen3. The field `localdflash` is our own: the short vocabulary and
-the target that the drafter was trained for.
+Speculators omit the defaults of Hugging Face's Qwen3. We add the field `localdflash`: the short vocabulary and the
+target that the drafter was trained for.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from localdflash.models.shapes.config_fields import (
     Fields,
     Refused,
     as_flag,
+    as_integer,
+    as_integers,
     as_layer_count,
     as_layer_kinds,
     as_number,
     as_object,
-    as_whole,
-    as_wholes,
 )
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import OURS, SHORT_KEY, DFlashConfig, checked
@@ -36,7 +36,7 @@ REFUSED: Refused = {
     "rope_is_neox_style": ("interleaved RoPE", True),
 }
 SPECULATORS = ("dflash", "dflash2", "dspark")
-QWEN3: Mapping[str, object] = {  # the defaults of transformers' Qwen3Config, which speculators' files leave out
+QWEN3: Mapping[str, object] = {  # the defaults of transformers' Qwen3Config, which speculators' files omit
     "model_type": "qwen3",
     "vocab_size": 151936,
     "hidden_size": 4096,
@@ -61,13 +61,13 @@ ANCHORED = ("Qwen3DSparkModel", "DSparkDraftModel")  # architectures with `sampl
 NO_FIELDS: dict[str, object] = {}
 
 
-def config_of_json(document: object, where: str) -> DFlashConfig:
+def config_of_json(document: object, subject: str) -> DFlashConfig:
     """Return a drafter's configuration from either format."""
-    top = Fields(where, document)
+    top = Fields(subject, document)
     if top.get("speculators_model_type", text, ""):
-        return _of_speculators(top, document, where)
+        return _of_speculators(top, document, subject)
     nested = top.get("dflash_config", as_object, NO_FIELDS)
-    fields = Fields(where, nested, document)
+    fields = Fields(subject, nested, document)
     fields.refuse_all(REFUSED)
     decoder = _decoder(fields, document)
     fields.refuse("draft_vocab_size", "a reduced vocabulary in this format", decoder.vocab_size)
@@ -76,47 +76,47 @@ def config_of_json(document: object, where: str) -> DFlashConfig:
     return checked(
         DFlashConfig(
             decoder=decoder,
-            block_size=fields.need("block_size", as_whole),
-            mask_token_id=fields.need("mask_token_id", as_whole),
-            taps=fields.need("target_layer_ids", as_wholes),
+            block_size=fields.need("block_size", as_integer),
+            mask_token_id=fields.need("mask_token_id", as_integer),
+            taps=fields.need("target_layer_ids", as_integers),
             window=window,
             sliding=sliding,
             causal=top.get("is_causal", as_flag, fields.get("causal", as_flag, None)),
             from_anchor=fields.get("sample_from_anchor", as_flag, anchored),
             **_scales_and_heads(fields),
             **own_fields(
-                Fields(where, {f"{OURS}.{name}": value for name, value in _flat(top.get(OURS, as_object, {}))})
+                Fields(subject, {f"{OURS}.{name}": value for name, value in _flat(top.get(OURS, as_object, {}))})
             ),
         ),
-        where,
+        subject,
     )
 
 
-def _of_speculators(top: Fields, document: object, where: str) -> DFlashConfig:
+def _of_speculators(top: Fields, document: object, subject: str) -> DFlashConfig:
     """Return the configuration in speculators' format, which numbers taps by the inputs of blocks."""
     kind = top.get("speculators_model_type", text, "")
     if kind not in SPECULATORS:
-        raise ModelError(f"{where}: speculators_model_type is {kind!r}: expected one of {', '.join(SPECULATORS)}")
+        raise ModelError(f"{subject}: speculators_model_type is {kind!r}: expected one of {', '.join(SPECULATORS)}")
     defaults = DFLASH2 if kind == "dflash2" else NO_FIELDS
     shape = top.get("transformer_layer_config", as_object, NO_FIELDS)
-    network, fields = Fields(where, shape, QWEN3), Fields(where, document, defaults)
+    network, fields = Fields(subject, shape, QWEN3), Fields(subject, document, defaults)
     network.refuse("model_type", "another network than Qwen3's", "qwen3")
-    for place in (network, fields):
-        place.refuse_all(REFUSED)
+    for group in (network, fields):
+        group.refuse_all(REFUSED)
     decoder = _decoder(network, shape)
     fields.refuse("target_hidden_size", "another hidden size than the target's", decoder.hidden_size)
     window, sliding = _sliding(network, decoder.num_hidden_layers)
-    inputs = fields.need("aux_hidden_state_layer_ids", as_wholes)
+    inputs = fields.need("aux_hidden_state_layer_ids", as_integers)
     if 0 in inputs:
-        raise ModelError(f"{where}: aux_hidden_state_layer_ids: drafters that read embeddings (0) are not supported")
+        raise ModelError(f"{subject}: aux_hidden_state_layer_ids: drafters that read embeddings (0) are not supported")
     reads_markov = fields.get("confidence_head_with_markov", as_flag, False)
     if fields.get("enable_confidence_head", as_flag, False) and not reads_markov:
-        raise ModelError(f"{where}: confidence heads without confidence_head_with_markov are not supported")
+        raise ModelError(f"{subject}: confidence heads without confidence_head_with_markov are not supported")
     return checked(
         DFlashConfig(
             decoder=decoder,
-            block_size=fields.get("block_size", as_whole, 8),
-            mask_token_id=fields.need("mask_token_id", as_whole),
+            block_size=fields.get("block_size", as_integer, 8),
+            mask_token_id=fields.need("mask_token_id", as_integer),
             taps=tuple(block - 1 for block in inputs),
             window=window,
             sliding=sliding,
@@ -124,28 +124,28 @@ def _of_speculators(top: Fields, document: object, where: str) -> DFlashConfig:
             from_anchor=fields.get("sample_from_anchor", as_flag, False),
             **_scales_and_heads(fields),
         ),
-        where,
+        subject,
     )
 
 
 def _decoder(fields: Fields, document: object) -> DecoderConfig:
     """Return the shape of the network."""
-    top = Fields(fields.where, document)
+    top = Fields(fields.subject, document)
     rope, scaling = (top.get(name, as_object, NO_FIELDS) for name in ("rope_parameters", "rope_scaling"))
-    rotary = Fields(fields.where, rope, scaling, document)
+    rotary = Fields(fields.subject, rope, scaling, document)
     rotary.refuse("partial_rotary_factor", "partial RoPE", 1)
-    head_dim = fields.need("head_dim", as_whole)
+    head_dim = fields.need("head_dim", as_integer)
     theta = rotary.get("rope_theta", as_number, 0.0) or fields.need("rope_theta", as_number)
-    context = fields.get("max_position_embeddings", as_whole, 4096)
+    context = fields.get("max_position_embeddings", as_integer, 4096)
     factors, magnitude = _yarn(rotary, head_dim, theta, context)
     return DecoderConfig(
-        vocab_size=fields.need("vocab_size", as_whole),
-        hidden_size=fields.need("hidden_size", as_whole),
+        vocab_size=fields.need("vocab_size", as_integer),
+        hidden_size=fields.need("hidden_size", as_integer),
         num_hidden_layers=fields.need("num_hidden_layers", as_layer_count),
-        num_attention_heads=fields.need("num_attention_heads", as_whole),
-        num_key_value_heads=fields.need("num_key_value_heads", as_whole),
+        num_attention_heads=fields.need("num_attention_heads", as_integer),
+        num_key_value_heads=fields.need("num_key_value_heads", as_integer),
         head_dim=head_dim,
-        intermediate_size=fields.need("intermediate_size", as_whole),
+        intermediate_size=fields.need("intermediate_size", as_integer),
         rope_theta=theta,
         rms_norm_eps=fields.get("rms_norm_eps", as_number, 1e-6),
         context_length=context,
@@ -165,10 +165,10 @@ def _yarn(rotary: Fields, head_dim: int, theta: float, context: int) -> tuple[tu
     for name in ("mscale", "mscale_all_dim"):
         rotary.refuse(name, "a YaRN magnitude other than attention_factor")
     factor = rotary.need("factor", as_number)
-    original = rotary.get("original_max_position_embeddings", as_whole, context)
+    original = rotary.get("original_max_position_embeddings", as_integer, context)
     fast, slow = rotary.get("beta_fast", as_number, BETA_FAST), rotary.get("beta_slow", as_number, BETA_SLOW)
-    whole = rotary.get("truncate", as_flag, True)
-    divisors = yarn_factors(rotary.where, head_dim, theta, factor, original, fast, slow, whole=whole)
+    outwards = rotary.get("truncate", as_flag, True)
+    divisors = yarn_factors(rotary.subject, head_dim, theta, factor, original, fast, slow, round_outwards=outwards)
     return divisors, rotary.get("attention_factor", as_number, yarn_magnitude(factor))
 
 
@@ -176,7 +176,7 @@ def _scales_and_heads(fields: Fields) -> dict[str, Any]:
     return {
         "embedding_scale": fields.get("input_embedding_scale", as_number, 1.0),
         "logit_scale": fields.get("output_multiplier", as_number, 1.0),
-        "markov_rank": fields.get("markov_rank", as_whole, 0),
+        "markov_rank": fields.get("markov_rank", as_integer, 0),
         "judges": fields.get("enable_confidence_head", as_flag, False),
         **shared_fields(fields),
     }
@@ -186,10 +186,10 @@ def shared_fields(fields: Fields) -> dict[str, Any]:
     """Return the fields that have one name in config.json and in a GGUF."""
     return {
         "softcap": fields.get("final_logit_softcapping", as_number, 0.0),
-        "conv_kernel": fields.get("conv_kernel_size", as_whole, 0),
-        "conv_group": fields.get("conv_group_size", as_whole, 0),
-        "selector_rank": fields.get("selector_rank", as_whole, 0),
-        "selector_top_k": fields.get("selector_top_k", as_whole, 0),
+        "conv_kernel": fields.get("conv_kernel_size", as_integer, 0),
+        "conv_group": fields.get("conv_group_size", as_integer, 0),
+        "selector_rank": fields.get("selector_rank", as_integer, 0),
+        "selector_top_k": fields.get("selector_top_k", as_integer, 0),
     }
 
 
@@ -207,7 +207,7 @@ def own_fields(fields: Fields) -> dict[str, Any]:
     name, kind, digest = (fields.get(f"{OURS}.target.{field}", text, "") for field in ("name", "kind", "digest"))
     tau = fields.get(f"{OURS}.target.tau", as_number, 0.0)
     return {
-        "short": fields.get(SHORT_KEY, as_wholes, tuple[int, ...]()),
+        "short": fields.get(SHORT_KEY, as_integers, tuple[int, ...]()),
         "trained_for": TrainedFor(name, kind, digest, tau) if digest else None,
     }
 
@@ -216,9 +216,9 @@ def _sliding(fields: Fields, layers: int) -> tuple[int | None, tuple[bool, ...]]
     """Return the window and the sliding layers: all with `use_swa`, none with `use_sliding_window: false`."""
     types = fields.get("layer_types", as_layer_kinds, ("full_attention",) * layers)
     if len(types) != layers:
-        raise ModelError(f"{fields.where}: layer_types: expected {layers} layers, found {len(types)}")
+        raise ModelError(f"{fields.subject}: layer_types: expected {layers} layers, found {len(types)}")
     everywhere = fields.get("use_swa", as_flag, False)
     sliding = tuple(everywhere or kind == "sliding_attention" for kind in types)
     if not any(sliding) or not (everywhere or fields.get("use_sliding_window", as_flag, True)):
         return None, ()
-    return fields.get("swa_window_size", as_whole, 0) or fields.need("sliding_window", as_whole), sliding
+    return fields.get("swa_window_size", as_integer, 0) or fields.need("sliding_window", as_integer), sliding

@@ -1,4 +1,4 @@
-"""Kind of a drafter's file, and whether the drafter fits a target, by their headers.
+"""Determines the kind of a drafter's file, and whether the drafter fits a target, from their headers.
 
 The kinds are the DFlash family, EAGLE-3, any model with the target's vocabulary, and the multi-token prediction head in
 the target's own file.
@@ -15,7 +15,7 @@ from localdflash.models.weights.gguf import GGUFHeader, load_ids, read_header
 
 Kind = Literal["dflash", "eagle3", "draft-model", "mtp"]
 
-WITH_HEADS = ("qwen35", "qwen35moe")  # whose head a test ran; llama.cpp runs only one
+RUNNABLE_HEADS = ("qwen35", "qwen35moe")  # architectures whose head a test ran; llama.cpp runs only one block
 HEAD_TENSORS = ("eh_proj", "enorm", "hnorm")
 NO_MODELS = ("gemma4-assistant", "clip")  # companion files of a model
 DRAFTERS = ("dflash", "eagle3")
@@ -48,14 +48,14 @@ def is_companion(header: GGUFHeader) -> bool:
     return kind != "model" or header.architecture in (*NO_MODELS, *DRAFTERS)
 
 
-def drafter_of(target: Path, given: Path | None) -> Path | None:
-    """Return the given drafter's file, else the target's if that has a multi-token prediction head."""
-    return given or (target if has_head(read_header(target)) else None)
+def drafter_of(target: Path, drafter: Path | None) -> Path | None:
+    """Return the drafter's file if given, else the target's file if it has a multi-token prediction head."""
+    return drafter or (target if has_head(read_header(target)) else None)
 
 
 def has_head(header: GGUFHeader) -> bool:
     """Return whether a model's file has a multi-token prediction head that can be run."""
-    if header.architecture not in WITH_HEADS or blocks_ahead(header) != 1:
+    if header.architecture not in RUNNABLE_HEADS or blocks_ahead(header) != 1:
         return False
     names = (f"blk.{block_count(header) - 1}.nextn.{name}.weight" for name in HEAD_TENSORS)
     return all(name in header.tensors for name in names)
@@ -81,11 +81,11 @@ def check_drafter(target: Path, drafter: Path) -> None:
     if kind == "dflash":
         check_fit(config_of_file(drafter), hidden, len(tokens_of(header)), block_count(header), str(drafter))
         return
-    theirs = read_header(drafter)
-    check_vocabulary(header, theirs)
+    drafter_header = read_header(drafter)
+    check_vocabulary(header, drafter_header)
     if kind == "eagle3":
-        _check_eagle3(theirs, hidden, len(tokens_of(header)), block_count(header) - blocks_ahead(header))
-    elif theirs.architecture in NO_MODELS or block_count(theirs) <= blocks_ahead(theirs):
+        _check_eagle3(drafter_header, hidden, len(tokens_of(header)), block_count(header) - blocks_ahead(header))
+    elif drafter_header.architecture in NO_MODELS or block_count(drafter_header) <= blocks_ahead(drafter_header):
         raise ModelError(f"{drafter}: not a complete model; use another drafter")
 
 
@@ -102,9 +102,9 @@ def _check_eagle3(header: GGUFHeader, hidden: int, vocabulary: int, blocks: int)
     where, taps = header.path, eagle3_taps(header)
     if (layers := header.require("eagle3.block_count", int)) != 1:
         raise ModelError(f"{where}: an EAGLE-3 drafter of {layers} layers (llama.cpp runs one); use another drafter")
-    if (reads := header.require("eagle3.target_hidden_size", int)) != hidden:
+    if (read_size := header.require("eagle3.target_hidden_size", int)) != hidden:
         raise ModelError(
-            f"{where}: reads hidden states of size {reads}, but the target's is {hidden}; use another drafter"
+            f"{where}: reads hidden states of size {read_size}, but the target's is {hidden}; use another drafter"
         )
     if len(taps) != EAGLE3_TAPS or not all(0 <= tap < blocks for tap in taps):
         raise ModelError(
@@ -137,13 +137,14 @@ def tokens_of(header: GGUFHeader) -> list[str]:
 
 
 def check_vocabulary(target: GGUFHeader, drafter: GGUFHeader) -> None:
-    """Raise ModelError for different tokens; one list may be longer, since padding differs within a family."""
-    ours, theirs = tokens_of(target), tokens_of(drafter)
-    odd = next((token for token, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-    if odd is not None:
+    """Raise ModelError for different tokens; one list may be longer, because padding differs within a family."""
+    target_tokens, drafter_tokens = tokens_of(target), tokens_of(drafter)
+    pairs = enumerate(zip(target_tokens, drafter_tokens, strict=False))
+    differing = next((token for token, (ours, theirs) in pairs if ours != theirs), None)
+    if differing is not None:
         raise ModelError(
-            f"{drafter.path}: another vocabulary than the target's (token {odd} is {theirs[odd]!r}, not {ours[odd]!r});"
-            " use a drafter with the same vocabulary"
+            f"{drafter.path}: another vocabulary than the target's (token {differing} is {drafter_tokens[differing]!r},"
+            f" expected {target_tokens[differing]!r}); use a drafter with the same vocabulary"
         )
 
 

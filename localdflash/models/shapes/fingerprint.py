@@ -1,4 +1,4 @@
-"""Fingerprint of the target that a drafter was trained for; with another target fewer drafted tokens are accepted.
+"""Fingerprint of the target that a drafter was trained for; with another target fewer draft tokens are accepted.
 
 The digest covers the architecture and the name, type, shape and first bytes of every tensor, not other metadata.
 """
@@ -19,7 +19,7 @@ FIRST_BYTES = 256  # of each tensor
 class TrainedFor:
     """Target of a drafter's training, and the mean accepted length there."""
 
-    name: str  # of its file
+    name: str  # of the file
     kind: str  # architecture, shape and quantization
     digest: str
     tau: float = 0.0  # tokens per verify step on held-out answers; 0: not measured
@@ -43,13 +43,13 @@ def trained_for(target: GGUFHeader, tau: float = 0.0) -> TrainedFor:
     return TrainedFor(target.path.name, kind, digest.hexdigest(), tau)
 
 
-def mismatch(drafter: Path, wanted: TrainedFor | None, target: GGUFHeader) -> str:
+def mismatch(drafter: Path, expected: TrainedFor | None, target: GGUFHeader) -> str:
     """Return a notice if a drafter was trained for another target, or ""."""
-    if wanted is None or (found := trained_for(target)).digest == wanted.digest:
+    if expected is None or (found := trained_for(target)).digest == expected.digest:
         return ""
-    here = f"is {found.kind}" if found.kind != wanted.kind else "has other weights of the same shape"
-    there = f", with {wanted.tau:.2f} tokens per verify step" if wanted.tau else ""
+    difference = f"is {found.kind}" if found.kind != expected.kind else "has other weights of the same shape"
+    tau = f", with {expected.tau:.2f} tokens per verify step" if expected.tau else ""
     return (
-        f"{drafter.name} was trained for {wanted.name} ({wanted.kind}){there}; {found.name} {here}, so it may get"
-        " fewer: `localdflash train drafter --pair` makes one for it"
+        f"{drafter.name} was trained for {expected.name} ({expected.kind}){tau};"
+        f" {found.name} {difference}, so it may get fewer; `localdflash train drafter --pair` makes one for it"
     )

@@ -1,4 +1,4 @@
-"""Shape of a Qwen3, Qwen3-MoE or Llama GGUF from its metadata, and the names of its tensors. Imports no torch."""
+"""Reads the shape of a Qwen3, Qwen3-MoE or Llama GGUF from its metadata; names of its tensors. Imports no torch."""
 
 import math
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.weights import gguf
-from localdflash.models.weights.gguf_limits import LARGEST_SIZE, MOST_LAYERS
+from localdflash.models.weights.gguf_limits import MAX_LAYERS, MAX_SIZE
 
 ARCHITECTURES = ("qwen3", "qwen3moe", "llama")
 TOP_TENSORS = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
@@ -65,7 +65,7 @@ def common_config(header: gguf.GGUFHeader) -> DecoderConfig:
     return DecoderConfig(
         vocab_size=header.tensors["token_embd.weight"].shape[0],
         hidden_size=size_of(header, "embedding_length"),
-        num_hidden_layers=size_of(header, "block_count", MOST_LAYERS),
+        num_hidden_layers=size_of(header, "block_count", MAX_LAYERS),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
@@ -90,19 +90,19 @@ def with_experts(header: gguf.GGUFHeader, config: DecoderConfig) -> DecoderConfi
 
 
 def unsupported(header: gguf.GGUFHeader, *known: str) -> ModelError:
-    """Make the error for an architecture that only llama.cpp runs."""
+    """Return the error for an architecture that only llama.cpp runs."""
     names = ", ".join(map(repr, known))
     return ModelError(f"{header.path}: only {names} models run here, not {header.architecture!r}; use llama.cpp")
 
 
 def check_whole_heads(header: gguf.GGUFHeader, head_dim: int) -> None:
-    """Raise ModelError if RoPE rotates a part of each head."""
+    """Raise ModelError if RoPE rotates only a part of each head."""
     if header.metadata.get(f"{header.architecture}.rope.dimension_count", head_dim) != head_dim:
-        raise ModelError(f"{header.path}: RoPE of parts of heads is not supported here; use llama.cpp")
+        raise ModelError(f"{header.path}: partial RoPE is not supported here; use llama.cpp")
 
 
 def refuse_scaled_rope(header: gguf.GGUFHeader) -> None:
-    """Raise ModelError if llama.cpp scales RoPE; it takes a factor without a type for linear, and 0 for none."""
+    """Raise ModelError if llama.cpp scales RoPE; a factor without a type means linear, and 0 means none."""
 
     def value(name: str, default: object) -> object:
         return header.metadata.get(f"{header.architecture}.rope.{name}", default)
@@ -128,12 +128,12 @@ def _rope_factors(header: gguf.GGUFHeader, head_dim: int) -> tuple[float, ...]:
     return tuple(factors.tolist())
 
 
-def size_of(header: gguf.GGUFHeader, name: str, most: int = LARGEST_SIZE) -> int:
+def size_of(header: gguf.GGUFHeader, name: str, max_size: int = MAX_SIZE) -> int:
     """Return a size in the metadata of the architecture."""
     key = f"{header.architecture}.{name}"
     value = header.require(key, int)
-    if not 1 <= value <= most:
-        raise ModelError(f"{header.path}: {key} is {value}, expected 1 to {most}; convert the model again")
+    if not 1 <= value <= max_size:
+        raise ModelError(f"{header.path}: {key} is {value}, expected 1 to {max_size}; convert the model again")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Shape of a GGUF that our CPU engine runs: those of `gguf_config`, gpt-oss, Qwen3.5 and 3.6. Imports no torch."""
+"""Reads the shape of a GGUF for the CPU engine: models of `gguf_config`, gpt-oss, Qwen3.5, 3.6. Imports no torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ from localdflash.models.shapes.gguf_config import (
 )
 from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 from localdflash.models.weights.gguf import GGUFHeader
-from localdflash.models.weights.gguf_limits import MOST_LAYERS
+from localdflash.models.weights.gguf_limits import MAX_LAYERS
 
-SWIGLU_LIMIT = 7.0  # of gpt-oss; no file has it
+SWIGLU_LIMIT = 7.0  # of gpt-oss; not in the metadata
 INTERVAL = 4  # of Qwen3.5: every fourth layer has attention
-MOST_INPUTS = 16  # of a convolution
+MAX_CONV_KERNEL = 16  # of a convolution
 PATTERN = 2  # of gpt-oss: every second layer has no window
-NEUTRAL = {  # neutral values of metadata that llama.cpp would follow
+NEUTRAL = {  # metadata that llama.cpp applies and the CPU engine does not, by its neutral value
     "rope.scaling.attn_factor": 1.0,
     "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0,
@@ -42,14 +42,14 @@ def target_config(header: GGUFHeader) -> DecoderConfig:
     if kind not in READERS:
         raise unsupported(header, *ARCHITECTURES, *READERS)
     for name, neutral in NEUTRAL.items():
-        if (found := number(header, name, neutral)) not in (neutral, 0.0):
-            raise ModelError(f"{header.path}: {kind}.{name} {found} is not supported here; use llama.cpp")
+        if (value := number(header, name, neutral)) not in (neutral, 0.0):
+            raise ModelError(f"{header.path}: {kind}.{name} {value} is not supported here; use llama.cpp")
     return READERS[kind](header)
 
 
 def blocks_of(header: GGUFHeader) -> int:
     """Return the number of blocks in a file, multi-token prediction included."""
-    return size_of(header, "block_count", MOST_LAYERS)
+    return size_of(header, "block_count", MAX_LAYERS)
 
 
 def _gpt_oss(header: GGUFHeader) -> DecoderConfig:
@@ -93,7 +93,7 @@ def _qwen35(header: GGUFHeader) -> DecoderConfig:
             v_heads=heads,
             k_dim=size_of(header, "ssm.state_size"),
             v_dim=values // heads,
-            kernel=size_of(header, "ssm.conv_kernel", MOST_INPUTS),
+            kernel=size_of(header, "ssm.conv_kernel", MAX_CONV_KERNEL),
         ),
         recurrent=_recurrent(header, layers),
     )
@@ -113,13 +113,13 @@ READERS: dict[str, Callable[[GGUFHeader], DecoderConfig]] = {
 def _recurrent(header: GGUFHeader, layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it is a delta net: all but every fourth, unless the file has a list."""
     key = f"{header.architecture}.attention.recurrent_layers"
-    said = header.metadata.get(key)
-    if said is None:
+    flags = header.metadata.get(key)
+    if flags is None:
         interval = int(number(header, "full_attention_interval", INTERVAL))
         return tuple(interval < 1 or (i + 1) % interval != 0 for i in range(layers))
-    if not isinstance(said, Sequence) or isinstance(said, str) or len(said) < layers:
-        raise ModelError(f"{header.path}: {key}: expected {layers} flags, found {str(said)[:60]!r}; convert it again")
-    return tuple(map(bool, said[:layers]))
+    if not isinstance(flags, Sequence) or isinstance(flags, str) or len(flags) < layers:
+        raise ModelError(f"{header.path}: {key}: expected {layers} flags, found {str(flags)[:60]!r}; convert it again")
+    return tuple(map(bool, flags[:layers]))
 
 
 def number(header: GGUFHeader, name: str, default: float) -> float:

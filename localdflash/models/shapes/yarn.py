@@ -5,11 +5,11 @@ import math
 from localdflash.base.errors import ModelError
 
 BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns within the original context: unmodified from here on, fully scaled below
-LARGEST = 1e6  # factor, and number of turns; far above real ones, and a float can divide by it
+MAX_FACTOR = 1e6  # of YaRN's factor, and of the number of turns; far above real values
 
 
 def yarn_factors(
-    where: str,
+    subject: str,
     head_dim: int,
     theta: float,
     factor: float,
@@ -17,16 +17,16 @@ def yarn_factors(
     fast: float = BETA_FAST,
     slow: float = BETA_SLOW,
     *,
-    whole: bool = False,
+    round_outwards: bool = False,
 ) -> tuple[float, ...]:
     """Return the head_dim / 2 divisors: 1 for fast frequencies, `factor` for slow ones, interpolated between.
 
-    With `whole` the limits between these are rounded outwards to whole frequencies.
+    With `round_outwards` the limits between these are rounded outwards to whole frequencies.
     """
-    are_betas = all(1 / LARGEST <= turns <= LARGEST for turns in (fast, slow))
-    if not (head_dim >= 2 and theta > 1 and context >= 1 and 1 <= factor <= LARGEST and are_betas):
+    are_betas = all(1 / MAX_FACTOR <= turns <= MAX_FACTOR for turns in (fast, slow))
+    if not (head_dim >= 2 and theta > 1 and context >= 1 and 1 <= factor <= MAX_FACTOR and are_betas):
         raise ModelError(
-            f"{where}: invalid YaRN scaling (factor {factor}, original context {context}, beta_fast {fast}, beta_slow"
+            f"{subject}: invalid YaRN scaling (factor {factor}, original context {context}, beta_fast {fast}, beta_slow"
             f" {slow}); convert the model again"
         )
     half = head_dim // 2
@@ -36,7 +36,7 @@ def yarn_factors(
         return half * math.log(context / (turns * 2 * math.pi)) / math.log(theta)
 
     first, last = frequency(fast), frequency(slow)
-    if whole:
+    if round_outwards:
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0.0), min(last, head_dim - 1.0)
     ramp = [min(max((i - low) / max(high - low, 1e-3), 0.0), 1.0) for i in range(half)]

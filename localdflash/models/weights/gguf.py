@@ -1,7 +1,7 @@
-"""GGUF files: a complete check of the header in Python before any C parser sees the file, and tensors for torch.
+"""Reads GGUF files: checks the header completely in Python before a C parser sees the file; loads tensors into torch.
 
-A header that passes is safe for llama.cpp; everything else is a ModelError. A model in several files (`split`) is read
-as one, by the path of its first part. Format: ggml's GGUF specification, and the stricter rules of llama.cpp's reader.
+A checked header is safe for llama.cpp; any fault is a ModelError. A model in several files (`split`) is read as one, by
+the path of its first part. Format: ggml's GGUF specification, and the stricter rules of llama.cpp's reader.
 """
 
 import mmap
@@ -30,10 +30,10 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 
-# Far above any model: the largest mixtures of experts hold a few thousand tensors and a hundred keys.
+# Far above real models, which have up to a few thousand tensors and a hundred keys.
 MAX_TENSORS = 100_000
 MAX_KEYS = 10_000
-MAX_NAME_BYTES = 63  # ggml keeps names in 64 bytes, the last of them NUL.
+MAX_NAME_BYTES = 63  # ggml stores names in 64 bytes with a final NUL
 MAX_DIMS = 4
 MAX_INT64 = 2**63 - 1
 
@@ -41,12 +41,12 @@ MIN_KEY_BYTES = 8 + 1 + 4 + 1
 MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
 
 T = TypeVar("T")
-Identity = tuple[int, ...]  # of a file, see `_identity`
+Identity = tuple[int, ...]  # of a model's files; see `_identity`
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Location of a tensor: shape with rows first (reverse of ggml's), offset from file start, index of its file."""
+    """Location of a tensor: shape with rows first (ggml's reversed), offset from file start, index of the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """A checked header. Arrays in `metadata` are lists; `data_offset` is where the tensor data of `path` starts."""
+    """Checked header. Arrays in `metadata` are lists; tensor data of `path` starts at `data_offset`."""
 
     path: Path
     version: int
@@ -68,7 +68,7 @@ class GGUFHeader:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return the files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
+        """Files that contain the tensors: `path`, or all parts of a model of which `path` is the first."""
         return split.files_of(self.path)
 
     @property
@@ -77,37 +77,37 @@ class GGUFHeader:
         return self.require("general.architecture", str)
 
     def require(self, key: str, kind: type[T]) -> T:
-        """Return the metadata value of `key`; ModelError when it is missing or not of the given Python type."""
+        """Return the metadata value of `key`; ModelError if it is missing or not of the given Python type."""
         if key not in self.metadata:
             raise ModelError(f"{self.path}: metadata key {key} is missing; convert the model again")
         value = self.metadata[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            found, wanted = type(value).__name__, kind.__name__
-            raise ModelError(f"{self.path}: metadata key {key} is {found}, not {wanted}; convert the model again")
+            found, expected = type(value).__name__, kind.__name__
+            raise ModelError(f"{self.path}: metadata key {key} is {found}, not {expected}; convert the model again")
         return value
 
 
-_KEPT: ContextVar[dict[Identity, GGUFHeader] | None] = ContextVar("_KEPT", default=None)
+_CACHED_HEADERS: ContextVar[dict[Identity, GGUFHeader] | None] = ContextVar("_CACHED_HEADERS", default=None)
 
 
 @contextmanager
-def headers_kept() -> Iterator[None]:
-    """Read the header of an unchanged file once during the context: a large vocabulary takes 0.1 s."""
-    token = _KEPT.set({})
+def cached_headers() -> Iterator[None]:
+    """Return a context that caches headers of unchanged files: reading a large vocabulary takes 0.1 s."""
+    token = _CACHED_HEADERS.set({})
     try:
         yield
     finally:
-        _KEPT.reset(token)
+        _CACHED_HEADERS.reset(token)
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Check and read the header of a GGUF file, or those of all parts of a model; ModelError if one is invalid."""
-    kept, identity = _KEPT.get(), _identity(path)
-    if kept and identity in kept:
-        return replace(kept[identity], path=path)
-    header = _whole(path)
-    if kept is not None and identity == _identity(path):  # the file did not change meanwhile
-        kept[identity] = header
+    """Read the checked header of a GGUF file, or of all parts of a model; ModelError if one is invalid."""
+    cached, identity = _CACHED_HEADERS.get(), _identity(path)
+    if cached and identity in cached:
+        return replace(cached[identity], path=path)
+    header = _read_all_parts(path)
+    if cached is not None and identity == _identity(path):  # the file did not change meanwhile
+        cached[identity] = header
     return header
 
 
@@ -126,35 +126,35 @@ def _identity(path: Path) -> Identity:
     identity: Identity = ()
     for file in split.files_of(path):
         with open_model(file) as (stream, _):
-            about = os.fstat(stream.fileno())
-        identity += (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+            status = os.fstat(stream.fileno())
+        identity += (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return identity
 
 
-def _whole(path: Path) -> GGUFHeader:
+def _read_all_parts(path: Path) -> GGUFHeader:
     """Return the header of a file, or of all parts of a model as one."""
     files = split.files_of(path)
-    first, tensors, taken = None, dict[str, TensorInfo](), 0
+    first, tensors, header_bytes = None, dict[str, TensorInfo](), 0
     for index, file in enumerate(files):
         with open_model(file) as (stream, size):
             header = parse_header(stream, size, file)
         split.check_part(file, header.metadata, index, len(files))
-        if twice := next((name for name in header.tensors if name in tensors), None):
-            raise ModelError(f"{file}: tensor {twice} is in an earlier part, too; download the parts again")
+        if duplicate := next((name for name in header.tensors if name in tensors), None):
+            raise ModelError(f"{file}: tensor {duplicate} is in an earlier part, too; download the parts again")
         tensors |= {name: replace(info, part=index) for name, info in header.tensors.items()}
-        taken += header.data_offset
-        if taken > MAX_HEADER_BYTES and index:
+        header_bytes += header.data_offset
+        if header_bytes > MAX_HEADER_BYTES and index:
             raise ModelError(f"{file}: the headers of its parts are larger than {MAX_HEADER_BYTES >> 20} MiB together")
         first = first or header
     assert first
-    wanted = first.metadata.get(split.TENSORS, len(tensors))
-    if len(files) > 1 and wanted != len(tensors):
-        raise ModelError(f"{path}: its parts hold {len(tensors)} tensors instead of {wanted}; download them again")
+    expected = first.metadata.get(split.TENSORS, len(tensors))
+    if len(files) > 1 and expected != len(tensors):
+        raise ModelError(f"{path}: its parts hold {len(tensors)} tensors instead of {expected}; download them again")
     return replace(first, tensors=tensors)
 
 
 def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
-    """Check and read a header from a stream of `size` bytes; `path` is the file's name in errors."""
+    """Read a checked header from a stream of `size` bytes; errors name `path`."""
     reader = GGUFReader(stream, size, path)
     version = _read_version(reader)
     n_tensors = _read_count(reader, "tensors", MAX_TENSORS, MIN_TENSOR_BYTES)
@@ -164,12 +164,12 @@ def parse_header(stream: BinaryIO, size: int, path: Path) -> GGUFHeader:
     alignment = _alignment(reader, metadata)
     relative = _read_tensor_infos(reader, n_tensors)
     data_offset = _padded(reader.position, alignment)
-    tensors = _place(reader, relative, data_offset, alignment, size)
+    tensors = _with_file_offsets(reader, relative, data_offset, alignment, size)
     return GGUFHeader(path, version, MappingProxyType(metadata), tensors, data_offset)
 
 
 def load_blocks(header: GGUFHeader, name: str) -> "torch.Tensor":
-    """Map the raw bytes of a tensor: uint8 [nbytes], copied on write, so the file never changes."""
+    """Map the raw bytes of a tensor, uint8 [nbytes]; writes do not change the file."""
     import torch
 
     info = find(header, name)
@@ -219,10 +219,10 @@ def _read_version(reader: GGUFReader) -> int:
     raise ModelError(f"{reader.path}: GGUF version {version} is not supported; convert the model to version 3")
 
 
-def _read_count(reader: GGUFReader, what: str, cap: int, min_bytes: int) -> int:
+def _read_count(reader: GGUFReader, what: str, max_count: int, min_bytes: int) -> int:
     count = reader.u64(f"the number of {what}")
-    if count > cap:
-        raise reader.broken(f"{count} {what}, at most {cap} are allowed")
+    if count > max_count:
+        raise reader.broken(f"{count} {what}, at most {max_count} are allowed")
     if count * min_bytes > reader.remaining():
         raise reader.broken(f"{count} {what} do not fit into the file")
     return count
@@ -240,12 +240,12 @@ def _padded(position: int, alignment: int) -> int:
 
 
 def _read_tensor_infos(reader: GGUFReader, count: int) -> dict[str, TensorInfo]:
-    """Tensor descriptions as the file has them, with offsets relative to the start of the data."""
+    """Read the tensor descriptions, with offsets relative to the start of the data."""
     infos: dict[str, TensorInfo] = {}
     for index in range(count):
         name = reader.name(f"the name of tensor {index}", MAX_NAME_BYTES)
         if name in infos:
-            raise reader.broken(f"tensor {name} is there twice")
+            raise reader.broken(f"duplicate tensor {name}")
         infos[name] = _read_tensor_info(reader, name)
     return infos
 
@@ -270,11 +270,11 @@ def _read_tensor_info(reader: GGUFReader, name: str) -> TensorInfo:
     return TensorInfo(name, tuple(reversed(ne)), kind, reader.u64(what), nbytes)
 
 
-def _place(
+def _with_file_offsets(
     reader: GGUFReader, relative: Mapping[str, TensorInfo], data_offset: int, alignment: int, size: int
 ) -> dict[str, TensorInfo]:
-    """Give the tensors their offsets in the file; each must lie where its predecessor's padding ends."""
-    placed = {}
+    """Return the tensors with offsets in the file; each must start where its predecessor's padding ends."""
+    located = {}
     expected = 0
     for info in relative.values():
         if info.offset != expected:
@@ -282,6 +282,6 @@ def _place(
         offset = data_offset + info.offset
         if offset + info.nbytes > size:
             raise reader.broken(f"tensor {info.name} ends at byte {offset + info.nbytes}, the file has {size}")
-        placed[info.name] = replace(info, offset=offset)
+        located[info.name] = replace(info, offset=offset)
         expected = _padded(info.offset + info.nbytes, alignment)
-    return placed
+    return located

@@ -1,4 +1,4 @@
-"""Limits of a model's metadata, outside of which C code aborts, loops or allocates without bound."""
+"""Checks limits of a model's metadata, outside of which C code aborts, loops or allocates without bound."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,57 +6,57 @@ from collections.abc import Mapping, Sequence
 from localdflash.models.weights.gguf_reader import GGUFReader
 
 TOKENS = "tokenizer.ggml.tokens"
-MOST_LAYERS, MOST_EXPERTS = 512, 1024  # of llama.cpp's arrays
-LONGEST_CONTEXT = 1 << 24  # tokens; the longest in use is 10 million
-LARGEST_SIZE = 1 << 20
-LIMITS: Mapping[str, tuple[int, int]] = {  # by the part of a key behind the architecture
-    "block_count": (1, MOST_LAYERS),
-    "context_length": (1, LONGEST_CONTEXT),
-    "rope.scaling.original_context_length": (0, LONGEST_CONTEXT),
-    "embedding_length": (1, LARGEST_SIZE),
-    "expert_count": (0, MOST_EXPERTS),
+MAX_LAYERS, MAX_EXPERTS = 512, 1024  # sizes of llama.cpp's arrays
+MAX_CONTEXT = 1 << 24  # tokens; the longest in use is 10 million
+MAX_SIZE = 1 << 20
+LIMITS: Mapping[str, tuple[int, int]] = {  # by key without the architecture
+    "block_count": (1, MAX_LAYERS),
+    "context_length": (1, MAX_CONTEXT),
+    "rope.scaling.original_context_length": (0, MAX_CONTEXT),
+    "embedding_length": (1, MAX_SIZE),
+    "expert_count": (0, MAX_EXPERTS),
     "vocab_size": (1, 1 << 22),
 }
-SIZES = ("_count", "_count_kv", "_length", "_size", "_rank", "_layers", "_kernel")  # ends of the keys of other sizes
+SIZES = ("_count", "_count_kv", "_length", "_size", "_rank", "_layers", "_kernel")  # suffixes of other keys of sizes
 EPSILONS = ("epsilon", "_eps")
 SCALINGS = ("none", "linear", "yarn", "longrope")
-PARTS_OF = {"expert_used_count": "expert_count", "nextn_predict_layers": "block_count"}  # first <= second
+UPPER_BOUNDS = {"expert_used_count": "expert_count", "nextn_predict_layers": "block_count"}  # first <= second
 
 
 def check_limits(reader: GGUFReader, metadata: Mapping[str, object]) -> None:
-    """Raise ModelError for a value outside of its limits, and for a vocabulary with two equal tokens."""
+    """Raise ModelError for a value outside its limits, and for a vocabulary with duplicate tokens."""
     _check_tokens(reader, metadata.get(TOKENS))
     if not isinstance(architecture := metadata.get("general.architecture"), str):
         return
     prefix = f"{architecture}."
     named = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     for name, value in named.items():
-        if wrong := _wrong(name, value if isinstance(value, list) else [value]):
-            raise reader.broken(f"{architecture}.{name} is {wrong}")
-    for name, whole in PARTS_OF.items():
-        if (part := _most(named.get(name))) > (most := _most(named.get(whole))):
-            if whole not in named:
-                raise reader.broken(f"{architecture}.{whole} is missing, but {name} is {part}")
-            raise reader.broken(f"{architecture}.{name} is {part}, but {whole} is {most}")
+        if problem := _find_invalid(name, value if isinstance(value, list) else [value]):
+            raise reader.broken(f"{architecture}.{name} is {problem}")
+    for name, bound in UPPER_BOUNDS.items():
+        if (size := _largest(named.get(name))) > (largest := _largest(named.get(bound))):
+            if bound not in named:
+                raise reader.broken(f"{architecture}.{bound} is missing, but {name} is {size}")
+            raise reader.broken(f"{architecture}.{name} is {size}, but {bound} is {largest}")
 
 
 def _check_tokens(reader: GGUFReader, tokens: object) -> None:
-    """Compare tokens as C does: strings end at a NUL, and an empty token gets a name."""
+    """Raise ModelError for duplicate tokens, compared as in C: strings end at a NUL, empty tokens get a name."""
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         return
-    spelled = [token.partition("\0")[0] or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
-    if len(set(spelled)) == len(spelled):
+    spellings = [token.partition("\0")[0] or f"[EMPTY_{index}]" for index, token in enumerate(tokens)]
+    if len(set(spellings)) == len(spellings):
         return
     seen = dict[str, int]()
-    index, first = next((i, seen[text]) for i, text in enumerate(spelled) if seen.setdefault(text, i) != i)
-    raise reader.broken(f"tokens {first} and {index} of the vocabulary are both {spelled[index][:40]!a}")
+    index, first = next((i, seen[text]) for i, text in enumerate(spellings) if seen.setdefault(text, i) != i)
+    raise reader.broken(f"tokens {first} and {index} of the vocabulary are both {spellings[index][:40]!a}")
 
 
-def _wrong(name: str, values: Sequence[object]) -> str:
-    """Return the first invalid value of a key with the expected ones, or ""."""
+def _find_invalid(name: str, values: Sequence[object]) -> str:
+    """Return the first invalid value of a key with the expected range, or ""."""
     if name == "rope.scaling.type" and values[:1] and values[0] not in SCALINGS:
         return f"{str(values[0])[:40]!a}, none of {', '.join(SCALINGS)}"
-    low, high = LIMITS.get(name, (0, LARGEST_SIZE) if name.endswith(SIZES) else (-math.inf, math.inf))
+    low, high = LIMITS.get(name, (0, MAX_SIZE) if name.endswith(SIZES) else (-math.inf, math.inf))
     if name.endswith(EPSILONS):
         low = 0
     for value in values:
@@ -69,7 +69,7 @@ def _wrong(name: str, values: Sequence[object]) -> str:
     return ""
 
 
-def _most(values: object) -> float:
+def _largest(values: object) -> float:
     """Return the largest number of a key; 0 without one."""
     numbers = values if isinstance(values, list) else [values]
     return max((number for number in numbers if isinstance(number, int | float)), default=0)

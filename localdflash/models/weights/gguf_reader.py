@@ -1,4 +1,4 @@
-"""Bounds-checked reads of a GGUF header: every length is checked before a byte is read or allocated."""
+"""Bounds-checked reader of GGUF headers: every length is checked before anything is read or allocated."""
 
 import struct
 from pathlib import Path
@@ -16,7 +16,7 @@ _U64 = struct.Struct("<Q")
 
 
 class GGUFReader:
-    """Reads a GGUF header from its start. `what` names the thing being read, for the error message."""
+    """Reader of a GGUF header. `what` names the item being read, for error messages."""
 
     def __init__(self, stream: BinaryIO, size: int, path: Path) -> None:
         self.path = path
@@ -26,11 +26,11 @@ class GGUFReader:
         self._limit = min(size, MAX_HEADER_BYTES)
 
     def broken(self, problem: str) -> ModelError:
-        """Make the error to raise: the file cannot be used."""
+        """Return the error to raise for an invalid file."""
         return ModelError(f"{self.path}: broken GGUF file: {problem}; download or convert it again")
 
     def remaining(self) -> int:
-        """Count the bytes that the header may still take."""
+        """Return how many more bytes the header may have."""
         return self._limit - self.position
 
     def take(self, count: int, what: str) -> bytes:
@@ -103,7 +103,7 @@ def read_metadata(reader: GGUFReader, count: int) -> dict[str, object]:
     for index in range(count):
         key = reader.name(f"metadata key {index}", MAX_KEY_BYTES)
         if key in metadata:
-            raise reader.broken(f"metadata key {key} is there twice")
+            raise reader.broken(f"duplicate metadata key {key}")
         kind = reader.u32(key)
         if key == "general.alignment" and kind != _UINT32:
             raise reader.broken(f"{key} has type {kind}, not unsigned 32-bit")

@@ -1,7 +1,8 @@
-"""Merge a base GGUF and a LoRA adapter into one GGUF with the same bytes on every machine.
+"""Merges a base GGUF and a LoRA adapter into one GGUF with the same bytes on every machine.
 
 An adapter is a safetensors file: `T.up` [out, rank] and `T.down` [rank, in] for a matrix T of the base, `E.rows` that
-replace rows of the embedding E, and notes. Sums are float64 in a fixed order, since matrix products round differently.
+replace rows of the embedding E, and notes. Sums are float64 in a fixed order, because matrix products round differently
+on different machines.
 """
 
 import hashlib
@@ -47,7 +48,7 @@ Bytes = NDArray[np.uint8]
 
 
 class _MergedTensor(NamedTuple):
-    """Tensor of a file. `sizes` are ggml's, the innermost first."""
+    """Tensor of the merged file. `sizes` are in ggml's order, the innermost first."""
 
     name: str
     sizes: tuple[int, ...]
@@ -63,29 +64,29 @@ def sha256_of(path: Path) -> str:
 
 def merge(base: Path, adapter: Path, path: Path) -> None:
     """Write base plus adapter to `path`; ModelError if the adapter was made for another base."""
-    notes, numbers = read_adapter(adapter, base)
+    notes, updates = read_adapter(adapter, base)
     header = read_header(base)
     data = np.memmap(base, np.uint8, "r")
-    tensors = [_changed(tensor, data, notes, numbers) for tensor in header.tensors.values()]
-    if numbers:
-        raise ModelError(f"{adapter}: tensor {min(numbers)} does not belong to {base}; download the adapter again")
+    tensors = [_merge_tensor(tensor, data, notes, updates) for tensor in header.tensors.values()]
+    if updates:
+        raise ModelError(f"{adapter}: tensor {min(updates)} does not belong to {base}; download the adapter again")
     _write(path, header, notes, tensors)
 
 
 def write_vocabulary(base: Path, notes: AdapterNotes, path: Path) -> None:
-    """Write the merged file without weights, for a tokenizer."""
+    """Write the merged file without weights, which a tokenizer can read."""
     _write(path, read_header(base), notes, [])
 
 
-def _changed(tensor: TensorInfo, file: Bytes, notes: AdapterNotes, numbers: dict[str, Floats]) -> _MergedTensor:
-    """Return a merged tensor; the adapter's tensors are removed from `numbers`."""
+def _merge_tensor(tensor: TensorInfo, file: Bytes, notes: AdapterNotes, updates: dict[str, Floats]) -> _MergedTensor:
+    """Return a merged tensor; remove the adapter's tensors from `updates`."""
     name, kind = tensor.name, gguf.GGMLQuantizationType(int(tensor.ggml_type))
     data = file[tensor.offset : tensor.offset + tensor.nbytes].reshape(*tensor.shape[:-1], -1)
-    if f"{name}.rows" in numbers:
+    if f"{name}.rows" in updates:
         data = data.copy()
-        data[list(notes.rows)] = gguf.quantize(numbers.pop(f"{name}.rows"), kind).view(np.uint8)
-    elif f"{name}.up" in numbers:
-        values = _sum(gguf.dequantize(data, kind), numbers.pop(f"{name}.up"), numbers.pop(f"{name}.down"))
+        data[list(notes.rows)] = gguf.quantize(updates.pop(f"{name}.rows"), kind).view(np.uint8)
+    elif f"{name}.up" in updates:
+        values = _sum(gguf.dequantize(data, kind), updates.pop(f"{name}.up"), updates.pop(f"{name}.down"))
         kind = gguf.GGMLQuantizationType[notes.quantization]
         data = gguf.quantize(values, kind).view(np.uint8)
     return _MergedTensor(name, tensor.shape[::-1], kind, data)
@@ -141,9 +142,9 @@ def _metadata(header: GGUFHeader, notes: AdapterNotes) -> list[bytes]:
 
 
 def _entries(header: GGUFHeader) -> dict[str, bytes]:
-    """Return the metadata's entries, names included, as the file has them."""
+    """Return the raw entries of the metadata, including their names."""
     if len(header.files) > 1:
-        raise ModelError(f"{header.path}: an adapter needs its base in one file: join it with llama-gguf-split --merge")
+        raise ModelError(f"{header.path}: an adapter needs its base in one file; join it with llama-gguf-split --merge")
     found = dict[str, bytes]()
     with header.path.open("rb") as file:
         data = file.read(header.data_offset)
@@ -175,13 +176,13 @@ def _write(path: Path, base: GGUFHeader, notes: AdapterNotes, tensors: list[_Mer
         return bytes(-size % alignment)
 
     offset = 0
-    for one in tensors:
-        sizes = struct.pack(f"<I{len(one.sizes)}Q", len(one.sizes), *one.sizes)
-        head += _text(one.name) + sizes + struct.pack("<IQ", one.kind, offset)
-        offset += one.data.nbytes + -one.data.nbytes % alignment
+    for tensor in tensors:
+        sizes = struct.pack(f"<I{len(tensor.sizes)}Q", len(tensor.sizes), *tensor.sizes)
+        head += _text(tensor.name) + sizes + struct.pack("<IQ", tensor.kind, offset)
+        offset += tensor.data.nbytes + -tensor.data.nbytes % alignment
     part = path.with_suffix(".part")
     with part.open("wb") as file:
         file.write(head + padding(len(head)))
-        for one in tensors:
-            file.write(one.data.tobytes() + padding(one.data.nbytes))
+        for tensor in tensors:
+            file.write(tensor.data.tobytes() + padding(tensor.data.nbytes))
     part.replace(path)

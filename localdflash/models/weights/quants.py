@@ -1,4 +1,4 @@
-"""Turn ggml blocks into float weights, vectorised in torch on any device, bit-equal to gguf-py's numpy dequantizers.
+"""Dequantizes ggml blocks in torch on any device, bit-identical to gguf-py's numpy dequantizers.
 
 An unpacker takes blocks, uint8 [n, bytes per block], and returns float32 [n, weights per block]. Scales of the
 K-quants: a half-precision scale of the whole block of 256 times a small integer per group of 16 or 32 weights.
@@ -15,18 +15,18 @@ from torch import Tensor
 from localdflash.base.errors import ModelError
 from localdflash.models.weights.ggml_types import GGMLType
 
-# Weights unpacked at a time: the intermediates stay in cache and never double the memory of a large tensor.
+# Weights unpacked at a time: few enough that intermediates stay in the processor's cache.
 CHUNK_WEIGHTS = 1 << 18
-# What nibbles stand for in IQ4_NL and IQ4_XS, and in MXFP4, there doubled.
+# Values of nibbles in IQ4_NL and IQ4_XS, and doubled values in MXFP4.
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
-def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...], where: str = "weights") -> Tensor:
+def dequantize(raw: Tensor, ggml_type: GGMLType, shape: tuple[int, ...], subject: str = "weights") -> Tensor:
     """Unpack raw blocks (uint8, any shape, contiguous) into a new float32 tensor of this shape, on their device."""
     unpack = _UNPACKERS.get(ggml_type)
     if unpack is None:
-        raise ModelError(f"{where}: torch cannot read weights of type {ggml_type.name}; use the llama.cpp backend")
+        raise ModelError(f"{subject}: torch cannot read weights of type {ggml_type.name}; use the llama.cpp backend")
     blocks = raw.view(-1, ggml_type.block_bytes)
     weights = torch.empty(prod(shape), device=raw.device).view(-1, ggml_type.block_weights)
     if len(blocks) != len(weights):
@@ -60,59 +60,59 @@ def _q4_0(blocks: Tensor) -> Tensor:
 
 
 def _q4_1(blocks: Tensor) -> Tensor:
-    """Unpack as Q4_0, with what is added to every weight beside the scale, and codes that have no offset."""
+    """Unpack like Q4_0, with a minimum that is added to every weight, and codes without an offset."""
     codes = _bits(blocks[:, 4:], 4).flatten(1).float()
     return _half(blocks, 0) * codes + _half(blocks, 2)
 
 
 def _fifth_bits(blocks: Tensor, start: int) -> Tensor:
-    """Put bit i of four bytes where the fifth bit of the code of weight i is: uint8 [n, 32]."""
+    """Return bit i of four bytes as the fifth bit of the code of weight i: uint8 [n, 32]."""
     bits = _bits(blocks[:, start : start + 4, None], 1).flatten(1)
     return bits << 4
 
 
 def _q5_0(blocks: Tensor) -> Tensor:
-    """Unpack as Q4_0, with 32 fifth bits before the nibbles; codes are offset by 16."""
+    """Unpack like Q4_0, with 32 fifth bits before the nibbles; codes are offset by 16."""
     codes = (_bits(blocks[:, 6:], 4).flatten(1) | _fifth_bits(blocks, 2)).float() - 16
     return _half(blocks, 0) * codes
 
 
 def _q5_1(blocks: Tensor) -> Tensor:
-    """Unpack as Q4_1, with 32 fifth bits before the nibbles."""
+    """Unpack like Q4_1, with 32 fifth bits before the nibbles."""
     codes = (_bits(blocks[:, 8:], 4).flatten(1) | _fifth_bits(blocks, 4)).float()
     return _half(blocks, 0) * codes + _half(blocks, 2)
 
 
-def _looked_up(nibbles: Tensor, values: tuple[int, ...]) -> Tensor:
-    """Return what nibbles stand for, as float32."""
+def _look_up(nibbles: Tensor, values: tuple[int, ...]) -> Tensor:
+    """Return the values of nibbles, float32."""
     return torch.tensor(values, dtype=torch.float32, device=nibbles.device)[nibbles.int()]
 
 
 def _iq4_nl(blocks: Tensor) -> Tensor:
-    """Unpack as Q4_0, with values by nibble."""
-    return _half(blocks, 0) * _looked_up(_bits(blocks[:, 2:], 4).flatten(1), IQ4_VALUES)
+    """Unpack like Q4_0, with values by nibble."""
+    return _half(blocks, 0) * _look_up(_bits(blocks[:, 2:], 4).flatten(1), IQ4_VALUES)
 
 
 def _iq4_xs(blocks: Tensor) -> Tensor:
-    """Unpack a block scale, eight scales of 6 bits less 32, then 16 bytes as IQ4_NL for each 32 weights.
+    """Unpack a block scale, eight scales of 6 bits less 32, then 16 bytes like IQ4_NL for each 32 weights.
 
     Two bytes hold the high 2 bits of the scales, lowest first; four bytes then the low nibbles, two to a byte.
     """
     high = _bits(blocks[:, 2:4, None], 2).flatten(1)
     low = _bits(blocks[:, 4:8, None], 4).flatten(1)
     scale = _half(blocks, 0) * ((low | (high << 4)).float() - 32)
-    values = _looked_up(_bits(blocks[:, 8:].reshape(-1, 8, 16), 4).flatten(2), IQ4_VALUES)
+    values = _look_up(_bits(blocks[:, 8:].reshape(-1, 8, 16), 4).flatten(2), IQ4_VALUES)
     return (scale.unsqueeze(-1) * values).flatten(1)
 
 
 def _mxfp4(blocks: Tensor) -> Tensor:
-    """Unpack the exponent e of a power of two, and 16 bytes as Q4_0; the scale of the doubled values is 2^(e - 128).
+    """Unpack the exponent e of a power of two, and 16 bytes like Q4_0; the scale of the doubled values is 2^(e - 128).
 
-    The smallest two of these are subnormal. 255 is no number by the standard, but 2^127 for ggml.
+    The smallest two scales are subnormal. Exponent 255 is NaN in the standard, but 2^127 in ggml.
     """
     e = blocks[:, :1].int()
     scale = torch.where(e < 2, 0x00200000 << e.clamp(max=1), (e - 1) << 23).view(torch.float32)
-    return scale * _looked_up(_bits(blocks[:, 1:], 4).flatten(1), E2M1_VALUES)
+    return scale * _look_up(_bits(blocks[:, 1:], 4).flatten(1), E2M1_VALUES)
 
 
 def _q8_0(blocks: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def _q4_k(blocks: Tensor) -> Tensor:
 
 
 def _q5_k(blocks: Tensor) -> Tensor:
-    """Unpack as Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
+    """Unpack like Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
     scale, minimum = _group_scales(blocks)
     low = _bits(blocks[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
     codes = low | (_bits(blocks[:, 16:48], 1) << 4)

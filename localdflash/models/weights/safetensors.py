@@ -1,7 +1,7 @@
-"""safetensors files: the header checked in Python, then tensors through the safetensors library.
+"""Reads safetensors files: checks the header in Python, then loads tensors with the safetensors library.
 
-Everything but a header whose ranges cover the data exactly once is a ModelError of one line. A model in several files
-(`split`) is read as one, by the path of its first part. Hugging Face's index is not read.
+The tensors' ranges must cover the data exactly once; any fault is a ModelError. A model in several files (`split`) is
+read as one, by the path of its first part. Hugging Face's index is not read.
 """
 
 import json
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# A thousand tensors take 0.1 MiB.
-MAX_HEADER_BYTES = 16 << 20
+MAX_HEADER_BYTES = 16 << 20  # a thousand tensors take 0.1 MiB
 MAX_DIMS = 8
 MAX_NAME = 255
 MAX_INT64 = 2**63 - 1
@@ -38,7 +37,7 @@ DTYPE_BYTES = {
 
 @dataclass(frozen=True)
 class SafetensorInfo:
-    """Location of a tensor: dtype as in the file ("BF16"), offset from the file's start, the file's index."""
+    """Location of a tensor: dtype as in the file ("BF16"), offset from the file's start, index of the file."""
 
     name: str
     dtype: str
@@ -50,7 +49,7 @@ class SafetensorInfo:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """A checked header; `metadata` is the file's `__metadata__`."""
+    """Checked header; `metadata` is the file's `__metadata__`."""
 
     path: Path
     metadata: Mapping[str, str]
@@ -58,18 +57,18 @@ class SafetensorsHeader:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return the files that hold the tensors: `path`, or all parts of a model of which `path` is the first."""
+        """Files that contain the tensors: `path`, or all parts of a model of which `path` is the first."""
         return split.files_of(self.path)
 
 
 def read_header(path: Path) -> SafetensorsHeader:
-    """Check and read the header of a safetensors file, or those of all parts; ModelError if one is invalid."""
+    """Read the checked header of a safetensors file, or of all parts; ModelError if one is invalid."""
     split.check_parts(path)
     headers = [_read_part(file) for file in split.files_of(path)]
     tensors: dict[str, SafetensorInfo] = {}
     for index, header in enumerate(headers):
-        if twice := next((name for name in header.tensors if name in tensors), None):
-            raise ModelError(f"{header.path}: tensor {twice} is in an earlier part, too; download the parts again")
+        if duplicate := next((name for name in header.tensors if name in tensors), None):
+            raise ModelError(f"{header.path}: tensor {duplicate} is in an earlier part, too; download the parts again")
         tensors |= {name: replace(info, part=index) for name, info in header.tensors.items()}
     return replace(headers[0], tensors=tensors)
 
@@ -112,7 +111,7 @@ def _broken(path: Path, problem: str) -> ModelError:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("duplicate name")
     return entries
 
 

@@ -1,6 +1,6 @@
-"""Models in several files, NAME-00001-of-00003.gguf or .safetensors. The path of the first part is the model's.
+"""Models in several files, NAME-00001-of-00003.gguf or .safetensors, identified by the path of the first part.
 
-Every part of a GGUF has its number from 0, the number of parts, and that of all tensors; the first has the metadata.
+The header of every GGUF part has its number (from 0), the number of parts and of all tensors; the first has the rest.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError
 
-MOST_PARTS = 512
+MAX_PARTS = 512
 COUNT, NUMBER, TENSORS = "split.count", "split.no", "split.tensors.count"
 
 _PART = re.compile(
@@ -19,16 +19,16 @@ _PART = re.compile(
 
 
 def number_of(name: str) -> tuple[int, int]:
-    """Return the number of a part by its name, from 1, and the number of parts; (1, 1) for any other name."""
+    """Return the number of a part (from 1) and the number of parts, from its name; (1, 1) for any other name."""
     found = _PART.fullmatch(name)
     return (int(found["number"]), int(found["count"])) if found else (1, 1)
 
 
 def names_of(name: str) -> tuple[str, ...]:
-    """Return the names of all parts of a model by that of one part, folders included; any other name alone."""
+    """Return the names of all parts of a model, given one part, with folders; else only the given name."""
     found = _PART.fullmatch(name)
     count = int(found["count"]) if found else 1
-    if not found or not 1 < count <= MOST_PARTS:
+    if not found or not 1 < count <= MAX_PARTS:
         return (name,)
     return tuple(f"{found['stem']}-{number:05}-of-{count:05}{found['suffix']}" for number in range(1, count + 1))
 
@@ -39,7 +39,7 @@ def first_of(name: str) -> str:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the paths of all parts of a model by that of one part; any other path alone."""
+    """Return the paths of all parts of a model, given one part; else only the given path."""
     return tuple(path if name == path.name else path.with_name(name) for name in names_of(path.name))
 
 
@@ -49,26 +49,26 @@ def size_of(path: Path) -> int:
 
 
 def stats_of(path: Path) -> list[tuple[Path, int, int]]:
-    """Return the existing parts, each with its bytes and the time of its last change in nanoseconds."""
+    """Return the existing parts, each with its size in bytes and modification time in nanoseconds."""
     found = [(file, file.stat()) for file in files_of(path) if file.is_file()]
-    return [(file, about.st_size, about.st_mtime_ns) for file, about in found]
+    return [(file, status.st_size, status.st_mtime_ns) for file, status in found]
 
 
 def check_part(path: Path, metadata: Mapping[str, object], index: int, count: int) -> None:
     """Raise ModelError if a header is not that of part `index`, from 0, of `count`."""
-    said = metadata.get(COUNT, 1)
-    if count == 1 and said not in (0, 1):
-        raise ModelError(f"{path}: a part of a model in {said} files; rename it to NAME-0000M-of-0000N.gguf")
-    if count > 1 and (said, metadata.get(NUMBER)) != (count, index):
+    part_count = metadata.get(COUNT, 1)
+    if count == 1 and part_count not in (0, 1):
+        raise ModelError(f"{path}: a part of a model in {part_count} files; rename it to NAME-0000M-of-0000N.gguf")
+    if count > 1 and (part_count, metadata.get(NUMBER)) != (count, index):
         raise ModelError(f"{path}: its header is not that of part {index + 1} of {count}; download it again")
 
 
 def check_parts(path: Path) -> None:
     """Raise ModelError for a path that is not the first part, for too many parts, and for missing parts."""
     number, count = number_of(path.name)
-    if count > MOST_PARTS or number > max(count, 1):
+    if count > MAX_PARTS or number > max(count, 1):
         raise ModelError(
-            f"{path}: part {number} of {count}: expected at most {MOST_PARTS} parts; download the model again"
+            f"{path}: part {number} of {count}: expected at most {MAX_PARTS} parts; download the model again"
         )
     if number != 1 and count > 1:
         raise ModelError(f"{path}: part {number} of {count}; give the first one, {first_of(path.name)}")

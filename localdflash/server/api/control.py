@@ -17,7 +17,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 from localdflash.engine.lookup import LookupDrafter
 from localdflash.loading.load_pair import LoadedPair
-from localdflash.models.memory.parts import PREFIXES, PROGRAM, Parts, divided, total
+from localdflash.models.memory.parts import PREFIXES, PROGRAM, Parts, split_host_parts, total
 from localdflash.models.registry.registry import load_registry
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.http_responses import (
@@ -148,7 +148,7 @@ def _process_bytes(worker: PairWorker) -> int:
     if not worker.loaded:
         return 0
     measured = worker.loaded.memory()
-    in_process = measured if worker.loaded.device == "cpu" else divided(measured)[1]
+    in_process = measured if worker.loaded.device == "cpu" else split_host_parts(measured)[1]
     return total({**in_process, PROGRAM: 0})
 
 

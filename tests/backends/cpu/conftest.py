@@ -23,12 +23,12 @@ needs_library = pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_lib
 @pytest.fixture
 def new_team() -> Iterator[Callable[..., ThreadPool]]:
     """Make thread pools, which end with the test."""
-    teams: list[ThreadPool] = []
+    pools: list[ThreadPool] = []
 
     def make(threads: int = 2, instruction_set: str = "") -> ThreadPool:
-        teams.append(ThreadPool(threads, (), instruction_set))
-        return teams[-1]
+        pools.append(ThreadPool(threads, (), instruction_set))
+        return pools[-1]
 
     yield make
-    for team in teams:
-        team.close()
+    for pool in pools:
+        pool.close()

@@ -152,10 +152,10 @@ def floats(*shape: int) -> tuple[GGMLType, Any]:
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"blk.0.attn_q.bias": floats(32)}, ["tensor blk.0.attn_q.bias has no place", "--backend llama.cpp"]),
-        ({"blk.2.attn_q.weight": floats(32)}, ["tensor blk.2.attn_q.weight has no place"]),
-        ({"blk.0.attn_q.weight": floats(64, HIDDEN)}, [f"blk.0.attn_q.weight has shape [64, {HIDDEN}], not"]),
-        ({"output_norm.weight": floats(2, HIDDEN // 2)}, ["tensor output_norm.weight has shape [2, 128], not"]),
+        ({"blk.0.attn_q.bias": floats(32)}, ["unexpected tensor blk.0.attn_q.bias", "--backend llama.cpp"]),
+        ({"blk.2.attn_q.weight": floats(32)}, ["unexpected tensor blk.2.attn_q.weight"]),
+        ({"blk.0.attn_q.weight": floats(64, HIDDEN)}, [f"blk.0.attn_q.weight has shape [64, {HIDDEN}] (expected"]),
+        ({"output_norm.weight": floats(2, HIDDEN // 2)}, ["tensor output_norm.weight has shape [2, 128] (expected"]),
         (
             {"output_norm.weight": (GGMLType.Q8_0, np.zeros(HIDDEN // 32 * 34, np.uint8))},
             ["tensor output_norm.weight is Q8_0"],
@@ -189,7 +189,7 @@ def test_a_model_that_would_run_wrong_is_refused(
     ("name", "tensor", "part"),
     [
         ("layers.1.mlp.up_proj.weight", None, "layers.1.mlp.up_proj.weight is missing"),
-        ("norm.weight", torch.zeros(32), "norm.weight has shape [32], not [64]"),
+        ("norm.weight", torch.zeros(32), "norm.weight has shape [32] (expected [64])"),
         ("fc.weight", torch.zeros(64, 192, dtype=torch.int8), "fc.weight is I8"),
     ],
 )

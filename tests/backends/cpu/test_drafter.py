@@ -82,7 +82,7 @@ def test_rolled_back_or_loaded_it_drafts_as_before(drafter: CpuDFlashDrafter) ->
 def test_drafts_up_to_the_end_of_the_context(
     packed: PackedModel[DFlashConfig], files: tuple[Path, Path], target: CpuTarget
 ) -> None:
-    short = CpuTarget(open_target(files[0]), target.team, 40, (0, 1))
+    short = CpuTarget(open_target(files[0]), target.pool, 40, (0, 1))
     drafter = CpuDFlashDrafter(packed, short)
     feed(drafter, features(40), 40)
     whole = drafter.propose(ANCHOR, 7)
@@ -124,13 +124,13 @@ def test_features_outside_every_window_are_not_injected(
     rows: list[int] = []
     inject = ThreadPool.inject
 
-    def counted(team: ThreadPool, model: Any, features: NDArray[np.float32], start: int) -> None:
+    def counted(pool: ThreadPool, model: Any, features: NDArray[np.float32], start: int) -> None:
         rows.append(len(features))
-        inject(team, model, features, start)
+        inject(pool, model, features, start)
 
     monkeypatch.setattr(ThreadPool, "inject", counted)
     lean, whole = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target)
-    whole._reach = 0
+    whole._kept_features = 0
     taps, wanted = features(300), []
     for drafter in (lean, whole):
         rows.clear()

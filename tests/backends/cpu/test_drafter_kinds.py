@@ -18,7 +18,7 @@ from localdflash.backends.reference.dflash_files import load
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
 from localdflash.engine.draft import Draft
-from localdflash.models.memory.fit import AS_IT_IS
+from localdflash.models.memory.fit import UNCHANGED
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, SCRATCH
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import round_inputs
@@ -68,7 +68,7 @@ def test_its_memory_is_planned(variant: str, tiny_pair: Path, tmp_path: Path, ne
     engine = CpuTarget(open_target(tiny_pair / "target.gguf"), new_team(2), taps=(1, 3, 4))
     for bits in (8, 4):
         drafter = CpuDFlashDrafter(open_drafter(path, bits=bits), engine)
-        parts = CpuSizes(tiny_pair / "target.gguf", path, 2, bits).parts(engine.context, AS_IT_IS)
+        parts = CpuSizes(tiny_pair / "target.gguf", path, 2, bits).parts(engine.context, UNCHANGED)
         assert (parts[DRAFTER], parts[DRAFTER_KV]) == (drafter.weight_bytes, drafter.cache.nbytes)
         scratch = engine.scratch_bytes + drafter.scratch_bytes + waiting_bytes(config, 64, engine.context)
         assert parts[SCRATCH] == pytest.approx(scratch, rel=0.01)
@@ -77,13 +77,13 @@ def test_its_memory_is_planned(variant: str, tiny_pair: Path, tmp_path: Path, ne
 # Threads and instruction sets
 
 
-def drafter_of(case: Case, folder: Path, team: ThreadPool) -> CpuDFlashDrafter:
-    target = CpuTarget(open_target(case.target), team, taps=(1, 3, 4))
+def drafter_of(case: Case, folder: Path, pool: ThreadPool) -> CpuDFlashDrafter:
+    target = CpuTarget(open_target(case.target), pool, taps=(1, 3, 4))
     return CpuDFlashDrafter(open_drafter(case.write(folder / "drafter.gguf")), target)
 
 
-def drafts_of(case: Case, folder: Path, team: ThreadPool) -> list[Draft]:
-    drafter, drafts = drafter_of(case, folder, team), []
+def drafts_of(case: Case, folder: Path, pool: ThreadPool) -> list[Draft]:
+    drafter, drafts = drafter_of(case, folder, pool), []
     for index in range(8):
         taps = case.taps(index)
         drafter.observe([7] * len(taps), taps)

@@ -11,7 +11,7 @@ from localdflash.backends.cpu.cpu_sizes import CpuSizes
 from localdflash.backends.cpu.cpu_target import CpuTarget
 from localdflash.base.errors import ModelError
 from localdflash.engine.checkpoints import MAX_CHECKPOINTS as CHECKPOINTS
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER
+from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED
 from localdflash.models.memory.parts import DRAFTER, SCRATCH, TARGET, TARGET_KV
 from tests.support import gpt_oss_models, qwen35_models
 from tests.support.random_models import Shape, write, write_header_alone
@@ -57,10 +57,10 @@ def test_headers_are_enough(model: Path, tiny_pair: Path, tmp_path: Path) -> Non
     (tmp_path / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
     target, here = tiny_pair / "target.gguf", tiny_pair / "drafter.safetensors"
     sizes = CpuSizes(target, tmp_path / "drafter.safetensors")
-    parts = sizes.parts(256, AS_IT_IS)
-    assert parts == CpuSizes(target, here).parts(256, AS_IT_IS)
+    parts = sizes.parts(256, UNCHANGED)
+    assert parts == CpuSizes(target, here).parts(256, UNCHANGED)
     assert parts[DRAFTER] == open_drafter(here).nbytes
-    assert sizes.drafters == (AS_IT_IS, NO_DRAFTER)
+    assert sizes.drafters == (UNCHANGED, NO_DRAFTER)
 
 
 def test_pairs_that_the_engine_does_not_run_are_refused(tmp_path: Path, tiny_pair: Path) -> None:

@@ -13,10 +13,10 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from localdflash.backends.cuda.cuda_pair import CudaPair, Ways
+from localdflash.backends.cuda.cuda_pair import CudaPair, StepModes
 from localdflash.backends.cuda.ops import REFERENCES, Ops
 from localdflash.backends.cuda.stack import ROWS
-from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.cuda.stepper import StepMode
 from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.sampling import Sampler
@@ -27,25 +27,25 @@ from tests.support.cuda_pairs import load_on_cpu
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
 LENGTH, CHUNK, TAPS = 150, 16, 96  # of the context, of a chunk of attention, of the ring
-STAGE = 1 << 15  # bytes: some ten slots of a sequence that leaves
-WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
+STAGING_BYTES = 1 << 15  # bytes: some ten slots of a sequence that leaves
+MODES: tuple[StepMode, ...] = ("plain", "lookup", "block", "draft")
 SAMPLED = SamplingParams(temperature=0.8, seed=11)
 BIASED = SamplingParams(logit_bias=((3, 1.5), (7, -100.0), (11, 1.0)))  # what the host has to choose
 
 
-class Anything(Ways):
+class Anything(StepModes):
     """Ways in a random order."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(dict.fromkeys(WAYS, 1.0))
+        super().__init__(dict.fromkeys(MODES, 1.0))
         self._random = random.Random(seed)
-        self._way: Way = "lookup"
+        self._way: StepMode = "lookup"
         self._restless = self._random.choice([0.03, 0.4])
 
-    def choose(self) -> Way:
+    def choose(self) -> StepMode:
         """Mostly the same as before."""
         if self._random.random() < self._restless:
-            self._way = self._random.choice(WAYS)
+            self._way = self._random.choice(MODES)
         return self._way
 
 
@@ -68,9 +68,9 @@ class World:
         if not params.temperature:
             return [int(token) for token in logits.argmax(-1)]
         chosen = torch.zeros(len(logits), dtype=torch.int32)
-        whole = torch.tensor([0, params.seed or 0, 0, 0], dtype=torch.int32)
+        integers = torch.tensor([0, params.seed or 0, 0, 0], dtype=torch.int32)
         floats, start = torch.tensor([params.temperature, 1.0, 0.0, 1.0]), torch.tensor([first - 1])
-        sample_reference(logits.clone(), floats, whole, chosen, chosen, start, chosen)
+        sample_reference(logits.clone(), floats, integers, chosen, chosen, start, chosen)
         return [int(token) for token in chosen]
 
 
@@ -87,7 +87,7 @@ def tiny_world(
         patch.setattr("localdflash.backends.cuda.runner.BUCKETS", (1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 16))
         patch.setattr("localdflash.backends.cuda.stepper.TAP_SLOTS", TAPS)
         patch.setattr("localdflash.backends.cuda.cuda_pair.TAP_SLOTS", TAPS)
-        patch.setattr("localdflash.backends.cuda.leaving.STAGE", STAGE)
+        patch.setattr("localdflash.backends.cuda.offload.STAGING_BYTES", STAGING_BYTES)
         both = [load_on_cpu(target, drafter, ops, context=LENGTH) for _ in range(2)]
         for pair in both:
             _watch(pair, patch, launch or (lambda work: work()))
@@ -99,16 +99,16 @@ def _watch(pair: CudaPair, patch: pytest.MonkeyPatch, launch: Callable[[Callable
     """Attention must be launched for as many chunks as a step reaches, and the drafter must have caught up."""
     stepper, step = pair.stepper, pair.stepper.step
 
-    def check(way: Way, splits: int) -> None:
+    def check(mode: StepMode, splits: int) -> None:
         context, drafter = int(stepper.state[CONTEXT]), int(stepper.state[DRAFTER])
         assert context + ROWS <= splits * CHUNK
         assert context + 2 * ROWS <= len(stepper.tokens)
-        assert way not in ("block", "draft") or context - drafter <= ROWS
+        assert mode not in ("block", "draft") or context - drafter <= ROWS
         assert context + ROWS - drafter <= TAPS
 
-    def checked(way: Way, greedy: bool, splits: int) -> None:
-        launch(lambda: check(way, splits))
-        step(way, greedy, splits)
+    def checked(mode: StepMode, greedy: bool, splits: int) -> None:
+        launch(lambda: check(mode, splits))
+        step(mode, greedy, splits)
 
     patch.setattr(stepper, "step", checked)
 
@@ -214,10 +214,10 @@ class History:
     def elsewhere(self) -> None:
         """Another pair over the same memory works in between."""
         self.check()
-        only = self.pair.only(self.random.choice(WAYS))
-        only.forget()
-        only.prefill([self.random.randrange(20) for _ in range(20)])
-        only.step(Sampler(SAMPLED), 16)
+        plain = self.pair.with_mode(self.random.choice(MODES))
+        plain.forget()
+        plain.prefill([self.random.randrange(20) for _ in range(20)])
+        plain.step(Sampler(SAMPLED), 16)
         self.pair.forget()
         self.checked = 0
 
@@ -278,7 +278,7 @@ FAILING = (*ACTS, History.prefill_broken, History.step_broken)
 
 def play(world: World, acts: list[Callable[[History], None]], seed: int) -> None:
     world.pair.forget()
-    world.pair.ways, world.pair.ends = Anything(seed), frozenset()
+    world.pair.modes, world.pair.ends = Anything(seed), frozenset()
     history = History(world, random.Random(seed))
     for act in acts:
         act(history)

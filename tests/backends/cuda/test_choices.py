@@ -12,7 +12,7 @@ from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import MODULES, REFERENCES, Op, Ops
 from localdflash.backends.cuda.proof import calls, stages
 from localdflash.backends.cuda.proof.costs import costs
-from localdflash.backends.cuda.proof.operations import Unsound, around
+from localdflash.backends.cuda.proof.operations import CheckFailed, wrap_ops
 from localdflash.base.errors import UsageError
 from localdflash.kernels.cuda import launch, matmul
 from tests.support.cuda_pairs import answer, load_on_cpu
@@ -41,14 +41,14 @@ def test_every_operation_can_be_chosen() -> None:
     ],
 )
 def test_what_is_tried_next(text: str, failed: str, then: str | None) -> None:
-    lower = Choices.parse(text).lowered(failed)
+    lower = Choices.parse(text).fallback(failed)
     assert (None if lower is None else str(lower)) == then
     assert lower is None or Choices.parse(str(lower)) == lower
 
 
 @pytest.mark.parametrize("text", ["attention", "attention:fast", "graph:simple", "softmax:simple"])
 def test_what_is_not_known_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=f"{VARIABLE}: .*{text}.* is not known .*attention, .*graph"):
+    with pytest.raises(UsageError, match=f"{VARIABLE}: .*{text}.* .*attention, .*graph"):
         Choices.parse(text)
 
 
@@ -103,11 +103,11 @@ def sound(target: Path, drafter: Path, ops: Ops) -> tuple[CudaPair, Choices]:
                 if stage in ("operations", "blocks"):
                     check()
             return pair, choices
-        except Unsound as error:
+        except CheckFailed as error:
             name = error.operation
         except RuntimeError:  # what the child reports of an error that no operation is known for
             name = stage
-        choices = choices.lowered(name)
+        choices = choices.fallback(name)
     raise AssertionError("nothing is left to try")
 
 
@@ -118,11 +118,11 @@ def test_a_fault_in_an_operation_does_not_change_the_text(
     def spoilt(other: str, op: Op) -> Op:
         if other != name:
             return op
-        return lambda *given, **named: fault(op, calls.bound(getattr(REFERENCES, name), given, named))
+        return lambda *given, **named: fault(op, calls.bind_arguments(getattr(REFERENCES, name), given, named))
 
-    pair, choices = sound(*files, around(REFERENCES, spoilt))
+    pair, choices = sound(*files, wrap_ops(REFERENCES, spoilt))
     assert choices.forms.get(name) == "reference" or (name == "dense" and not choices.has("blocks"))
     expected = answer(load_on_cpu(*files, context=256), IDS, 24)
-    assert answer(pair.only("block"), IDS, 24) == expected
+    assert answer(pair.with_mode("block"), IDS, 24) == expected
     lines = [*costs(pair, choices)]
     assert all(line.startswith(f"{name} as reference: ") for line in lines)

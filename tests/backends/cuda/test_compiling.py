@@ -16,10 +16,10 @@ from triton.runtime._async_compile import active_mode
 from localdflash.backends.cuda import runner
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS, REFERENCES, Ops
-from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.cuda.stepper import StepMode
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
-from localdflash.kernels.cuda.launch import KernelLaunch, withheld
+from localdflash.kernels.cuda.launch import KernelLaunch, collect_launches
 from tests.support.cuda_pairs import load_on_cpu
 from tests.support.tiny_models import EXPERTS, SHAPE, write_drafter, write_target
 
@@ -51,7 +51,7 @@ def noting(name: str, launched: set[Hashable]) -> Callable[..., None]:
     """An operation whose launches are noted; every token that a head would choose is 0."""
 
     def run(*arguments: Any, **options: Any) -> None:
-        with withheld() as launches:
+        with collect_launches() as launches:
             getattr(KERNELS, name)(*arguments, **options)
         launched.update(launch.variant for launch in launches)
         if name in BOOKKEEPING:
@@ -60,13 +60,13 @@ def noting(name: str, launched: set[Hashable]) -> Callable[..., None]:
     return run
 
 
-def at_load(pair: CudaPair, ways: tuple[Way, ...]) -> list[KernelLaunch]:
+def at_load(pair: CudaPair, modes: tuple[StepMode, ...]) -> list[KernelLaunch]:
     """Return the launches that the runner compiles; none is recorded and nothing is computed."""
     stacks = [pair.stepper.stack, *([pair.stepper.block.stack] if pair.stepper.block else [])]
     with pytest.MonkeyPatch.context() as patch:
         for part in (pair.stepper, *stacks):
             patch.setattr(part, "ops", KERNELS)
-        return pair.runner.launches(ways)
+        return pair.runner.launches(modes)
 
 
 @pytest.fixture(scope="module", params=["dense", "experts"])
@@ -81,8 +81,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("localdflash.kernels.cuda.attention.CHUNK", CHUNK)
         pair = load_on_cpu(target, drafter, ops, context=CONTEXT)
-        ways: tuple[Way, ...] = ("plain", "lookup", "block") if drafts else ("plain", "lookup")
-        compiled = {launch.variant for launch in at_load(pair, ways)}
+        modes: tuple[StepMode, ...] = ("plain", "lookup", "block") if drafts else ("plain", "lookup")
+        compiled = {launch.variant for launch in at_load(pair, modes)}
         yield World(pair, compiled, launched)
 
 
@@ -95,9 +95,9 @@ def write(pair: CudaPair, ids: list[int], count: int, params: SamplingParams, **
     return [token for step in generate(pair, request) for token in step.tokens]
 
 
-@pytest.mark.parametrize(("way", "params"), ANSWERS, ids=str)
-def test_answers_of_any_length(world: World, way: Way, params: SamplingParams) -> None:
-    pair = world.pair.only(way if world.pair.stepper.block or way != "block" else "lookup")
+@pytest.mark.parametrize(("mode", "params"), ANSWERS, ids=str)
+def test_answers_of_any_length(world: World, mode: StepMode, params: SamplingParams) -> None:
+    pair = world.pair.with_mode(mode if world.pair.stepper.block or mode != "block" else "lookup")
     pair.forget()
     world.launched.clear()
     for length in (5, 240, 640):  # chunks of a prompt, and over the borders of attention's sizes
@@ -119,7 +119,7 @@ def graphed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], 
     monkeypatch.setattr(runner, "_captures", True)
     monkeypatch.setattr(runner, "_graphs", {})
     monkeypatch.setattr(runner, "_capture", capture)
-    monkeypatch.setattr(runner, "launches", lambda _ways: [])
+    monkeypatch.setattr(runner, "launches", lambda _modes: [])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda: None, synchronize=lambda: None))
     monkeypatch.setattr("localdflash.backends.cuda.runner.compile_all", lambda _launches, _compiling: None)
@@ -132,7 +132,7 @@ def test_no_answer_waits_for_a_graph_and_capturing_changes_no_state(
     pair = world.pair
     pair.forget()
     before = pair.stepper.state.clone()
-    pair.runner.prepare(("plain", *pair.ways.records))
+    pair.runner.prepare(("plain", *pair.modes.records))
     assert torch.equal(pair.stepper.state, before)
     many = len(graphed)
     assert many == len(pair.runner._graphs) > 10
@@ -151,7 +151,7 @@ def test_each_variant_is_compiled_once_and_counted(world: World, monkeypatch: py
         active_mode.get().submit(launch.variant, lambda: None, lambda _kernel: None)
 
     monkeypatch.setattr(KernelLaunch, "compile", compiled)
-    monkeypatch.setenv(runner.FOLDER, "elsewhere")
+    monkeypatch.setenv(runner.CACHE_VARIABLE, "elsewhere")
     launches = at_load(world.pair, ("plain", "lookup"))
     runner.compile_all(launches, lambda done, total: told.append((done, total)))
     assert len(made) == len(set(made)) == len({launch.variant for launch in launches}) < len(launches)
@@ -160,11 +160,11 @@ def test_each_variant_is_compiled_once_and_counted(world: World, monkeypatch: py
 
 def test_what_is_compiled_is_kept_in_our_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton")
-    monkeypatch.setenv(runner.FOLDER, "")  # so that it is set back
-    monkeypatch.delenv(runner.FOLDER)
-    runner.keep_compiled()
+    monkeypatch.setenv(runner.CACHE_VARIABLE, "")  # so that it is set back
+    monkeypatch.delenv(runner.CACHE_VARIABLE)
+    runner.set_triton_cache()
     assert Path(triton.knobs.cache.dir) == home / "cache" / "triton"
     assert (home / "cache" / "triton").stat().st_mode & 0o077 == 0
-    monkeypatch.setenv(runner.FOLDER, "/elsewhere")
-    runner.keep_compiled()
+    monkeypatch.setenv(runner.CACHE_VARIABLE, "/elsewhere")
+    runner.set_triton_cache()
     assert triton.knobs.cache.dir == "/elsewhere"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_kinds
 from localdflash.backends.cuda.cuda_sizes import CudaSizes, tensor_bytes
-from localdflash.backends.cuda.load_cuda import measured
+from localdflash.backends.cuda.load_cuda import measure_parts
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.gguf_planes import planes_of_blocks
 from localdflash.base.errors import ModelError
@@ -54,7 +54,7 @@ def test_weights_and_caches_are_those_that_were_planned(drafts: bool, monkeypatc
     target, drafter = EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf" if drafts else None
     pair = load_on_cpu(target, drafter, KERNELS, context=1024)
     sizes = CudaSizes(target, drafter)
-    planned, found = sizes.parts(1024, sizes.drafters[0]), measured(pair.stepper)
+    planned, found = sizes.parts(1024, sizes.drafters[0]), measure_parts(pair.stepper)
     assert found.keys() == planned.keys() == {TARGET, TARGET_KV, SCRATCH} | ({DRAFTER, DRAFTER_KV} if drafts else set())
     for part in found.keys() - {SCRATCH}:
         assert found[part] == pytest.approx(planned[part], rel=0.12), part  # tables of RoPE are scratch in the plan
@@ -99,7 +99,7 @@ def test_a_quantization_that_planes_do_not_hold(tmp_path: Path) -> None:
     [
         ({"block_size": 17}, "blocks of 17 rows, more than 16"),
         ({"selector_top_k": 17}, "17 candidates for a slot, more than 16"),
-        ({"taps": (1, 3, 1)}, "a tap that is told twice"),
+        ({"taps": (1, 3, 1)}, "a duplicate tap"),
     ],
 )
 def test_a_drafter_that_is_too_large(changes: dict[str, Any], what: str) -> None:

@@ -50,7 +50,7 @@ TOO_OLD = RuntimeError("The NVIDIA driver on your system is too old (found versi
     ],
     ids=["no driver", "a CPU build of torch", "an old driver", "no Triton", "an old chip"],
 )
-def test_what_is_missing_is_told_in_one_line(
+def test_missing_requirements_are_reported_in_one_line(
     owner: Any, name: str, value: Any, words: str, gpu: pytest.MonkeyPatch
 ) -> None:
     assert devices.find_device() == torch.device("cuda", 0)
@@ -107,14 +107,14 @@ def test_an_error_is_looked_for_on_the_gpu_of_the_pair(monkeypatch: pytest.Monke
     current, asked = [0], list[int]()
 
     @contextmanager
-    def on(device: torch.device) -> Iterator[None]:
+    def device_context(device: torch.device) -> Iterator[None]:
         current.append(device.index)
         try:
             yield
         finally:
             current.pop()
 
-    monkeypatch.setattr("localdflash.backends.cuda.runner.on", on)
+    monkeypatch.setattr("localdflash.backends.cuda.runner.device_context", device_context)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append(current[-1]))
     runner = object.__new__(Runner)
     runner.stepper = SimpleNamespace(device=torch.device("cuda", 1))  # type: ignore[assignment]
@@ -126,7 +126,7 @@ def test_an_error_is_looked_for_on_the_gpu_of_the_pair(monkeypatch: pytest.Monke
 def test_a_sticky_error_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: raise_(error))
-    with pytest.raises(DeviceError, match=r"the GPU failed.*start again") as caught, device_errors():
+    with pytest.raises(DeviceError, match=r"the GPU failed.*restart it") as caught, device_errors():
         raise error
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)

@@ -127,10 +127,10 @@ def test_whatever_drafts_the_text_is_the_targets(
 ) -> None:
     pair, count = open_pair(target, written(variant, tiny_pair, tmp_path), ops), 8 if ops is REFERENCES else 3
     ids, params = [3, 14, 15, 92, 65, 3, 14, 15], SamplingParams(temperature=temperature, seed=5)
-    drafting, request = pair.only("draft"), Request(ids, count, params)
+    drafting, request = pair.with_mode("draft"), Request(ids, count, params)
     drafting.forget()
     drafted = [token for step in generate(drafting, request) for token in step.tokens]
-    assert drafted == answer(pair.only("plain"), ids, count, params)
+    assert drafted == answer(pair.with_mode("plain"), ids, count, params)
     assert request.stats.steps_by_drafter["dflash"] > 0
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from localdflash.backends.cuda import device as devices
-from localdflash.backends.cuda.gpus import Gpu, place
+from localdflash.backends.cuda.gpus import Gpu, choose_gpu
 from localdflash.base.errors import NoDevice, OutOfMemory
 from localdflash.cli.doctor import installation
 from localdflash.models.memory.fit import MemoryBudget
@@ -55,29 +55,29 @@ def test_where_no_gpu_is_meant_or_new_enough_those_there_are_are_told(name: str)
     assert "\n" not in message
 
 
-OLD, FIRST = "not taken: 8.0 is needed (RTX 30, A100 or newer)", "taken first"
-ELSE = "taken where there is no room on {} for a pair with its drafter"
+OLD, FIRST = "not used: 8.0 is needed (RTX 30, A100 or newer)", "used first"
+ELSE = "used if {} cannot hold a pair with its drafter"
 
 
 @pytest.mark.parametrize(
     ("name", "roles"),
     [
         ("auto", [OLD, FIRST, ELSE.format("1"), ELSE.format("1 and 2")]),
-        ("3090", ["not taken, since device is 3090"] * 2 + [FIRST, ELSE.format("2")]),
-        ("0", [OLD, *["not taken, since device is 0"] * 3]),
-        ("cpu", ["not taken, since device is cpu"] * 4),
+        ("3090", ["not used: --device is 3090"] * 2 + [FIRST, ELSE.format("2")]),
+        ("0", [OLD, *["not used: --device is 0"] * 3]),
+        ("cpu", ["not used: --device is cpu"] * 4),
     ],
 )
-def test_doctor_tells_each_gpu_and_when_it_is_taken(name: str, roles: list[str], machine: pytest.MonkeyPatch) -> None:
+def test_doctor_lists_each_gpu_and_its_role(name: str, roles: list[str], machine: pytest.MonkeyPatch) -> None:
     machine.setattr(torch.cuda, "mem_get_info", lambda device: (10**9 * (device.index + 1), 24 * 10**9))
     machine.setenv("LOCALDFLASH_MODEL_DEVICE", name)
     found = installation.cuda_gpus("gpus")
-    told = [
+    expected = [
         f"{number}: {gpu}, {number + 1}.0 GB free of 24.0, GPU-{uuid}, compute capability {'.'.join(map(str, chip))}"
         for number, (gpu, uuid, chip) in enumerate(GPUS)
     ]
     assert found.status == "ok"
-    assert found.detail == "; ".join(f"{gpu}, {role}" for gpu, role in zip(told, roles, strict=True))
+    assert found.detail == "; ".join(f"{gpu}, {role}" for gpu, role in zip(expected, roles, strict=True))
     if name != "cpu" and FIRST in roles:  # what is told is what is done
         assert devices.find_gpus(name)[0].number == roles.index(FIRST)
 
@@ -116,14 +116,14 @@ def rooms(*free: int) -> tuple[Callable[[torch.device], MemoryBudget], list[int]
 )
 def test_the_first_with_room_is_taken(free: tuple[int, ...], chosen: int, asked: list[int]) -> None:
     measure, seen = rooms(*free)
-    gpu, _ = place([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
+    gpu, _ = choose_gpu([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
     assert (gpu.number, seen) == (chosen, asked)
 
 
 def test_where_none_has_room_the_largest_is_told() -> None:
     measure, _ = rooms(1000, 40_000, 2000)
     with pytest.raises(OutOfMemory, match=r"40\.0 KB|0\.0 MB of GPU memory are free"):
-        place([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
+        choose_gpu([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
 
 
 # Where it is asked for

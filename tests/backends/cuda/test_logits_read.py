@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.cuda.stepper import StepMode
 from localdflash.backends.reference.decoder import Decoder
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_target import TorchTarget
@@ -22,7 +22,7 @@ from tests.backends.cuda.test_pair import COPYING, open_pair
 from tests.support.converted_models import ids_of
 from tests.support.cuda_pairs import answer
 
-WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
+MODES: tuple[StepMode, ...] = ("plain", "lookup", "block", "draft")
 IDS = ids_of(30) + COPYING
 
 
@@ -52,8 +52,8 @@ def run(pair: Pair, params: SamplingParams | None = None, **fields: Any) -> list
 def check(pair: CudaPair, expected: list[int], params: SamplingParams, constraint: type | None = None) -> None:
     """Every way gives the text, also where drafts are long, and right for a while."""
     pair.set_documents([[*IDS[-4:], *expected[:20], 6, 6, 6]])
-    for way in WAYS:
-        assert run(pair.only(way), params, constraint=constraint and constraint()) == expected
+    for mode in MODES:
+        assert run(pair.with_mode(mode), params, constraint=constraint and constraint()) == expected
     pair.set_documents([])
 
 
@@ -90,7 +90,7 @@ def test_a_constraint_that_fails_drops_the_sequence_and_the_next_request_is_righ
         def advance(self, token: int) -> None:
             raise LocaldflashError("no")
 
-    expected, blocks = run(pair.only("plain")), pair.only("block")
+    expected, blocks = run(pair.with_mode("plain")), pair.with_mode("block")
     with pytest.raises(LocaldflashError, match="no"):
         run(blocks, constraint=Failing())
     assert not blocks.ids

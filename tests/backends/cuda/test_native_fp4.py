@@ -44,9 +44,9 @@ def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:
 def test_drafts_change_nothing_in_this_mode_either(tmp_path: Path) -> None:
     target = write_target(tmp_path / "t.gguf", SHAPE, "MXFP4")
     pair = load_on_cpu(target, None, KERNELS, context=256, native_fp4=True)
-    plain = answer(pair.only("plain"), PROMPT, 4)
+    plain = answer(pair.with_mode("plain"), PROMPT, 4)
     pair.set_documents([[*PROMPT, *plain[:2], 3]])
-    assert answer(pair.only("lookup"), PROMPT, 4) == plain
+    assert answer(pair.with_mode("lookup"), PROMPT, 4) == plain
 
 
 def test_targets_without_fp4_weights_and_other_chips_are_refused(

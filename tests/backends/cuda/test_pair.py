@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from localdflash.backends.cuda.assembly import load_pair
-from localdflash.backends.cuda.cuda_pair import CudaPair, Ways
+from localdflash.backends.cuda.cuda_pair import CudaPair, StepModes
 from localdflash.backends.cuda.ops import REFERENCES
-from localdflash.backends.cuda.stepper import Way
+from localdflash.backends.cuda.stepper import StepMode
 from localdflash.backends.reference.dflash_files import load as load_drafter
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.backends.reference.reference_drafter import DFlashDrafter
@@ -52,7 +52,7 @@ def run(pair: CudaPair, ids: Sequence[int], count: int, **settings: Any) -> list
 
 @torch.inference_mode()
 def test_logits_are_those_of_hugging_face(case: tuple[Case, CudaPair], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)  # the next step would write over the logits
+    monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.MAX_STEPS_IN_FLIGHT", 1)  # the next overwrites logits
     (model, pair), ids = case, ids_of(75)
     expected = model.model(torch.tensor([ids])).logits[0]
     assert float(expected.std()) > 0.5
@@ -69,8 +69,8 @@ def test_greedy_output_is_that_of_hugging_face_drafted_or_not(case: tuple[Case, 
     ids = list(COPYING)
     for _ in range(24):
         ids.append(int(model.model(torch.tensor([ids])).logits[0, -1].argmax()))
-    for way in ("plain", "lookup"):
-        assert run(pair.only(way), COPYING, 24) == ids[len(COPYING) :]
+    for mode in ("plain", "lookup"):
+        assert run(pair.with_mode(mode), COPYING, 24) == ids[len(COPYING) :]
 
 
 # With a drafter
@@ -82,10 +82,10 @@ SEEDED: Any = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "seed": 7, "repeti
 @pytest.mark.parametrize("settings", [{}, SEEDED], ids=str)
 def test_drafts_do_not_change_a_token(drafting: CudaPair, settings: dict[str, Any]) -> None:
     ids = ids_of(29, 1) + COPYING
-    plain = run(drafting.only("plain"), ids, 30, **settings)
-    ways: tuple[Way, ...] = ("lookup", "block", "draft")
-    for way in ways:
-        assert run(drafting.only(way), ids, 30, **settings) == plain
+    plain = run(drafting.with_mode("plain"), ids, 30, **settings)
+    modes: tuple[StepMode, ...] = ("lookup", "block", "draft")
+    for mode in modes:
+        assert run(drafting.with_mode(mode), ids, 30, **settings) == plain
 
 
 def test_proposals_are_those_of_the_torch_drafter(drafting: CudaPair, tiny_pair: Path) -> None:
@@ -93,8 +93,8 @@ def test_proposals_are_those_of_the_torch_drafter(drafting: CudaPair, tiny_pair:
     model, drafter = load_decoder(tiny_pair / "target.gguf"), load_drafter(tiny_pair / "drafter.gguf")
     target = TorchTarget(model, taps=drafter.config.taps)
     oracle = DFlashDrafter(drafter, model.embed_tokens.weight, model.lm_head.weight)
-    ids, pair, sampler = ids_of(25) + COPYING, drafting.only("block"), Sampler(SamplingParams())
-    drafting.set_documents([[*ids, *run(drafting.only("plain"), ids, 150)]])  # long drafts that are accepted
+    ids, pair, sampler = ids_of(25) + COPYING, drafting.with_mode("block"), Sampler(SamplingParams())
+    drafting.set_documents([[*ids, *run(drafting.with_mode("plain"), ids, 150)]])  # long drafts that are accepted
     pair.forget()
     pair.prefill(ids)
     oracle.observe(ids[:-1], target.extend(ids[:-1]))
@@ -135,21 +135,21 @@ def test_the_context_is_filled_to_its_last_token_and_bad_calls_are_refused(tiny_
 
 
 def test_plain_decoding_for_one_request_leaves_the_rest_as_it_was(drafting: CudaPair) -> None:
-    ids, pair = ids_of(20) + COPYING, drafting.only("block")
+    ids, pair = ids_of(20) + COPYING, drafting.with_mode("block")
     expected = run(pair, ids, 30)
-    rates = [(record.ms, record.tokens) for record in pair.ways.records.values()]
+    rates = [(record.ms, record.tokens) for record in pair.modes.records.values()]
     plain = Request(ids, 30, SamplingParams(), draft=False)
     steps = list(generate(pair, plain))
     assert [token for step in steps for token in step.tokens] == expected
     assert {(step.drafted, step.drafter, len(step.tokens)) for step in steps} == {(0, "none", 1)}
-    assert [(record.ms, record.tokens) for record in pair.ways.records.values()] == rates
+    assert [(record.ms, record.tokens) for record in pair.modes.records.values()] == rates
     again = list(generate(pair, Request([*ids, *expected], 20)))
-    assert [token for step in again for token in step.tokens] == run(drafting.only("block"), [*ids, *expected], 20)
+    assert [token for step in again for token in step.tokens] == run(drafting.with_mode("block"), [*ids, *expected], 20)
     assert sum(step.drafted for step in again)
 
 
 def test_logits_that_are_no_numbers_fail_the_request_and_nothing_else(drafting: CudaPair) -> None:
-    pair, ids = drafting.only("block"), ids_of(30)
+    pair, ids = drafting.with_mode("block"), ids_of(30)
     expected, gain = run(pair, ids, 20), pair.stepper.target.final_gain
     first = float(gain[0])
     gain[0] = float("nan")
@@ -159,15 +159,17 @@ def test_logits_that_are_no_numbers_fail_the_request_and_nothing_else(drafting: 
     assert run(pair, ids, 20) == expected
 
 
-def simulate(tokens: dict[Way, int], ms: dict[Way, float], steps: int = 2000) -> tuple[dict[Way, int], float]:
+def simulate(
+    tokens: dict[StepMode, int], ms: dict[StepMode, float], steps: int = 2000
+) -> tuple[dict[StepMode, int], float]:
     """Return how often each mode was chosen, given its tokens per step, and the tokens per millisecond overall."""
-    ways, taken, spent, got = Ways(dict(ms)), dict.fromkeys(ms, 0), 0.0, 0
+    modes, taken, spent, got = StepModes(dict(ms)), dict.fromkeys(ms, 0), 0.0, 0
     for _ in range(steps):
-        way = ways.choose()
-        ways.learn(way, tokens[way], ms[way])
-        taken[way] += 1
-        spent += ms[way]
-        got += tokens[way]
+        mode = modes.choose()
+        modes.record_step(mode, tokens[mode], ms[mode])
+        taken[mode] += 1
+        spent += ms[mode]
+        got += tokens[mode]
     return taken, got / spent
 
 
@@ -179,7 +181,7 @@ def simulate(tokens: dict[Way, int], ms: dict[Way, float], steps: int = 2000) ->
         ({"lookup": 9, "block": 9}, "lookup"),
     ],
 )
-def test_the_better_way_wins(tokens: dict[Way, int], best: Way) -> None:
+def test_the_better_way_wins(tokens: dict[StepMode, int], best: StepMode) -> None:
     taken, rate = simulate(tokens, {"lookup": 1.0, "block": 1.3})
     assert taken[best] > 0.9 * sum(taken.values())
     assert rate > 0.97 * max(tokens["lookup"], tokens["block"] / 1.3)

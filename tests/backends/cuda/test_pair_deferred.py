@@ -12,11 +12,11 @@ import torch
 from hypothesis import settings
 from torch import Tensor
 
-from localdflash.backends.cuda.leaving import Leaving, Outbox
+from localdflash.backends.cuda.offload import OffloadedSequence, Offloader
 from localdflash.backends.cuda.ops import REFERENCES
 from localdflash.backends.cuda.runner import Runner
 from localdflash.kernels.cuda.rounds import STEP
-from tests.backends.cuda.histories import STAGE, World, any_history, fuzz, play, tiny_world
+from tests.backends.cuda.histories import STAGING_BYTES, World, any_history, fuzz, play, tiny_world
 from tests.support.software_gpu import CUDA, SoftwareGpu, poisoned
 
 GPU = SoftwareGpu()
@@ -24,7 +24,7 @@ LATE = None  # nothing happens before it is waited for
 
 
 def accept_and_forget(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, records: Tensor) -> None:
-    """Accept, and keep no record but the two that may be in flight: who reads another one shall see it."""
+    """Run `accept`, and poison all records but the two that may be in flight, so that reading another one fails."""
     newest = int(state[STEP]) % len(records)
     REFERENCES.accept(draft, choice, tokens, state, records)
     two = records[[newest - 1, newest]]
@@ -41,48 +41,48 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-class LateLeaving(Leaving):
-    """A sequence of which a slot leaves no sooner than somebody waits for it; or, by chance, all of them at once."""
+class LateSequence(OffloadedSequence):
+    """Sequence whose slots are copied only when something waits for them; or, by chance, all at once."""
 
     def __init__(self, groups: Sequence[Sequence[Tensor]], slots: int) -> None:
         super().__init__(groups, slots)
         self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._turns = self.blocks(torch.empty(STAGE, dtype=torch.uint8, pin_memory=True))
-        self.arrived = self._leave_at_once
+        self._turns = self.blocks(torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True))
+        self.wait = self._copy_all
         if GPU.chance and GPU.chance.random() < 0.5:
-            self.arrived()
+            self.wait()
 
-    def _leave(self) -> bool:
+    def _copy_block(self) -> bool:
         with torch.cuda.stream(self._side):
-            left = next(self._turns, None)
-        self._free_slots(left or self.slots)
-        return left is not None
+            copied = next(self._turns, None)
+        self._free_slots(copied or self.slots)
+        return copied is not None
 
-    def _leave_at_once(self) -> None:
-        while self._leave():
+    def _copy_all(self) -> None:
+        while self._copy_block():
             pass
 
     def wait_for(self, slots: int) -> None:
-        """See `Leaving`."""
-        while self._left < min(slots, self.slots):
-            self._leave()
+        """See `OffloadedSequence`."""
+        while self._copied < min(slots, self.slots):
+            self._copy_block()
 
 
-class LateOutbox(Outbox):
+class LateOffloader(Offloader):
     """Without the thread."""
 
-    def send(self, groups: Sequence[Sequence[Tensor]], slots: int) -> Leaving:
-        """See `Outbox`."""
-        return LateLeaving(groups, slots)
+    def send(self, groups: Sequence[Sequence[Tensor]], slots: int) -> OffloadedSequence:
+        """See `Offloader`."""
+        return LateSequence(groups, slots)
 
 
 def play_late(world: World, acts: list[Any], seed: int, pace: int | None) -> None:
-    """A history with runners that have captured nothing yet."""
+    """Play a history with runners that have captured no graph yet."""
     GPU.restart(pace)
     with GPU.on():
         for pair in (world.pair, world.other):
             pair.runner = Runner(pair.stepper)
-            pair.runner._outbox = LateOutbox(CUDA)
+            pair.runner._offloader = LateOffloader(CUDA)
         play(world, acts, seed)
 
 

@@ -45,10 +45,10 @@ def fresh(pair: CudaPair, ids: Sequence[int]) -> list[Tensor]:
 def test_a_block_leaves_what_tiles_leave(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = prompt(2 * BLOCK + 9)
     blocks = fresh(pair, ids)
-    assert pair._read == 2 * BLOCK
+    assert pair._in_blocks == 2 * BLOCK
     monkeypatch.setattr(pair, "_block", CONTEXT)
     tiles = fresh(pair, ids)
-    assert pair._read == 0
+    assert pair._in_blocks == 0
     for one, other in zip(blocks, tiles, strict=True):
         assert float((one.float() - other.float()).abs().max()) < 2e-4 * float(other.float().abs().max())
 
@@ -69,10 +69,10 @@ def test_a_cached_prefix_has_the_bits_of_a_fresh_one(pair: CudaPair, seed: int) 
         got = caches(pair, len(ids) - 1)
         if chance.random() < 0.3:
             saved.append(pair.save())
-        read = pair._read
+        read = pair._in_blocks
         want = fresh(pair, ids)
         assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
-        assert read == pair._read
+        assert read == pair._in_blocks
 
 
 def test_a_mixture_has_no_reader(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
 @pytest.fixture(autouse=True)
 def _one_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the next one would write over the logits, and be computed for nothing at the end."""
-    monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.AHEAD", 1)
+    monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.MAX_STEPS_IN_FLIGHT", 1)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def ids() -> list[int]:
 def test_logits_are_those_of_the_torch_reference(pair: CudaPair, reference: Decoder, ids: list[int]) -> None:
     """Both compute with the file's numbers as they are, so that only the order of sums differs."""
     hidden, _ = reference(torch.tensor([ids]), torch.arange(len(ids)), causal, ())
-    wanted, plain = reference.logits(hidden)[0], pair.only("plain")
+    wanted, plain = reference.logits(hidden)[0], pair.with_mode("plain")
     for length in (1, 16, len(ids)):
         plain.forget()
         plain.prefill(ids[:length])

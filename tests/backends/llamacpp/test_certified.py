@@ -218,7 +218,7 @@ def test_a_real_decoder_gives_the_same_rows_again_and_reaches_all_places(archite
             assert rows.shape[0] == 9
             assert np.array_equal(rows, decoder.rows(9))
             assert np.abs(decoder.one_by_one(2, 9) - rows).max() < 0.1 * rows.std()
-            again = decoder.again(9)
+            again = decoder.decode_again(9)
             assert (again is None) == (architecture != "qwen35")
             assert again is None or np.array_equal(again, rows[4:])
     api.llama_model_free(model)

@@ -53,7 +53,7 @@ def test_biases_in_attention_are_refused(target: LlamaCppTarget, tiny_pair: Path
     config = config_of("full", vocabulary_of(tiny_pair / "target.gguf"))
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
     path = write_gguf(tmp_path / "drafter.gguf", config, random_weights(config), tiny_pair / "target.gguf")
-    with pytest.raises(ModelError, match=r"drafter\.gguf: llama\.cpp runs no drafters with biases in attention"):
+    with pytest.raises(ModelError, match=r"drafter\.gguf: llama\.cpp runs no drafters with attention biases"):
         LlamaCppDFlashDrafter(path, target, threads=1)
 
 

@@ -192,4 +192,4 @@ def test_a_tap_that_llama_cpp_does_not_give_leaves_the_drafter_out(tmp_path: Pat
     path = eagle.write(tmp_path / "eagle3.gguf", VOCABULARY, TOKENS)
     with closing(load(LocalPair("tiny", target, path, None, None, None), OPTIONS)) as running:
         assert running.drafters == ["lookup"]
-        assert any("gives no output of the last block of llama" in line for line in running.notices)
+        assert any("exports no output of llama's last block" in line for line in running.notices)

@@ -18,7 +18,7 @@ from localdflash.backends.llamacpp.decode_flags import ON_GPU, DecodeMode
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_library import devices, find_gpu
 from localdflash.backends.llamacpp.llama_target import LlamaCppTarget
-from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
+from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Device, Placement
 from localdflash.base.errors import NoDevice
 from localdflash.engine.draft import Draft
 from localdflash.lab.scripts.peers.gpu_software import environment, installed
@@ -81,7 +81,7 @@ def test_the_device_has_a_name_and_memory(gpu: Device) -> None:
         find_gpu("Vulkan1")
 
 
-@pytest.mark.parametrize("layers", [ALL, 3])
+@pytest.mark.parametrize("layers", [ALL_LAYERS, 3])
 def test_the_same_numbers_as_on_the_processor(gpu: Device, layers: int) -> None:
     check_close(logits(EMBEDDED, Placement(gpu, layers)), logits(EMBEDDED, PROCESSOR))
 
@@ -89,7 +89,7 @@ def test_the_same_numbers_as_on_the_processor(gpu: Device, layers: int) -> None:
 def test_experts_of_some_layers_on_the_processor(gpu: Device, mixture: Path) -> None:
     expected = logits(mixture, PROCESSOR)
     for experts in (range(0), range(2)):
-        check_close(logits(mixture, Placement(gpu, ALL, experts)), expected)
+        check_close(logits(mixture, Placement(gpu, ALL_LAYERS, experts)), expected)
 
 
 def taps_draft_and_state(placement: Placement) -> Seen:
@@ -102,7 +102,7 @@ def taps_draft_and_state(placement: Placement) -> Seen:
 
 
 def test_taps_and_a_drafter_that_shares_embedding_and_head(gpu: Device) -> None:
-    drafted = [taps_draft_and_state(placement) for placement in (Placement(gpu, ALL), PROCESSOR)]
+    drafted = [taps_draft_and_state(placement) for placement in (Placement(gpu, ALL_LAYERS), PROCESSOR)]
     check_close(drafted[0][0], drafted[1][0])
     on_gpu, on_processor = drafted[0][1], drafted[1][1]
     np.testing.assert_allclose(on_gpu.confidence, on_processor.confidence, atol=0.05)
@@ -113,7 +113,7 @@ def test_taps_and_a_drafter_that_shares_embedding_and_head(gpu: Device) -> None:
 
 def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", SMALL)
-    model = llama_library.load_model(path, placement=Placement(gpu, ALL))
+    model = llama_library.load_model(path, placement=Placement(gpu, ALL_LAYERS))
     try:
         with closing(LlamaDecoder(model, ON_GPU[0], 1)) as decoder:
             (found,) = find_classes(decoder, (2,), (2, 4, 8, 16))
@@ -126,5 +126,5 @@ def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
 def test_drafted_rows_are_those_of_plain_decoding(gpu: Device, quantization: str, tmp_path: Path) -> None:
     path = quantize(EMBEDDED, tmp_path / "model.gguf", quantization)
     way = DecodeMode(ON_GPU[0], (8,), borders=True)
-    with closing(LlamaCppTarget(path, 512, 1, (), way, Placement(gpu, ALL))) as target:
+    with closing(LlamaCppTarget(path, 512, 1, (), way, Placement(gpu, ALL_LAYERS))) as target:
         assert differing(target, PROMPT, 6, 3) == (0, 13, {1, 2, 3, 4})

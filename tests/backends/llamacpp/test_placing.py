@@ -14,11 +14,11 @@ from localdflash.backends.llamacpp.llama_sizes import (
     offloaded,
     parse_size_lines,
 )
-from localdflash.backends.llamacpp.placement import ALL, PROCESSOR, Device, Placement
+from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Device, Placement
 from localdflash.backends.llamacpp.placing import choose_placement, plan_placement
 from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.models.load_options import Options
-from localdflash.models.memory.fit import AS_IT_IS, NO_DRAFTER, MemoryBudget
+from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED, MemoryBudget
 from localdflash.models.memory.parts import DRAFTER, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.weights.gguf import read_header
 from tests.support.random_models import Shape, write, write_header_alone
@@ -35,7 +35,7 @@ class Layered:
 
     placement: Placement
     trained: int = 16384
-    drafters: tuple[str, ...] = (AS_IT_IS, NO_DRAFTER)
+    drafters: tuple[str, ...] = (UNCHANGED, NO_DRAFTER)
 
     def parts(self, context: int, drafter: str) -> Parts:
         layers = self.placement.layers
@@ -57,12 +57,12 @@ def budget(megabytes: int) -> MemoryBudget:
 @pytest.mark.parametrize(
     ("free", "mixture", "layers", "experts", "drafter"),
     [
-        (1050 + 400 + 80, True, 11, 0, AS_IT_IS),
-        (1050 + 400 + 80 - 1, True, 11, 1, AS_IT_IS),
-        (1050 + 400 + 80 - 600, True, 11, 10, AS_IT_IS),
-        (1050 + 400 + 80 - 601, True, 10, 9, AS_IT_IS),
-        (1050 + 400 + 80 - 1, False, 10, 0, AS_IT_IS),
-        (50 + 4 * 140 + 80, False, 5, 0, AS_IT_IS),
+        (1050 + 400 + 80, True, 11, 0, UNCHANGED),
+        (1050 + 400 + 80 - 1, True, 11, 1, UNCHANGED),
+        (1050 + 400 + 80 - 600, True, 11, 10, UNCHANGED),
+        (1050 + 400 + 80 - 601, True, 10, 9, UNCHANGED),
+        (1050 + 400 + 80 - 1, False, 10, 0, UNCHANGED),
+        (50 + 4 * 140 + 80, False, 5, 0, UNCHANGED),
         (50 + 4 * 140 + 79, False, 11 - 6, 0, NO_DRAFTER),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_ref
     least = 1050 + 819 + 80
     placed = choose_placement(Layered, steps(1, True), budget(least), 0, roomy=True)
     assert placed.fit
-    assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, AS_IT_IS, 8192)
+    assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, UNCHANGED, 8192)
     with pytest.raises(OutOfMemory, match="all 11 layers and a context of 8192 tokens need"):
         choose_placement(Layered, steps(1, True), budget(least - 1), 0, roomy=True)
     assert choose_placement(Layered, steps(1, True), budget(least - 1), 0).fit, "it fits, but is cramped"
@@ -120,8 +120,11 @@ def test_bytes_by_the_header(dense: Path, mixture: Path) -> None:
     assert offloaded(header, Placement(GPU, 2)) == (last + head + table, everything - last - head)
     assert [cache_share(header, Placement(GPU, layers)) for layers in (0, 1, 3, 5)] == [0, 0, 0.5, 1]
     experts = sum(info.nbytes for name, info in of_mixture.tensors.items() if "_exps" in name)
-    there, beside = offloaded(of_mixture, Placement(GPU, ALL))
-    assert offloaded(of_mixture, Placement(GPU, ALL, range(1, 3))) == (there - experts // 2, beside + experts // 2)
+    there, beside = offloaded(of_mixture, Placement(GPU, ALL_LAYERS))
+    assert offloaded(of_mixture, Placement(GPU, ALL_LAYERS, range(1, 3))) == (
+        there - experts // 2,
+        beside + experts // 2,
+    )
 
 
 def test_a_full_gpu_leaves_the_pair_to_the_processor(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:

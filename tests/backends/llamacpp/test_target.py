@@ -76,7 +76,7 @@ class Interrupts(list[str]):
 
 def test_an_interrupt_while_the_library_loads_is_not_lost(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(llama_library, "_SIZES", [Interrupts()])
+    monkeypatch.setattr(llama_library, "_SIZE_LISTENERS", [Interrupts()])
     with pytest.raises(KeyboardInterrupt):
         LlamaCppTarget(tiny_pair / "target.gguf")
     assert signal.getsignal(signal.SIGINT) is handler

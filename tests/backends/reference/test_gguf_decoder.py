@@ -65,7 +65,7 @@ UNSUPPORTED: tuple[tuple[str, dict[str, Any], list[str]], ...] = (
     ("qwen3", {"rope.scaling.factor": 4.0}, ["scaled RoPE", ELSEWHERE]),  # llama.cpp applies it without a type, too
     ("qwen3", {"rope.scale_linear": 4.0}, ["scaled RoPE"]),
     ("qwen3", {"rope.scaling.attn_factor": 4.0}, ["scaled RoPE"]),
-    ("qwen3", {"rope.dimension_count": 16}, ["parts of heads", ELSEWHERE]),
+    ("qwen3", {"rope.dimension_count": 16}, ["partial RoPE", ELSEWHERE]),
     ("qwen3", {"attention.head_count_kv": 3}, ["4 heads", "3 key-value heads"]),
     ("qwen3", {"block_count": 4}, ["layers.3."]),
     ("qwen3", {"rope.freq_base": None}, ["qwen3.rope.freq_base is missing"]),

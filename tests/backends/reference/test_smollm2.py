@@ -43,16 +43,16 @@ def hugging_face() -> Any:
 
 @torch.inference_mode()
 def test_logits_are_those_of_hugging_face() -> None:
-    theirs, ours, tokenizer, team = hugging_face(), load_decoder(FILE), Tokenizer.load(FILE), ThreadPool(2, ())
+    theirs, ours, tokenizer, pool = hugging_face(), load_decoder(FILE), Tokenizer.load(FILE), ThreadPool(2, ())
     packed = open_target(FILE)
     for prompt in PROMPTS:
         ids = tokenizer.encode(prompt)
         wanted = theirs(torch.tensor([ids])).logits[0]
         found = ours.logits(ours(torch.tensor([ids]), torch.arange(len(ids)), causal, ())[0])[0]
         assert relative(found, wanted) < 1e-5
-        seen = CpuTarget(packed, team).verify(ids[0], Draft("test", ids[1:], [1.0] * (len(ids) - 1)))
+        seen = CpuTarget(packed, pool).verify(ids[0], Draft("test", ids[1:], [1.0] * (len(ids) - 1)))
         assert relative(torch.from_numpy(seen.logits.copy()), wanted) < 0.05  # activations of 8 bits
-    team.close()
+    pool.close()
 
 
 def test_ids_are_those_of_the_published_pre_tokenizer() -> None:

@@ -78,4 +78,4 @@ def test_other_systems_are_asked_for_a_number(monkeypatch: pytest.MonkeyPatch) -
 
 def test_more_threads_than_cores_are_clamped_with_a_word(processors: Callable[..., None]) -> None:
     processors("0", "1", allowed={0, 1})
-    assert cores.clamp(64) == (2, "2 of 64 threads run: one for each core")
+    assert cores.clamp(64) == (2, "2 of 64 threads are used: one per core")

@@ -10,7 +10,7 @@ import pytest
 
 from localdflash.base.files.paths import runtime_folder
 from localdflash.base.machine import gpu_watch
-from localdflash.base.machine.gpu_watch import UNWATCHED, deaths, watch
+from localdflash.base.machine.gpu_watch import UNWATCHED, count_crashes, watch
 
 IMPORTS = "import os, signal; from contextlib import ExitStack; from localdflash.base.machine.gpu_watch import watch\n"
 ABORT, KILL = "os.abort()", "os.kill(os.getpid(), signal.SIGKILL)"
@@ -26,31 +26,31 @@ def end(program: str) -> int:
 def test_a_process_that_ends_while_the_gpu_computes_counts() -> None:
     for times, (how, ended_by) in enumerate(((ABORT, signal.SIGABRT), (KILL, signal.SIGKILL)), 1):
         assert end(INSIDE.format(how)) == -ended_by
-        assert [deaths(), deaths()] == [times, times]
+        assert [count_crashes(), count_crashes()] == [times, times]
     with ExitStack() as stack, watch(stack):
-        assert deaths() == 2
-    assert deaths() == 2, "the next watch keeps what it finds"
+        assert count_crashes() == 2
+    assert count_crashes() == 2, "the next watch keeps what it finds"
 
 
 @pytest.mark.parametrize("program", [OUTSIDE.format(ABORT), INSIDE.format("raise SystemExit(1)")])
 def test_any_other_end_does_not(program: str) -> None:
     assert end(program) != 0
-    assert deaths() == 0
+    assert count_crashes() == 0
 
 
 def test_a_death_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime_folder().mkdir(parents=True, mode=0o700)
     (runtime_folder() / "gpu").write_bytes(b"1")
-    assert deaths() == 1
+    assert count_crashes() == 1
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + gpu_watch.MEMORY_SECONDS)
-    assert deaths() == 0
+    monkeypatch.setattr(time, "time", lambda: now + gpu_watch.MAX_AGE_SECONDS)
+    assert count_crashes() == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"1", b"0\nyesterday\n-5\n\n7\n", bytes(5000)])
 def test_a_damaged_file_breaks_nothing(content: bytes) -> None:
     runtime_folder().mkdir(parents=True, mode=0o700)
     (runtime_folder() / "gpu").write_bytes(content)
-    assert deaths() == (1 if content == b"1" else 0)
+    assert count_crashes() == (1 if content == b"1" else 0)
     with ExitStack() as stack:
         assert watch(stack) is not UNWATCHED

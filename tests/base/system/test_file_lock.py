@@ -29,9 +29,9 @@ def two(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def test_one_excludes_another_descriptor_of_this_process(two: tuple[int, int]) -> None:
-    assert file_lock.take(two[0])
-    assert not file_lock.take(two[1])
-    assert not file_lock.take(two[1], shared=True)
+    assert file_lock.try_lock(two[0])
+    assert not file_lock.try_lock(two[1])
+    assert not file_lock.try_lock(two[1], shared=True)
     assert os.read(two[1], 100) == b"content"  # which may read
 
 
@@ -73,7 +73,7 @@ def test_a_fork_of_c_code_does_not_keep_it(tmp_path: Path) -> None:
     assert process.stdout.readline() == "forked\n"
     os.kill(process.pid, signal.SIGKILL)
     process.wait(10)
-    with process_lock(tmp_path / "lock", patience=2):
+    with process_lock(tmp_path / "lock", timeout=2):
         pass
     ended(process)
 

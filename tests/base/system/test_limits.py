@@ -9,7 +9,7 @@ import termios
 import pytest
 
 from localdflash.base.system import limits
-from localdflash.base.system.early_keys import kept
+from localdflash.base.system.early_keys import keep_early_keys
 
 
 def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_keys_are_as_they_were_pressed_and_unseen(monkeypatch: pytest.MonkeyPatc
         with os.fdopen(slave) as terminal:
             monkeypatch.setattr(sys, "stdin", terminal)
             before = termios.tcgetattr(slave)
-            with kept():
+            with keep_early_keys():
                 os.write(master, b"hi\r")
                 assert os.read(slave, 10) == b"hi\r"
                 os.set_blocking(master, False)

@@ -37,7 +37,7 @@ def test_no_link_is_followed(root: Path) -> None:
             OpenFolder("link", top)
         with pytest.raises(OSError, match="Too many levels of symbolic links"):
             deep.open("link")
-        assert stat.S_ISLNK(deep.about("link").st_mode)
+        assert stat.S_ISLNK(deep.status("link").st_mode)
     with pytest.raises(OSError, match=r"Too many levels of symbolic links|Not a directory"):
         OpenFolder(root / "link")
 
@@ -45,7 +45,7 @@ def test_no_link_is_followed(root: Path) -> None:
 def test_a_name_that_is_a_link_is_not_written_through(root: Path) -> None:
     (root / "new").symlink_to(root.parent / "outside" / "made")
     with OpenFolder(root) as top, pytest.raises(FileExistsError):
-        top.open("new", descriptor.NEW)
+        top.open("new", descriptor.NEW_FILE)
     assert not (root.parent / "outside" / "made").exists()
 
 

@@ -13,20 +13,22 @@ from tests.support.daemons import until
 def test_what_is_apart_ends_with_all_that_it_began() -> None:
     program = "import subprocess, time; child = subprocess.Popen(['sleep', '60'])\n"
     program += "print(child.pid, flush=True); time.sleep(60)"
-    first = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, **process.apart())
-    assert first.stdout
-    child = psutil.Process(int(first.stdout.readline()))
-    assert os.getsid(first.pid) == first.pid != os.getsid(0)
-    process.kill_with_children(first.pid)
-    first.communicate()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, **process.detached_options()
+    )
+    assert parent.stdout
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert os.getsid(parent.pid) == parent.pid != os.getsid(0)
+    process.kill_with_children(parent.pid)
+    parent.communicate()
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
-    process.kill_with_children(first.pid)  # there is nothing left of it
+    process.kill_with_children(parent.pid)  # there is nothing left of it
 
 
 def test_who_is_there() -> None:
-    assert process.is_there(os.getpid())
-    assert process.is_there(1)  # which this user may not ask
-    assert process.is_there(10**30)  # no number of a process: nothing is claimed of it
+    assert process.is_running(os.getpid())
+    assert process.is_running(1)  # which this user may not ask
+    assert process.is_running(10**30)  # no number of a process: nothing is claimed of it
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert not process.is_there(ended.pid)
+    assert not process.is_running(ended.pid)

@@ -70,17 +70,17 @@ ctypes.FormatError = lambda code: f"error {code}"
 from localdflash.base.system import file_lock
 file_lock._kernel = kernel
 answer = 1
-assert file_lock.take(7) is True
-assert file_lock.take(7, shared=True) is True
+assert file_lock.try_lock(7) is True
+assert file_lock.try_lock(7, shared=True) is True
 at = 1 << 30
 assert calls == [
     ("unlock", 1007, 1, 0, at), ("lock", 1007, 3, 1, 0, at), ("unlock", 1007, 1, 0, at), ("lock", 1007, 1, 1, 0, at),
 ], calls
 answer, error = 0, 33
-assert file_lock.take(7) is False
+assert file_lock.try_lock(7) is False
 error = 5
 try:
-    file_lock.take(7)
+    file_lock.try_lock(7)
 except OSError as raised:
     assert "error 5" in str(raised)
 else:
@@ -110,9 +110,9 @@ print(len([name for name in sys.modules if name.startswith("localdflash")]) == c
 """
 
 
-def test_it_loads_and_chooses_what_is_there() -> None:
+def test_modules_load_without_posix_and_choose_tcp() -> None:
     program = POOR + LOCKS + REST
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    refused = "UsageError LOCALDFLASH_TRANSPORT=unix: Windows has no Unix sockets: unset it, or choose tcp"
+    refused = "UsageError LOCALDFLASH_TRANSPORT=unix: Windows has no Unix sockets; unset it, or choose tcp"
     assert done.stdout.splitlines() == [refused, "True"]

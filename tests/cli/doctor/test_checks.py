@@ -64,7 +64,7 @@ class TestInstallation:
         ("driver", "has_cuda", "status", "detail", "remedy"),
         [
             (False, True, "ok", "no NVIDIA driver", ""),
-            (True, False, "warning", "this PyTorch has no CUDA", "install a CUDA build of torch"),
+            (True, False, "warning", "built without CUDA", "install a CUDA build of torch"),
             (True, True, "warning", "no C compiler", "gcc"),
         ],
     )
@@ -73,7 +73,7 @@ class TestInstallation:
     ) -> None:
         def find() -> None:
             if not has_cuda:
-                raise NoDevice("this PyTorch has no CUDA: install a CUDA build of torch")
+                raise NoDevice("PyTorch 2.9: built without CUDA; install a CUDA build of torch")
 
         monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: driver)
         monkeypatch.setattr("localdflash.backends.cuda.device.find_device", find)

@@ -53,7 +53,7 @@ def test_every_verdict_is_shown(home: Path) -> None:
     assert (found.status, found.remedy) == ("warning", gpu_check.HOW)
     said = ("a is sound (20", "b failed (head of output: NaN, 20", "c ", "d ")
     assert all(line.startswith(start) for line, start in zip(found.detail.split("; "), said, strict=True))
-    assert "(there is no C compiler, 20" in found.detail
+    assert "(Triton finds no C compiler, 20" in found.detail
     assert "(graphs, 20" in found.detail
 
 

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.kernels.cuda.lookup_kernel import LONGEST, lookup, lookup_reference
+from localdflash.kernels.cuda.lookup_kernel import MAX_MATCH, lookup, lookup_reference
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTED_BY, LIVE
 
 Op = Callable[..., None]
 OPS = pytest.mark.parametrize("op", [lookup, lookup_reference])
 STAYS = ([500, *range(600, 615)], 7, 2)  # draft, LIVE and DRAFTED_BY before
-PROGRAMS, PLACES = 3, 8
+PROGRAMS, POSITIONS = 3, 8
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,7 +22,7 @@ def _small_programs() -> Iterator[None]:
     """The interpreter runs one program after the other: a few small ones go over a short text in several rounds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[lookup.__module__], "PROGRAMS", PROGRAMS)
-        patch.setattr(sys.modules[lookup.__module__], "PLACES", PLACES)
+        patch.setattr(sys.modules[lookup.__module__], "POSITIONS", POSITIONS)
         yield
 
 
@@ -44,7 +44,7 @@ def run(
 
 def expected(text: list[int], documents: list[int], min_match: int, limit: int) -> tuple[list[int], int, int]:
     """Try ever shorter endings; of one length the newest place, in the text before in the documents."""
-    for size in range(min(LONGEST, len(text)), max(min_match, 1) - 1, -1):
+    for size in range(min(MAX_MATCH, len(text)), max(min_match, 1) - 1, -1):
         ending = text[-size:]
         for source, repeats in ((text, True), (documents, False)):
             for end in range(len(source) - 1, size - 1, -1):  # source[end] follows the place
@@ -88,9 +88,9 @@ def test_any_text_is_searched_like_the_oracle(
     assert run(op, text, documents, min_match, limit) == expected(text, documents, min_match, limit)
 
 
-@pytest.mark.parametrize("place", [0, PROGRAMS * PLACES + 7])
+@pytest.mark.parametrize("place", [0, PROGRAMS * POSITIONS + 7])
 def test_places_of_every_program_are_found_again_and_again(place: int) -> None:
-    text = list(range(1000, 1020 + PROGRAMS * PLACES))
+    text = list(range(1000, 1020 + PROGRAMS * POSITIONS))
     ending = text[place : place + 5]
     follows = (text + ending)[place + 5 : place + 8]
     assert run(lookup, text + ending, [], 5, 3, times=2)[0][1:4] == follows

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, gumbel_r, kstest
 from torch import Tensor
 
-from localdflash.backends.cuda.cuda_pair import UNTOUCHED
+from localdflash.backends.cuda.cuda_pair import UNMODIFIED_LOGITS
 from localdflash.engine.sampling import Sampler
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.noise import noise_reference
@@ -176,7 +176,7 @@ def test_where_nothing_is_asked_for_the_logits_keep_their_bits(op: Op) -> None:
     logits, choice = quarters(5, 16, 100), torch.zeros(16, dtype=torch.int32)
     logits[3, 7], logits[4, 8] = -0.0, torch.nan
     before, after = logits.clone(), text()
-    floats, whole = torch.tensor(UNTOUCHED[0]), torch.tensor(UNTOUCHED[1], dtype=torch.int32)
+    floats, whole = torch.tensor(UNMODIFIED_LOGITS[0]), torch.tensor(UNMODIFIED_LOGITS[1], dtype=torch.int32)
     op(logits, floats, whole, *after.tensors(), choice, SampleScratch.empty(100, logits.device))
     assert torch.equal(logits.view(torch.int32), before.view(torch.int32))
     assert choice.tolist() == [-1 if row == 4 else int(before[row].argmax()) for row in range(16)]

@@ -54,5 +54,5 @@ def test_a_broken_header_is_refused_at_once(hub: FakeHub, target: bytes, tmp_pat
 
 def test_a_hub_without_ranges_is_not_downloaded_from(hub: FakeHub, target: bytes, tmp_path: Path) -> None:
     hub.files[NAME] = File(target + bytes(8 << 20), large=False)
-    with pytest.raises(Unreachable, match="does not serve parts of files"):
+    with pytest.raises(Unreachable, match="does not serve ranges of files"):
         remote.stand_in(TARGET, tmp_path)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from localdflash.base.errors import OutOfMemory
 from localdflash.models.memory.fit import (
-    AS_IT_IS,
     NO_DRAFTER,
     STEP,
+    UNCHANGED,
     MemoryBudget,
     best_quantization,
     fit,
@@ -31,7 +31,7 @@ class Simple:
     drafters: Sequence[str] = ("8 bits", "4 bits", NO_DRAFTER)
 
     def parts(self, context: int, drafter: str) -> Parts:
-        sizes = {"8 bits": 400, "4 bits": 200, AS_IT_IS: 300, NO_DRAFTER: 0}
+        sizes = {"8 bits": 400, "4 bits": 200, UNCHANGED: 300, NO_DRAFTER: 0}
         return {TARGET: 1000 * MB, DRAFTER: sizes[drafter] * MB, TARGET_KV: context * MB // 10}
 
 
@@ -74,7 +74,7 @@ def test_a_context_that_was_asked_for_is_never_cut() -> None:
         fit(Simple(), budget(1500), 8192)
     assert str(error.value) == (
         "a context of 8192 tokens needs 1.87 GB even without the drafter (50.0 MB of it as margin),"
-        " 1.55 GB of memory are free: --context 4864 fits"
+        " 1.55 GB of memory are free; --context 4864 fits"
     )
 
 

@@ -42,10 +42,10 @@ def in_llama_cpp(path: Path, target: Path, stack: ExitStack) -> Drafter:
 def on_cpu(path: Path, target: Path, stack: ExitStack) -> Drafter:
     if cpu_library.available():
         pytest.skip(cpu_library.available())
-    team = ThreadPool(2)
-    stack.callback(team.close)
+    pool = ThreadPool(2)
+    stack.callback(pool.close)
     packed = open_drafter(path)
-    return CpuDFlashDrafter(packed, CpuTarget(open_target(target), team, taps=sorted(set(packed.config.taps))))
+    return CpuDFlashDrafter(packed, CpuTarget(open_target(target), pool, taps=sorted(set(packed.config.taps))))
 
 
 @pytest.fixture

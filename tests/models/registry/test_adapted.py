@@ -13,7 +13,7 @@ from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_export import TRAINED, write_adapter
 from localdflash.models.registry import fetching, records
 from localdflash.models.registry.pair_entry import FileSource, MergeSource, PairEntry, TargetSource
-from localdflash.models.registry.registry import how_to_get, local_files, missing_files
+from localdflash.models.registry.registry import describe_source, local_files, missing_files
 from localdflash.models.weights import low_rank
 from tests.support.converted_models import case_of
 from tests.support.reports import RecordedReport
@@ -44,7 +44,7 @@ def pair(made: tuple[Path, Path, Path], home: Path) -> PairEntry:
 
 def test_a_pull_makes_it_once(pair: PairEntry, made: tuple[Path, Path, Path]) -> None:
     (missing,) = missing_files(pair)
-    assert "merge" in how_to_get(missing)
+    assert "merge" in describe_source(missing)
     told = RecordedReport()
     (fetched,) = fetching.pull(pair, told)
     assert fetched.fetched
@@ -71,6 +71,6 @@ def test_a_full_disk_leaves_nothing(pair: PairEntry, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(low_rank, "merge", fill_up)
-    with pytest.raises(LocaldflashError, match="make room and pull again"):
+    with pytest.raises(LocaldflashError, match="free some space and pull again"):
         fetching.pull(pair, RecordedReport())
     assert [path.name for path in pair.target.path.parent.iterdir()] == [".merged.Q8_0.gguf.lock"]

@@ -41,24 +41,24 @@ QWEN3_8B = "z-lab/Qwen3-8B-DFlash-b16"
 @pytest.mark.parametrize(
     ("file", "called", "why"),
     [
-        (header(**based_on("qwen/qwen3-8b")), "x.gguf", "the file says base model qwen/qwen3-8b"),
+        (header(**based_on("qwen/qwen3-8b")), "x.gguf", "the file's base model is qwen/qwen3-8b"),
         (
             header(**based_on("Qwen/Qwen3-8B"), name="Qwen3 8B Abliterated", finetune="abliterated"),
             "x.gguf",
-            "the file says base model Qwen/Qwen3-8B",
+            "the file's base model is Qwen/Qwen3-8B",
         ),
         (
             header(base_model__count=1, base_model__0__organization="Qwen", base_model__0__name="Qwen3 8B"),
             "x.gguf",
-            "the file says base model Qwen/Qwen3-8B",
+            "the file's base model is Qwen/Qwen3-8B",
         ),
         (
             header(**based_on("Qwen/Qwen3-8B-Base"), name="Qwen3 8B", basename="Qwen3", size_label="8B"),
             "x.gguf",
-            "the file calls itself Qwen3 8B",
+            "the file's name is Qwen3 8B",
         ),
-        (header(basename="Qwen3-8B", size_label="8B"), "x.gguf", "the file calls itself Qwen3-8B"),
-        (header(), "Qwen3-8B-UD-Q4_K_XL-00001-of-00002.gguf", "it is called Qwen3-8B"),
+        (header(basename="Qwen3-8B", size_label="8B"), "x.gguf", "the file's name is Qwen3-8B"),
+        (header(), "Qwen3-8B-UD-Q4_K_XL-00001-of-00002.gguf", "the file name is Qwen3-8B"),
     ],
 )
 def test_a_repack_of_the_same_model(file: GGUFHeader, called: str, why: str) -> None:
@@ -94,7 +94,7 @@ def test_a_near_miss_gets_none(file: GGUFHeader, called: str) -> None:
 )
 def test_a_pruned_or_another_model_of_that_name_is_refused_with_the_reason(file: GGUFHeader, said: str) -> None:
     match = found(file)
-    assert match == DrafterMatch(None, f"not that of qwen3-8b, though the file says base model Qwen/Qwen3-8B: {said}")
+    assert match == DrafterMatch(None, f"not that of qwen3-8b, though the file's base model is Qwen/Qwen3-8B: {said}")
 
 
 def test_every_entry_is_found_by_its_base_model() -> None:
@@ -107,4 +107,4 @@ def test_every_entry_is_found_by_its_base_model() -> None:
         else:
             assert match
             assert match.drafter is None
-            assert match.why.endswith("; nothing here runs it yet"), pair.id
+            assert match.why.endswith(", but no backend runs it yet"), pair.id

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from localdflash.models.config import config_file, load_config
-from localdflash.models.registry.defaults import CHAT, CODE, chat_pair, completion_pair, worth_pulling
+from localdflash.models.registry.defaults import CHAT, CODE, chat_pair, completion_pair, missing_default_pairs
 from localdflash.models.registry.registry import load_registry
 
 
@@ -19,7 +19,7 @@ def here(home: Path) -> None:
 
 def worth() -> list[str]:
     """Return the ids of the pairs that are worth pulling."""
-    return [found.id for found in worth_pulling(load_config())]
+    return [found.id for found in missing_default_pairs(load_config())]
 
 
 def pairs(text: str = "") -> tuple[str, str]:

@@ -86,15 +86,15 @@ def test_a_named_target(engine: str, pair: PairEntry, tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("vllm", {"drafter": None}, "no drafter is known for 'qwen3-4b': name one with --drafter"),
-    ("vllm", {"drafter": DrafterSource(None, "/d.safetensors")}, "vLLM reads drafters as safetensors from a Hugging"),
+    ("vllm", {"drafter": None}, "no drafter is known for 'qwen3-4b'; name one with --drafter"),
+    ("vllm", {"drafter": DrafterSource(None, "/d.safetensors")}, "vLLM reads only safetensors from a Hugging"),
     (
         "sglang",
         {"drafter": DrafterSource("a/b", "d.safetensors")},
-        "SGLang does not take the GGUF target of 'qwen3-4b'",
+        "SGLang does not run the GGUF target of 'qwen3-4b'",
     ),
     ("llama-server", {"target": TargetSource(None, "/nowhere/t.gguf")}, "/nowhere/t.gguf: no such file"),
-    ("llama-server", {"target": TargetSource("a/b", "t.gguf", revision="r1")}, "fetches no revision"),
+    ("llama-server", {"target": TargetSource("a/b", "t.gguf", revision="r1")}, "cannot select revision r1"),
 ]
 
 

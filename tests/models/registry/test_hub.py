@@ -30,16 +30,16 @@ def nothing(_done: int, _total: int) -> None:
 
 REFUSED = [
     ((404, "EntryNotFound"), "o/n has no file 'x.gguf' at main; see "),
-    ((404, "RepoNotFound"), "no repository o/n at http://127.0.0.1"),
-    ((401, "RepoNotFound"), "or a private one: check the name, or log in with `hf auth login`"),
-    ((403, "GatedRepo"), "asks for an account that accepted its terms: accept them at http"),
+    ((404, "RepoNotFound"), "o/n: missing or private at http://127.0.0.1"),
+    ((401, "RepoNotFound"), "check the name, or run `hf auth login`"),
+    ((403, "GatedRepo"), "its terms must be accepted first; accept them at http"),
 ]
 
 
-@pytest.mark.parametrize(("error", "said"), REFUSED)
-def test_refusals(error: tuple[int, str], said: str, server: FakeHub) -> None:
+@pytest.mark.parametrize(("error", "message"), REFUSED)
+def test_refusals(error: tuple[int, str], message: str, server: FakeHub) -> None:
     server.files["o/n/x.gguf"].error = error
-    with pytest.raises(ModelError, match=said) as caught:
+    with pytest.raises(ModelError, match=message) as caught:
         hub.look_up("o/n", "x.gguf", None)
     assert "\n" not in str(caught.value)
 
@@ -47,7 +47,7 @@ def test_refusals(error: tuple[int, str], said: str, server: FakeHub) -> None:
 @pytest.mark.parametrize("file", [File(DATA, digest="abc"), File(DATA, digest="z" * 64), File(DATA, commit=None)])
 def test_a_file_that_could_not_be_verified_is_not_fetched(file: File, server: FakeHub) -> None:
     server.files["o/n/x.gguf"] = file
-    with pytest.raises(ModelError, match="names no commit, size or hash"):
+    with pytest.raises(ModelError, match="reports no commit, size or hash"):
         hub.look_up("o/n", "x.gguf", None)
 
 
@@ -75,7 +75,7 @@ def test_a_disk_that_fills_up_keeps_what_came(
         if done > 1000:
             raise OSError(number, "No space left on device")
 
-    with pytest.raises(LocaldflashError, match=r"the disk takes no more .*; what came is kept: make room"):
+    with pytest.raises(LocaldflashError, match=r"the disk is full .*, the partial file is kept; free some space"):
         hub.transfer(remote(), tmp_path / "p", full)
     assert DATA.startswith((tmp_path / "p").read_bytes())
     hub.transfer(remote(), tmp_path / "p", nothing)

@@ -10,7 +10,7 @@ import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, records
-from localdflash.models.registry.download import WantedFile, fetch, plan
+from localdflash.models.registry.download import FileRequest, fetch, plan
 from tests.support.fake_hub import COMMIT, FakeHub, File, hub_for_tests, in_hub_cache
 from tests.support.reports import RecordedReport
 
@@ -33,8 +33,8 @@ def path(tmp_path: Path) -> Path:
 
 def wanted(
     path: Path, revision: str | None = None, sha256: str | None = None, size: int | None = None, file: str = "x.gguf"
-) -> WantedFile:
-    return WantedFile("o/n", file, revision, sha256, size, path)
+) -> FileRequest:
+    return FileRequest("o/n", file, revision, sha256, size, path)
 
 
 def beside(path: Path) -> list[str]:
@@ -71,7 +71,7 @@ def test_what_changed_is_not_the_verified_file(change: str, server: FakeHub, pat
             want = wanted(path, sha256="0" * 64)
         case _:
             records.record_path(path).write_text("{}")
-    assert want.fulfilled() is None
+    assert want.installed_record() is None
 
 
 def test_a_small_file_is_verified_by_git_s_hash(server: FakeHub, path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_small_file_is_verified_by_git_s_hash(server: FakeHub, path: Path) -> 
 # Other bytes than promised
 
 
-def refused(want: WantedFile) -> str:
+def refused(want: FileRequest) -> str:
     with pytest.raises(ModelError) as caught:
         fetch(plan(want), RecordedReport())
     assert not want.path.exists()
@@ -103,7 +103,7 @@ def test_a_wrong_hash_sets_the_file_aside_and_names_both(server: FakeHub, path: 
     aside = path.with_name("x.gguf.mismatch")
     assert SHA256 in said
     assert hashlib.sha256(OTHER).hexdigest() in said
-    assert f"set aside as {aside}, never loaded" in said
+    assert f"set aside as {aside} and never loaded" in said
     assert aside.read_bytes() == OTHER
     assert not list(path.parent.glob(".*.partial"))
     assert records.read(path) is None

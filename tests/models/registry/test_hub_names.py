@@ -7,7 +7,7 @@ import pytest
 
 from localdflash.base.errors import ModelError
 from localdflash.models.registry import hub
-from localdflash.models.registry.hub_names import chosen, short_name
+from localdflash.models.registry.hub_names import select_file, short_name
 from localdflash.models.registry.registry import load_registry
 from tests.support.fake_hub import FakeHub, File, hub_for_tests
 
@@ -30,7 +30,7 @@ UNSLOTH = [
 def choose(spec: str, files: list[str]) -> str:
     asked = short_name(spec)
     assert asked
-    return chosen(asked, files)
+    return select_file(asked, files)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_quantization_is_chosen(spec: str, file: str) -> None:
             ["a-Q8_0.gguf", "b-Q8_0.gguf"],
             "several files match; choose one of hf:o/n/a-Q8_0.gguf, hf:o/n/b-",
         ),
-        ("hf:o/n", ["model.safetensors"], "o/n has no model as GGUF"),
-        ("hf:o/n", ["../x.gguf", "a\x1b.gguf", "con.gguf"], "o/n has no model as GGUF"),
+        ("hf:o/n", ["model.safetensors"], "o/n has no GGUF file"),
+        ("hf:o/n", ["../x.gguf", "a\x1b.gguf", "con.gguf"], "o/n has no GGUF file"),
     ],
 )
 def test_choices_are_offered_in_one_line(spec: str, files: list[str], said: str) -> None:
@@ -89,6 +89,6 @@ def test_an_answer_that_is_no_list(answer: bytes, server: FakeHub) -> None:
 
 
 def test_nobody_is_asked_unless_that_is_wanted(server: FakeHub) -> None:
-    with pytest.raises(ModelError, match=r"hf:o/n:Q8_0 is not here: run `localdflash models pull hf:o/n:Q8_0`"):
+    with pytest.raises(ModelError, match=r"hf:o/n:Q8_0: not downloaded; run `localdflash models pull hf:o/n:Q8_0`"):
         load_registry().resolve("hf:o/n:Q8_0")
     assert server.requests == []

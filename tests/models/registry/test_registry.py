@@ -127,6 +127,6 @@ def test_a_file_that_shrank_since_it_was_verified_is_not_loaded(mine: Registry) 
     local_files(pair)
     for source in pair.sources[:2]:
         source.path.write_bytes(b"GGU")
-        with pytest.raises(ModelError, match="has 3 bytes, but 4 were verified"):
+        with pytest.raises(ModelError, match="expected 4 bytes, got 3"):
             local_files(pair)
         source.path.write_bytes(b"GGUF")

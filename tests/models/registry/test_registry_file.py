@@ -29,20 +29,20 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     ),
     (('"mine"', '"Mine"  # HERE'), "pair.id: expected an id"),
     (('["one", "two"]', '"one"  # HERE'), "pair.notes: expected an array, found text"),
-    (("schema = 1", "schema = 2  # HERE"), "reads schema 1"),
+    (("schema = 1", "schema = 2  # HERE"), "unknown schema (expected 1)"),
     (("4096", "0  # HERE"), "expected 64 to"),
     (("4096", f"0x{'f' * 5000}  # HERE"), "pair.context"),
-    (("[1, 9, 17]", "[1, 36]  # HERE"), "block 36 is not below the target's 36 layers"),
+    (("[1, 9, 17]", "[1, 36]  # HERE"), "block 36 is outside the target's 36 layers"),
     (("owner/name-GGUF", "../name"), "expected a repository"),
     (("target-Q4_K_M.gguf", "../target.gguf"), "expected a file inside the repository"),
     (("target-Q4_K_M.gguf", "/etc/target.gguf"), "expected a file inside the repository"),
     (("target-Q4_K_M.gguf", "target.safetensors"), "expected a .gguf file, found 'target.safetensors'"),
-    (("target-Q4_K_M.gguf", "NUL.gguf"), "reserves"),
+    (("target-Q4_K_M.gguf", "NUL.gguf"), "reserved"),
     (
         (f'sha256 = "{HASH}"', f'sha256 = "{HASH}"  # HERE', "target-Q4_K_M.gguf", "t-00001-of-00003.gguf"),
-        "does not go with a model in parts: pin its revision",
+        "cannot pin a model in several files; pin its revision",
     ),
-    (("target-Q4_K_M.gguf", "t-00002-of-00003.gguf"), "name the first part, t-00001-of-00003.gguf"),
+    (("target-Q4_K_M.gguf", "t-00002-of-00003.gguf"), "expected the first part, t-00001-of-00003.gguf"),
     (('sha256 = "', 'revision = "../x"  # HERE\nsha256 = "'), "expected a commit or the name of a branch"),
     (
         ('repository = "owner/name-GGUF"\nfile = "target', 'path = "t.gguf"\nrevision = "main"  # HERE\n# "'),
@@ -50,7 +50,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     ),
     ((HASH, HASH[:-1]), "64 lower-case hexadecimal digits"),
     ((TARGET, PACKAGE, '"made-up"', '"../made-up"  # HERE'), "expected the name of a package"),
-    ((TARGET, PACKAGE, 'version = "1.0"', 'version = "1.0"\nrevision = "v"  # HERE'), "does not go with package"),
+    ((TARGET, PACKAGE, 'version = "1.0"', 'version = "1.0"\nrevision = "v"  # HERE'), "not allowed with package"),
     (
         (TARGET, PACKAGE, "[pair.target]", '[pair.target]  # HERE\npath = "x.gguf"'),
         "expected either repository and file, or path, or package, version and file",
@@ -60,7 +60,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
         for key in ("version", "wheel_sha256", "sha256")
     ),
     ((TARGET, ADAPTED, '"embedded"', '"nobody"  # HERE'), "no pair 'nobody' is defined above"),
-    ((TARGET, ADAPTED, '"embedded"', '"smollm2-135m-code"  # HERE'), "is adapted itself"),
+    ((TARGET, ADAPTED, '"embedded"', '"smollm2-135m-code"  # HERE'), "is a merged target"),
     *(
         ((TARGET, ADAPTED, "[pair.target]", "[pair.target]  # HERE", f"{key} =", "#"), f"missing key {key!r}")
         for key in ("adapter", "sha256")

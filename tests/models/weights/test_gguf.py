@@ -15,7 +15,7 @@ from localdflash.base.errors import ModelError
 from localdflash.models.weights import gguf as module
 from localdflash.models.weights.ggml_types import BY_CODE
 from localdflash.models.weights.gguf import (
-    headers_kept,
+    cached_headers,
     load_blocks,
     load_tensor,
     read_header,
@@ -56,7 +56,7 @@ def test_kept_headers_are_read_once_unless_their_file_changes(
     path, linked = tmp_path / "model.gguf", tmp_path / "link.gguf"
     path.write_bytes(small_gguf.read_bytes())
     linked.symlink_to(path)
-    with headers_kept():
+    with cached_headers():
         first = read_header(path)
         with monkeypatch.context() as patched:
             patched.setattr(module, "parse_header", lambda *_: pytest.fail("it was read again"))

@@ -59,7 +59,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "100000 levels": (file(DEEP), "its header cannot be read"),
     "number of 10000 digits": (file(LONG_NUMBER), "its header cannot be read"),
     "NaN": (file(b'{"a":NaN}'), "NaN is not JSON"),
-    "tensor twice": (file(TWICE), "a name is there twice"),
+    "tensor twice": (file(TWICE), "duplicate name"),
     "metadata a list": (file({"__metadata__": []}), "__metadata__ is not a map of strings"),
     "entry a number": (file({"a": 1}), "tensor a has other fields"),
     "no offsets": (file({"a": {"dtype": "F32", "shape": [4]}}), "tensor a has other fields"),

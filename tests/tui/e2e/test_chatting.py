@@ -67,7 +67,7 @@ def test_a_terminal_without_a_screen_gets_lines(chats: Scene) -> None:
     assert terminal.wait() == 0
 
 
-def test_leaving_tells_how_to_go_on(chats: Scene) -> None:
+def test_offload_tells_how_to_go_on(chats: Scene) -> None:
     keys = ("ctrl+c", "ctrl+c")
     chats.answers(Answer.of("Well."))
     terminal = chats.start()

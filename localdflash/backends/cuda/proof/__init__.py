@@ -1,1 +1,1 @@
-"""First-load checks of the CUDA engine: `stages` over a loaded pair, before the engine is trusted on a machine."""
+"""First-load checks of the CUDA engine: `stages` of a loaded pair, before the engine is trusted on a machine."""

@@ -1,4 +1,4 @@
-"""The arguments of an operation as values, so that runs of it can be compared: copied, moved, and taken apart."""
+"""Arguments of an operation as values that can be copied, moved and traversed, so that runs can be compared."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,23 +16,23 @@ from localdflash.kernels.cuda.rope import Rope
 
 Arguments = dict[str, Any]
 CPU = torch.device("cpu")
-WEIGHTS = (Planes, Rope)  # are read alone, and large
-SCRATCH = frozenset({"scratch", "workspace"})  # parameters that hold nothing between two launches
-UNPACKED = 1 << 25  # weights at once
+WEIGHTS = (Planes, Rope)  # large and read-only
+SCRATCH = frozenset({"scratch", "workspace"})  # parameters whose content no later launch reads
+CHUNK_WEIGHTS = 1 << 25  # weights unpacked at once
 
 
-def bound(op: Callable[..., None], given: tuple[Any, ...], named: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of a call by the names of the operation's parameters."""
-    return dict(signature(op).bind(*given, **named).arguments)
+def bind_arguments(op: Callable[..., None], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """Return the arguments of a call by parameter name."""
+    return dict(signature(op).bind(*args, **kwargs).arguments)
 
 
-def copied(arguments: Arguments, device: torch.device | None = None) -> Arguments:
-    """Return copies of the arguments, here or on another device; scratch and weights stay shared on this device."""
+def copy_arguments(arguments: Arguments, device: torch.device | None = None) -> Arguments:
+    """Return copies of the arguments, on `device` if given; scratch stays shared, and without `device` weights too."""
     return {name: value if name in SCRATCH else _copy(value, device) for name, value in arguments.items()}
 
 
 def tensors(arguments: Arguments) -> dict[str, Tensor]:
-    """Everything that a call could have written, by name: "x", "cache.k"."""
+    """Return all tensors that a call could have written, by name: "x", "cache.k"."""
     written = {name: value for name, value in arguments.items() if name not in SCRATCH}
     return {name: tensor for key, value in written.items() for name, tensor in _walk(key, value)}
 
@@ -53,41 +53,41 @@ def planes_in(value: object) -> Iterator[Planes]:
 
 
 def run_reference(reference: Callable[..., None], arguments: Arguments) -> Arguments:
-    """Run a reference over copies of the arguments and return them; on the CPU if the GPU has no room for float32."""
-    mine = copied(arguments)
+    """Run a reference on copies of the arguments and return these; use the CPU if the GPU's memory is too small."""
+    copies = copy_arguments(arguments)
     try:
-        with _dense(mine):
-            reference(**mine)
+        with _dense(copies):
+            reference(**copies)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
-        mine = copied(arguments, CPU)
-        with _dense(mine):
-            reference(**mine)
-    return mine
+        copies = copy_arguments(arguments, CPU)
+        with _dense(copies):
+            reference(**copies)
+    return copies
 
 
 @contextmanager
 def _dense(arguments: Arguments) -> Iterator[None]:
-    """Matrices in float32 for one reference alone: those of a whole model would not fit beside each other."""
-    found = list(planes_in(arguments))
+    """Cache float32 matrices during one reference call only: those of a whole model would not fit into memory."""
+    matrices = list(planes_in(arguments))
     try:
-        for planes in found:
-            vars(planes)["dense"] = unpacked(planes)  # where the cached property keeps it
+        for planes in matrices:
+            vars(planes)["dense"] = unpack_planes(planes)  # where the cached property keeps it
         yield
     finally:
-        for planes in found:
+        for planes in matrices:
             vars(planes).pop("dense", None)
 
 
-def unpacked(planes: Planes) -> Tensor:
-    """`planes.dense`, made piece by piece: on the way to it a weight takes several times its four bytes."""
-    p, step = planes, max(UNPACKED // planes.padded_k, 1)
-    found = torch.empty(p.experts, p.n, p.k, device=p.base.device)
+def unpack_planes(planes: Planes) -> Tensor:
+    """Return `planes.dense`, computed in chunks: intermediates take several times the four bytes of a weight."""
+    p, step = planes, max(CHUNK_WEIGHTS // planes.padded_k, 1)
+    dense = torch.empty(p.experts, p.n, p.k, device=p.base.device)
     for expert in range(p.experts):
         for first in range(0, p.n, step):
             last = min(first + step, p.n)
-            found[expert, first:last] = dequantize(_piece(p, expert, first, last))
-    return found.view(-1, p.k)
+            dense[expert, first:last] = dequantize(_piece(p, expert, first, last))
+    return dense.view(-1, p.k)
 
 
 def _piece(planes: Planes, expert: int, first: int, last: int) -> Planes:
@@ -111,9 +111,9 @@ def _copy(value: Any, device: torch.device | None) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: _copy(getattr(value, field.name), device) for field in fields(value)})
     if hasattr(value, "__dict__"):
-        other = copy(value)
-        vars(other).update({name: _copy(part, device) for name, part in vars(value).items()})
-        return other
+        copied = copy(value)
+        vars(copied).update({name: _copy(part, device) for name, part in vars(value).items()})
+        return copied
     return value
 
 

@@ -1,4 +1,4 @@
-"""Checks of a loaded pair on its own weights, from single operations to whole texts; a failure raises `Unsound`."""
+"""Checks of a loaded pair with its weights, from single operations to whole texts; a failure raises `CheckFailed`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,30 +8,38 @@ import torch
 from torch import Tensor
 
 from localdflash.backends.cuda.cuda_pair import CudaPair
-from localdflash.backends.cuda.ops import REFERENCES, lean
-from localdflash.backends.cuda.proof.operations import Rows, Unsound, Watch, around, beside_references, same_bits, using
+from localdflash.backends.cuda.ops import REFERENCES, low_memory
+from localdflash.backends.cuda.proof.operations import (
+    CheckFailed,
+    RowRecorder,
+    Watch,
+    compare_with_references,
+    same_bits,
+    using_ops,
+    wrap_ops,
+)
 from localdflash.backends.cuda.runner import chunks
 from localdflash.backends.cuda.stack import ROWS
-from localdflash.backends.cuda.stepper import DRAFTING, Stepper, Way
+from localdflash.backends.cuda.stepper import DRAFTING, StepMode, Stepper
 from localdflash.engine.generate import Request, generate
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.kernels.cuda.attention import BUCKETS, slots_of
 from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, LIVE
 
-TOKENS = 64  # of a text
-SAMPLED = 16
-REPLAYS = 6  # steps of a graph
-PLACES = (1, 6, 15)  # rows of a verify that are compared with plain decoding
-REGRET = 0.2  # nats between the kernels' likeliest token and the reference's
-DRAWING = (0.8, 0.95, 0.05, 1.1), (40, 12345, -678, 64)  # in the order of the stepper's buffers
-WARM = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
-COUNTED = SamplingParams(temperature=0.8, top_k=40, presence_penalty=0.5, seed=7)  # what the host draws
+TEXT_TOKENS = 64
+SAMPLED_TOKENS = 16
+REPLAYED_STEPS = 6
+CHECKED_ROWS = (1, 6, 15)  # rows of a verify batch that are compared with a single-token batch
+MAX_REGRET_NATS = 0.2  # between the kernels' likeliest token and the reference's
+SAMPLING = (0.8, 0.95, 0.05, 1.1), (40, 12345, -678, 64)  # in the order of the stepper's buffers
+SAMPLED_ON_DEVICE = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
+SAMPLED_ON_HOST = SamplingParams(temperature=0.8, top_k=40, presence_penalty=0.5, seed=7)  # sampled on the host
 
 Check = Callable[[], None]
 
 
 def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[str, Check]]:
-    """Yield the checks by name; `ids` are a prompt of at least 17 tokens that leaves room for a text."""
+    """Yield the checks by name; `ids` are a prompt of at least 17 tokens that leaves room for an answer."""
     proof = _Proof(pair, list(ids), watch)
     yield "operations", proof.operations
     yield "short prompt", proof.short_prompt
@@ -42,7 +50,7 @@ def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[s
     yield "texts", proof.texts
     yield "sampled texts", proof.sampled_texts
     yield "graphs", proof.graphs
-    if proof.borders:
+    if proof.bucket_borders:
         yield "long context", proof.long_context
 
 
@@ -54,16 +62,16 @@ class _Proof:
 
     @property
     def stepper(self) -> Stepper:
-        """Return the pair's stepper, which owns the device's buffers."""
+        """The pair's stepper."""
         return self.pair.stepper
 
     def operations(self) -> None:
         """Check every operation of both models: in a prompt, in a step, in sampled and drafted steps."""
         stepper = self.stepper
         self.pair.forget()
-        stepper.set_sampling(*DRAWING)
+        stepper.set_sampling(*SAMPLING)
         stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
-        with using(stepper, beside_references(stepper, self.watch)):
+        with using_ops(stepper, compare_with_references(stepper, self.watch)):
             stepper.extend(2, self._splits)
             for length in range(0, len(self.ids) - 1, ROWS):
                 stepper.state[CONTEXT] = length
@@ -72,21 +80,21 @@ class _Proof:
                 if stepper.block:
                     stepper.catch_up()
             start = stepper.state.clone()
-            for way in dict.fromkeys([*self._ways[:2], self._ways[-1]]):
+            for mode in dict.fromkeys([*self._modes[:2], self._modes[-1]]):
                 stepper.state.copy_(start)
-                stepper.step(way, way != "lookup", self._splits)
+                stepper.step(mode, mode != "lookup", self._splits)
         self.pair.forget()
 
     def short_prompt(self) -> None:
-        """The likeliest tokens after each of 16 tokens, by the kernels and by the references throughout."""
-        with self._begun():
+        """Compare the likeliest tokens after each of 16 tokens, by the kernels and by the references."""
+        with self._prefilled():
             ours = self._logits(0)
-            with using(self.stepper, around(REFERENCES, lambda _name, reference: lean(reference))):
+            with using_ops(self.stepper, wrap_ops(REFERENCES, lambda _name, reference: low_memory(reference))):
                 theirs = self._logits(0)
         _same_choice("the short prompt", ours, theirs)
 
     def blocks(self) -> None:
-        """The likeliest tokens after a block of the prompt: read at once, and in tiles."""
+        """Compare the likeliest tokens after a block of the prompt, read at once and in tiles."""
         stepper, reader = self.stepper, self.stepper.reader
         assert reader
         ids = (self.ids * (reader.block // len(self.ids) + 2))[: reader.block + ROWS]
@@ -101,7 +109,7 @@ class _Proof:
         self.pair.forget()
 
     def _logits(self, context: int) -> Tensor:
-        """Float32 [16, V] after each of the 16 tokens that follow a context."""
+        """Return the logits, float32 [16, V], after each of the 16 tokens that follow a context."""
         stepper, vocabulary = self.stepper, self.stepper.target.config.vocab_size
         stepper.state[CONTEXT] = context
         stepper.extend(1, chunks(context, stepper.cache.k.shape[1]))
@@ -112,27 +120,28 @@ class _Proof:
     def rows(self) -> None:
         """Check that a verify batch gives a token the bits of autoregressive decoding, in any row, with any draft."""
         first = len(self.ids) - ROWS - 1
-        self.stepper.set_sampling(*DRAWING)  # so that the head leaves its logits
-        for place in PLACES:
-            together, alone = Rows(self.stepper, place, first + place), Rows(self.stepper, 0, first + place)
-            with self._begun():
+        self.stepper.set_sampling(*SAMPLING)  # so that the head leaves its logits
+        for row in CHECKED_ROWS:
+            together = RowRecorder(self.stepper, row, first + row)
+            alone = RowRecorder(self.stepper, 0, first + row)
+            with self._prefilled():
                 self._verify(together, first, self.ids[first : first + ROWS])
-                self._verify(alone, first + place, [self.ids[first + place]])
+                self._verify(alone, first + row, [self.ids[first + row]])
             together.check(alone)
 
-    def _verify(self, rows: Rows, context: int, draft: list[int]) -> None:
+    def _verify(self, rows: RowRecorder, context: int, draft: list[int]) -> None:
         stepper = self.stepper
         stepper.state[CONTEXT], stepper.state[LIVE] = context, len(draft)
         stepper.draft.copy_(torch.tensor([*draft, *[0] * (ROWS - len(draft))]))
-        with using(stepper, rows.watched(stepper.ops)):
+        with using_ops(stepper, rows.record(stepper.ops)):
             stepper.verify(False, self._splits)
 
     def prompts(self) -> None:
-        """Two tiles of a prompt's rows leave the bits that each of them leaves by itself, in every layer."""
+        """Check that two tiles of a prompt at once write the same bits as one tile at a time, in every layer."""
         together, alone = self._prompt(2), self._prompt(1)
         for name, tensor in together.items():
             if not same_bits(tensor, alone[name]):
-                raise Unsound("a prompt in two tiles", f"{name} are not those of 16 rows at a time")
+                raise CheckFailed("a prompt in two tiles", f"{name} are not those of 16 rows at a time")
 
     def _prompt(self, tiles: int) -> dict[str, Tensor]:
         stepper, rows = self.stepper, 2 * ROWS
@@ -152,77 +161,78 @@ class _Proof:
         return left
 
     def texts(self) -> None:
-        """64 tokens: the same again, and the same with drafts of every kind, some of them right for long."""
-        plain = self._text("plain", TOKENS)
-        _same("plain", "a second run writes another text", self._text("plain", TOKENS), plain)
-        self.pair.set_documents([[*self.ids[-4:], *plain[: TOKENS // 2], *plain[:4]]])
-        for way in self._ways[1:]:
-            _same(way, "drafts change the text", self._text(way, TOKENS), plain)
+        """Check that an answer is the same in a second run, and with drafts of every kind, some long and right."""
+        plain = self._text("plain", TEXT_TOKENS)
+        _same("plain", "a second run writes another text", self._text("plain", TEXT_TOKENS), plain)
+        self.pair.set_documents([[*self.ids[-4:], *plain[: TEXT_TOKENS // 2], *plain[:4]]])
+        for mode in self._modes[1:]:
+            _same(mode, "drafts change the text", self._text(mode, TEXT_TOKENS), plain)
         self.pair.set_documents([])
 
     def sampled_texts(self) -> None:
         """Check that drafts do not change sampled texts, on the device and on the host."""
-        for params in (WARM, COUNTED):
-            plain = self._text("plain", SAMPLED, params)
-            for way in self._ways:
-                _same(f"{way}, sampled", "drafts change the text", self._text(way, SAMPLED, params), plain)
+        for params in (SAMPLED_ON_DEVICE, SAMPLED_ON_HOST):
+            plain = self._text("plain", SAMPLED_TOKENS, params)
+            for mode in self._modes:
+                text = self._text(mode, SAMPLED_TOKENS, params)
+                _same(f"{mode}, sampled", "drafts change the text", text, plain)
 
-    def _text(self, way: Way, count: int, params: SamplingParams | None = None) -> list[int]:
-        pair = self.pair.only(way)
+    def _text(self, mode: StepMode, count: int, params: SamplingParams | None = None) -> list[int]:
+        pair = self.pair.with_mode(mode)
         pair.forget()
         request = Request(self.ids, count, params or SamplingParams())
         return [token for step in generate(pair, request) for token in step.tokens]
 
     def graphs(self) -> None:
-        """Check that replayed graphs leave the bits of the launches they were captured from."""
-        for way in self._ways:
-            with self._begun():
-                self._replay(way, len(self.ids) - 1)
+        """Check that replayed graphs write the same bits as the launches they were captured from."""
+        for mode in self._modes:
+            with self._prefilled():
+                self._replay(mode, len(self.ids) - 1)
 
-    def _replay(self, way: Way, length: int) -> None:
-        """Some steps from here by graphs, and the same by launches that all cover as much as the longest."""
+    def _replay(self, mode: StepMode, length: int) -> None:
+        """Compare steps run as graphs with the same steps run as launches that all cover the longest context."""
         stepper, runner, start = self.stepper, self.pair.runner, self.stepper.state.clone()
-        splits = chunks(length + ROWS * REPLAYS, stepper.cache.k.shape[1])
+        splits = chunks(length + ROWS * REPLAYED_STEPS, stepper.cache.k.shape[1])
 
         def replayed(step: int) -> None:
-            runner.step(way, True, length + ROWS * step)
+            runner.step(mode, True, length + ROWS * step)
             runner.synchronize()
 
         ours = list(self._steps(replayed))
         stepper.state.copy_(start)
-        theirs = list(self._steps(lambda _: stepper.step(way, True, splits)))
+        theirs = list(self._steps(lambda _: stepper.step(mode, True, splits)))
         for step, (one, other) in enumerate(zip(ours, theirs, strict=True), 1):
             for name, tensor in one.items():
                 if not same_bits(tensor, other[name]):
-                    raise Unsound(f"the graph of {way}", f"step {step} has another {name} than its launches")
+                    raise CheckFailed(f"the graph of {mode}", f"step {step} has another {name} than its launches")
 
     def _steps(self, run: Callable[[int], None]) -> Iterator[dict[str, Tensor]]:
         stepper = self.stepper
-        for step in range(REPLAYS):
+        for step in range(REPLAYED_STEPS):
             run(step)
             left = {"state": stepper.state, "draft": stepper.draft, "choice": stepper.choice}
             yield {name: tensor.clone() for name, tensor in (left | {"hidden": stepper.stack.buffers.hidden}).items()}
 
     @property
-    def borders(self) -> list[int]:
-        """Return the contexts from which on there are other graphs, and other kernels of attention."""
+    def bucket_borders(self) -> list[int]:
+        """Context lengths at which other graphs and other attention kernels begin."""
         room = self.stepper.context - 4 * ROWS
         return [slots_of(bucket) for bucket in BUCKETS[:-1] if slots_of(bucket) <= room]
 
     def long_context(self) -> None:
-        """Check operations beyond each border, then graphs from before it to after it."""
-        with self._begun():
-            for border in self.borders:
+        """Check operations beyond each border, then graphs across it."""
+        with self._prefilled():
+            for border in self.bucket_borders:
                 self._stretch(border + ROWS)
                 splits = chunks(border + 2 * ROWS, self.stepper.cache.k.shape[1])
-                with using(self.stepper, beside_references(self.stepper, self.watch)):
-                    self.stepper.step(self._ways[-1], True, splits)
-                for way in self._ways:
+                with using_ops(self.stepper, compare_with_references(self.stepper, self.watch)):
+                    self.stepper.step(self._modes[-1], True, splits)
+                for mode in self._modes:
                     self._stretch(border - 2 * ROWS)
-                    self._replay(way, border - 2 * ROWS)
+                    self._replay(mode, border - 2 * ROWS)
 
     def _stretch(self, length: int) -> None:
-        """Make the prompt's keys, values and tokens a context of so many tokens, over and over."""
+        """Fill a context of `length` tokens with repetitions of the prompt's keys, values and tokens."""
         stepper, kept = self.stepper, len(self.ids) - 1
         index = torch.arange(length, device=stepper.device) % kept
         for cache in (stepper.cache, *([stepper.block.cache] if stepper.block else [])):
@@ -235,19 +245,19 @@ class _Proof:
         stepper.state[CONTEXT], stepper.state[DRAFTER] = length, length
 
     @property
-    def _ways(self) -> list[Way]:
+    def _modes(self) -> list[StepMode]:
         return ["plain", "lookup", *(DRAFTING[::-1] if self.stepper.block else ())]
 
     @property
     def _splits(self) -> int:
-        return chunks(len(self.ids) + TOKENS, self.stepper.cache.k.shape[1])
+        return chunks(len(self.ids) + TEXT_TOKENS, self.stepper.cache.k.shape[1])
 
     @contextmanager
-    def _begun(self) -> Iterator[None]:
-        """The prompt computed, to step from; afterwards nothing is."""
+    def _prefilled(self) -> Iterator[None]:
+        """Return a context in which the prompt is computed; drop the sequence afterwards."""
         self.pair.forget()
         self.pair.prefill(self.ids)
-        self.pair.rollback(len(self.ids))  # the device's state is the host's from here
+        self.pair.rollback(len(self.ids))  # resets the device's state
         try:
             yield
         finally:
@@ -258,13 +268,13 @@ class _Proof:
 def _same(operation: str, what: str, got: list[int], want: list[int]) -> None:
     if got != want:
         first = next((i for i, (one, other) in enumerate(zip(got, want, strict=False)) if one != other), len(want))
-        raise Unsound(operation, f"{what} from token {first + 1} on")
+        raise CheckFailed(operation, f"{what} from token {first + 1} on")
 
 
 def _same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:
-    """Unsound if a row's likeliest token, of logits [16, V], is not one of the likeliest of the other."""
+    """Raise CheckFailed if a row's likeliest token, of logits [16, V], is not among the likeliest of the other."""
     likely = theirs.log_softmax(-1)
     regret = (likely.amax(-1) - likely.gather(1, ours.argmax(-1, keepdim=True))[:, 0]).nan_to_num(float("inf"))
-    if float(regret.max()) > REGRET:
+    if float(regret.max()) > MAX_REGRET_NATS:
         row, nats = int(regret.argmax()), float(regret.max())
-        raise Unsound(operation, f"after token {row} the likeliest is {nats:.2f} nats off the reference's")
+        raise CheckFailed(operation, f"after token {row} the likeliest is {nats:.2f} nats off the reference's")

@@ -1,1 +1,1 @@
-"""Weights of any format as planes, the layout that the CUDA kernels read."""
+"""Repacks weights of any format into planes, the layout that the CUDA kernels read."""

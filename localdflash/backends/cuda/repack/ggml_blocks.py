@@ -1,4 +1,4 @@
-"""Unpackers of ggml blocks, uint8 [rows, blocks, bytes], and the planes written from their rows, or from floats.
+"""Unpacks ggml blocks, uint8 [rows, blocks, bytes], or float weights, and writes them into planes.
 
 Rows come in as files store them, [rows, k]; planes hold columns, [k, rows]. Layouts: ggml-common.h.
 """
@@ -15,13 +15,13 @@ from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import COLUMNS, SUPER, Code, Planes, Scaling, pack_bytes, pack_fields, pack_halves
 from localdflash.models.weights.ggml_types import GGMLType
 
-# Weights unpacked at a time: 0.1 GB of intermediates, and launches too few to matter on a GPU.
+# Weights unpacked at a time: 0.1 GB of intermediates, and few enough launches on a GPU.
 CHUNK_WEIGHTS = 1 << 22
 
 
 @dataclass(frozen=True)
 class PlaneLayout:
-    """The properties of planes that do not depend on a matrix; see `Planes`."""
+    """Properties of planes that do not depend on the matrix; see `Planes`."""
 
     rows: int
     high_bits: int
@@ -47,12 +47,12 @@ BLOCK = 128  # weights under one scale of "block"
 
 
 def padded(size: int, multiple: int) -> int:
-    """Return the least multiple that holds `size`."""
+    """Round a size up to a multiple."""
     return -(-size // multiple) * multiple
 
 
 def half_scales(scale: Tensor) -> Tensor:
-    """Float scales as float16; ModelError if one is too large."""
+    """Convert float scales to float16; ModelError if one is too large."""
     half = scale.to(torch.float16)
     if bool(half.isinf().any()):
         raise ModelError("its scales are too large for float16; use `--backend llama.cpp`")
@@ -60,7 +60,7 @@ def half_scales(scale: Tensor) -> Tensor:
 
 
 def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.device) -> Planes:
-    """Planes of the given layout whose weights are all zero."""
+    """Return planes of the given layout with zero weights."""
     columns, k_padded = padded(n, COLUMNS), experts * padded(k, 4 * layout.rows)
     blocks = k_padded // (4 * layout.rows)
 
@@ -86,7 +86,7 @@ def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.devic
 
 
 def fill(planes: Planes, expert: int, unpack: Callable[[slice], UnpackedRows]) -> None:
-    """Write the matrix of one expert, some rows at a time; `unpack` reads the rows of a slice."""
+    """Write the matrix of one expert in chunks of rows; `unpack` returns the rows of a slice."""
     step = padded(max(1, CHUNK_WEIGHTS // planes.k), COLUMNS)
     for first in range(0, planes.n, step):
         rows = slice(first, min(first + step, planes.n))
@@ -118,7 +118,7 @@ def _columns(values: Tensor, size: int) -> Tensor:
 
 
 def _group_words(planes: Planes, groups: Tensor) -> Tensor:
-    """Scales or minimums by group, [rows, groups], as planes hold them."""
+    """Return scales or minimums by group, [rows, groups], in the layout of planes."""
     columns = _columns(groups, planes.padded_k // (4 * planes.rows if planes.scaling == "block" else planes.rows))
     if planes.scaling == "half4":
         pairs = columns.reshape(-1, 2, 2, columns.shape[1])  # [blocks, word, half, rows]
@@ -135,7 +135,7 @@ def quantize(weights: Tensor, bits: int = 8) -> Planes:
 
 
 def quantize_rows(weights: Tensor, bits: int = 8) -> UnpackedRows:
-    """Quantize some rows, [rows, k] -> codes [rows, k] and a scale for every 128 weights [rows, ceil(k / 128)]."""
+    """Quantize rows [rows, k] to codes [rows, k] and a scale per 128 weights [rows, ceil(k / 128)]."""
     rows, k = weights.shape
     limit = 2 ** (bits - 1) - 1
     blocks = F.pad(weights.float(), (0, -k % BLOCK)).view(rows, -1, BLOCK)
@@ -145,7 +145,7 @@ def quantize_rows(weights: Tensor, bits: int = 8) -> UnpackedRows:
     return UnpackedRows(codes=codes.to(torch.uint8).view(rows, -1)[:, :k], scale=scale)
 
 
-# The powers of two that a float16 holds: 2^-24 (subnormal) to 2^15.
+# Exponents of the powers of two that a float16 can hold, subnormal ones included.
 MIN_EXPONENT, MAX_EXPONENT = -24, 15
 E8M0_BIAS = 127
 
@@ -176,7 +176,7 @@ def _q4_0(blocks: Tensor) -> UnpackedRows:
 
 
 def _q4_1(blocks: Tensor) -> UnpackedRows:
-    """As Q4_0, with what is added to every weight beside the scale, and codes that have no offset."""
+    """Like Q4_0, with a minimum that is added to every weight, and codes without an offset."""
     codes, minimum = fields(blocks[..., 4:], 4).flatten(1), -_number(blocks, 2, torch.float16)
     return UnpackedRows(codes, _number(blocks, 0, torch.float16), minimum)
 
@@ -187,7 +187,7 @@ def _q8_0(blocks: Tensor) -> UnpackedRows:
 
 
 def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scales and minimums of Q4_K and Q5_K, uint8 [rows, 8 * blocks] each, and their super-scales.
+    """Return the scales and minimums of Q4_K and Q5_K, uint8 [rows, 8 * blocks] each, and their super-scales.
 
     Pairs 0-3 are the low 6 bits of bytes 0-3 (scales) and 4-7 (minimums); pairs 4-7 have their low 4 bits in bytes 8-11
     and their high 2 bits on top of bytes 0-7.
@@ -200,14 +200,14 @@ def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _q4_k(blocks: Tensor) -> UnpackedRows:
-    """Group scales and 128 bytes: of each run of 32, low nibbles are one group of 32, high ones the next."""
+    """Unpack group scales and 128 bytes: of each run of 32, low nibbles are one group of 32, high ones the next."""
     scale, minimum, supers = _k_groups(blocks)
     codes = fields(_cut(blocks[..., 16:], 32), 4)
     return UnpackedRows(codes.flatten(1), scale, minimum, supers)
 
 
 def _q5_k(blocks: Tensor) -> UnpackedRows:
-    """As Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
+    """Like Q4_K, with 32 bytes before the nibbles: bit g of byte i is the fifth bit of weight i of group g."""
     scale, minimum, supers = _k_groups(blocks)
     low = fields(_cut(blocks[..., 48:], 32), 4).flatten(-3, -2)  # [rows, blocks, 8, 32]
     codes = low | (fields(blocks[..., 16:48], 1) << 4)
@@ -215,7 +215,7 @@ def _q5_k(blocks: Tensor) -> UnpackedRows:
 
 
 def _q6_k(blocks: Tensor) -> UnpackedRows:
-    """Of 128 weights 64 nibble bytes (low, then high nibbles) and 32 bytes of bit pairs; codes are offset by 32."""
+    """Unpack, per 128 weights, 64 nibble bytes (low, then high nibbles) and 32 bytes of bit pairs; codes less 32."""
     low = fields(_cut(blocks[..., :128], 64), 4).flatten(1)
     high = fields(_cut(blocks[..., 128:192], 32), 2).flatten(1)
     scale = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
@@ -230,12 +230,12 @@ def _mxfp4(blocks: Tensor) -> UnpackedRows:
 
 
 def _powers_of_two(exponents: Tensor, codes: Tensor) -> Tensor:
-    """e8m0 scales as float16; raise ModelError if a scale whose e2m1 `codes` [..., 32] are not all 0 does not fit."""
+    """Convert e8m0 scales to float16; ModelError if one does not fit, unless its e2m1 `codes` [..., 32] are all 0."""
     exponent = exponents.to(torch.int32) - E8M0_BIAS
     fits = (exponent >= MIN_EXPONENT) & (exponent <= MAX_EXPONENT)
-    counts = ((codes & 7) != 0).any(-1)
-    if bool((counts & ~fits).any()):
-        wrong = exponent[counts & ~fits]
+    is_used = ((codes & 7) != 0).any(-1)
+    if bool((is_used & ~fits).any()):
+        wrong = exponent[is_used & ~fits]
         raise ModelError(
             f"MXFP4 scales from 2^{int(wrong.min())} to 2^{int(wrong.max())} are beyond float16;"
             " use `--backend llama.cpp`"
@@ -244,7 +244,7 @@ def _powers_of_two(exponents: Tensor, codes: Tensor) -> Tensor:
 
 
 def _nvfp4(blocks: Tensor) -> UnpackedRows:
-    """Four e4m3 scales without sign (127 is 0) and 32 bytes: of 8 bytes of a group, low nibbles are weights 0-7."""
+    """Unpack four unsigned e4m3 scales (127 is 0) and 32 bytes: of a group's 8 bytes, low nibbles are weights 0-7."""
     codes = fields(_cut(blocks[..., 4:], 8), 4).flatten(1)
     scale = blocks[..., :4].flatten(1)
     scale = torch.where(scale == 127, 0, scale)
@@ -260,7 +260,7 @@ FORMATS: dict[GGMLType, tuple[PlaneLayout, Callable[[Tensor], UnpackedRows]]] = 
     GGMLType.Q4_1: (PlaneLayout(rows=32, high_bits=0, scaling="half4", has_minimum=True), _q4_1),
     GGMLType.Q8_0: (PlaneLayout(rows=32, high_bits=4, scaling="half4", zero=128), _q8_0),
     GGMLType.Q4_K: (_BYTE4, _q4_k),
-    # Two high bits of which one is used: 6.75 bits a weight instead of 5.75, for one kernel less.
+    # One of the two high bits is unused: 6.75 bits per weight instead of 5.75, but no additional kernel.
     GGMLType.Q5_K: (PlaneLayout(rows=32, high_bits=2, scaling="byte4", has_minimum=True), _q5_k),
     GGMLType.Q6_K: (PlaneLayout(rows=16, high_bits=2, scaling="byte4", zero=32), _q6_k),
     GGMLType.MXFP4: (PlaneLayout(rows=32, high_bits=0, scaling="half4", code="e2m1"), _mxfp4),

@@ -1,4 +1,4 @@
-"""GGUF tensors as planes: the file's codes and scales, rearranged on the device.
+"""Loads GGUF tensors as planes: the file's codes and scales, rearranged on the device.
 
 Quantized types are exact, except that NVFP4's product of two scales is rounded to float16. Float types become int8.
 """
@@ -17,7 +17,7 @@ from localdflash.kernels.cuda.planes import COLUMNS, Planes, pack_halves, unpack
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, load_blocks, load_tensor
 
-TENSORS = ("base", "high", "scale", "supers", "minimum")  # of planes, each [..., n]
+TENSORS = ("base", "high", "scale", "supers", "minimum")  # tensors of `Planes`, each [..., n]
 
 
 def planes_of_blocks(
@@ -47,10 +47,10 @@ def load_planes(
     interleave: bool = False,
     row_order: Tensor | None = None,
 ) -> Planes:
-    """Load matrices [n, k], or stacks of experts, of one type as one: concatenated, or interleaved row by row.
+    """Load matrices [n, k], or stacks of experts, of one type as one matrix: concatenated, or interleaved row by row.
 
-    Row i of the result is row `row_order[i]` of that. Raise ModelError if a tensor is missing, unsupported or of
-    another layout.
+    Then row i of the result is row `row_order[i]`. Raise ModelError if a tensor is missing, unsupported or of another
+    layout.
     """
     parts = [_load(header, name, torch.device(device)) for name in names]
     sizes = {part.n for part in parts}
@@ -64,7 +64,7 @@ def load_planes(
 
 
 def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
-    """Planes of one layout, one after the other along n; then row i becomes what was row `row_order[i]` (int64)."""
+    """Concatenate planes of one layout along n; then row i becomes the former row `row_order[i]` (int64)."""
     first = parts[0]
     if len({(_layout(part), part.k, part.experts) for part in parts}) > 1:
         raise ValueError("only planes of one layout, depth and number of experts can be joined")
@@ -85,7 +85,7 @@ def join(parts: Sequence[Planes], row_order: Tensor | None = None) -> Planes:
 
 
 def rows_of(planes: Planes, ids: Tensor) -> Planes:
-    """Return the rows `ids` (int [size]) of a head, bit by bit: the drafter's head over a short vocabulary."""
+    """Return the rows `ids` (int [size]) of a head, bit-identical, for a drafter with a short vocabulary."""
     if planes.experts != 1:
         raise ModelError(f"a head is one matrix, not {planes.experts} experts; use the full vocabulary")
     columns = ids.long().to(planes.base.device)
@@ -98,7 +98,7 @@ def rows_of(planes: Planes, ids: Tensor) -> Planes:
 
 
 def scaled(planes: Planes, power_of_two: float) -> Planes:
-    """The planes with all weights multiplied, exactly, through their float scales; ModelError if float16 overflows."""
+    """Multiply all weights, exactly, through their float scales; ModelError if float16 overflows."""
     if planes.scaling == "block":
         return replace(planes, scale=planes.scale * power_of_two)
     if planes.scaling == "half4":
@@ -109,9 +109,9 @@ def scaled(planes: Planes, power_of_two: float) -> Planes:
 
 
 def _scaled_halves(words: Tensor, power_of_two: float) -> Tensor:
-    wanted = [half * power_of_two for half in unpack_halves(words)]
-    result: Tensor = pack_halves(*wanted)
-    if not all(torch.equal(half, want) for half, want in zip(unpack_halves(result), wanted, strict=True)):
+    products = [half * power_of_two for half in unpack_halves(words)]
+    result: Tensor = pack_halves(*products)
+    if not all(torch.equal(half, product) for half, product in zip(unpack_halves(result), products, strict=True)):
         raise ModelError(f"float16 cannot hold the weights' scales times {power_of_two}; use `--backend llama.cpp`")
     return result
 
@@ -140,7 +140,7 @@ def _load(header: GGUFHeader, name: str, device: torch.device) -> Planes:
 
 
 def _second_scales(header: GGUFHeader, name: str, experts: int) -> Tensor | None:
-    """The second scale of NVFP4, one for a matrix, lies in a tensor of its own: `x.scale` for `x.weight`."""
+    """Return NVFP4's second scales, one per matrix, from their own tensor: `x.scale` for `x.weight`."""
     scale_name = name.removesuffix("weight") + "scale"
     if scale_name not in header.tensors:
         return None

@@ -12,7 +12,7 @@ import pytest
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.proof import stages
-from localdflash.backends.cuda.proof.operations import Unsound
+from localdflash.backends.cuda.proof.operations import CheckFailed
 from tests.backends.cuda.proof.test_stages import Spoil, add, fault, run
 from tests.support.cuda_pairs import load_on_cpu
 from tests.support.interpreter import ordered_dot
@@ -39,7 +39,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
 @pytest.fixture(scope="module", autouse=True)
 def _small() -> Iterator[None]:
-    sizes = {"TOKENS": 2, "SAMPLED": 1, "REPLAYS": 1, "BUCKETS": (1, 24), "PLACES": (6,)}
+    sizes = {"TEXT_TOKENS": 2, "SAMPLED_TOKENS": 1, "REPLAYED_STEPS": 1, "BUCKETS": (1, 24), "CHECKED_ROWS": (6,)}
     with pytest.MonkeyPatch.context() as patch, ordered_dot():
         for name, value in sizes.items():
             patch.setattr(stages, name, value)
@@ -63,5 +63,5 @@ def test_sound_kernels_pass_every_check(load: Load) -> None:
 def test_one_wrong_value_is_named(operation: str, part: str, value: float, load: Load) -> None:
     spoil: Spoil = add(part, value)
     pair = load(experts=True, drafts=False)
-    with fault(pair, {operation: spoil}), pytest.raises(Unsound, match=rf"^{operation} of layer 0: {part} is not the"):
+    with fault(pair, {operation: spoil}), pytest.raises(CheckFailed, match=rf"^{operation} of layer 0: {part} differs"):
         run(pair, "operations")

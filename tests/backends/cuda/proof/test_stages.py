@@ -14,7 +14,7 @@ from torch import Tensor
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES, Op
 from localdflash.backends.cuda.proof import calls, operations, stages
-from localdflash.backends.cuda.proof.operations import Unsound, around, using
+from localdflash.backends.cuda.proof.operations import CheckFailed, using_ops, wrap_ops
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.moe import Routing
 from localdflash.kernels.cuda.split_k import SplitWorkspace
@@ -37,16 +37,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"TOKENS": 8, "SAMPLED": 4, "REPLAYS": 2, "BUCKETS": (1, 24)}  # in a context of 384
+    sizes = {"TEXT_TOKENS": 8, "SAMPLED_TOKENS": 4, "REPLAYED_STEPS": 2, "BUCKETS": (1, 24)}  # in a context of 384
     for name, value in sizes.items():
         monkeypatch.setattr(stages, name, value)
 
 
-def run(pair: CudaPair, *only: str, heard: list[str] | None = None) -> list[str]:
+def run(pair: CudaPair, *with_mode: str, heard: list[str] | None = None) -> list[str]:
     """Run the checks, or some of them; the names of those that passed."""
     passed = []
     for name, check in stages.stages(pair, IDS, (heard if heard is not None else []).append):
-        if not only or name in only:
+        if not with_mode or name in with_mode:
             check()
             passed.append(name)
     return passed
@@ -58,7 +58,7 @@ def spoilt(names: dict[str, Spoil]) -> Callable[[str, Op], Op]:
     def wrap(name: str, op: Op) -> Op:
         def run(*given: Any, **named: Any) -> None:
             op(*given, **named)
-            names[name](calls.bound(getattr(REFERENCES, name), given, named))
+            names[name](calls.bind_arguments(getattr(REFERENCES, name), given, named))
 
         return run if name in names else op
 
@@ -66,7 +66,7 @@ def spoilt(names: dict[str, Spoil]) -> Callable[[str, Op], Op]:
 
 
 def fault(pair: CudaPair, names: dict[str, Spoil]) -> Any:
-    return using(pair.stepper, around(pair.stepper.ops, spoilt(names)))
+    return using_ops(pair.stepper, wrap_ops(pair.stepper.ops, spoilt(names)))
 
 
 def add(part: str, value: float) -> Spoil:
@@ -141,7 +141,7 @@ FAULTS: dict[str, tuple[Spoil, str, str]] = {
     "residual": (add("squares_out", NAN), "operations", r"residual of layer 0: squares_out .*1 of \d+ .*NaN"),
     "attention": (differ, "operations", "attention of layer 0: two runs on the same numbers differ in out"),
     "swiglu": (break_down, "operations", "swiglu of layer 0: RuntimeError: CUDA error: an illegal memory access"),
-    "head, by place": (place_logits, "rows", "head of output: a row's bits in logits depend on its place"),
+    "head, by place": (place_logits, "rows", "head of output: a row's bits in logits depend on its index"),
     "residual, two tiles": (second_keys, "prompts", "a prompt in two tiles: the keys of layer 1 "),
     "residual, all": (negate, "short prompt", r"the short prompt: after token \d+ the"),
     "dense": (scramble, "blocks", r"a prompt's block: after token \d+ the"),
@@ -155,12 +155,12 @@ def test_a_fault_is_found_and_named(name: str, pair: CudaPair) -> None:
     with fault(pair, {name.partition(",")[0]: spoil}):
         if stage == "long context":
             assert run(pair, "operations") == ["operations"], "no other check sees it"
-        with pytest.raises(Unsound, match=f"^{words}"):
+        with pytest.raises(CheckFailed, match=f"^{words}"):
             run(pair, stage)
 
 
 @pytest.mark.parametrize(
-    ("way", "stage", "words"),
+    ("mode", "stage", "words"),
     [
         ("lookup", "graphs", "the graph of lookup: step 1 .*hidden"),
         ("plain", "texts", r"plain: a second run .* from token \d+ on"),
@@ -168,21 +168,21 @@ def test_a_fault_is_found_and_named(name: str, pair: CudaPair) -> None:
     ],
 )
 def test_steps_that_leave_other_numbers_are_found(
-    way: str, stage: str, words: str, pair: CudaPair, monkeypatch: pytest.MonkeyPatch
+    mode: str, stage: str, words: str, pair: CudaPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph that does not do as its launches; a second text, or one with drafts, over another cache."""
     real, numbers = pair.runner.step, count()
 
     def step(stepped: Any, greedy: bool, length: int) -> Any:
         arrival, number = real(stepped, greedy, length), next(numbers)
-        if stepped == way and stage == "graphs":
+        if stepped == mode and stage == "graphs":
             pair.stepper.stack.buffers.hidden[3, 5] += 2**-20
-        elif stepped == way and (way != "plain" or number > 11):
+        elif stepped == mode and (mode != "plain" or number > 11):
             pair.stepper.cache.v[0, : int(pair.stepper.state[0])] *= -3
         return arrival
 
     monkeypatch.setattr(pair.runner, "step", step)
-    with pytest.raises(Unsound, match=f"^{words}"):
+    with pytest.raises(CheckFailed, match=f"^{words}"):
         run(pair, stage)
     pair.set_documents([])
     pair.forget()
@@ -218,7 +218,7 @@ def test_copies_share_nothing_but_weights_and_scratch() -> None:
     planes, cache = random_planes("q4_k", 128, 256), Cache.empty(1, 32, 1, 64, torch.int8, CPU)
     arguments = {"planes": planes, "cache": cache, "routing": Routing(4, 2, CPU), "workspace": SplitWorkspace(CPU, []),
                  "scale": 0.5, "a": torch.zeros(3), "scratch": torch.ones(2)}  # fmt: skip
-    copy = calls.copied(arguments)
+    copy = calls.copy_arguments(arguments)
     assert (copy["planes"], copy["workspace"], copy["scale"]) == (planes, arguments["workspace"], 0.5)
     assert copy["scratch"] is arguments["scratch"]
     for name, tensor in calls.tensors(copy).items():

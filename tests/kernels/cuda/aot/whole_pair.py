@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from localdflash.backends.cuda.assembly import _shared
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.repack.ggml_blocks import FORMATS, INT8, PlaneLayout, empty
-from localdflash.backends.cuda.stepper import SLACK, Stepper, Way
+from localdflash.backends.cuda.stepper import SLACK, StepMode, Stepper
 from localdflash.backends.cuda.weights import load_drafter, load_target
 from localdflash.kernels.cuda.attention import BUCKETS
-from localdflash.kernels.cuda.launch import withheld
+from localdflash.kernels.cuda.launch import collect_launches
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.lab.scripts.synthetic import QWEN3_8B, QWEN3_8B_DRAFTER
 from localdflash.models.shapes.decoder_config import DecoderConfig
@@ -36,7 +36,7 @@ CONTEXT = 40_960
 F16 = torch.float16
 RANK, KERNEL, GROUP = 256, 2, 16  # of DSpark and DFlash 2
 Q4_K, Q6_K = (FORMATS[kind][0] for kind in (GGMLType.Q4_K, GGMLType.Q6_K))
-WAYS: tuple[Way, ...] = ("plain", "lookup", "block", "draft")
+WAYS: tuple[StepMode, ...] = ("plain", "lookup", "block", "draft")
 VIEWS = {"slice", "select", "view", "detach", "alias"}  # what a sequence may do besides launching
 
 DENSE = replace(QWEN3_8B, num_hidden_layers=4)
@@ -130,9 +130,9 @@ def run(made: Stepper, splits: Sequence[int]) -> None:
     for chunks in splits:
         for tiles in (1, 2):
             made.extend(tiles, chunks)
-        for way in WAYS if made.block else WAYS[:2]:
+        for mode in WAYS if made.block else WAYS[:2]:
             for greedy in (True, False):
-                made.step(way, greedy, chunks)
+                made.step(mode, greedy, chunks)
     if made.block:
         made.catch_up()
 
@@ -157,7 +157,7 @@ def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
     made = build()
     with compiled_for(capability) as kernels, Watch() as watch:
         run(made, (BUCKETS[0], BUCKETS[2]))
-        with withheld() as launches:
+        with collect_launches() as launches:
             run(made, (BUCKETS[0], BUCKETS[2]))
     distinct = {id(kernel): kernel for kernel in kernels}
     pairs = {(launch.variant, id(kernel)) for launch, kernel in zip(launches, kernels, strict=True)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from localdflash.backends.cuda.leaving import Leaving, bring_back
+from localdflash.backends.cuda.offload import OffloadedSequence, restore
 from localdflash.engine.pair import StateLost
 from localdflash.engine.prefix import PrefixCache
 from localdflash.engine.sampling import Sampler
@@ -27,15 +27,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Only the first block, of some fifty slots, leaves before the gate is opened."""
-    monkeypatch.setattr("localdflash.backends.cuda.leaving.STAGE", 1 << 17)
-    gate, blocks = threading.Event(), Leaving.blocks
+    monkeypatch.setattr("localdflash.backends.cuda.offload.STAGING_BYTES", 1 << 17)
+    gate, blocks = threading.Event(), OffloadedSequence.blocks
 
-    def held(self: Leaving, stage: torch.Tensor) -> Iterator[int]:
+    def held(self: OffloadedSequence, stage: torch.Tensor) -> Iterator[int]:
         for number, left in enumerate(blocks(self, stage)):
             assert number == 0 or gate.wait(30)
             yield left
 
-    monkeypatch.setattr(Leaving, "blocks", held)
+    monkeypatch.setattr(OffloadedSequence, "blocks", held)
     yield gate
     gate.set()
 
@@ -52,14 +52,14 @@ def test_a_completion_does_not_wait_for_a_chat_to_leave(world: World, gate: thre
     state = pair.save()
     pair.prefill(completion)
     assert is_right(world, completion)
-    arrived = threading.Thread(target=state.wait)
+    wait = threading.Thread(target=state.wait)
     reached = threading.Thread(target=pair.prefill, args=(longer,))
-    for waits in (arrived, reached):  # the bytes, and a prompt that reaches slots which are still there
+    for waits in (wait, reached):  # the bytes, and a prompt that reaches slots which are still there
         waits.start()
         waits.join(0.2)
         assert waits.is_alive()
     gate.set()
-    for waits in (arrived, reached):
+    for waits in (wait, reached):
         waits.join(30)
     assert is_right(world, longer)
     pair.load(state)
@@ -70,7 +70,7 @@ def test_a_completion_does_not_wait_for_a_chat_to_leave(world: World, gate: thre
 def failing(message: str) -> Callable[..., Iterator[int]]:
     """Blocks of which all but the first are lost."""
 
-    def blocks(self: Leaving, stage: Any) -> Iterator[int]:
+    def blocks(self: OffloadedSequence, stage: Any) -> Iterator[int]:
         yield 3
         raise RuntimeError(message)
 
@@ -89,7 +89,7 @@ def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
 
     pair.forget()
     with monkeypatch.context() as patch:
-        patch.setattr(Leaving, "blocks", failing("no pinned memory is left\nand more of that"))
+        patch.setattr(OffloadedSequence, "blocks", failing("no pinned memory is left\nand more of that"))
         ask(CHAT)
         ask(other)  # the chat is put aside, and lost
         (state,) = prefixes._states.values()
@@ -107,13 +107,13 @@ def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
 def test_what_has_left_comes_back(slots: int, stage: int) -> None:
     torch.manual_seed(slots)
     groups: list[list[torch.Tensor]] = [[torch.randn(120, 2, 4), torch.randn(120, 3).half()], [torch.randn(120, 1)]]
-    leaving = Leaving(groups, slots)
+    leaving = OffloadedSequence(groups, slots)
     leaving.move(torch.empty(200, dtype=torch.uint8))  # four slots a block
     leaving.wait_for(1000)
     assert leaving.saved == [b"".join(part[:slots].numpy().tobytes() for part in group) for group in groups]
     back = [[torch.full_like(part, 7) for part in group] for group in groups]
     saved: list[bytes | bytearray] = [leaving.saved[0], bytes(leaving.saved[1])]  # from the disk they are bytes
-    bring_back(back, saved, slots, torch.empty(stage, dtype=torch.uint8))
+    restore(back, saved, slots, torch.empty(stage, dtype=torch.uint8))
     for part, original in zip(chain(*back), chain(*groups), strict=True):
         assert torch.equal(part[:slots], original[:slots])
         assert (part[slots:] == 7).all()
