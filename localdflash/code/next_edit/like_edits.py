@@ -29,7 +29,7 @@ _UNKNOWN_TYPES = {"any", "Any"}
 _BUILTINS = {*dir(builtins)} - {"print"}
 
 
-class _Replaced(NamedTuple):
+class _NodeEdit(NamedTuple):
     """Node around a change, with its text before and after."""
 
     node: Node
@@ -65,7 +65,7 @@ def next_like_edit(
     return None
 
 
-def _levels(before: ParsedSource, after: ParsedSource, change: Change) -> Iterator[_Replaced]:
+def _levels(before: ParsedSource, after: ParsedSource, change: Change) -> Iterator[_NodeEdit]:
     """Yield the nodes around a change that lie on one line, smallest first."""
     node = edited_node(before, change)
     for _ in range(MAX_LEVELS):
@@ -75,7 +75,7 @@ def _levels(before: ParsedSource, after: ParsedSource, change: Change) -> Iterat
         if node.start_point.row != node.end_point.row or "\n" in new:
             return
         if node.is_named:
-            yield _Replaced(node, before.cut(node), new)
+            yield _NodeEdit(node, before.cut(node), new)
         node = node.parent
 
 
@@ -92,7 +92,7 @@ def _role(node: Node) -> tuple[str, ...]:
     return tuple(role)
 
 
-def _common_shape(ones: Sequence[_Replaced], others: Sequence[_Replaced]) -> EditShape | None:
+def _common_shape(ones: Sequence[_NodeEdit], others: Sequence[_NodeEdit]) -> EditShape | None:
     """Return the shape of two edits: of the largest node that changed alike, else of the smallest that is similar."""
     alike, similar = None, []
     for one in ones:
@@ -112,11 +112,11 @@ def _common_shape(ones: Sequence[_Replaced], others: Sequence[_Replaced]) -> Edi
     return shape
 
 
-def _constant(one: _Replaced, role: tuple[str, ...]) -> EditShape:
+def _constant(one: _NodeEdit, role: tuple[str, ...]) -> EditShape:
     return EditShape(role, re.escape(one.old), one.new.replace("\\", r"\\"), re.escape(one.new), one.old)
 
 
-def _unified(one: _Replaced, other: _Replaced, role: tuple[str, ...]) -> EditShape | None:
+def _unified(one: _NodeEdit, other: _NodeEdit, role: tuple[str, ...]) -> EditShape | None:
     """Return the shape of two edits that differ in texts that both keep."""
     holes: list[tuple[str, str]] = []
     old, literals = "", [""]
@@ -142,7 +142,7 @@ def _unified(one: _Replaced, other: _Replaced, role: tuple[str, ...]) -> EditSha
     return EditShape(role, old, new, done, literal) if literal.strip() and is_special else None
 
 
-def _of_strings(one: _Replaced, other: _Replaced, role: tuple[str, ...]) -> EditShape | None:
+def _of_strings(one: _NodeEdit, other: _NodeEdit, role: tuple[str, ...]) -> EditShape | None:
     """Return the shape of the same change after the same beginning of two strings."""
     heads = {"".join(_shared(each.old, each.new)) for each in (one, other)}
     head = heads.pop()
@@ -173,7 +173,7 @@ def _is_annotation(node: Node) -> bool:
     return node.parent is not None and node.parent.type in _ANNOTATIONS
 
 
-def _is_telling(before: ParsedSource, one: _Replaced) -> bool:
+def _is_telling(before: ParsedSource, one: _NodeEdit) -> bool:
     """Return whether one edit is enough: of a called name, a string or the type `any` that the file has often."""
     node, parent = one.node, one.node.parent
     if parent is None or not one.new:
