@@ -1,12 +1,13 @@
 """Score completions at random positions in code that none of our models was trained on.
 
 `PYTHONPATH=. python -P lab/scripts/places.py FOLDER --name NAME [--pair PAIR] [--seed N] [--enter] [--manual]
-[--json FILE]`
+[--context SOURCES] [--from-line N] [--json FILE]`
 
 FOLDER is the folder given to `train adapter`; its held-out packages are used. What is missing is the rest of a line
 (60 %), a whole line (20 %) or a part of a line (20 %). `--manual` asks as a user's key does, without limits of
 confidence. `--enter`: whole lines of code are missing, and the line above was typed before, up to Enter and the
-indentation that an editor adds. The suggestion is
+indentation that an editor adds. `--context own,other`: the prompt has far code of the file itself, or
+code of the other files of its package; `--from-line`: positions are this far down. The suggestion is
 
 * whole: all that was missing, or more; part: it begins with the right word;
 * wrong: anything else; silent: nothing, or too unsure to show unasked;
@@ -19,6 +20,7 @@ import ast
 import json
 import random
 import re
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -26,6 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from localdflash.cli.output import say
+from localdflash.code.context.context import ContextPiece, OpenFile
+from localdflash.code.context.edits import EditHistory
+from localdflash.code.context.gather import gather
+from localdflash.code.context.index import Workspace
 from localdflash.lab import result_file
 from localdflash.lab.bench.spread import spread
 from localdflash.lab.train.adapter_corpus import archives, sources
@@ -74,17 +80,49 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=18)
     parser.add_argument("--enter", action="store_true")
     parser.add_argument("--manual", action="store_true")
+    parser.add_argument("--context", default="", type=lambda names: frozenset(filter(None, names.split(","))))
+    parser.add_argument("--from-line", type=int, default=0)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    positions = choose_positions(given.folder, given.count, given.seed, after_enter=given.enter)
+    positions = choose_positions(given.folder, given.count, given.seed, given.from_line, after_enter=given.enter)
     client = connect(EngineSpec({"pair": given.pair}, ["pair"]), say)
-    texts = [ask(client, position, manual=given.manual) for position in positions]
+    with tempfile.TemporaryDirectory() as folder:
+        context = PackageContext(given.folder, Path(folder), given.context)
+        texts = [ask(client, position, context.of(position), manual=given.manual) for position in positions]
     result = tally(positions, texts)
     print(json.dumps({name: value for name, value in result.items() if name != "places"}, indent=1))
     result_file.write(given.json, result, given.name)
 
 
-def choose_positions(folder: Path, count: int, seed: int, *, after_enter: bool = False) -> list[CursorPosition]:
+class PackageContext:
+    """Context of positions from these `sources`, `own` and `other`; packages are unpacked into `into` once."""
+
+    def __init__(self, folder: Path, into: Path, sources: frozenset[str]) -> None:
+        self._archives = {archive.path.name: archive for archive in archives(folder) if archive.held_out}
+        self._into, self._sources = into, sources
+        self._workspaces: dict[str, Workspace] = {}
+
+    def of(self, position: CursorPosition) -> list[ContextPiece]:
+        """Return the context that an editor would send."""
+        package, _, name = position.name.partition("/")
+        if not self._sources:
+            return []
+        if package not in self._workspaces:
+            for file, text in sources(self._archives[package]).items():
+                path = self._into / package / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            workspace = self._workspaces[package] = Workspace([self._into / package], say)
+            workspace.start()
+            workspace.settled(60.0)
+        current = OpenFile(self._into / package / name, name, position.language, position.before + position.after)
+        pieces = gather(self._workspaces[package], current, position.before.count("\n"), [], EditHistory())
+        return [one for one in pieces if ("own" if one.name == name else "other") in self._sources]
+
+
+def choose_positions(
+    folder: Path, count: int, seed: int, from_line: int = 0, *, after_enter: bool = False
+) -> list[CursorPosition]:
     """Choose `count` positions; every run with a seed chooses the same ones."""
     rng, texts = random.Random(seed), dict[str, list[tuple[str, str]]]()
     for archive in archives(folder):
@@ -92,11 +130,11 @@ def choose_positions(folder: Path, count: int, seed: int, *, after_enter: bool =
             continue
         for name, text in sources(archive).items():
             language = syntax.language_of(name)
-            if language in SHARES and text.count("\n") >= 20 and parses(language, text):
+            if language in SHARES and text.count("\n") >= from_line + 20 and parses(language, text):
                 texts.setdefault(language, []).append((f"{archive.path.name}/{name}", text))
     return [
         (entered if after_enter else choose_position)(
-            *rng.choices(files, [len(text) for _, text in files])[0], language, rng
+            *rng.choices(files, [len(text) for _, text in files])[0], language, rng, from_line
         )
         for language, share in SHARES.items()
         for files in [sorted(texts[language])]
@@ -104,10 +142,12 @@ def choose_positions(folder: Path, count: int, seed: int, *, after_enter: bool =
     ]
 
 
-def choose_position(name: str, text: str, language: str, rng: random.Random) -> CursorPosition:
+def choose_position(name: str, text: str, language: str, rng: random.Random, from_line: int) -> CursorPosition:
     """Choose a position in a file."""
     lines = text.split("\n")
-    number = rng.choice([at for at, line in enumerate(lines) if _CODE.match(line) and len(line.strip()) >= 8])
+    number = rng.choice(
+        [at for at, line in enumerate(lines) if at >= from_line and _CODE.match(line) and len(line.strip()) >= 8]
+    )
     line, kind = lines[number], rng.choices(list(KINDS), list(KINDS.values()))[0]
     indent = len(line) - len(line.lstrip())
     start, end = rng.randrange(indent + 1, len(line)), len(line)
@@ -119,7 +159,7 @@ def choose_position(name: str, text: str, language: str, rng: random.Random) -> 
     return CursorPosition(name, language, kind, text[: at + start], line[start:end], text[at + max(start, end) :])
 
 
-def entered(name: str, text: str, language: str, rng: random.Random) -> CursorPosition:
+def entered(name: str, text: str, language: str, rng: random.Random, from_line: int) -> CursorPosition:
     """Choose a line of code that an editor's automatic indentation fits, behind the line typed above it."""
     lines, tree = text.split("\n"), syntax.parse(language, text)
     assert tree
@@ -133,19 +173,20 @@ def entered(name: str, text: str, language: str, rng: random.Random) -> CursorPo
         is_code = node is not None and not re.search("string|comment", node.type)
         return is_code and (deeper == 0 or (deeper > 0 and bool(_OPENER.search(above))))
 
-    number = rng.choice([at for at in range(1, len(lines)) if fits(at)])
+    number = rng.choice([at for at in range(max(from_line, 1), len(lines)) if fits(at)])
     typed = f"{lines[number - 1]}\n{lines[number][: indents[number]]}"
     before = "".join(f"{line}\n" for line in lines[: number - 1]) + typed
     after = "".join(f"\n{line}" for line in lines[number + 1 :])
     return CursorPosition(name, language, "enter", before, lines[number].lstrip(), after, len(typed))
 
 
-def ask(client: Client, position: CursorPosition, *, manual: bool) -> ShownText:
+def ask(client: Client, position: CursorPosition, context: list[ContextPiece], *, manual: bool) -> ShownText:
     """Return the text that an editor would show."""
     anchor = len(position.before) - position.typed
     before = position.before[:anchor][-MAX_PREFIX_CHARS:]
     body = {
-        "path": Path(position.name).name,
+        "path": position.name.partition("/")[2],
+        "context": [{"kind": one.kind, "name": one.name, "text": one.text, "weight": one.weight} for one in context],
         "prefix": before.partition("\n")[2] if len(before) < anchor else before,
         "middle": position.before[anchor:],
         "suffix": position.after[:MAX_SUFFIX_CHARS],

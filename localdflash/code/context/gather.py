@@ -1,4 +1,4 @@
-"""Gather the context of a completion: code of other files that matters at the cursor.
+"""Gather the context of a completion: code of other files, and far code of its own file, that matters at the cursor.
 
 Parts that change rarely come first, and names are only added at the end of their group, so that a cached prompt stays
 valid while the user types.
@@ -13,11 +13,11 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from localdflash.code.context.context import ContextPiece, OpenFile
-from localdflash.code.context.definitions import Definition
+from localdflash.code.context.definitions import Definition, find_definitions
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.edits import EditHistory
 from localdflash.code.context.files import MAX_FILE_BYTES, clean_name, is_minified
-from localdflash.code.context.imports import cut_head, parse_imports
+from localdflash.code.context.imports import cut_head, import_statements, parse_imports
 from localdflash.code.context.index import Workspace
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ MAX_CONTEXT_CHARS = 6_000  # of all pieces; the engine cuts them to its budget o
 MAX_PASSAGES = 4
 MAX_EDITS = 8
 MIN_SIMILARITY = 0.05  # Jaccard similarity of the identifiers of two passages
-IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.35, 0.6, 0.85  # of the characters, with all groups before
+OWN_SHARE, IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.25, 0.45, 0.65, 0.85  # of the characters, with all before
 _NAME = re.compile(r"[^\W\d]\w{2,}")
 _FINISHED_NAME = re.compile(r"[^\W\d]\w{2,}(?=\W)")
 _DEFINED_HERE = re.compile(
@@ -64,7 +64,8 @@ def gather(
         return []
     names = _names_near(current.text.split("\n"), line)
     imported, used = _definitions(workspace, current, names)
-    parts = _as_parts("import", imported, int(characters * IMPORT_SHARE))
+    parts = _own_code(current, line, names, int(characters * OWN_SHARE))
+    parts += _as_parts("import", imported, int(characters * IMPORT_SHARE) - _length(parts))
     parts += _as_parts("definition", used, int(characters * DEFINITION_SHARE) - _length(parts))
     parts += _passages(workspace, current, line, others, edits, int(characters * PASSAGE_SHARE) - _length(parts))
     recent = [part for part in edits.diffs(MAX_EDITS, (current.name, line)) if workspace.allowed_name(part.name)]
@@ -88,6 +89,25 @@ def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
     far = "\n".join((*lines[line + 1 : end], *lines[start:line]))
     own = "".join(lines[line : line + 1])
     return dict.fromkeys((*_NAME.findall(far), *_FINISHED_NAME.findall(own)))
+
+
+def _own_code(current: OpenFile, line: int, names: dict[str, None], room: int) -> list[ContextPiece]:
+    """Return imports and definitions of the file itself whose names stand near the cursor, unless they do, too.
+
+    Blocks are separated by empty lines: the prompt leaves out those that its prefix and suffix have.
+    """
+    imports = [
+        text for text in import_statements(current.language, cut_head(current.text)) if _names_in(text) & {*names}
+    ]
+    found = find_definitions(current.name, current.language, current.text)
+    far = [one for one in found if one.name in names and not line - NEAR_LINES <= one.line <= line + NEAR_LINES]
+    blocks = ["\n".join(imports), *dict.fromkeys(one.text for one in far)]
+    fitting = _fitting(blocks, [(len(block) + 2, 1.0) for block in blocks], room)
+    return [ContextPiece("definition", current.name, text)] if (text := "\n\n".join(filter(None, fitting))) else []
+
+
+def _names_in(text: str) -> set[str]:
+    return {*_NAME.findall(text)}
 
 
 def _definitions(

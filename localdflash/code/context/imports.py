@@ -18,6 +18,7 @@ _AROUND = {
     *("import_spec_list", "preproc_ifdef", "preproc_if", "linkage_specification", "lexical_declaration"),
     *("variable_declaration", "assignment_statement", "expression_list"),
 }
+_STATEMENTS = {"import_statement", "import_from_statement", "import_declaration", "use_declaration"}
 _SCRIPTS = (".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", ".cjs", ".mts", ".cts")
 _QUOTED = re.compile(r"""["'<]([^"'<>\n]+)["'>]""")
 _WORD = re.compile(r"\w+")
@@ -50,6 +51,14 @@ def parse_imports(language: str, head: str) -> tuple[Import, ...]:
             waiting += reversed(node.named_children)
         found += read(node)
     return tuple(dict.fromkeys(found))
+
+
+@lru_cache(32)
+def import_statements(language: str, head: str) -> tuple[str, ...]:
+    """Return the texts of the import statements at the top level of a file, from its `cut_head`."""
+    tree = syntax.parse(language, head)
+    nodes = tree.root_node.named_children if tree else ()
+    return tuple(_text(node) for node in nodes if node.type in _STATEMENTS)
 
 
 def _text(node: Node | None) -> str:

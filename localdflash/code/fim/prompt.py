@@ -113,15 +113,19 @@ def assemble(
     most_middle = room // 8
     gap, above, middle = _split_typed(encoder, gap, most_middle)
     most_head, most_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
-    head, others_told = _head(encoder, fim, gap, others, most_head)
     after = first_of(encoder, gap.suffix, most_suffix)
+    kept = last_of(encoder, gap.prefix, max(room - most_middle - most_head - _up(len(after.ids)), 0), gap.first_line)
+    shown = gap.prefix[kept.start :] + above + gap.suffix[: after.end]
+    others = [_without_shown(one, shown) if one.name == gap.path else one for one in others]
+    others = [one for one in others if one.text]
+    head, other_parts = _head(encoder, fim, gap, others, most_head)
     left = max(room - most_middle - _up(len(head)) - _up(len(after.ids)), 0)
     before, typed = last_of(encoder, gap.prefix, left, gap.first_line), encoder.text(above)
     before = replace(before, end=before.end + len(above), ids=(*before.ids, *typed))
     gap = replace(gap, prefix=gap.prefix + above)
     budget = TokenBudget(context, room, answer, most_head, left + len(typed), most_suffix, most_middle)
     ids = arrange_prompt(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
-    parts = [*others_told, *_own_parts(gap, before, after, len(middle), word)]
+    parts = [*other_parts, *_own_parts(gap, before, after, len(middle), word)]
     return InfillPrompt(ids, parts, budget, max_tokens)
 
 
@@ -153,22 +157,31 @@ def _split_typed(encoder: Encoder, gap: Gap, most: int) -> tuple[Gap, str, list[
     return replace(gap, middle=typed), above, middle
 
 
+def _without_shown(own: ContextPiece, shown: str) -> ContextPiece:
+    """Return code of the gap's own file without the blocks that the prompt has anyway."""
+    blocks = [block for block in own.text.split("\n\n") if block.partition("\n")[0] not in shown]
+    return replace(own, text="\n\n".join(blocks))
+
+
 def _head(
     encoder: Encoder, fim: FimFormat, gap: Gap, others: Sequence[ContextPiece], most: int
 ) -> tuple[list[int], list[PromptPart]]:
-    """Return the ids of other code in the given order, and its parts; the pieces of least weight are left out first."""
+    """Return the ids of other code in the given order, and its parts; pieces of least weight are left out first.
+
+    Code of the gap's own file comes first.
+    """
     frame = repository_head(fim, encoder.tokenizer)
     kept: dict[int, list[int]] = {}
     cut: dict[int, Cut] = {}
     room = most - len(frame.begin) - len(frame.end)
-    for index in sorted(range(len(others)), key=lambda index: -others[index].weight):
+    for index in sorted(range(len(others)), key=lambda index: (others[index].name != gap.path, -others[index].weight)):
         one = others[index]
         label = f"{one.name}\n" if fim.files else f"{_COMMENTS.get(gap.language, '//')} {one.name}\n"
         title = [*frame.before_each, *encoder.text(label.replace("\r", " "))]
         text = one.text.replace("\r\n", "\n").rstrip() + "\n"
         piece = first_of(encoder, text, room - len(title))
         if piece.end < len(text) and len(piece.ids) < STEP_TOKENS:
-            continue  # the beginning of it would say too little
+            continue  # a short beginning helps little
         kept[index], cut[index] = [*title, *piece.ids], piece
         room -= len(kept[index])
     parts = [
