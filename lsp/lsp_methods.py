@@ -9,6 +9,7 @@
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 from lsprotocol import types
@@ -29,9 +30,9 @@ _WORDS = {  # by the editors' names of languages: what is a word to their own fi
 }
 
 
-def create_server(engine: EngineSpec | RemoteServer) -> SuggestionServer:
-    """Create a server for one client, with all its features."""
-    server = SuggestionServer(engine)
+def create_server(engine: EngineSpec | RemoteServer, usage: Path | None = None) -> SuggestionServer:
+    """Create a server for one client, with all its features. `usage`: file of the counts of suggestions."""
+    server = SuggestionServer(engine, usage)
     register(server)
     return server
 

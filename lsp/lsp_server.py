@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
@@ -25,6 +25,7 @@ from localdflash.lsp.request_context import EditorContext, path_of
 from localdflash.lsp.session import Cursor, Pulse, Session, SuggestionOffer
 from localdflash.lsp.suggestions import Generator
 from localdflash.lsp.typing_pace import RemotePace, TypingPace
+from localdflash.lsp.usage import FLUSH_SECONDS, KEPT_SECONDS, UsageEvent, UsageLog, kind_of_place
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.text.syntax import language_of
 
@@ -32,6 +33,7 @@ ACCEPT = "localdflash.accept"  # the command of an item
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
 PAUSE_SECONDS = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
+MAX_PLACES = 64  # suggestions of which it is known where they were made
 STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 
@@ -56,16 +58,26 @@ class ItemTarget:
         )
 
 
+class SuggestedPlace(NamedTuple):
+    """Where a suggestion was made: document, language and kind of place."""
+
+    uri: str
+    language: str
+    kind: str
+
+
 class SuggestionServer(LanguageServer):
     """Server for one client, which is one editor window."""
 
     protocol: DocumentProtocol
 
-    def __init__(self, engine: EngineSpec | RemoteServer) -> None:
+    def __init__(self, engine: EngineSpec | RemoteServer, usage: Path | None = None) -> None:
         super().__init__("localdflash", __version__, protocol_cls=DocumentProtocol)
         self.settings = LspSettings()
         self._engine = engine
         self.tally = Tally()
+        self._usage = UsageLog(usage)
+        self._places: dict[str, SuggestedPlace] = {}  # of the newest suggestions, by name
         self.sessions: dict[str, Session] = {}
         self._completer, self.pace = self._of(engine)
         self._pulse = Pulse()
@@ -154,8 +166,12 @@ class SuggestionServer(LanguageServer):
         offers = await session.offers(cursor)
         if target and target.selected and re.search(r"\w$", target.head):  # a menu's word is not lengthened
             offers = [offer for offer in offers if not re.match(r"\w", offer.text)]
+        where = kind_of_place(before, after)
         for offer in offers:
-            self.tally.offered(offer.suggestion.name)
+            if self.tally.offered(offer.suggestion.name):
+                language = language_of(document.uri, document.language) or document.language
+                self._places[offer.suggestion.name] = SuggestedPlace(document.uri, language, where)
+                self._count(self._places[offer.suggestion.name], "suggested")
         if manual and not offers and session.silence:
             message = f"localdflash: {session.silence}"
             self.window_show_message(types.ShowMessageParams(types.MessageType.Info, message))
@@ -165,11 +181,17 @@ class SuggestionServer(LanguageServer):
         """Return the open document, if it may get automatic suggestions."""
         return None if self._silence(uri, manual=False) else self.protocol.documents[uri]
 
-    def accepted(self, name: str) -> None:
-        """Record that the user accepted a suggestion, or a part of it."""
-        if self.tally.accepted(name):
-            self.pace.accepted()
-            self.show_status()
+    def accepted(self, name: str, text: str = "") -> None:
+        """Record that the user accepted a suggestion, or a part of it: this text, if it is in the document by now."""
+        if not self.tally.accepted(name):
+            return
+        self.pace.accepted()
+        self.show_status()
+        if place := self._places.get(name):
+            self._count(place, "accepted")
+            if text:
+                check = partial(self._count_if_kept, name, place, text)
+                self._timers[f"kept {name}"] = asyncio.get_running_loop().call_later(KEPT_SECONDS, check)
 
     def status(self) -> dict[str, Any]:
         """See `Tally`."""
@@ -180,8 +202,26 @@ class SuggestionServer(LanguageServer):
         if self.settings.status and "status" not in self._timers:
             self._timers["status"] = asyncio.get_running_loop().call_later(STATUS_SECONDS, self._send_status)
 
+    def _count(self, place: SuggestedPlace, event: UsageEvent) -> None:
+        self._usage.add(place.language, place.kind, event)
+        while len(self._places) > MAX_PLACES:
+            del self._places[next(iter(self._places))]
+        if "usage" not in self._timers:
+            self._timers["usage"] = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_usage)
+
+    def _count_if_kept(self, name: str, place: SuggestedPlace, text: str) -> None:
+        self._timers.pop(f"kept {name}", None)
+        document = self.protocol.documents.get(place.uri)
+        if document and text in line_feeds(document.text):
+            self._count(place, "kept")
+
+    def _flush_usage(self) -> None:
+        self._timers.pop("usage", None)
+        self._usage.flush()
+
     async def close(self) -> None:
         """Clean up after the client has gone."""
+        self._usage.flush()
         for timer in self._timers.values():
             timer.cancel()
         for task in self._tasks:
@@ -242,7 +282,7 @@ class SuggestionServer(LanguageServer):
             shown = session.shown
             came = session.changed(line_feeds(document.text))
             if shown and len(came.strip()) > 1:  # not a line end, with the indentation that editors add
-                self.accepted(shown.name)  # clients do not tell of every part that is accepted
+                self.accepted(shown.name, came.strip())  # clients do not tell of every part that is accepted
         self.next_edits.changed(document)
         self._pause(document.uri, PAUSE_SECONDS)
 

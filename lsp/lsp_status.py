@@ -23,9 +23,11 @@ class Tally:
     _displayed: set[str] = field(default_factory=set)  # by clients that tell
     _accepted: set[str] = field(default_factory=set)
 
-    def offered(self, name: str) -> None:
-        """Count a suggestion sent as an answer."""
+    def offered(self, name: str) -> bool:
+        """Count a suggestion sent as an answer; return whether it is new."""
+        is_new = name not in self._offered
         self._offered.add(name)
+        return is_new
 
     def displayed(self, name: str) -> None:
         """Count a suggestion that the client reports as shown."""

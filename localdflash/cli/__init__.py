@@ -30,6 +30,7 @@ COMMANDS = {  # module and line in `--help` by name
     "complete": ("localdflash.cli.complete_command", "Complete the code at FILE:LINE:COL."),
     "serve": ("localdflash.cli.serve", "Run the engine that editors and the other commands share."),
     "lsp": ("localdflash.cli.lsp", "Serve completions to an editor (language server)."),
+    "stats": ("localdflash.cli.stats_command", "Count suggestions made, accepted and kept."),
     "bench": ("localdflash.lab.cli.bench_command", "Measure speed, latency and quality on this machine."),
     "models": ("localdflash.cli.models_command", "List, download and remove pairs of target and drafter."),
     "train": ("localdflash.lab.cli.train_command", "Train a target or a drafter."),

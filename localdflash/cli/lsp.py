@@ -36,18 +36,21 @@ def command(ctx: click.Context, /, port: int | None, path: Path | None, **option
     from localdflash.lsp import transport
     from localdflash.lsp.lsp_methods import create_server
     from localdflash.lsp.lsp_settings import RemoteServer
+    from localdflash.lsp.usage import usage_file
 
+    config = load_config()
+    usage = usage_file() if config.completion.stats == "on" else None
     model = options["pair"] if "pair" in given(ctx, options) else ""
-    engine = RemoteServer.of(load_config(), model) or requested_engine(ctx, options, "completion")
+    engine = RemoteServer.of(config, model) or requested_engine(ctx, options, "completion")
     transport.quiet()
     if port is None and path is None:
-        return transport.serve_stdio(lambda: create_server(engine))
+        return transport.serve_stdio(lambda: create_server(engine, usage))
     from localdflash.server.sockets import tcp_socket
 
     with tcp_socket("127.0.0.1", port) if port is not None else _unix(path or Path()) as listener:
         address = listener.getsockname()
         say(f"listening on {address if path else f'{address[0]}:{address[1]}'}; Ctrl-C ends it")
-        return transport.serve_socket(lambda: create_server(engine), listener)
+        return transport.serve_socket(lambda: create_server(engine, usage), listener)
 
 
 @contextmanager

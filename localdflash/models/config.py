@@ -96,6 +96,13 @@ class PairConfig:
 
 
 @dataclass(frozen=True)
+class CompletionConfig(PairConfig):
+    """Pair of completions, and whether language servers count suggestions for `localdflash stats`."""
+
+    stats: Annotated[str, one_of("on", "off")] = "on"
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """Remote server, and options of the daemon."""
 
@@ -114,7 +121,7 @@ class Config:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     chat: PairConfig = field(default_factory=PairConfig)
-    completion: PairConfig = field(default_factory=PairConfig)
+    completion: CompletionConfig = field(default_factory=CompletionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -122,7 +129,7 @@ class Config:
 _TABLES: dict[str, Callable[..., Any]] = {
     "model": ModelConfig,
     "chat": PairConfig,
-    "completion": PairConfig,
+    "completion": CompletionConfig,
     "server": ServerConfig,
 }
 _SETTINGS: dict[str, dict[str, Convert]] = {

@@ -35,6 +35,7 @@ pair = "of-the-chat"
 
 [completion]
 pair = "of-completions"
+stats = "off"
 
 [server]
 url = "https://example.org:8000/v1"

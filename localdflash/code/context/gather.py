@@ -64,9 +64,10 @@ def gather(
         return []
     names = _names_near(current.text.split("\n"), line)
     imported, used = _definitions(workspace, current, names)
-    parts = _own_code(current, line, names, int(characters * OWN_SHARE))
-    parts += _as_parts("import", imported, int(characters * IMPORT_SHARE) - _length(parts))
-    parts += _as_parts("definition", used, int(characters * DEFINITION_SHARE) - _length(parts))
+    own = _own_code(current, line, names, int(characters * OWN_SHARE))
+    parts = _as_parts("import", imported, int(characters * IMPORT_SHARE) - _length(own))
+    parts += _as_parts("definition", used, int(characters * DEFINITION_SHARE) - _length(own + parts))
+    parts += own
     parts += _passages(workspace, current, line, others, edits, int(characters * PASSAGE_SHARE) - _length(parts))
     recent = [part for part in edits.diffs(MAX_EDITS, (current.name, line)) if workspace.allowed_name(part.name)]
     return parts + _fitting(recent, [(len(part.text), part.weight) for part in recent], characters - _length(parts))
@@ -96,18 +97,13 @@ def _own_code(current: OpenFile, line: int, names: dict[str, None], room: int) -
 
     Blocks are separated by empty lines: the prompt leaves out those that its prefix and suffix have.
     """
-    imports = [
-        text for text in import_statements(current.language, cut_head(current.text)) if _names_in(text) & {*names}
-    ]
+    head = cut_head(current.text) if line > 2 * NEAR_LINES else ""
+    imports = [text for text in import_statements(current.language, head) if {*_NAME.findall(text)} & {*names}]
     found = find_definitions(current.name, current.language, current.text)
-    far = [one for one in found if one.name in names and not line - NEAR_LINES <= one.line <= line + NEAR_LINES]
+    far = [one for name in names for one in found if one.name == name and abs(one.line - line) > NEAR_LINES]
     blocks = ["\n".join(imports), *dict.fromkeys(one.text for one in far)]
     fitting = _fitting(blocks, [(len(block) + 2, 1.0) for block in blocks], room)
     return [ContextPiece("definition", current.name, text)] if (text := "\n\n".join(filter(None, fitting))) else []
-
-
-def _names_in(text: str) -> set[str]:
-    return {*_NAME.findall(text)}
 
 
 def _definitions(

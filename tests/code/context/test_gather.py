@@ -65,6 +65,14 @@ def test_imports_then_names_near_the_cursor(opened: Opened) -> None:
     ]
 
 
+def test_far_imports_and_definitions_of_the_file_itself(opened: Opened) -> None:
+    far = MAIN.replace("\n\ndef main", "\n" + "x = 1\n" * 60 + "\ndef main")
+    *others, own = gather(opened.workspace, document(opened, far), far.count("\n") - 2, [], EditHistory(), 8_000)
+    assert (own.name, own.text.split("\n\n")[1:]) == ("src/pkg/main.py", ["def mine():"])
+    assert own.text.startswith("from pkg import Circle\n")
+    assert others[0].name == "src/pkg/shapes.py"
+
+
 def test_similar_passages_of_other_files_recently_edited_or_open(opened: Opened) -> None:
     code = "\n".join(f"total = total + price_{number} * quantity" for number in range(30))
     current = document(opened, f"def cost(total, quantity):\n{code}\n", "src/far/cost.py")

@@ -60,6 +60,15 @@ def test_the_next_key_only_adds(encoder: Encoder, fim: FimFormat) -> None:
         before = ids
 
 
+def test_code_of_the_file_itself_comes_first_without_what_the_prompt_has(encoder: Encoder, fim: FimFormat) -> None:
+    near, far = next(line.strip() for line in LINES[980:] if len(line) > 20), "def far_away(a):\n    'Far.'"
+    others = (ContextPiece("import", "b.py", CODE[:4000]), ContextPiece("definition", "a.py", f"{near}\n\n{far}", 0.5))
+    other, own, *_ = prompt(encoder, fim, GAP, others).parts
+    assert (own.name, own.text, own.cut, other.cut) == ("a.py", far, False, True)
+    seen = prompt(encoder, fim, GAP, (replace(others[1], text=near),)).parts
+    assert [part.kind for part in seen] == ["prefix", "middle", "suffix"]
+
+
 @pytest.mark.parametrize("line", ["", "retu", "return x"])
 @pytest.mark.parametrize("name", ["localdflash", "qwen"])
 def test_after_enter_the_prompt_is_that_of_opening_the_place(encoder: Encoder, name: str, line: str) -> None:
