@@ -181,7 +181,12 @@ def places() -> Iterator[Row]:
     """Yield the results at random cursor positions."""
     yield ["pair", "right as a whole", "begins right", "wrong", "silent", "breaks the syntax"]
     for name, entry in load("places").items():
-        label = {"before": "embedded, before syntax checks", "after": "embedded"}.get(name, name)
+        label = {
+            "before": "embedded, before syntax checks",
+            "after": "embedded",
+            "enter-before": "smollm2-135m-code, after Enter, complete lines in the middle",
+            "enter-after": "smollm2-135m-code, after Enter",
+        }.get(name, name)
         yield [
             label,
             *(f"{entry[key]}" for key in ("whole", "part", "wrong", "silent")),
