@@ -19,10 +19,10 @@ from localdflash.base.errors import LocaldflashError, OutOfMemory
 from localdflash.text.sanitize import printable
 
 INTERRUPTED = 130
-COMPLETES = "_LOCALDFLASH_COMPLETE"  # click's name for it
-# How long a thread of llama.cpp spins before it sleeps: libgomp's own 300 000 make a step wait for whole time slices of
-# the scheduler as soon as another program wants the processor too (docs/log/2026-11-21-daemon-latency.md).
-SPINS = "10000"
+COMPLETION_VARIABLE = "_LOCALDFLASH_COMPLETE"  # set by the scripts of shell completion
+# Spins of an idle llama.cpp thread before it sleeps. With libgomp's default of 300 000, a step waits for whole time
+# slices of the scheduler if another program needs the processor (docs/log/2026-11-21-daemon-latency.md).
+SPIN_COUNT = "10000"
 
 
 COMMANDS = {  # module and line in `--help` by name
@@ -73,7 +73,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = cli.main(arguments, prog_name="localdflash", standalone_mode=False, obj=run)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        if COMPLETES in os.environ:
+        if COMPLETION_VARIABLE in os.environ:
             return 1  # a shell prints any output into the line that is being typed
         if run["debug"]:
             traceback.print_exception(error)
@@ -119,9 +119,9 @@ def _explain(error: BaseException) -> tuple[str, int]:
         case click.ClickException():
             return error.format_message(), error.exit_code
         case MemoryError():
-            return "out of memory; close other programs or take a smaller pair or context", OutOfMemory.exit_code
+            return "out of memory; close other programs or use a smaller pair or context", OutOfMemory.exit_code
         case OSError(errno=int()):
-            what = "disk full while writing" if error.errno == errno.ENOSPC else f"{error.strerror}:"
-            return f"{what} {error.filename or 'the output'}", 1
+            problem = "disk full while writing" if error.errno == errno.ENOSPC else f"{error.strerror}:"
+            return f"{problem} {error.filename or 'the output'}", 1
         case _:
             return f"internal error: {type(error).__name__}: {error}; run with --debug for the traceback", 1

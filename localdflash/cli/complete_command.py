@@ -45,7 +45,7 @@ INDEXING_SECONDS = 3.0  # that a repository is read for code of other files
 
 
 @click.command()
-@click.argument("place", metavar="FILE:LINE:COL", shell_complete=shell_completion.file)
+@click.argument("cursor", metavar="FILE:LINE:COL", shell_complete=shell_completion.file)
 @click.option("--max-tokens", type=click.IntRange(1), default=96, show_default=True, help="Maximum tokens to insert.")
 @click.option("--line", "one_line", is_flag=True, help="Stop at the end of the line.")
 @click.option("--explain", is_flag=True, help="Print an editor's prompt: token budget, parts, and omitted text.")
@@ -58,7 +58,7 @@ INDEXING_SECONDS = 3.0  # that a repository is read for code of other files
 def command(
     ctx: click.Context,
     /,
-    place: str,
+    cursor: str,
     max_tokens: int,
     one_line: bool,
     explain: bool,
@@ -72,7 +72,7 @@ def command(
     Lines and columns count from 1; columns are characters, and the one after the last is the end of the line.
     """
     params = SamplingParams(**take_sampling(options))
-    path, line, column = parse_cursor(place)
+    path, line, column = parse_cursor(cursor)
     is_ignored = check_allowed(path)
     text = read_text(path)
     offset = offset_of(text, line, column)
@@ -107,7 +107,7 @@ def command(
     else:
         sys.stdout.write(sanitize(insertion) if sys.stdout.isatty() else insertion)
         sys.stdout.write("\n" if sys.stdout.isatty() else "")
-    return 130 if interrupt.set else 0
+    return 130 if interrupt.is_set else 0
 
 
 class Completion(NamedTuple):
@@ -120,7 +120,7 @@ class Completion(NamedTuple):
 
 
 def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrupt: Interrupt) -> Completion:
-    """Complete with the daemon. If it ends, start it again and repeat the request: the answer is the same."""
+    """Complete with the daemon. If it ends, start it again and repeat the request, which has the same answer."""
     client = connect(engine, say)
     for _ in range(MAX_RESTARTS):
         with suppress(EngineDisconnect, DeviceError):
@@ -190,8 +190,8 @@ def sampling_fields(params: SamplingParams, max_tokens: int) -> dict[str, object
 
 def _statistics(timings: Json) -> dict[str, Any]:
     names = {"tokens": "predicted_n", "drafted": "draft_n", "accepted": "draft_n_accepted"}
-    same = ("steps", "tau", "accept_by_slot", "steps_by_drafter")
-    return {name: timings[field] for name, field in (names | {name: name for name in same}).items()} | {
+    unchanged = ("steps", "tau", "accept_by_slot", "steps_by_drafter")
+    return {name: timings[field] for name, field in (names | {name: name for name in unchanged}).items()} | {
         "ms": {"prompt": timings["prompt_ms"], "answer": timings["predicted_ms"]},
         "tokens_per_second": round(timings["predicted_per_second"], 1),
     }
@@ -216,10 +216,10 @@ def check_allowed(path: Path) -> bool:
     from localdflash.code.context.index import Workspace
 
     root = repository_of(path) or Path(os.path.realpath(path)).parent
-    why = Workspace([root], lambda _: None).refusal(path)
-    if why not in (None, Refusal.GIT):
-        raise UsageError(f"{path}: never put into a prompt: {why.value}")
-    return why is Refusal.GIT
+    refusal = Workspace([root], lambda _: None).refusal(path)
+    if refusal not in (None, Refusal.GIT):
+        raise UsageError(f"{path}: never put into a prompt: {refusal.value}")
+    return refusal is Refusal.GIT
 
 
 def repository_of(path: Path) -> Path | None:
@@ -262,17 +262,17 @@ def explained_lines(explained: dict[str, Any]) -> Iterator[str]:
 
 
 def _report_cuts(explained: dict[str, Any]) -> None:
-    """Report on stderr which lines of the file the prompt holds, if not all."""
-    own = [part for part in explained.get("prompt", ()) if part["lines"]]
-    if any(part["cut"] for part in own):
-        say(f"The prompt holds lines {own[0]['lines'][0] + 1} to {own[-1]['lines'][1] + 1}: --explain shows it.")
+    """If the prompt does not hold the whole file, report its lines on stderr."""
+    in_file = [part for part in explained.get("prompt", ()) if part["lines"]]
+    if any(part["cut"] for part in in_file):
+        say(f"The prompt holds lines {in_file[0]['lines'][0] + 1} to {in_file[-1]['lines'][1] + 1}; see --explain.")
 
 
-def parse_cursor(place: str) -> tuple[Path, int, int]:
-    """Parse FILE:LINE:COL; the file's name may hold colons."""
-    parts = place.rsplit(":", 2)
+def parse_cursor(cursor: str) -> tuple[Path, int, int]:
+    """Parse FILE:LINE:COL; the file name may contain colons."""
+    parts = cursor.rsplit(":", 2)
     if len(parts) != 3 or not parts[0] or not all(re.fullmatch("[0-9]{1,9}", part) for part in parts[1:]):
-        raise UsageError(f"{place!r}: expected FILE:LINE:COL, for example app.py:12:9")
+        raise UsageError(f"{cursor!r}: expected FILE:LINE:COL, for example app.py:12:9")
     return Path(parts[0]), int(parts[1]), int(parts[2])
 
 

@@ -213,7 +213,7 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
                 attachments,
             )
             print_json_line(_result(answer))
-    return 130 if chat.interrupt.set else 0
+    return 130 if chat.interrupt.is_set else 0
 
 
 def print_answer(ask: Callable[[Show, Show], Message]) -> Message:

@@ -10,41 +10,41 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """Context in which the first SIGINT sets `set`, calls `stop` and ends `each`; the next raises KeyboardInterrupt."""
+    """Context whose first SIGINT sets `is_set`, calls `stop` and ends `each`; the next raises KeyboardInterrupt."""
 
     def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
-        self.set = False
+        self.is_set = False
         self._stop = stop
-        self._again = self._waiting = False
+        self._is_repeated = self._is_waiting = False
 
     def each(self, items: Generator[T, None, None]) -> Iterator[T]:
         """Yield the items up to the first SIGINT, even while waiting for the next one; the generator is then closed."""
         with closing(items):
-            while not self.set:
+            while not self.is_set:
                 try:
-                    self._waiting = True
+                    self._is_waiting = True
                     item = next(items)
                 except StopIteration:
                     return
                 except KeyboardInterrupt:
-                    if self._again:
+                    if self._is_repeated:
                         raise
                     return
                 finally:
-                    self._waiting = False
+                    self._is_waiting = False
                 yield item
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
-        self._again = self.set
-        self.set = True
-        if self._again or self._waiting:
+        self._is_repeated = self.is_set
+        self.is_set = True
+        if self._is_repeated or self._is_waiting:
             raise KeyboardInterrupt
         self._stop()
 
     def __enter__(self) -> Self:
-        self.set = False
-        self._before = signal.signal(signal.SIGINT, self._handle)
+        self.is_set = False
+        self._previous_handler = signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._previous_handler)

@@ -22,7 +22,7 @@ from localdflash.models.weights.gguf import read_header
 if TYPE_CHECKING:
     from localdflash.loading.plan.here import PairAssessment
 
-READ = {
+FACT_SOURCES = {
     "target": "the target's file",
     "drafter": "the drafter's file",
     "config": "the drafter's published configuration",
@@ -47,7 +47,7 @@ def list_pairs(as_json: bool) -> None:
     from localdflash.loading.plan.describe_pair import describe_pair
     from localdflash.loading.plan.here import here
 
-    seen = [here(describe_pair(pair)) for pair in pairs]
+    assessments = [here(describe_pair(pair)) for pair in pairs]
     rows = (
         (
             *(pair.id, _memory(pair), _verdict(one)),
@@ -57,13 +57,13 @@ def list_pairs(as_json: bool) -> None:
             _on_disk(pair),
             pair.description,
         )
-        for pair, one in zip(pairs, seen, strict=True)
+        for pair, one in zip(pairs, assessments, strict=True)
     )
     print_table(("PAIR", "MEMORY", "RUNS HERE", "SPEED", "DRAFTER", "FILES", "ON DISK", "DESCRIPTION"), rows)
-    for by in dict.fromkeys(one.bandwidth for one in seen if one.bandwidth):
+    for bandwidth in dict.fromkeys(one.bandwidth for one in assessments if one.bandwidth):
         print(
-            f"\nSPEED: at most, without drafting: {by.value:.1f} GB/s ({by.how}, {by.day}) divided by the bytes of"
-            " weights read per token, estimated for missing files. Weights that stay in a cache can be faster."
+            f"\nSPEED: at most, without drafting: {bandwidth.value:.1f} GB/s ({bandwidth.how}, {bandwidth.day}) divided"
+            " by the bytes of weights read per token, estimated for missing files. Weights in a cache can be faster."
         )
 
 
@@ -113,25 +113,25 @@ def _document(pair: PairEntry) -> dict[str, Any]:
 
 def _to_fetch(pair: PairEntry) -> int | None:
     missing = (source.adapted.base if source.adapted else source for source in missing_files(pair))
-    wanted = [source for source in missing if not source.path.is_file()]
-    sizes = [source.package.size if source.package else source.size for source in wanted]
+    to_download = [source for source in missing if not source.path.is_file()]
+    sizes = [source.package.size if source.package else source.size for source in to_download]
     return None if None in sizes else sum(filter(None, sizes))
 
 
 def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "pair", pair.id
     yield "description", pair.description
-    yield "architecture", _known(pair.architecture)
-    yield "layers", _known(pair.layers)
+    yield "architecture", _or_unknown(pair.architecture)
+    yield "layers", _or_unknown(pair.layers)
     yield "context", f"{pair.context} tokens" if pair.context else "not known"
-    yield "licence", _known(pair.licence)
+    yield "licence", _or_unknown(pair.licence)
     yield "memory", _memory(pair)
     yield "runs on", ", ".join(pair.backends) or "none yet"
     shipped = pair.origin == shipped_file()
     if shipped:
         yield "ran", _ran(pair.ran, pair.by_parts, f"with {pair.ran_with}" if pair.ran_with else "")
     yield "completion", pair.fim or "no fill-in-the-middle format"
-    yield "target", f"{pair.target.name} ({_known(pair.target.quantization)})"
+    yield "target", f"{pair.target.name} ({_or_unknown(pair.target.quantization)})"
     yield from _source_fields(pair.target)
     if types := run_types(pair.target.path):
         yield "  weights", types
@@ -150,7 +150,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     yield "on disk", _on_disk(pair)
     yield "entry in", str(pair.origin)
     if pair.read:
-        yield "facts from", ", ".join(READ[what] for what in pair.read)
+        yield "facts from", ", ".join(FACT_SOURCES[what] for what in pair.read)
     if pair.unknown:
         yield "not known", ", ".join(pair.unknown)
     for note in pair.notes:
@@ -210,7 +210,7 @@ def _memory(pair: PairEntry) -> str:
     return gigabytes(needed) if (needed := needed_bytes(pair)) else "not known"
 
 
-def _known(value: object) -> str:
+def _or_unknown(value: object) -> str:
     return "not known" if value is None else str(value)
 
 

@@ -13,7 +13,9 @@ from localdflash.models.registry.defaults import CHAT, chat_pair, missing_defaul
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.text.sanitize import printable
 
-QUESTION = "The chat's model is not here yet: {about}, {megabytes:.0f} MB.\nFetch it? Without it a smaller one answers."
+QUESTION = (
+    "The chat model is not here yet: {about}, {megabytes:.0f} MB.\nDownload it? Otherwise a smaller model answers."
+)
 
 
 def offer_better_pair(pair: str) -> str:
@@ -23,13 +25,13 @@ def offer_better_pair(pair: str) -> str:
     config = load_config()
     if config.server.url or answer_file().exists() or offline():
         return pair
-    found = missing_default_pairs(config)
-    if not found or found[0].id != CHAT:
+    pairs = missing_default_pairs(config)
+    if not pairs or pairs[0].id != CHAT:
         return pair
-    about = printable(f"{found[0].description.partition(',')[0]} ({found[0].licence})")
-    question = QUESTION.format(about=about, megabytes=_megabytes(found[0]))
+    about = printable(f"{pairs[0].description.partition(',')[0]} ({pairs[0].licence})")
+    question = QUESTION.format(about=about, megabytes=_megabytes(pairs[0]))
     if click.confirm(question, default=None, err=True):
-        _pull(found)
+        _pull(pairs)
     with suppress(OSError, LocaldflashError):  # the next chat asks again
         create_private(answer_file().parent)
         answer_file().touch()
@@ -40,10 +42,10 @@ def better_pair_hint(pair: str) -> str:
     """Return how to get the default chat pair if the embedded pair answers because it is missing, else ""."""
     from localdflash.models.load_options import Options
 
-    found = missing_default_pairs(load_config()) if pair == Options().pair else []
-    if not found or found[0].id != CHAT:
+    pairs = missing_default_pairs(load_config()) if pair == Options().pair else []
+    if not pairs or pairs[0].id != CHAT:
         return ""
-    return f"; `localdflash models pull {CHAT}` gets a better one, {_megabytes(found[0]):.0f} MB"
+    return f"; `localdflash models pull {CHAT}` gets a better one, {_megabytes(pairs[0]):.0f} MB"
 
 
 def answer_file() -> Path:
@@ -57,12 +59,12 @@ def _megabytes(pair: PairEntry) -> float:
 
 
 def _pull(pairs: list[PairEntry]) -> None:
-    from localdflash.cli.pull import shown
+    from localdflash.cli.pull import open_report
     from localdflash.models.registry import fetching
 
     for pair in pairs:
         try:
-            with shown() as report:
+            with open_report() as report:
                 fetching.pull(pair, report)
         except LocaldflashError as error:
             say(f"{error} (`localdflash models pull {pair.id}`)")

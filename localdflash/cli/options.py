@@ -22,11 +22,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def _setting(name: str, help_text: str, **more: Any) -> Callable[[Command], Command]:
     """Return an option whose default is the setting `model.NAME`, read if the option was not given."""
     default = lambda: getattr(load_config().model, name)  # noqa: E731
-    shown = f"setting model.{name}"
-    return click.option(f"--{name.replace('_', '-')}", default=default, show_default=shown, help=help_text, **more)
+    option, default_text = f"--{name.replace('_', '-')}", f"setting model.{name}"
+    return click.option(option, default=default, show_default=default_text, help=help_text, **more)
 
 
-_RUN = (
+_RUN_OPTIONS = (
     click.option(
         "--drafter",
         metavar="SPEC",
@@ -86,23 +86,23 @@ def _all_of(*options: Callable[[Command], Command]) -> Callable[[Command], Comma
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
-def _pair_options(shown: str, **more: Any) -> Callable[[Command], Command]:
-    """Return a decorator that adds --pair and the options of how to run the pair."""
+def _pair_options(default_text: str, **more: Any) -> Callable[[Command], Command]:
+    """Return a decorator that adds --pair and the options that run a pair."""
     pair = click.option(
         "--pair",
-        show_default=shown,
+        show_default=default_text,
         shell_complete=shell_completion.pairs,
         help="Id of a pair, path of a .gguf file, or hf:owner/name/file.gguf.",
         **more,
     )
-    return _all_of(pair, *_RUN)
+    return _all_of(pair, *_RUN_OPTIONS)
 
 
 pair_options = _pair_options("setting model.pair", default=lambda: load_config().model.pair)
-# In these two `pair` is None if the user gives none: see `requested_engine`.
-chat_pair_options = _pair_options(f"setting chat.pair, else model.pair, else {defaults.CHAT} where it is here")
+# In the next two, `pair` is None unless the user gives it: see `requested_engine`.
+chat_pair_options = _pair_options(f"setting chat.pair, else model.pair, else {defaults.CHAT} if it is downloaded")
 completion_pair_options = _pair_options(
-    f"setting completion.pair, else model.pair, else {defaults.CODE} where it is here"
+    f"setting completion.pair, else model.pair, else {defaults.CODE} if it is downloaded"
 )
 no_draft_option = click.option(
     "--no-draft", is_flag=True, help="Disable drafting, for comparison; the text is identical. Uses a private engine."
@@ -117,10 +117,10 @@ sampling_options = _all_of(
 
 def take_sampling(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the sampling options from `options`; return those that the user gave, validated."""
-    taken = {name: options.pop(name) for name, _, _ in _SAMPLING}
-    found = {name: value for name, value in taken.items() if value is not None}
-    SamplingParams(**found)
-    return found
+    popped = {name: options.pop(name) for name, _, _ in _SAMPLING}
+    sampling = {name: value for name, value in popped.items() if value is not None}
+    SamplingParams(**sampling)
+    return sampling
 
 
 def requested_engine(ctx: click.Context, options: dict[str, Any], role: PairRole | None = None) -> EngineSpec:
@@ -152,5 +152,5 @@ def _absolute_pair(pair: str) -> str:
 
 
 def _absolute_path(path: str) -> str:
-    """Return an absolute path; "" and names on the hub stay."""
+    """Return an absolute path; "" and hub names are returned unchanged."""
     return path if not path or path.startswith("hf:") else str(Path(path).expanduser().absolute())

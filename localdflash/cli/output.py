@@ -1,4 +1,4 @@
-"""Print aligned tables, fields and JSON to stdout. Text from files and paths is made harmless first."""
+"""Print aligned tables, fields and JSON to stdout. Control characters in texts and paths are escaped."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from localdflash.text.sanitize import printable
 
-ENGINE_RESTARTED = "The engine went away: started again."
+ENGINE_RESTARTED = "The engine went away and was started again."
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -54,7 +54,7 @@ class ProgressBar:
         self.close = bar.close
 
     def __call__(self, done: int, total: int) -> None:
-        """Show how much is done."""
+        """Update the bar."""
         bar = self._bar
         if bar.total is None:
             bar.total, bar.initial = total, done

@@ -52,45 +52,45 @@ def plan(
     from localdflash.loading.plan.planner import RegistryOnly, make_plan
 
     try:
-        made = make_plan(spec, context, backend, device, gpu_layers, beside, kv)
+        result = make_plan(spec, context, backend, device, gpu_layers, beside, kv)
     except RegistryOnly as error:
         return _plan_by_registry(error, as_json)
     if as_json:
-        print_json(asdict(made) | {"total": made.total})
+        print_json(asdict(result) | {"total": result.total})
     else:
-        sizes = made.parts | {"margin": made.margin, "total": made.total, f"free {made.what}": made.free}
+        sizes = result.parts | {"margin": result.margin, "total": result.total, f"free {result.what}": result.free}
         print_table(("PART", "SIZE"), [(name, gigabytes(size)) for name, size in sizes.items()])
         print()
-        print_fields(_fields(made))
-    return 0 if made.fits else OutOfMemory.exit_code
+        print_fields(_fields(result))
+    return 0 if result.fits else OutOfMemory.exit_code
 
 
 def _plan_by_registry(error: "RegistryOnly", as_json: bool) -> int:
     """Print a plan from registry data for a pair whose files cannot be read; return the exit code."""
     from localdflash.loading.plan.planner import plan_by_registry
 
-    made = plan_by_registry(error.pair)
+    result = plan_by_registry(error.pair)
     say(f"{error}; using registry data only:")
     if as_json:
-        print_json(asdict(made))
+        print_json(asdict(result))
     else:
-        needs = [("memory, at a small context", gigabytes(made.memory)), ("free memory", gigabytes(made.free))]
-        print_fields([("pair", made.pair), *needs, ("fits", "yes" if made.fits else "no")])
-    return 0 if made.fits else OutOfMemory.exit_code
+        needs = [("memory, at a small context", gigabytes(result.memory)), ("free memory", gigabytes(result.free))]
+        print_fields([("pair", result.pair), *needs, ("fits", "yes" if result.fits else "no")])
+    return 0 if result.fits else OutOfMemory.exit_code
 
 
-def _fields(made: "Plan") -> Iterator[tuple[str, str]]:
-    yield "pair", made.pair
-    yield "backend", f"{made.backend} ({made.why})"
-    yield "drafter", made.drafter
-    yield "context", f"{made.context} of {made.trained} tokens"
-    yield "fits", ("yes" if made.fits else "no") + (f": {made.verdict}" if made.verdict else "")
-    without = f", without the drafter {made.largest_context_without_drafter}" if made.drafter != "none" else ""
-    yield "largest context that fits", f"{made.largest_context} tokens{without}"
-    best = made.best_quantization or "none"
-    whose = "" if made.fits else ", without the drafter"
-    yield "quantization", f"{made.quantization}; best that fits at this context{whose}: {best}"
-    yield from _speed(made.speed)
+def _fields(result: "Plan") -> Iterator[tuple[str, str]]:
+    yield "pair", result.pair
+    yield "backend", f"{result.backend} ({result.why})"
+    yield "drafter", result.drafter
+    yield "context", f"{result.context} of {result.trained} tokens"
+    yield "fits", ("yes" if result.fits else "no") + (f": {result.verdict}" if result.verdict else "")
+    without = f", without the drafter {result.largest_context_without_drafter}" if result.drafter != "none" else ""
+    yield "largest context that fits", f"{result.largest_context} tokens{without}"
+    best = result.best_quantization or "none"
+    condition = "" if result.fits else ", without the drafter"
+    yield "quantization", f"{result.quantization}; best that fits at this context{condition}: {best}"
+    yield from _speed(result.speed)
 
 
 def _speed(speed: "Speed") -> Iterator[tuple[str, str]]:

@@ -45,22 +45,22 @@ def pull(spec: str, drafter: str | None, revision: str | None, yes: bool, as_jso
     pair = load_registry().resolve(spec, drafter, use_hub=True)
     if revision is not None:
         pair = _at_revision(pair, revision)
-    with nullcontext(JsonReport()) if jsonl else shown() as report:
-        found = fetching.pull(pair, report, (lambda _: None) if yes else _ask)
-    files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in found]
+    with nullcontext(JsonReport()) if jsonl else open_report() as report:
+        pulled = fetching.pull(pair, report, (lambda _: None) if yes else _confirm_large)
+    files = [{"path": str(one.path), "fetched": one.fetched, **asdict(one.record)} for one in pulled]
     if jsonl:
         print_json_line({"pair": pair.id, "files": files})
     elif as_json:
         print_json({"pair": pair.id, "files": files})
     else:
-        for one in found:
-            how = "fetched and verified" if one.fetched else "already here, verified"
-            print(printable(f"{one.path}  {gigabytes(one.record.size)}  {how}"))
-        if not found:
+        for one in pulled:
+            state = "fetched and verified" if one.fetched else "already here, verified"
+            print(printable(f"{one.path}  {gigabytes(one.record.size)}  {state}"))
+        if not pulled:
             print(printable(f"{pair.id} needs no download: its files are on this machine"))
 
 
-def _ask(count: int) -> None:
+def _confirm_large(count: int) -> None:
     """Ask the user to confirm a large download; a script must pass --yes."""
     if count <= ASK_BYTES:
         return
@@ -74,8 +74,8 @@ def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
 
     if pair.target.repository is None:
         package = pair.target.package
-        what = f"comes with {package.requirement}" if package else "is a file on this machine"
-        raise UsageError(f"--revision: {pair.target.path} {what} and has no revision")
+        origin = f"comes with {package.requirement}" if package else "is a file on this machine"
+        raise UsageError(f"--revision: {pair.target.path} {origin} and has no revision")
     try:
         target = replace(pair.target, revision=safe_names.revision(revision), sha256=None, size=None)
     except ValueError as error:
@@ -97,19 +97,19 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     from localdflash.models.registry.registry import load_registry
 
     registry = load_registry()
-    found = fetching.removal(registry.resolve(spec), registry)
-    files, count = found.files, found.bytes
+    removal = fetching.removal(registry.resolve(spec), registry)
+    files, count = removal.files, removal.bytes
     if files and not (yes or dry_run):
         if not sys.stdin.isatty():
             raise UsageError("rm: needs confirmation, and stdin is not a terminal; add --yes or --dry-run")
         click.confirm(f"Delete {len(files)} files, {gigabytes(count)}?", abort=True, err=True)
     if not dry_run:
-        fetching.remove(found, LineReport())
+        fetching.remove(removal, LineReport())
     if as_json:
-        kept = [str(path) for path in found.kept]
+        kept = [str(path) for path in removal.kept]
         print_json({"deleted": not dry_run, "files": [str(file) for file in files], "bytes": count, "kept": kept})
         return
-    for path in found.kept:
+    for path in removal.kept:
         print(printable(f"kept, another pair here uses it: {path}"))
     for file in files:
         print(printable(f"{'would delete' if dry_run else 'deleted'} {file}"))
@@ -117,7 +117,7 @@ def remove(spec: str, yes: bool, dry_run: bool, as_json: bool) -> None:
 
 
 @contextmanager
-def shown() -> "Iterator[DownloadReport]":
+def open_report() -> "Iterator[DownloadReport]":
     """Yield a report with progress bars on a terminal, otherwise with lines."""
     with ExitStack() as bars:
         yield TerminalReport(bars) if sys.stderr.isatty() else LineReport()

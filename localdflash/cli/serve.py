@@ -36,7 +36,7 @@ MB = 1_000_000
 @click.option("--install-unit", is_flag=True, help="Write a systemd user unit for this command and exit.")
 @click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
 @click.option("--no-draft", is_flag=True, hidden=True, help="Load no drafter, and do not draft.")
-@click.option("--role", type=click.Choice(ROLES), hidden=True, help="What the pair is for, where not for everything.")
+@click.option("--role", type=click.Choice(ROLES), hidden=True, help="Role of the pair; default: all roles.")
 @pair_options
 @click.pass_context
 def command(
@@ -69,11 +69,11 @@ def command(
     from localdflash.server.daemon import DaemonSettings, serve
     from localdflash.server.sockets import AlreadyRunning
 
-    config, joins = load_config(), port is not None and not private
+    config, may_join = load_config(), port is not None and not private
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
-    everything = role is None and "pair" not in given(ctx, options)
-    options["pair"], roles, later = _assign_roles(config, options["pair"], role, everything=everything)
+    all_roles = role is None and "pair" not in given(ctx, options)
+    options["pair"], roles, later = _assign_roles(config, options["pair"], role, all_roles=all_roles)
     settings = DaemonSettings(
         Options(**options, draft=not no_draft),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
@@ -84,7 +84,7 @@ def command(
         log=log,
         roles=roles,
         later=later,
-        all_at_once=everything,
+        all_at_once=all_roles,
         private=private,
     )
     try:
@@ -92,31 +92,31 @@ def command(
     except AlreadyRunning:
         if private:
             raise
-        if not (tcp and joins):  # the running engine already listens on the port of the settings
+        if not (tcp and may_join):  # the running engine already listens on the configured port
             raise _running() from None
         _join(tcp, {name: options[name] for name in given(ctx, options)})
     return 0
 
 
 def _assign_roles(
-    config: "Config", pair: str, role: PairRole | None, *, everything: bool
+    config: "Config", pair: str, role: PairRole | None, *, all_roles: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
     """Return the pair to load first, its roles, and the other roles' pairs; ModelError if it cannot infill."""
     from localdflash.loading.fim_support import require_fim, supports_fim
     from localdflash.models.registry import defaults
 
-    usual: Mapping[PairRole, str] = {"chat": defaults.chat_pair(config), "completion": defaults.completion_pair(config)}
+    pairs: Mapping[PairRole, str] = {"chat": defaults.chat_pair(config), "completion": defaults.completion_pair(config)}
     roles: Sequence[PairRole]
-    if everything and usual["chat"] != usual["completion"]:
-        pair, roles = usual["completion"], ("completion",)
+    if all_roles and pairs["chat"] != pairs["completion"]:
+        pair, roles = pairs["completion"], ("completion",)
     elif role is None:
-        pair = usual["chat"] if everything else pair
+        pair = pairs["chat"] if all_roles else pair
         roles = ROLES if supports_fim(pair) else ("chat",)
     else:
         roles = (role,)
     if roles == ("completion",):
         require_fim(pair)
-    return pair, roles, {other: name for other, name in usual.items() if other not in roles}
+    return pair, roles, {other: name for other, name in pairs.items() if other not in roles}
 
 
 def _stop() -> int:
@@ -140,19 +140,19 @@ def _install_unit(ctx: click.Context) -> int:
     return 0
 
 
-def _join(tcp: "TcpPort", wanted: Mapping[str, object]) -> None:
-    """Let the running engine listen on a port until it stops or Ctrl-C; raise if its options differ from `wanted`."""
+def _join(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
+    """Let the running engine listen on a port until it stops or Ctrl-C; raise if its options are not `requested`."""
     from localdflash.server.client import find
 
     if not (client := find()):
         raise _running()
-    about = client.get("/ps")
-    if any(about["options"].get(name) != value for name, value in wanted.items()):
+    status = client.get("/ps")
+    if any(status["options"].get(name) != value for name, value in requested.items()):
         raise _running()
     with suppress(KeyboardInterrupt), closing(client.stream("/listen", tcp.asked())) as events:
         for event in events:
             where = tcp.told(event["url"])
-            say(f"until this command exits, the running engine (process {about['pid']}) is {where}")
+            say(f"until this command exits, the running engine (process {status['pid']}) is {where}")
         say("the engine has stopped; this port is closed")
 
 
@@ -168,9 +168,9 @@ def _running() -> LocaldflashError:
         )
     if not (client := find()):
         return LocaldflashError("another engine is starting or stopping; try again")
-    about = client.get("/ps")
+    status = client.get("/ps")
     return LocaldflashError(
-        f"an engine is already running (process {about['pid']}, pair {about['pair']}); use it, or stop it with"
+        f"an engine is already running (process {status['pid']}, pair {status['pair']}); use it, or stop it with"
         " `localdflash serve --stop`"
     )
 

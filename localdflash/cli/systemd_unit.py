@@ -14,8 +14,8 @@ from localdflash.server.spawn import PROGRAM
 
 NAME = "localdflash.service"
 ENABLE = ("systemctl --user daemon-reload", "systemctl --user enable --now localdflash")
-# If a client started a daemon already, the unit takes over once it has ended. Exit codes 2 and 3, a wrong setting and a
-# bad model, would recur.
+# If a client has already started a daemon, the unit starts after that daemon has ended. Exit codes 2 and 3 (invalid
+# setting, bad model) would recur.
 UNIT = """\
 [Unit]
 Description=localdflash, a local coding assistant: the daemon of chat and editors

@@ -1,4 +1,4 @@
-"""Running commands in this process, and what a failure has to look like."""
+"""Fixtures that run commands in this process and check their errors."""
 
 import asyncio
 import socket
@@ -43,27 +43,27 @@ Command = Callable[..., Done]
 
 @pytest.fixture(autouse=True)
 def _no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse to start a daemon that nobody would end: a test that needs one takes `short_home`."""
+    """Fail if a test starts a daemon without `short_home`, which ends it."""
 
     def refuse(*_: object) -> NoReturn:
-        pytest.fail("a test started a daemon: add --no-daemon, or take short_home")
+        pytest.fail("a test started a daemon: add --no-daemon, or use short_home")
 
     monkeypatch.setattr(spawn, "_spawn", refuse)
 
 
-class EngineHere:
+class InProcessEngine:
     """Private engine on threads of this process, instead of a child process."""
 
-    def __init__(self, wanted: EngineSpec, path: Path) -> None:
-        options: dict[str, Any] = {**wanted.options, "pair": wanted.pair}
+    def __init__(self, spec: EngineSpec, path: Path) -> None:
+        options: dict[str, Any] = {**spec.options, "pair": spec.pair}
         draft = not options.pop("no_draft", False)
         first = PairWorker(Options(**options, draft=draft), 64_000_000, 4, lambda *_: None)
-        engines = Engines(first, [wanted.role or "chat"])
+        engines = Engines(first, [spec.role or "chat"])
         self._stack = ExitStack()
         self._stack.callback(engines.close)
         try:
             engines.start()
-            asyncio.run(engines.ready(wanted.role or "chat"))
+            asyncio.run(engines.ready(spec.role or "chat"))
             app = create_app(engines, Metrics())
             listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
             listener.bind(str(path))
@@ -79,14 +79,16 @@ class EngineHere:
 
 
 @pytest.fixture(autouse=True)
-def _private_engine_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _in_process_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Start no process for `--no-daemon` and `--no-draft`, except in tests marked `system`."""
     if request.node.get_closest_marker("system"):
         yield
         return
 
-    def start(wanted: EngineSpec, path: Path, _look: object, say: Callable[[str], None] | None = None) -> EngineHere:
-        engine = EngineHere(wanted, path)
+    def start(
+        spec: EngineSpec, path: Path, _on_stage: object, say: Callable[[str], None] | None = None
+    ) -> InProcessEngine:
+        engine = InProcessEngine(spec, path)
         if say and (notice := Client(Address(path)).get("/ps").get("notice")):
             say(notice)
         return engine
@@ -142,7 +144,7 @@ def short_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a file whose third line waits for a body."""
+    """Return a file with a function whose body is missing in line 3."""
     path = tmp_path / "app.py"
     path.write_text(CODE)
     return path

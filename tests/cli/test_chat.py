@@ -24,12 +24,12 @@ def read_from(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 def test_stdout_is_the_answer_or_json_with_the_statistics(chat: Callable[..., Any]) -> None:
-    told = json.loads(chat("-p", "What is zip?", "--max-tokens", 5, "--json").out)
-    assert told.keys() >= {"answer", "finish", "tokens", "steps", "tau", "accept_by_slot", "tokens_per_second"}
-    assert Path(told["model"]).name == "target.gguf"
-    assert (told["finish"], told["steps"] + told["accepted"], told["tokens"]) == ("length", 5, 5)
+    document = json.loads(chat("-p", "What is zip?", "--max-tokens", 5, "--json").out)
+    assert document.keys() >= {"answer", "finish", "tokens", "steps", "tau", "accept_by_slot", "tokens_per_second"}
+    assert Path(document["model"]).name == "target.gguf"
+    assert (document["finish"], document["steps"] + document["accepted"], document["tokens"]) == ("length", 5, 5)
     done = chat("-p", "What is zip?", "--max-tokens", 5)
-    assert (done.code, done.out) == (0, told["answer"] + "\n")
+    assert (done.code, done.out) == (0, document["answer"] + "\n")
     assert "cut after 5 tokens" in done.err
 
 
@@ -37,13 +37,13 @@ def test_stdin_is_attached_to_a_prompt_in_a_fence(
     chat: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    alone = chat("-p", "Review.", "--max-tokens", 20).out
+    plain_answer = chat("-p", "Review.", "--max-tokens", 20).out
     with open(os.devnull, encoding="utf-8") as empty:
         monkeypatch.setattr(sys, "stdin", empty)
-        assert chat("-p", "Review.", "--max-tokens", 20).out == alone
+        assert chat("-p", "Review.", "--max-tokens", 20).out == plain_answer
     expected = chat("-p", "stdin:\n````\n-x\n```\n+y\n````\n\nReview.", "--max-tokens", 20).out
     read_from(monkeypatch, b"-x\n```\n+y\n")
-    assert chat("-p", "Review.", "--max-tokens", 20).out == expected != alone
+    assert chat("-p", "Review.", "--max-tokens", 20).out == expected != plain_answer
     sys.stdin.close()
     (tmp_path / "stdin").write_bytes(b"-x\n```\n+y\n")
     with (tmp_path / "stdin").open(encoding="utf-8") as file:
@@ -51,15 +51,15 @@ def test_stdin_is_attached_to_a_prompt_in_a_fence(
         assert chat("-p", "Review.", "--max-tokens", 20).out == expected
 
 
-def test_a_file_that_is_mentioned_goes_along_or_is_refused(
+def test_mentioned_file_is_attached_or_refused(
     chat: Callable[..., Any], fails: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", None)
     (tmp_path / "app.bin").write_bytes(b"\0\1")
-    alone = chat("-p", "Explain @app.py", "--max-tokens", 20).out
+    plain_answer = chat("-p", "Explain @app.py", "--max-tokens", 20).out
     (tmp_path / "app.py").write_text("x = 1\n", "utf-8")
-    assert chat("-p", "Explain @app.py", "--max-tokens", 20).out != alone
+    assert chat("-p", "Explain @app.py", "--max-tokens", 20).out != plain_answer
     assert "app.bin" in fails(2, "chat", "-p", "Explain @app.bin")
 
 
@@ -72,9 +72,9 @@ class Screen(io.TextIOWrapper):
 
 def test_bad_prompts_and_values(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "prompt is empty" in fails(2, "chat", "-p", "  \n\t")
-    for data, said in ((b"  \n\t", "prompt is empty"), (b"a\xff", "not UTF-8 at byte 1")):
+    for data, message in ((b"  \n\t", "prompt is empty"), (b"a\xff", "not UTF-8 at byte 1")):
         pipe(monkeypatch, data)
-        assert said in fails(2, "chat")
+        assert message in fails(2, "chat")
     monkeypatch.setattr(sys, "stdin", None)
     assert "prompt is empty" in fails(2, "chat")
     with open("/dev/zero", encoding="utf-8") as endless:

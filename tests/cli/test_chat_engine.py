@@ -1,4 +1,4 @@
-"""`localdflash chat -p` with the daemon or a server: the same answers, and no answer is lost with the daemon."""
+"""`localdflash chat -p` with the daemon or a server: identical answers, also if the daemon is killed."""
 
 import os
 import signal
@@ -24,12 +24,12 @@ QUESTION = ("-p", "Write a function that adds.", "--max-tokens", 40)
 
 
 @SHARED
-def test_one_daemon_gives_the_same_answers(short_home: Path, run: Callable[..., Any]) -> None:
+def test_daemon_gives_the_same_answers_as_a_private_engine(short_home: Path, run: Callable[..., Any]) -> None:
     options = ("--temperature", "0.8", "--seed", "3", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.01")
     here = run("chat", *QUESTION, *options, "--no-daemon", "--threads", 1)
     for _ in range(2):
         again = run("chat", *QUESTION, *options, "--threads", 1)
-        assert (again.code, again.out) == (here.code, here.out)  # notices hold what was measured
+        assert (again.code, again.out) == (here.code, here.out)  # stderr may differ in measured numbers
     assert here.out.strip()
     assert len(daemons.daemons(short_home)) == 1
 
@@ -37,7 +37,7 @@ def test_one_daemon_gives_the_same_answers(short_home: Path, run: Callable[..., 
 @SHARED
 @pytest.mark.usefixtures("short_home")
 @pytest.mark.filterwarnings(daemons.DROPPED_SOCKET)
-def test_errors_of_the_daemon_are_those_of_the_command(fails: Callable[..., str]) -> None:
+def test_daemon_errors_reach_the_command(fails: Callable[..., str]) -> None:
     assert "did you mean 'embedded'?" in fails(3, "chat", "-p", "x", "--pair", "embeded")
     assert "context of 7 tokens" in fails(2, "chat", "-p", "x", "--threads", 1, "--context", 7)
     elsewhere = fails(3, "chat", "-p", "x", "--threads", 1, "--drafter", "nowhere")
@@ -45,8 +45,8 @@ def test_errors_of_the_daemon_are_those_of_the_command(fails: Callable[..., str]
     assert "1024" in fails(2, "chat", "--threads", 1, "-p", "x = 1\n" * 900)
 
 
-def by_slow_daemon(*arguments: object) -> "subprocess.Popen[bytes]":
-    """Start a chat in its own process, whose daemon takes 0.05 s a step."""
+def chat_with_slow_daemon(*arguments: object) -> "subprocess.Popen[bytes]":
+    """Start a chat process whose daemon takes 0.05 s per step."""
     program = SLOW_DAEMON + daemons.PROGRAM
     return subprocess.Popen(
         [sys.executable, "-P", "-c", program, "chat", *map(str, arguments)],
@@ -56,9 +56,9 @@ def by_slow_daemon(*arguments: object) -> "subprocess.Popen[bytes]":
 
 
 @SHARED
-def test_a_daemon_that_is_killed_loses_no_answer(short_home: Path, run: Callable[..., Any]) -> None:
+def test_killed_daemon_loses_no_answer(short_home: Path, run: Callable[..., Any]) -> None:
     arguments = ("-p", "Write a function that adds.", "--max-tokens", 60, "--threads", 1)
-    with by_slow_daemon(*arguments) as process:
+    with chat_with_slow_daemon(*arguments) as process:
         assert process.stdout
         assert process.stderr
         begun = os.read(process.stdout.fileno(), 1)
@@ -75,7 +75,7 @@ def test_a_daemon_that_is_killed_loses_no_answer(short_home: Path, run: Callable
 @SHARED
 def test_ctrl_c_stops_the_request_in_the_daemon(short_home: Path) -> None:
     arguments = ("-p", "Tell me.", "--max-tokens", 600, "--temperature", 3, "--seed", 1, "--threads", 1)
-    with by_slow_daemon(*arguments) as process, daemons.client() as looking:
+    with chat_with_slow_daemon(*arguments) as process, daemons.client() as looking:
         assert process.stdout
         assert process.stderr
         os.read(process.stdout.fileno(), 1)
@@ -91,7 +91,7 @@ def test_ctrl_c_stops_the_request_in_the_daemon(short_home: Path) -> None:
 
 @SHARED
 @pytest.mark.usefixtures("short_home")
-def test_the_server_of_the_settings_answers(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_server_answers(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     process = daemons.begin("--port", "0")
     assert process.stderr
     process.stderr.readline()

@@ -18,11 +18,11 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-t
 
 
 @POSIX
-def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
+def test_first_interrupt_is_recorded_and_the_second_raises() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGINT)
-        assert interrupt.set
+        assert interrupt.is_set
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -30,20 +30,20 @@ def test_the_first_interrupt_asks_and_the_second_leaves() -> None:
 
 @pytest.mark.system
 @POSIX
-def test_ctrl_c_stops_an_answer_and_then_leaves(tiny: tuple[str, ...]) -> None:
+def test_ctrl_c_stops_an_answer_and_then_quits(tiny: tuple[str, ...]) -> None:
     long = ("--no-draft", "--max-tokens", "900", "--temperature", "3", "--seed", "1")  # about a minute
     with closing(Terminal("chat", "--no-daemon", *tiny, *long, program=SLOW_PROGRAM)) as screen:
         assert b"small model" not in screen.expect(b"> ")
         screen.type(b"Tell me everything.\n")
         screen.expect(b"everything.\r\n")
-        time.sleep(0.5)  # it answers by now
+        time.sleep(0.5)  # the answer has started
         screen.process.send_signal(signal.SIGINT)
         assert b" per verify step]" in screen.expect(b"]\r\n> ")
-        leaves(screen.process)
+        interrupt_until_exit(screen.process)
 
 
-def leaves(process: "subprocess.Popen[bytes]") -> None:
-    """Press Ctrl-C again where Python dropped it in the middle of a garbage collection."""
+def interrupt_until_exit(process: "subprocess.Popen[bytes]") -> None:
+    """Send SIGINT until the process ends: Python drops a signal that arrives during a garbage collection."""
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):

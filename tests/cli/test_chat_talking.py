@@ -1,4 +1,4 @@
-"""A printed chat over a scripted engine: the requests, the output, and what is kept on disk."""
+"""Printed chat with a scripted engine: requests, output, and stored messages."""
 
 import json
 import os
@@ -29,32 +29,32 @@ SHARED = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 
 
 @pytest.fixture
-def talking(short_home: Path) -> Iterator[Callable[..., Any]]:
+def open_scripted(short_home: Path) -> Iterator[Callable[..., Any]]:
     """Return a function that opens a chat with an engine that gives scripted answers."""
     with ExitStack() as stack:
 
-        def begun(*answers: Answer, source: Any = None) -> tuple[ConsoleChat, ScriptedEngine]:
+        def open_one(*answers: Answer, source: Any = None) -> tuple[ConsoleChat, ScriptedEngine]:
             engine = stack.enter_context(scripted(*answers))
             shared = source or SharedDaemon(EngineSpec(OPTIONS))
             return stack.enter_context(open_chat(shared, None, ChatSettings(), "Be brief.")), engine
 
-        yield begun
+        yield open_one
 
 
 def contents(body: Any) -> list[str]:
     return [message["content"] for message in body["messages"]]
 
 
-def ask(talking: ConsoleChat, text: str) -> list[str]:
+def ask(open_scripted: ConsoleChat, text: str) -> list[str]:
     pieces: list[str] = []
-    answer = talking.ask(text, pieces.append)
+    answer = open_scripted.ask(text, pieces.append)
     assert answer.text == "".join(pieces)
     return pieces
 
 
 @SHARED
-def test_the_history_is_sent_with_each_question(talking: Callable[..., Any]) -> None:
-    talk, engine = talking(Answer.pieces("answer", " 1"), Answer.of("answer 2"))
+def test_history_is_sent_with_each_question(open_scripted: Callable[..., Any]) -> None:
+    talk, engine = open_scripted(Answer.pieces("answer", " 1"), Answer.of("answer 2"))
     assert [ask(talk, text) for text in ("one", "two")] == [["answer", " 1"], ["answer 2"]]
     assert contents(engine.asked[1]) == ["Be brief.", "one", "answer 1", "two"]
     assert (engine.asked[1]["temperature"], engine.asked[1]["stream"]) == (0.0, True)
@@ -68,10 +68,10 @@ THOUGHT = Answer.pieces("<thi", "nk>\nwh", "y\n</think>", "\n\nye", "s")
 
 
 @SHARED
-def test_thoughts_are_not_printed_and_are_kept(
-    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_thoughts_are_stored_but_not_printed(
+    open_scripted: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    talk, engine = talking(THOUGHT, Answer.of("no"), THOUGHT)
+    talk, engine = open_scripted(THOUGHT, Answer.of("no"), THOUGHT)
     assert answer_once(talk, "one", "text") == 0
     assert capsys.readouterr().out == "yes\n"
     ask(talk, "two")
@@ -82,11 +82,11 @@ def test_thoughts_are_not_printed_and_are_kept(
 
 
 @SHARED
-def test_thoughts_are_named_in_json(talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
-    talk, _ = talking(THOUGHT, THOUGHT, Answer.of("no"))
+def test_json_output_has_thoughts(open_scripted: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    talk, _ = open_scripted(THOUGHT, THOUGHT, Answer.of("no"))
     answer_once(talk, "one", "json")
-    told = json.loads(capsys.readouterr().out)
-    assert (told["thoughts"], told["answer"]) == ("why", "yes")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["thoughts"], document["answer"]) == ("why", "yes")
     answer_once(talk, "two", "jsonl")
     *parts, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert parts == [{"thoughts": "wh"}, {"thoughts": "y"}, {"text": "ye"}, {"text": "s"}]
@@ -95,10 +95,10 @@ def test_thoughts_are_named_in_json(talking: Callable[..., Any], capsys: pytest.
 
 
 @SHARED
-def test_a_daemon_that_stops_again_and_again_is_an_error(
-    talking: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+def test_repeatedly_dying_daemon_is_an_error(
+    open_scripted: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    talk, engine = talking(*[Answer.pieces("half", end="cut")] * 3, Answer.of("whole"))
+    talk, engine = open_scripted(*[Answer.pieces("half", end="cut")] * 3, Answer.of("whole"))
     with pytest.raises(EngineDisconnect):
         talk.ask("one", print)
     assert capsys.readouterr() == ("half\n", f"{ENGINE_RESTARTED}\n" * 2)
@@ -108,11 +108,11 @@ def test_a_daemon_that_stops_again_and_again_is_an_error(
 
 @SHARED
 @pytest.mark.usefixtures("short_home")
-def test_a_notice_names_sampling_parameters_that_a_remote_server_does_not_take(
+def test_sampling_parameters_unknown_to_a_remote_server_are_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = Address(paths.engine_socket())
-    monkeypatch.setattr(Address, "of_url", lambda *_: there)
+    address = Address(paths.engine_socket())
+    monkeypatch.setattr(Address, "of_url", lambda *_: address)
     settings = ChatSettings(top_k=5, repetition_penalty=1.2, top_p=0.5)
     with scripted(Answer.of("well")) as engine, open_chat(NamedServer("http://x"), None, settings, "") as talk:
         assert "".join(ask(talk, "one")) == "well"
@@ -124,7 +124,7 @@ def test_a_notice_names_sampling_parameters_that_a_remote_server_does_not_take(
 
 @SHARED
 @pytest.mark.usefixtures("short_home")
-def test_a_chat_can_be_continued(run: Callable[..., Any]) -> None:
+def test_chat_is_continued_and_resumed(run: Callable[..., Any]) -> None:
     with scripted(Answer.of("first"), Answer.of("second"), Answer(status=500, message="oh"), Answer.of("third")) as it:
         assert "no earlier chat in this folder" in run("chat", "-c", "-p", "one").err
         assert run("chat", "-p", "one").out == "first\n"
@@ -139,17 +139,19 @@ def test_a_chat_can_be_continued(run: Callable[..., Any]) -> None:
         assert run("chat", "--resume", session, "-p", "three", "--system", "Be long.").out == "third\n"
         assert contents(it.asked[-1]) == ["Be long.", "one", "first", "two", "second", "three"]
     with closing(ChatStore(chats_file(), print)) as store:
-        kept = store.path(session)
-    assert [message.text for message in kept] == ["one", "first", "two", "second", "three", "third"]
-    assert kept[-1].numbers["tokens"] > 0
-    assert kept[-1].steps
+        stored = store.path(session)
+    assert [message.text for message in stored] == ["one", "first", "two", "second", "three", "third"]
+    assert stored[-1].numbers["tokens"] > 0
+    assert stored[-1].steps
 
 
-def test_statistics_are_those_that_the_server_reports() -> None:
+def test_statistics_of_server_replies() -> None:
     assert statistics({"model": "x", "tokens": 7, "ttft_ms": 5.0}) == {"tokens": 7}
     assert statistics({"tokens": 7, "tokens_per_second": 3.25}) == {"tokens": 7, "tokens_per_second": 3.25}
     steps = {"steps": 4, "tau": 1.5, "drafted": 6, "accepted": 2, "accept_by_slot": [0.5], "tokens_per_second": 3.26}
-    told = statistics({"tokens": 6, **steps, "steps_by_drafter": {"": 1, "dflash": 3}, "prompt_ms": 1.0, "model": "x"})
-    assert told["steps_by_drafter"] == {"none": 1, "dflash": 3}
-    assert (told["ms"], told["tokens_per_second"]) == ({"prompt": 1.0, "answer": 0.0}, 3.3)
-    assert "model" not in told
+    document = statistics(
+        {"tokens": 6, **steps, "steps_by_drafter": {"": 1, "dflash": 3}, "prompt_ms": 1.0, "model": "x"}
+    )
+    assert document["steps_by_drafter"] == {"none": 1, "dflash": 3}
+    assert (document["ms"], document["tokens_per_second"]) == ({"prompt": 1.0, "answer": 0.0}, 3.3)
+    assert "model" not in document

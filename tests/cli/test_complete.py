@@ -21,23 +21,23 @@ def test_stdout_is_the_insertion_or_json_with_the_statistics(file: Path, complet
     plain = complete(f"{file}:3:5", "--max-tokens", 24)
     assert (plain.code, plain.err) == (0, "")
     assert plain.out
-    told = json.loads(complete(f"{file}:3:5", "--max-tokens", 24, "--json").out)
-    assert told.keys() == {
+    document = json.loads(complete(f"{file}:3:5", "--max-tokens", 24, "--json").out)
+    assert document.keys() == {
         *("insertion", "finish", "tokens", "steps", "tau", "drafted", "accepted", "accept_by_slot"),
         *("steps_by_drafter", "ms", "tokens_per_second"),
     }
-    assert told["insertion"] == plain.out
-    assert told["finish"] in FINISHES
-    assert 1 <= told["tokens"] <= 24
-    assert told["steps"] + told["accepted"] == told["tokens"]
-    assert sum(told["steps_by_drafter"].values()) == told["steps"]
+    assert document["insertion"] == plain.out
+    assert document["finish"] in FINISHES
+    assert 1 <= document["tokens"] <= 24
+    assert document["steps"] + document["accepted"] == document["tokens"]
+    assert sum(document["steps_by_drafter"].values()) == document["steps"]
 
 
 @pytest.mark.usefixtures("drafting")
 @pytest.mark.parametrize(
     ("place", "sampling"), [("3:5", ("--temperature", "0.9", "--seed", "7")), ("5:7", ("--repetition-penalty", "1.3"))]
 )
-def test_drafting_changes_nothing(
+def test_drafting_does_not_change_the_insertion(
     place: str, sampling: tuple[str, ...], file: Path, complete: Callable[..., Any]
 ) -> None:
     arguments = (f"{file}:{place}", "--max-tokens", 60, "--json", *sampling)
@@ -67,16 +67,17 @@ def test_ctrl_c_ends_loading(where: str, file: Path, run: Callable[..., Any], mo
 
 
 def test_explain_shows_every_part(long_file: Path, complete: Callable[..., Any]) -> None:
-    told = json.loads(complete(f"{long_file}:1001:6", "--explain", "--json").out)
-    prefix, middle, word, suffix = told["prompt"]
-    assert [part["kind"] for part in told["prompt"]] == ["prefix", "middle", "word", "suffix"]
+    document = json.loads(complete(f"{long_file}:1001:6", "--explain", "--json").out)
+    prefix, middle, word, suffix = document["prompt"]
+    assert [part["kind"] for part in document["prompt"]] == ["prefix", "middle", "word", "suffix"]
     assert (word["text"], word["tokens"]) == ("value", 0)
     text = prefix["text"] + middle["text"] + word["text"] + suffix["text"]
     assert text.replace("\n", "") in long_file.read_text().replace("\n", "")
     assert (prefix["cut"], middle["cut"], suffix["cut"]) == (True, False, True)
     assert prefix["text"].startswith(f"value_{prefix['lines'][0]} ")
     assert middle["lines"] == [1000, 1000]
-    assert sum(part["tokens"] for part in told["prompt"]) <= told["budget"]["prompt"] < told["budget"]["context"]
+    budget = document["budget"]
+    assert sum(part["tokens"] for part in document["prompt"]) <= budget["prompt"] < budget["context"]
     table = complete(f"{long_file}:1001:6", "--explain").out.splitlines()
     assert f"{prefix['lines'][0] + 1}-1001" in next(line for line in table if line.startswith("prefix"))
     assert "(cut)" in next(line for line in table if line.startswith("suffix"))
@@ -86,14 +87,14 @@ def test_explain_shows_code_of_other_files(tmp_path: Path, complete: Callable[..
     (tmp_path / ".git").mkdir()
     (tmp_path / "shapes.py").write_text("def area_of_circle(radius):\n    return 3 * radius * radius\n")
     (tmp_path / "app.py").write_text("from shapes import area_of_circle\n\nprint(area_of_circle())\n")
-    told = json.loads(complete(f"{tmp_path / 'app.py'}:3:22", "--explain", "--json").out)
-    other = told["prompt"][0]
+    document = json.loads(complete(f"{tmp_path / 'app.py'}:3:22", "--explain", "--json").out)
+    other = document["prompt"][0]
     assert (other["kind"], other["name"], other["left_out"]) == ("import", "shapes.py", False)
     assert "def area_of_circle(radius)" in other["text"]
-    assert {part["name"] for part in told["prompt"]} == {"shapes.py", "app.py"}
+    assert {part["name"] for part in document["prompt"]} == {"shapes.py", "app.py"}
     assert "shapes.py" in complete(f"{tmp_path / 'app.py'}:3:22", "--explain").out
-    told = json.loads(complete(f"{tmp_path / 'app.py'}:3:22", "--max-tokens", 2000, "--json").out)
-    assert told["tokens"] <= 512  # half of the context
+    document = json.loads(complete(f"{tmp_path / 'app.py'}:3:22", "--max-tokens", 2000, "--json").out)
+    assert document["tokens"] <= 512  # half of the context
 
 
 def test_control_characters_of_a_file_name_are_escaped(tmp_path: Path, complete: Callable[..., Any]) -> None:
@@ -118,21 +119,21 @@ def test_the_daemon_gives_the_same_insertion(file: Path, long_file: Path, run: C
         here = run("complete", *arguments, "--no-daemon", "--threads", 1)
         assert run("complete", *arguments, "--threads", 1) == here
         assert here.code == 0
-    told = json.loads(run("complete", f"{long_file}:1001:6", "--threads", 1, "--json").out)
-    assert (told["finish"] in FINISHES, "prompt" in told) == (True, False)
-    assert told["steps"] + told["accepted"] == told["tokens"]
+    document = json.loads(run("complete", f"{long_file}:1001:6", "--threads", 1, "--json").out)
+    assert (document["finish"] in FINISHES, "prompt" in document) == (True, False)
+    assert document["steps"] + document["accepted"] == document["tokens"]
 
 
 @pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def use_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that makes the settings name a server."""
     return lambda url: monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
 
 
-def test_errors_are_one_line(file: Path, fails: Callable[..., str], at: Callable[[str], None]) -> None:
+def test_errors_are_one_line(file: Path, fails: Callable[..., str], use_server: Callable[[str], None]) -> None:
     no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
     with in_thread(llama(markers={}, infill=no)) as server:
-        at(server.url)
+        use_server(server.url)
         assert "fill in the middle" in fails(3, "complete", f"{file}:3:5")
         assert "--explain" in fails(2, "complete", f"{file}:3:5", "--explain")
     assert server.url in fails(1, "complete", f"{file}:3:5")

@@ -30,7 +30,7 @@ def test_files_that_cannot_be_completed(tmp_path: Path, fails: Callable[..., str
         stream.truncate(1 << 33)  # more than could be read
     if sys.platform != "win32":
         os.mkfifo(tmp_path / "pipe.py")  # reading it would wait for good
-    for name, said in {
+    for name, message in {
         "absent.py": "no such file",
         ".": "not a file",
         **({} if sys.platform == "win32" else {"pipe.py": "not a file"}),
@@ -40,11 +40,11 @@ def test_files_that_cannot_be_completed(tmp_path: Path, fails: Callable[..., str
     }.items():
         line = fails(2, "complete", f"{tmp_path / name}:1:1")
         assert line.startswith(f"{tmp_path / name}: ")
-        assert said in line
+        assert message in line
 
 
 @given(st.text(alphabet="ab\n\r\x0b\x0c\x1c\x85\u2028é漢\U0001f600 ", max_size=40), st.data())
-def test_every_offset_is_a_line_and_a_column(text: str, data: st.DataObject) -> None:
+def test_offset_of_inverts_line_and_column(text: str, data: st.DataObject) -> None:
     offset = data.draw(st.integers(0, len(text)))
     before = text[:offset]
     line, column = before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1

@@ -26,7 +26,7 @@ def file() -> Path:
     return path
 
 
-def test_show(run: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_config_show(run: Callable[..., Any], file: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     assert run("config", "path").out == f"{home / 'config' / 'config.toml'}\n"
     monkeypatch.setenv("LOCALDFLASH_MODEL_KV", "fp8")
     done = run("config", "show")
@@ -75,7 +75,7 @@ def test_a_flag_wins_over_a_variable_over_the_file(
     assert (options["pair"], options["drafter_bits"], options["context"]) == ("of-flag", 8, 5)
 
 
-def test_help_names_the_settings_and_works_where_they_are_broken(run: Callable[..., Any], file: Path) -> None:
+def test_help_names_settings_despite_a_broken_config_file(run: Callable[..., Any], file: Path) -> None:
     file.write_text("not toml")
     done = run("complete", "--help")
     assert done.code == 0

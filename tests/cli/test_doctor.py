@@ -1,3 +1,5 @@
+"""`localdflash doctor`: output, exit code and self-tests."""
+
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from localdflash.cli.doctor.check import DoctorCheck, Finding
 from tests.cli.conftest import Command
 
 
-def test_a_sound_installation(run: Command) -> None:
+def test_doctor_on_a_working_installation(run: Command) -> None:
     done = run("doctor", "--json", "--full")
     checks = json.loads(done.out)
     assert [check["name"] for check in checks] == [probe.name for probe in command._checks()]
@@ -25,7 +27,7 @@ def test_a_sound_installation(run: Command) -> None:
     assert f"{tau.value:.2f} tokens per verify step" in embedded["detail"]
 
 
-def test_a_warning_is_no_failure_and_its_remedy_is_printed_below(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warning_exits_with_0_and_prints_its_remedy(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def little(name: str) -> Finding:
         return Finding(name, "warning", "little\x1b[2J is free", "close other programs")
 
@@ -39,7 +41,7 @@ def test_a_warning_is_no_failure_and_its_remedy_is_printed_below(run: Command, m
 
 
 @pytest.mark.parametrize(("rows", "status"), [("fast", "ok"), ("exact", "failed")])
-def test_a_text_that_drafting_changed_is_a_failure_unless_the_widths_are_not_certified(
+def test_text_changed_by_drafting_fails_unless_widths_are_uncertified(
     rows: str, status: str, run: Command, monkeypatch: pytest.MonkeyPatch, tiny_pair: Path
 ) -> None:
     from localdflash.engine import generate as engine

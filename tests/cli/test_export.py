@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llama-server"])
-def test_stdout_is_the_command_that_json_has(engine: str, run: Callable[..., Any]) -> None:
+def test_printed_command_equals_the_json_arguments(engine: str, run: Callable[..., Any]) -> None:
     options = (engine, "qwen3-4b", "--context", 4096, "--draft-tokens", 7)
     done = run("export", *options)
     assert done.code == 0

@@ -1,3 +1,5 @@
+"""Command line: help, imports, errors and exit codes."""
+
 import errno
 import importlib
 import os
@@ -52,7 +54,7 @@ def test_models_list_imports_no_heavy_library() -> None:
         f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr);"
         "sys.exit(code or time.process_time() > 1.0)"
     )
-    assert (done.returncode, done.stderr) == (0, "['numpy']\n")  # which the CPU engine's library needs
+    assert (done.returncode, done.stderr) == (0, "['numpy']\n")  # the CPU engine's library needs numpy
 
 
 def test_a_client_of_the_daemon_imports_no_heavy_library_and_help_no_command() -> None:
@@ -107,17 +109,17 @@ def test_debug_adds_the_traceback(failing: Any, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["modles"], "'modles'. Did you mean 'models'?; see `localdflash --help`"),
         (["xyzzy"], "'xyzzy'; see `localdflash --help`"),
         (["models", "show"], "see `localdflash models show --help`"),
     ],
 )
-def test_usage_errors(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
-    assert (out, err.count("\n"), said in err) == ("", 1, True)
+    assert (out, err.count("\n"), message in err) == ("", 1, True)
     assert main(arguments[:-1]) == 2  # a group without a command shows its help
     assert "Commands:" in capsys.readouterr().err
 

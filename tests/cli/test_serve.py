@@ -21,10 +21,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "127.0.0.1.evil.org"])
-def test_an_address_that_others_can_reach_needs_i_know(host: str, fails: Callable[..., str]) -> None:
-    said = fails(2, "serve", "--port", 0, "--host", host)
-    assert said.startswith(f"--host {host}: ")
-    assert "--i-know" in said
+def test_public_address_needs_i_know(host: str, fails: Callable[..., str]) -> None:
+    message = fails(2, "serve", "--port", 0, "--host", host)
+    assert message.startswith(f"--host {host}: ")
+    assert "--i-know" in message
     assert not paths.key_file().exists()
     assert not paths.runtime_folder().exists()
 
@@ -38,13 +38,13 @@ def test_addresses_that_are_allowed_have_a_key() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604])
-def test_a_key_that_others_may_read_is_refused(mode: int, fails: Callable[..., str]) -> None:
+def test_readable_key_file_is_refused(mode: int, fails: Callable[..., str]) -> None:
     own_key(paths.key_file())
     paths.key_file().chmod(mode)
     assert fails(2, "serve", "--port", 0).startswith(f"{paths.key_file()}: ")
 
 
-def test_a_key_is_private_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_private_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     first = own_key(paths.key_file())
     assert own_key(paths.key_file()) == read_key(paths.key_file()) == first
     assert stat.S_IMODE(paths.key_file().stat().st_mode) == 0o600
@@ -60,20 +60,20 @@ def test_bad_key_files(tmp_path: Path) -> None:
         path.chmod(0o600)
         with pytest.raises(UsageError, match="key"):
             own_key(path)
-    for missing, why in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(UsageError, match=why):
+    for missing, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(UsageError, match=reason):
             read_key(missing)
 
 
 @pytest.mark.system
 @pytest.mark.usefixtures("short_home")
-def test_stop(run: Callable[..., Any]) -> None:
-    nothing = run("serve", "--stop")
+def test_serve_stop(run: Callable[..., Any]) -> None:
+    without_daemon = run("serve", "--stop")
     process = daemons.start()
     stopped = run("serve", "--stop")
     assert process.wait(10) == 0
-    assert (nothing.code, nothing.out, stopped.code, stopped.out) == (0, "", 0, "")
-    assert nothing.err != stopped.err
+    assert (without_daemon.code, without_daemon.out, stopped.code, stopped.out) == (0, "", 0, "")
+    assert without_daemon.err != stopped.err
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_unit_runs_this_python_and_systemd_accepts_it(
         assert file.name not in checked.stderr
 
 
-def test_a_different_file_is_left_alone(file: Path, run: Callable[..., Any], fails: Callable[..., str]) -> None:
+def test_different_unit_file_is_not_overwritten(file: Path, run: Callable[..., Any], fails: Callable[..., str]) -> None:
     run("serve", "--install-unit")
     text = file.read_text()
     assert run("serve", "--install-unit").code == 0  # the same again

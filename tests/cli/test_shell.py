@@ -1,4 +1,4 @@
-"""Shell completion in real shells: Tab is pressed, and the screen is read. A shell that is not installed is skipped."""
+"""Shell completion in real shells, in a pseudo-terminal. Shells that are not installed are skipped."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from localdflash.lab.scripts.support.terminal import Terminal
 
 PROGRAM = Path(sys.executable).parent / "localdflash"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "install.md"
-# Each shell without its user's configuration; then a known prompt, and the echo that Terminal turns off.
+# Arguments for a shell without the user's configuration; then commands that set a known prompt, and echo.
 BARE = {"bash": ["--noprofile", "--norc", "-i"], "zsh": ["-f", "-i"], "fish": ["--no-config", "--interactive"]}
 FIRST = {
     "bash": "PS1='>> '; stty echo",
@@ -56,7 +56,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     ],
     ids=["commands, options, values", "pairs", "files"],
 )
-def test_tab(keys: tuple[tuple[str, str], ...], shell: Terminal) -> None:
+def test_tab_completes_words(keys: tuple[tuple[str, str], ...], shell: Terminal) -> None:
     for typed, completed in keys:
         shell.type(f"{typed}\t")
         shell.wait_for(completed)
@@ -77,9 +77,9 @@ def test_completions_are_offered_and_errors_stay_out_of_the_line(
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     monkeypatch.setenv("_LOCALDFLASH_COMPLETE", "bash_complete")
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main([])
-    assert (left.value.code, *capsys.readouterr()) == (0, offered, "")
+    assert (exited.value.code, *capsys.readouterr()) == (0, offered, "")
     (home / "config").mkdir(parents=True)
     (home / "config" / "config.toml").write_text("pair = [", "utf-8")
     with suppress(SystemExit):

@@ -1,4 +1,4 @@
-"""Fixtures of every test of the screen: dialogs take a key at once, and a pilot does not wait longer than needed."""
+"""Fixtures of all screen tests: dialogs accept keys at once, and pilots wait no longer than needed."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from localdflash.tui.screens import dialog
 
 
 async def _wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
-    """Wait until the loop has nothing ready and the process is idle: Textual's looks only every 20 ms."""
+    """Wait until the loop has nothing ready and the process is idle: Textual's own function polls every 20 ms."""
     loop, end = asyncio.get_running_loop(), time.monotonic() + max_sleep
     while time.monotonic() < end:
         used = time.process_time()

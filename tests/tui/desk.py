@@ -1,4 +1,4 @@
-"""A prompt on an otherwise empty screen, and what it posts."""
+"""Prompt on an otherwise empty screen, and the messages that it posts."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.tui.stage import Stage, wait_until
 
 
 class Desk(Stage):
-    """The keys of the app's commands are noted in `keys`."""
+    """App with only a prompt, which records the posted messages, and the command keys that reach the app."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"note('{key}')") for command in COMMANDS for key in command.keys),
@@ -47,7 +47,7 @@ class Desk(Stage):
         self.prompt.cursor_blink = False
         self.sent: list[Prompt.Submitted] = []
         self.refused: list[str] = []
-        self.told: list[str] = []
+        self.notices: list[str] = []
         self.edits = 0
         self.keys: list[str] = []
 
@@ -84,8 +84,8 @@ class Desk(Stage):
         self.sent.append(event)
 
     @on(Prompt.Notice)
-    def _told(self, event: Prompt.Notice) -> None:
-        (self.refused if event.is_error else self.told).append(event.line)
+    def _notice(self, event: Prompt.Notice) -> None:
+        (self.refused if event.is_error else self.notices).append(event.line)
 
     @on(Prompt.EditLast)
     def _edit(self) -> None:
@@ -96,12 +96,12 @@ class Desk(Stage):
 
 
 async def type_in(pilot: Pilot[Any], text: str) -> None:
-    """Key by key."""
+    """Type a text key by key."""
     await pilot.press(*("enter" if one == "\n" else "space" if one == " " else one for one in text))
     await pilot.pause()
 
 
-async def suggested(pilot: Pilot[Any], desk: Desk, *labels: str) -> None:
-    """Wait until the suggestions begin with these."""
+async def wait_for_suggestions(pilot: Pilot[Any], desk: Desk, *labels: str) -> None:
+    """Wait until the suggestions begin with these labels."""
     await wait_until(pilot, lambda: desk.labels[: len(labels)] == list(labels) and bool(desk.labels))
     await pilot.pause()

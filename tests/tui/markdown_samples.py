@@ -1,4 +1,4 @@
-"""Pieces of Markdown that are easy to get wrong, one by one and together."""
+"""Fragments of Markdown that are easy to get wrong, alone or combined."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -30,7 +30,7 @@ FRAGMENTS = (
 )
 
 
-# Texts of fragments, some of them cut, and how they may arrive.
+# Texts made of fragments, some truncated, and the sizes of the chunks in which they arrive.
 texts = st.lists(
     st.sampled_from(FRAGMENTS) | st.sampled_from(FRAGMENTS).map(lambda piece: piece[:-1]), max_size=12
 ).map("".join)
@@ -38,7 +38,7 @@ sizes = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 
 
 def chunks(text: str, sizes: list[int]) -> list[str]:
-    """The text in pieces of these sizes, which repeat."""
+    """Split a text into pieces of these sizes, repeated in a cycle."""
     pieces: list[str] = []
     at = 0
     for size in cycle(sizes):
@@ -50,7 +50,7 @@ def chunks(text: str, sizes: list[int]) -> list[str]:
 
 
 def document(text: str, *, plain: bool = False) -> MarkdownDocument:
-    """All of it at once."""
+    """Return a finished document of a text."""
     made = MarkdownDocument(plain=plain)
     made.append(text)
     made.finish()

@@ -1,4 +1,4 @@
-"""An app with nothing on it but what a test puts there; the themes and their variables are those of the chat."""
+"""Empty app for the widgets of a test, with the themes of the chat."""
 
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -14,7 +14,7 @@ from localdflash.tui.themes import DEFAULT, VARIABLE_DEFAULTS, register
 
 
 class Stage(App[None]):
-    """Shows widgets, or a screen made by `screen`, whose result is in `results` once it was dismissed."""
+    """App that shows widgets, or a screen made by `screen`, whose result is appended to `results`."""
 
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
@@ -39,15 +39,15 @@ class Stage(App[None]):
             self.push_screen(self._make(), self.results.append)
 
 
-async def wait_until(pilot: Pilot[Any], true: Callable[[], bool], seconds: float = 20) -> None:
-    """Let the app run until this is true."""
+async def wait_until(pilot: Pilot[Any], condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Run the app until the condition is true."""
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"it never became so:\n{shown(pilot.app)}"
+    while not condition():
+        assert time.monotonic() < end, f"the condition never became true:\n{screen_text(pilot.app)}"
         await pilot.pause(0.005)
 
 
-def shown(app: App[Any]) -> str:
+def screen_text(app: App[Any]) -> str:
     """Return the text on the screen, row by row."""
     width = app.size.width
     strips = app.screen._compositor.render_strips()
@@ -55,7 +55,7 @@ def shown(app: App[Any]) -> str:
 
 
 @asynccontextmanager
-async def playing(app: App[Any], size: tuple[int, int] = (100, 30)) -> AsyncGenerator[Pilot[Any]]:
+async def run_app(app: App[Any], size: tuple[int, int] = (100, 30)) -> AsyncGenerator[Pilot[Any]]:
     """Run an app without a terminal."""
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
@@ -68,12 +68,12 @@ async def dialog(
 ) -> AsyncGenerator[tuple[Pilot[Any], Stage]]:
     """Show a dialog; its result is in the app's `results`."""
     app = Stage(screen=screen)
-    async with playing(app, size) as pilot:
+    async with run_app(app, size) as pilot:
         yield pilot, app
 
 
 async def result_of(screen: Callable[[], Screen[Any]], *keys: str, size: tuple[int, int] = (100, 30)) -> list[Any]:
-    """Press keys in a dialog; return its result in a list, which is empty while it is open."""
+    """Press keys in a dialog; return its result in a list, or [] if it is still open."""
     async with dialog(screen, size) as (pilot, app):
         await pilot.press(*keys)
         await pilot.pause()

@@ -1,4 +1,4 @@
-"""Asking, stopping, asking again: the whole app, by its keys and commands."""
+"""Asking, stopping and retrying in the whole app, by keys and commands."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +15,14 @@ from localdflash.tui.app_base import ChatStart
 from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.screens import dialog
 from tests.support.fake_answerer import ANSWER, NUMBERS, STEP
-from tests.tui.chat_stage import answered, chat, command, shown, texts, typed, wait_until
-from tests.tui.stage import playing
+from tests.tui.chat_stage import ask_and_wait, chat, command, screen_text, texts, type_and_send, wait_until
+from tests.tui.stage import run_app
 
 
 @pytest.mark.parametrize("how", ["/stop", "ctrl+c"])
-async def test_stopping(how: str) -> None:
+async def test_stop_keeps_the_partial_answer(how: str) -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
-        await typed(pilot, "why?")
+        await type_and_send(pilot, "why?")
         await answerer.waits.wait()
         if how == "/stop":
             await command(pilot, how)
@@ -31,13 +31,13 @@ async def test_stopping(how: str) -> None:
         await wait_until(pilot, lambda: not app.talk.is_answering)
         await pilot.pause()
         assert app.talk.messages[-1].finish == "cancelled"
-        assert "stopped" in shown(app)
+        assert "stopped" in screen_text(app)
         assert answerer.closed == 1
 
 
-async def test_again() -> None:
+async def test_retry_and_versions() -> None:
     async with chat() as (pilot, app, answerer):
-        await answered(pilot)
+        await ask_and_wait(pilot)
         answerer.script = [AnswerPiece("No.", None), Done("stop", NUMBERS)]
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: texts(app)[-1] == "No." and not app.talk.is_answering)
@@ -45,22 +45,22 @@ async def test_again() -> None:
         await pilot.press("alt+left")
         await wait_until(pilot, lambda: texts(app)[-1] == "It is.")
         await pilot.pause()
-        assert "It is." in shown(app)
+        assert "It is." in screen_text(app)
         await command(pilot, "/next")
         await wait_until(pilot, lambda: texts(app)[-1] == "No.")
         await command(pilot, "/next")
-        await wait_until(pilot, lambda: "no later version" in shown(app))
+        await wait_until(pilot, lambda: "no later version" in screen_text(app))
         await command(pilot, "/previous")
         await pilot.press("alt+left")
-        await wait_until(pilot, lambda: "no earlier version" in shown(app))
+        await wait_until(pilot, lambda: "no earlier version" in screen_text(app))
 
 
-async def test_what_is_sent_meanwhile_waits() -> None:
+async def test_message_sent_during_an_answer_is_queued() -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
-        await typed(pilot, "why?")
+        await type_and_send(pilot, "why?")
         await answerer.waits.wait()
-        await typed(pilot, "and then?")
-        assert "as soon as this answer is done" in shown(app)
+        await type_and_send(pilot, "and then?")
+        assert "as soon as this answer is done" in screen_text(app)
         assert len(answerer.requests) == 1
         await pilot.press("ctrl+y")
         await wait_until(pilot, lambda: app.clipboard == "It ")
@@ -72,12 +72,12 @@ async def test_what_is_sent_meanwhile_waits() -> None:
 @pytest.mark.parametrize(
     "end", [EngineDisconnect("the engine went away"), Done("gone", {}, EngineDisconnect("the engine went away"))]
 )
-async def test_an_engine_that_goes_away(end: object) -> None:
+async def test_lost_engine_is_reported_and_the_answer_can_continue(end: object) -> None:
     async with chat(AnswerPiece("It ", STEP), end) as (pilot, app, answerer):
-        await typed(pilot, "why?")
-        await wait_until(pilot, lambda: "the engine went away; Ctrl+" in shown(app))
+        await type_and_send(pilot, "why?")
+        await wait_until(pilot, lambda: "the engine went away; Ctrl+" in screen_text(app))
         assert texts(app) == ["why?", "It "]
-        assert "It" in shown(app)
+        assert "It" in screen_text(app)
         answerer.script = [AnswerPiece("is.", None), Done("stop", NUMBERS)]
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: texts(app) == ["why?", "It is."])
@@ -85,23 +85,23 @@ async def test_an_engine_that_goes_away(end: object) -> None:
 
 async def overflow(pilot: Pilot[Any], app: ChatApp, answerer: Any) -> None:
     """Ask three questions, the last of which does not fit into the context."""
-    await answered(pilot, "one?", "two?")
+    await ask_and_wait(pilot, "one?", "two?")
     answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 200
-    await typed(pilot, "three?")
+    await type_and_send(pilot, "three?")
     await wait_until(pilot, lambda: app.is_covered)
 
 
 @pytest.mark.parametrize("agreed", [True, False])
-async def test_a_full_context(agreed: bool) -> None:
+async def test_full_context_offers_to_drop_messages(agreed: bool) -> None:
     async with chat() as (pilot, app, answerer):
         await overflow(pilot, app, answerer)
-        assert "oldest 2 of 5 messages" in shown(app).replace("\n", " ")
+        assert "oldest 2 of 5 messages" in screen_text(app).replace("\n", " ")
         answerer.script = list(ANSWER)
         if agreed:
             await pilot.press("y")
             await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.is_answering)
             assert [message.text for message in answerer.requests[-1][0]] == ["two?", "It is.", "three?"]
-            assert "no longer sent" in shown(app)
+            assert "no longer sent" in screen_text(app)
             assert app.talk.dropped == 2
         else:
             await pilot.press("escape")
@@ -109,13 +109,12 @@ async def test_a_full_context(agreed: bool) -> None:
             assert len(texts(app)) == 4
 
 
-async def test_a_full_context_is_summarised_on_request() -> None:
-    """By the model; the user sees the summary and changes it, and it goes along instead of what it sums up."""
+async def test_full_context_can_be_summarised() -> None:
     async with chat() as (pilot, app, answerer):
         await overflow(pilot, app, answerer)
         answerer.script = [AnswerPiece("<think>\nHm.\n</think>\n\nWe talked", STEP), Done("stop", NUMBERS)]
         await pilot.press("s")
-        await wait_until(pilot, lambda: "instead of the oldest 2 messages" in shown(app))
+        await wait_until(pilot, lambda: "instead of the oldest 2 messages" in screen_text(app))
         asked, _, _ = answerer.requests[-1]
         assert [message.text for message in asked[:-1]] == ["one?", "It is."]
         assert "Summarise" in asked[-1].text
@@ -123,37 +122,36 @@ async def test_a_full_context_is_summarised_on_request() -> None:
         answerer.script = list(ANSWER)
         await pilot.press(*" of it", "ctrl+s")
         await wait_until(pilot, lambda: len(texts(app)) == 6 and not app.talk.is_answering)
-        sent, before, _ = answerer.requests[-1]
+        sent, system, _ = answerer.requests[-1]
         assert [message.text for message in sent] == ["two?", "It is.", "three?"]
-        assert before == "Summary of the conversation up to here:\n\nWe talked of it"
-        await wait_until(pilot, lambda: "a summary is sent instead of the 2 messages" in shown(app))
+        assert system == "Summary of the conversation up to here:\n\nWe talked of it"
+        await wait_until(pilot, lambda: "a summary is sent instead of the 2 messages" in screen_text(app))
         await command(pilot, "/new")
-        await answered(pilot, "else?")
+        await ask_and_wait(pilot, "else?")
         assert answerer.requests[-1][1] == ""
 
 
 @pytest.mark.parametrize("how", ["closed", "stopped", "failed"])
-async def test_a_summary_that_is_not_taken_gives_the_question_back(how: str) -> None:
+async def test_rejected_summary_returns_the_question(how: str) -> None:
     async with chat() as (pilot, app, answerer):
         await overflow(pilot, app, answerer)
         script = {"closed": ANSWER, "stopped": [None], "failed": [EngineDisconnect("the engine went away")]}
-        told = {"closed": "not sent", "stopped": "not sent", "failed": "the engine went away"}
+        expected = {"closed": "not sent", "stopped": "not sent", "failed": "the engine went away"}
         answerer.script = list(script[how])
         await pilot.press("s")
         if how == "stopped":
             await answerer.waits.wait()
             await pilot.press("escape")
         elif how == "closed":
-            await wait_until(pilot, lambda: "instead of the oldest" in shown(app))
+            await wait_until(pilot, lambda: "instead of the oldest" in screen_text(app))
             await pilot.press("escape")
         await wait_until(pilot, lambda: app.prompt.text == "three?")
-        await wait_until(pilot, lambda: f"{told[how]}; your message is back in the prompt" in shown(app))
+        await wait_until(pilot, lambda: f"{expected[how]}; your message is back in the prompt" in screen_text(app))
         assert len(texts(app)) == 4
         assert (app.talk.summary, app.talk.dropped, app.chats_loading) == ("", 0, 0)
 
 
-async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They go to the prompt, where they were meant to go; Enter and Esc do nothing."""
+async def test_keys_typed_before_a_dialog_go_to_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(dialog, "QUIET_SECONDS", 0.5)
     monkeypatch.setattr(dialog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -177,68 +175,68 @@ async def test_keys_typed_before_a_question_opens_do_not_answer_it(monkeypatch: 
         assert app.prompt.text == "yes and moreny"
 
 
-async def test_an_answer_that_fills_the_context_does_not_go_on() -> None:
+async def test_answer_that_fills_the_context_cannot_continue() -> None:
     async with chat() as (pilot, app, answerer):
-        await answered(pilot, "one?", "two?")
+        await ask_and_wait(pilot, "one?", "two?")
         answerer.script, answerer.tokens = [ContextOverflow("the prompt has 1100 tokens")], 600
         await pilot.press("ctrl+g")
-        await wait_until(pilot, lambda: "cannot continue: it fills the context with its question" in shown(app))
+        await wait_until(pilot, lambda: "cannot continue: it fills the context with its question" in screen_text(app))
         assert not app.is_covered
         assert texts(app) == ["one?", "It is.", "two?", "It is."]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("/continue", "this chat has no answer to continue"),
         ("/retry", "nothing was asked yet"),
     ],
 )
-async def test_what_cannot_be_done_says_so(line: str, told: str) -> None:
+async def test_impossible_commands_are_reported(line: str, expected: str) -> None:
     async with chat() as (pilot, app, answerer):
         await command(pilot, line)
-        await wait_until(pilot, lambda: told in shown(app))
+        await wait_until(pilot, lambda: expected in screen_text(app))
         assert answerer.requests == []
 
 
-async def test_a_message_that_is_not_changed_after_all_comes_back_with_its_answer() -> None:
+async def test_cancelled_edit_restores_message_and_answer() -> None:
     async with chat() as (pilot, app, _answerer):
-        await answered(pilot, "why?")
-        before = list(app.talk.messages)
+        await ask_and_wait(pilot, "why?")
+        messages = list(app.talk.messages)
         await pilot.press("up")
         await wait_until(pilot, lambda: not app.talk.messages)
         assert app.prompt.text == "why?"
-        assert "Esc leaves the chat as it was" in shown(app)
+        assert "Esc leaves the chat as it was" in screen_text(app)
         await pilot.press("escape")
-        assert app.talk.messages == before
+        assert app.talk.messages == messages
         assert app.prompt.text == ""
-        assert "It is." in shown(app)
+        assert "It is." in screen_text(app)
         await pilot.press("escape")
-        assert app.talk.messages == before
+        assert app.talk.messages == messages
 
 
-async def test_a_home_that_is_no_folder_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_invalid_home_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from localdflash.server.engine_spec import EngineSpec
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCALDFLASH_HOME", str(tmp_path / "file" / "home"))
     app = ChatApp(ChatStart(SharedDaemon(EngineSpec({})), tmp_path, None))
-    async with playing(app, (200, 30)) as pilot:
-        await wait_until(pilot, lambda: "LOCALDFLASH_HOME" in shown(app))
-        assert "✗" in shown(app)
-        assert "sending a message tries again" in " ".join(shown(app).split())
+    async with run_app(app, (200, 30)) as pilot:
+        await wait_until(pilot, lambda: "LOCALDFLASH_HOME" in screen_text(app))
+        assert "✗" in screen_text(app)
+        assert "sending a message tries again" in " ".join(screen_text(app).split())
 
 
-async def test_what_is_typed_is_read_after_what_was_said() -> None:
+async def test_typed_message_is_prefilled_after_the_conversation() -> None:
     async with chat() as (pilot, app, answerer):
-        await answered(pilot, "why?")
+        await ask_and_wait(pilot, "why?")
         answerer.read.clear()
         await pilot.press(*"How so")
         await wait_until(pilot, lambda: bool(answerer.read) and answerer.read[-1][-1].text == "How so")
-        *before, draft = answerer.read[-1]
-        assert before == app.talk.messages
+        *sent, draft = answerer.read[-1]
+        assert sent == app.talk.messages
         assert (draft.role, draft.text) == ("user", "How so")
         assert len(app.talk.messages) == 2
         count = len(answerer.read)
         await pilot.pause(0.2)
-        assert len(answerer.read) == count  # once
+        assert len(answerer.read) == count  # sent only once

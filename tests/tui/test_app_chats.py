@@ -1,4 +1,4 @@
-"""Chats that are kept: the whole app, by its keys and commands."""
+"""Stored chats in the whole app, by keys and commands."""
 
 import json
 from pathlib import Path
@@ -9,68 +9,68 @@ from textual.pilot import Pilot
 from localdflash.chat.store import ChatStore
 from localdflash.tui.app_base import LATEST
 from localdflash.tui.chat_app import ChatApp
-from tests.tui.chat_stage import answered, chat, command, shown, texts, wait_until
+from tests.tui.chat_stage import ask_and_wait, chat, command, screen_text, texts, wait_until
 
 
 async def two_chats(pilot: Pilot[Any], app: ChatApp) -> None:
-    await answered(pilot, "how do boxes stack?")
+    await ask_and_wait(pilot, "how do boxes stack?")
     await pilot.press("ctrl+n")
     await wait_until(pilot, lambda: not app.talk.messages)
-    await answered(pilot, "what is a tree?")
+    await ask_and_wait(pilot, "what is a tree?")
 
 
-async def test_a_new_chat_and_back() -> None:
+async def test_new_chat_and_picker() -> None:
     async with chat() as (pilot, app, answerer):
         await two_chats(pilot, app)
         assert [message.text for message in answerer.requests[-1][0]] == ["what is a tree?"]
         await pilot.press("ctrl+o")
-        await wait_until(pilot, lambda: "how do boxes stack?" in shown(app))
+        await wait_until(pilot, lambda: "how do boxes stack?" in screen_text(app))
         await pilot.press(*"boxes")
-        await wait_until(pilot, lambda: "what is a tree?" not in shown(app).partition("boxes")[2])
+        await wait_until(pilot, lambda: "what is a tree?" not in screen_text(app).partition("boxes")[2])
         await pilot.press("enter")
         await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
-        await wait_until(pilot, lambda: "how do boxes stack?" in shown(app) and not app.is_covered)
+        await wait_until(pilot, lambda: "how do boxes stack?" in screen_text(app) and not app.is_covered)
 
 
-async def test_the_picker_renames_and_deletes() -> None:
+async def test_picker_renames_and_deletes() -> None:
     async with chat() as (pilot, app, _answerer):
         await two_chats(pilot, app)
         await command(pilot, "/chats boxes")
-        await wait_until(pilot, lambda: app.is_covered and "how do boxes stack?" in shown(app))
+        await wait_until(pilot, lambda: app.is_covered and "how do boxes stack?" in screen_text(app))
         await pilot.press("ctrl+r")
-        await wait_until(pilot, lambda: "Name of this chat" in shown(app))
+        await wait_until(pilot, lambda: "Name of this chat" in screen_text(app))
         await pilot.press("ctrl+u", *"Boxes", "enter")
-        await wait_until(pilot, lambda: "Boxes" in shown(app))
+        await wait_until(pilot, lambda: "Boxes" in screen_text(app))
         await pilot.press("ctrl+d")
-        await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
+        await wait_until(pilot, lambda: "cannot be brought back" in screen_text(app))
         await pilot.press("y")
-        await wait_until(pilot, lambda: "cannot be brought back" not in shown(app))
+        await wait_until(pilot, lambda: "cannot be brought back" not in screen_text(app))
         assert [info.title for info in await app.talk.run_in_store(ChatStore.sessions)] == ["what is a tree?"]
         assert texts(app) == ["what is a tree?", "It is."]
 
 
-async def test_a_fork() -> None:
+async def test_fork() -> None:
     async with chat() as (pilot, app, _answerer):
-        await answered(pilot, "one?")
-        await answered(pilot, "two?")
+        await ask_and_wait(pilot, "one?")
+        await ask_and_wait(pilot, "two?")
         await command(pilot, "/fork 2")
         await wait_until(pilot, lambda: texts(app) == ["one?", "It is."])
         assert len(await app.talk.run_in_store(ChatStore.sessions)) == 2
         await command(pilot, "/fork 7")
-        await wait_until(pilot, lambda: "there is no message 7" in shown(app))
+        await wait_until(pilot, lambda: "there is no message 7" in screen_text(app))
         await command(pilot, "/fork x")
-        await wait_until(pilot, lambda: "expected the number of a message" in shown(app))
+        await wait_until(pilot, lambda: "expected the number of a message" in screen_text(app))
         await pilot.press("shift+tab")
         app.transcript.focus()
         await pilot.press("k", "f")
-        await wait_until(pilot, lambda: "new chat that continues" in shown(app))
+        await wait_until(pilot, lambda: "new chat that continues" in screen_text(app))
 
 
-async def test_files_of_a_chat(tmp_path: Path) -> None:
+async def test_export(tmp_path: Path) -> None:
     async with chat(folder=tmp_path) as (pilot, app, _answerer):
         await command(pilot, "/export a.md")
-        await wait_until(pilot, lambda: "nothing to write" in shown(app))
-        await answered(pilot)
+        await wait_until(pilot, lambda: "nothing to write" in screen_text(app))
+        await ask_and_wait(pilot)
         await command(pilot, "/export a.md")
         await wait_until(pilot, (tmp_path / "a.md").exists)
         assert "why?" in (tmp_path / "a.md").read_text()
@@ -78,35 +78,35 @@ async def test_files_of_a_chat(tmp_path: Path) -> None:
         await wait_until(pilot, (tmp_path / "a.json").exists)
         assert json.loads((tmp_path / "a.json").read_text())
         await command(pilot, "/export a.txt")
-        await wait_until(pilot, lambda: "the name must end" in shown(app))
+        await wait_until(pilot, lambda: "the name must end" in screen_text(app))
         (tmp_path / "a.md").write_text("mine")
         await command(pilot, "/export a.md")
-        await wait_until(pilot, lambda: "Replace the file?" in shown(app))
+        await wait_until(pilot, lambda: "Replace the file?" in screen_text(app))
         await pilot.press("escape")
         await wait_until(pilot, lambda: not app.is_covered)
         assert (tmp_path / "a.md").read_text() == "mine"
         await command(pilot, "/export nowhere/a.md")
-        await wait_until(pilot, lambda: "nowhere" in shown(app))
+        await wait_until(pilot, lambda: "nowhere" in screen_text(app))
 
 
-async def test_deleting_this_chat() -> None:
+async def test_delete() -> None:
     async with chat() as (pilot, app, _answerer):
-        await answered(pilot)
+        await ask_and_wait(pilot)
         await command(pilot, "/delete")
-        await wait_until(pilot, lambda: "cannot be brought back" in shown(app))
+        await wait_until(pilot, lambda: "cannot be brought back" in screen_text(app))
         await pilot.press("y")
         await wait_until(pilot, lambda: texts(app) == [])
         assert await app.talk.run_in_store(ChatStore.sessions) == []
         assert app.query_one("#welcome").display
 
 
-async def test_going_on_after_leaving(home: Path, tmp_path: Path) -> None:
+async def test_latest_chat_continues_after_quitting(home: Path, tmp_path: Path) -> None:
     chats = home / "data" / "chats.db"
     async with chat(folder=tmp_path, chats=chats) as (pilot, _, _):
-        await answered(pilot, "how do boxes stack?")
+        await ask_and_wait(pilot, "how do boxes stack?")
         await pilot.press("ctrl+q")
     async with chat(folder=tmp_path, chats=chats, session=LATEST) as (pilot, app, answerer):
         await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
-        await wait_until(pilot, lambda: "84/1 000" in shown(app))
-        await answered(pilot, "and trees?")
+        await wait_until(pilot, lambda: "84/1 000" in screen_text(app))
+        await ask_and_wait(pilot, "and trees?")
         assert len(answerer.requests[-1][0]) == 3

@@ -1,4 +1,4 @@
-"""The user's code, programs and instructions; finding and leaving: the whole app, by its keys and commands."""
+"""The user's code, shell commands and instructions, search and quitting in the whole app, by keys and commands."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from localdflash.chat import project
 from localdflash.chat.answerer import AnswerPiece, Done
 from tests.support.fake_answerer import NUMBERS
-from tests.tui.chat_stage import answered, chat, command, shown, typed, wait_until
+from tests.tui.chat_stage import ask_and_wait, chat, command, screen_text, type_and_send, wait_until
 
 BOX = "def area(width, height):\n    return width + height\n"
 DIFF = "```diff\n--- a/box.py\n+++ b/box.py\n@@ -1,2 +1,2 @@\n def area(width, height):\n-    return width + height\n"
@@ -26,12 +26,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["/attach box.py", "@box.py"])
-async def test_a_file_goes_along(how: str, folder: Path) -> None:
+async def test_file_is_attached(how: str, folder: Path) -> None:
     async with chat(folder=folder) as (pilot, app, answerer):
         if how.startswith("/"):
             await command(pilot, how)
             await wait_until(pilot, lambda: bool(app.prompt.attachments))
-            await answered(pilot)
+            await ask_and_wait(pilot)
         else:
             app.prompt.text = "why is @box.py wrong?"
             app.prompt.move_cursor(app.prompt.document.end)
@@ -39,63 +39,63 @@ async def test_a_file_goes_along(how: str, folder: Path) -> None:
             await wait_until(pilot, lambda: len(app.talk.messages) == 2 and bool(app.talk.messages[-1].finish))
         (attachment,) = answerer.requests[-1][0][0].attachments
         assert (attachment.name, attachment.text) == ("box.py", BOX)
-        assert "box.py" in shown(app)
+        assert "box.py" in screen_text(app)
         assert not app.prompt.attachments
 
 
-async def test_a_change_is_applied_and_taken_back(folder: Path) -> None:
+async def test_change_is_applied_and_undone(folder: Path) -> None:
     async with chat(*CHANGE, folder=folder) as (pilot, app, _answerer):
-        await answered(pilot)
+        await ask_and_wait(pilot)
         await command(pilot, "/apply")
-        await wait_until(pilot, lambda: app.is_covered and "return width * height" in shown(app))
+        await wait_until(pilot, lambda: app.is_covered and "return width * height" in screen_text(app))
         assert (folder / "box.py").read_text() == BOX
         await pilot.press("enter")
         await wait_until(pilot, lambda: not app.is_covered)
-        await wait_until(pilot, lambda: "changed: box.py; /undo reverts it" in shown(app))
+        await wait_until(pilot, lambda: "changed: box.py; /undo reverts it" in screen_text(app))
         assert (folder / "box.py").read_text() == BOX.replace("+ height", "* height")
         await command(pilot, "/undo")
-        await wait_until(pilot, lambda: "Undo the change?" in shown(app))
+        await wait_until(pilot, lambda: "Undo the change?" in screen_text(app))
         await pilot.press("y")
-        await wait_until(pilot, lambda: "restored: box.py" in shown(app))
+        await wait_until(pilot, lambda: "restored: box.py" in screen_text(app))
         assert (folder / "box.py").read_text() == BOX
         await command(pilot, "/undo")
-        await wait_until(pilot, lambda: "nothing to undo" in shown(app))
+        await wait_until(pilot, lambda: "nothing to undo" in screen_text(app))
 
 
-async def test_an_answer_that_changes_nothing(folder: Path) -> None:
+async def test_diff_without_changes(folder: Path) -> None:
     async with chat(folder=folder) as (pilot, app, _answerer):
         await command(pilot, "/diff")
-        await wait_until(pilot, lambda: "this chat has no answer yet" in shown(app))
-        await answered(pilot)
+        await wait_until(pilot, lambda: "this chat has no answer yet" in screen_text(app))
+        await ask_and_wait(pilot)
         await command(pilot, "/diff")
-        await wait_until(pilot, lambda: "changes no file" in shown(app))
+        await wait_until(pilot, lambda: "changes no file" in screen_text(app))
 
 
 @pytest.mark.parametrize(
     ("how", "copied"),
     [("/copy 1", "why?"), ("alt+y", "two()\n"), ("/code 1", "one()\n")],
 )
-async def test_copying(how: str, copied: str) -> None:
+async def test_copy_answers_and_code_blocks(how: str, copied: str) -> None:
     async with chat(AnswerPiece("Two:\n\n```python\none()\n```\n\n```\ntwo()\n```\n"), Done("stop", NUMBERS)) as (
         pilot,
         app,
         _answerer,
     ):
-        await answered(pilot)
+        await ask_and_wait(pilot)
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.clipboard == copied)
-        await wait_until(pilot, lambda: "opy" in shown(app))
+        await wait_until(pilot, lambda: "opy" in screen_text(app))
 
 
 SHELL = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 
 
 @SHELL
-async def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None:
+async def test_shell_command_runs_after_confirmation(folder: Path) -> None:
     async with chat(folder=folder) as (pilot, app, _answerer):
-        await typed(pilot, "!touch made; echo one @two")
-        await wait_until(pilot, lambda: "Run this command?" in shown(app))
-        assert "touch made; echo one @two" in shown(app)
+        await type_and_send(pilot, "!touch made; echo one @two")
+        await wait_until(pilot, lambda: "Run this command?" in screen_text(app))
+        assert "touch made; echo one @two" in screen_text(app)
         await pilot.press("enter")  # the safe answer
         await wait_until(pilot, lambda: app.prompt.text == "!touch made; echo one @two")
         assert not (folder / "made").exists()
@@ -104,8 +104,8 @@ async def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None
         await pilot.press("y")
         await wait_until(pilot, lambda: bool(app.prompt.attachments))
         assert (folder / "made").exists()
-        assert "is attached to your next message" in shown(app)
-        await answered(pilot, "why?")
+        assert "is attached to your next message" in screen_text(app)
+        await ask_and_wait(pilot, "why?")
         (output,) = app.talk.messages[0].attachments
         assert (output.kind, output.text) == ("output", "one @two\n")
         await pilot.press("up")
@@ -114,16 +114,16 @@ async def test_a_command_of_the_users_runs_once_they_agree(folder: Path) -> None
 
 
 @SHELL
-async def test_esc_ends_a_command(folder: Path) -> None:
+async def test_esc_ends_a_shell_command(folder: Path) -> None:
     async with chat(folder=folder) as (pilot, app, _answerer):
-        await typed(pilot, "!sleep 60")
+        await type_and_send(pilot, "!sleep 60")
         await wait_until(pilot, lambda: app.is_covered)
         await pilot.press("y")
-        await wait_until(pilot, lambda: "running sleep 60" in shown(app))
-        await typed(pilot, "!echo two")
-        await wait_until(pilot, lambda: "a command is running" in shown(app))
+        await wait_until(pilot, lambda: "running sleep 60" in screen_text(app))
+        await type_and_send(pilot, "!echo two")
+        await wait_until(pilot, lambda: "a command is running" in screen_text(app))
         await pilot.press("escape")
-        await wait_until(pilot, lambda: "the command was ended" in shown(app))
+        await wait_until(pilot, lambda: "the command was ended" in screen_text(app))
         assert app.prompt.attachments == ()
 
 
@@ -133,9 +133,7 @@ def _suspended() -> Iterator[None]:
 
 
 @SHELL
-async def test_the_message_is_written_in_an_editor(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_message_is_edited_in_the_editor(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     editor = tmp_path / "my editor"
     editor.write_text("#!/bin/sh\ncat $2 > seen; printf 'one\\ntwo\\n' > $2\n")
     editor.chmod(0o700)
@@ -149,61 +147,61 @@ async def test_the_message_is_written_in_an_editor(
         assert (tmp_path / "seen").read_text() == "z"
         monkeypatch.setenv("EDITOR", "false")
         await pilot.press("f7")
-        await wait_until(pilot, lambda: "your message is unchanged" in shown(app))
+        await wait_until(pilot, lambda: "your message is unchanged" in screen_text(app))
         assert app.prompt.text == "one\ntwo"
         monkeypatch.setenv("EDITOR", "/no/such/editor")
         await pilot.press("f7")
-        await wait_until(pilot, lambda: "cannot be run" in shown(app))
+        await wait_until(pilot, lambda: "cannot be run" in screen_text(app))
         monkeypatch.delenv("EDITOR")
         await pilot.press("f7")
-        await wait_until(pilot, lambda: "set EDITOR" in shown(app))
+        await wait_until(pilot, lambda: "set EDITOR" in screen_text(app))
 
 
-async def test_the_projects_instructions_go_along_once_allowed(folder: Path, tmp_path: Path) -> None:
+async def test_project_instructions_are_sent_once_allowed(folder: Path, tmp_path: Path) -> None:
     (folder / "AGENTS.md").write_text("Use tabs.\n")
     before = "Instructions of this project (AGENTS.md):\n\nUse tabs."
     async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
-        await wait_until(pilot, lambda: "/project on includes it" in shown(app))
-        await answered(pilot)
+        await wait_until(pilot, lambda: "/project on includes it" in screen_text(app))
+        await ask_and_wait(pilot)
         assert answerer.requests[-1][1] == ""
         await command(pilot, "/project on")
-        await wait_until(pilot, lambda: "from the next answer on" in shown(app))
+        await wait_until(pilot, lambda: "from the next answer on" in screen_text(app))
         await command(pilot, "/system Be brief.")
         await wait_until(pilot, lambda: app.talk.system == "Be brief.")
-        await answered(pilot)
+        await ask_and_wait(pilot)
         assert answerer.requests[-1][1] == f"{before}\n\nBe brief."
     async with chat(folder=folder, chats=tmp_path / "chats.db") as (pilot, app, answerer):
         await wait_until(pilot, lambda: app.talk.project == before)
         await command(pilot, "/project off")
-        await wait_until(pilot, lambda: "is not included" in shown(app))
+        await wait_until(pilot, lambda: "is not included" in screen_text(app))
         await command(pilot, "/project maybe")
-        await wait_until(pilot, lambda: "expected on or off" in shown(app))
-        await answered(pilot)
+        await wait_until(pilot, lambda: "expected on or off" in screen_text(app))
+        await ask_and_wait(pilot)
         assert answerer.requests[-1][1] == ""
     found = project.find_project_file(folder)
     assert found
     assert found.allowed is False
 
 
-async def test_words_are_found_in_the_chat_from_below() -> None:
+async def test_find_searches_upwards() -> None:
     async with chat() as (pilot, app, _answerer):
         await pilot.press("ctrl+f")
         await wait_until(pilot, lambda: app.prompt.text == "/find ")
         app.prompt.text = ""
         for number in range(3):
-            await answered(pilot, f"Needle {number}? " + "word " * 90)
+            await ask_and_wait(pilot, f"Needle {number}? " + "word " * 90)
         for at in (3, 2, 1):
             await (command(pilot, "/find needle") if at == 3 else pilot.press("ctrl+f"))
-            await wait_until(pilot, lambda: f"needle: {at} of 3" in shown(app))  # noqa: B023
-            await wait_until(pilot, lambda: f"Needle {at - 1}?" in shown(app))  # noqa: B023
+            await wait_until(pilot, lambda: f"needle: {at} of 3" in screen_text(app))  # noqa: B023
+            await wait_until(pilot, lambda: f"Needle {at - 1}?" in screen_text(app))  # noqa: B023
             assert app.screen.get_selected_text() == "Needle"
         await command(pilot, "/find it is.")
-        await wait_until(pilot, lambda: "it is.: 3 of 3" in shown(app))
+        await wait_until(pilot, lambda: "it is.: 3 of 3" in screen_text(app))
         await command(pilot, "/find nothing like it")
-        await wait_until(pilot, lambda: "not found in this chat" in shown(app))
+        await wait_until(pilot, lambda: "not found in this chat" in screen_text(app))
 
 
-async def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_any_other() -> None:
+async def test_ctrl_d_quits_or_deletes() -> None:
     async with chat() as (pilot, app, _answerer):
         await pilot.press("a", "b", "home", "ctrl+d")
         assert app.prompt.text == "b"
@@ -211,13 +209,13 @@ async def test_ctrl_d_leaves_an_empty_prompt_and_deletes_in_any_other() -> None:
         await wait_until(pilot, lambda: not app.is_running)
 
 
-async def test_something_to_try_goes_into_the_prompt(folder: Path) -> None:
+async def test_tab_inserts_example_questions(folder: Path) -> None:
     (folder / "box.py").unlink()
     (folder / ".env.py").write_text("x = 1\n")
     (folder / "notes.txt").write_text("x\n")
     (folder / "zip.py").write_text("x = 1\n")
     async with chat(folder=folder) as (pilot, app, _answerer):
-        await wait_until(pilot, lambda: "Explain @zip.py" in shown(app))
+        await wait_until(pilot, lambda: "Explain @zip.py" in screen_text(app))
         await pilot.press("tab", "tab")
         assert app.prompt.text == "Explain @zip.py"
         await pilot.press("tab", "tab")

@@ -1,4 +1,4 @@
-"""Speed, model, settings, looks, help, the way out: the whole app, by its keys and commands."""
+"""Speed, settings, themes, palette and quitting in the whole app, by keys and commands."""
 
 import webbrowser
 from pathlib import Path
@@ -12,51 +12,51 @@ from localdflash.tui.commands import COMMANDS
 from localdflash.tui.themes import THEMES
 from localdflash.tui.transcript import Transcript
 from tests.support.fake_answerer import STEP
-from tests.tui.chat_stage import answered, chat, command, shown, typed, wait_until
+from tests.tui.chat_stage import ask_and_wait, chat, command, screen_text, type_and_send, wait_until
 
 
-async def test_drafting_off() -> None:
+async def test_drafting_can_be_turned_off() -> None:
     async with chat() as (pilot, app, _answerer):
         await pilot.press("f4")
         await wait_until(pilot, lambda: not app.talk.settings.draft)
-        await wait_until(pilot, lambda: "drafting off" in shown(app))
+        await wait_until(pilot, lambda: "drafting off" in screen_text(app))
         await command(pilot, "/draft on")
         assert app.talk.settings.draft
 
 
-async def test_plain_and_drafting_compared() -> None:
+async def test_bench_compares_drafting() -> None:
     async with chat() as (pilot, app, _answerer):
         await pilot.press("f5")
-        await wait_until(pilot, lambda: "there is no message yet" in shown(app))
-        await answered(pilot)
+        await wait_until(pilot, lambda: "there is no message yet" in screen_text(app))
+        await ask_and_wait(pilot)
         await command(pilot, "/bench")
-        await wait_until(pilot, lambda: "same, to the byte" in shown(app))
+        await wait_until(pilot, lambda: "same, to the byte" in screen_text(app))
         await pilot.press("escape")
         await wait_until(pilot, lambda: not app.is_covered)
 
 
-async def test_settings() -> None:
+async def test_set_and_think_commands() -> None:
     async with chat() as (pilot, app, _answerer):
         await command(pilot, "/set temperature 0.5")
         assert app.talk.settings.temperature == 0.5
         await command(pilot, "/set temperature hot")
-        await wait_until(pilot, lambda: "expected a number from 0 to 10" in shown(app))
+        await wait_until(pilot, lambda: "expected a number from 0 to 10" in screen_text(app))
         await command(pilot, "/set")
-        await wait_until(pilot, lambda: "temperature 0.5, top_k auto: 0, top_p auto: 1" in shown(app))
+        await wait_until(pilot, lambda: "temperature 0.5, top_k auto: 0, top_p auto: 1" in screen_text(app))
         await command(pilot, "/think off")
         assert not app.talk.settings.thinking
 
 
-async def test_instructions() -> None:
+async def test_role_and_system_commands() -> None:
     async with chat() as (pilot, app, answerer):
         await command(pilot, "/role reviewer")
         await wait_until(pilot, lambda: bool(app.talk.system))
-        await answered(pilot)
+        await ask_and_wait(pilot)
         assert answerer.requests[-1][1] == app.talk.system
         await command(pilot, "/role none")
         await wait_until(pilot, lambda: not app.talk.system)
         await command(pilot, "/role revewer")
-        await wait_until(pilot, lambda: "reviewer" in shown(app).rpartition("revewer")[2])
+        await wait_until(pilot, lambda: "reviewer" in screen_text(app).rpartition("revewer")[2])
         await command(pilot, "/system Be brief.")
         await wait_until(pilot, lambda: app.talk.system == "Be brief.")
         await command(pilot, "/role")
@@ -73,18 +73,18 @@ async def test_themes(home: Path) -> None:
         await command(pilot, "/theme")
         assert app.theme == next(iter(THEMES))
         await command(pilot, "/theme dark")
-        await wait_until(pilot, lambda: "no theme 'dark'" in shown(app))
+        await wait_until(pilot, lambda: "no theme 'dark'" in screen_text(app))
 
 
 async def test_without_a_log_nothing_is_written(home: Path) -> None:
     async with chat() as (pilot, _app, _answerer):
-        await answered(pilot)
+        await ask_and_wait(pilot)
         await command(pilot, "/theme")
         await pilot.press("ctrl+q")
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
-async def test_the_palette_has_every_command() -> None:
+async def test_palette_has_every_command() -> None:
     async with chat() as (pilot, app, _answerer):
         await pilot.press("ctrl+p")
         await pilot.pause()
@@ -101,9 +101,9 @@ async def test_the_palette_has_every_command() -> None:
 
 
 @pytest.mark.parametrize("how", ["ctrl+q", "/exit"])
-async def test_offload_in_the_middle(how: str) -> None:
+async def test_quitting_keeps_the_partial_answer(how: str) -> None:
     async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
-        await typed(pilot, "why?")
+        await type_and_send(pilot, "why?")
         await answerer.waits.wait()
         await (command(pilot, how) if how.startswith("/") else pilot.press(how))
         await wait_until(pilot, lambda: app.return_value == 0)
@@ -113,40 +113,37 @@ async def test_offload_in_the_middle(how: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("debug", [False, True])
-async def test_a_mistake_of_ours_is_one_line(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the values of no variables, unless they are asked for."""
-    told: list[str] = []
+async def test_internal_error_is_one_line(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    panics: list[str] = []
     with pytest.raises(Exception, match="NoneType"):  # noqa: PT012
         async with chat(debug=debug) as (pilot, app, _):
-            await answered(pilot)
+            await ask_and_wait(pilot)
             monkeypatch.setattr(app.talk, "show_version", None)
             await pilot.press("alt+left")
             await wait_until(pilot, lambda: bool(app._exit_renderables))
-            told.extend(
+            panics.extend(
                 "".join(part.text for part in one.segments)
                 for one in app._exit_renderables
                 if isinstance(one, Segments)
             )
-    assert ("Traceback" in told[0]) is debug
+    assert ("Traceback" in panics[0]) is debug
     line = "localdflash: internal error: TypeError: 'NoneType' object is not callable; the chat is saved;"
-    assert (
-        debug or " ".join(told[0].split()) == f"{line} --debug shows the traceback"
-    )  # all of it, on however many rows
+    assert debug or " ".join(panics[0].split()) == f"{line} --debug shows the traceback"
 
 
-async def test_a_low_terminal_has_no_frame_and_terminals_without_room_end_nothing() -> None:
+async def test_small_terminals() -> None:
     async with chat(size=(40, 15)) as (pilot, app, _):
-        assert "╭" not in shown(app)
+        assert "╭" not in screen_text(app)
         await pilot.resize_terminal(80, 24)
-        await wait_until(pilot, lambda: "╭" in shown(app))
-        await answered(pilot)
+        await wait_until(pilot, lambda: "╭" in screen_text(app))
+        await ask_and_wait(pilot)
         for size in ((1, 1), (3, 40), (40, 1)):
             await pilot.resize_terminal(*size)
             await pilot.pause()
         assert app.is_running
 
 
-async def test_a_clicked_link_opens_outside_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clicked_link_opens_a_graphical_browser(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     browser = webbrowser.GenericBrowser("firefox")
 
@@ -161,5 +158,5 @@ async def test_a_clicked_link_opens_outside_the_terminal(monkeypatch: pytest.Mon
         await wait_until(pilot, lambda: opened == ["https://x.org/a"])
         browser.name = "lynx"
         app.transcript.post_message(Transcript.LinkClick("https://x.org/b"))
-        await wait_until(pilot, lambda: "no browser found to open https://x.org/b" in shown(app))
+        await wait_until(pilot, lambda: "no browser found to open https://x.org/b" in screen_text(app))
     assert opened == ["https://x.org/a"]

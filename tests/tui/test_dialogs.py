@@ -1,4 +1,4 @@
-"""Dialogs that ask, compare and explain: every key, terminals of any size, and nothing of anybody is obeyed."""
+"""Dialogs, help, command parsing and the welcome text: keys, sizes, and sanitised content."""
 
 import math
 import re
@@ -17,10 +17,10 @@ from localdflash.tui.screens.help_screen import HelpScreen, key_name
 from localdflash.tui.screens.questions import AskText, Option, QuestionDialog, RolePicker
 from localdflash.tui.themes import THEMES
 from localdflash.tui.welcome import Welcome, example_questions
-from tests.tui.stage import Stage, dialog, playing, result_of, shown
+from tests.tui.stage import Stage, dialog, result_of, run_app, screen_text
 
 ODD = "[red]/tmp/[/x]\x1b[31m\u202e.py"
-PLAIN, DRAFTING = ModeResult(20.0, 256, 1.0, 2, 120.0), ModeResult(52.5, 256, 3.914, 2, 130.0)
+BASELINE, DRAFTING = ModeResult(20.0, 256, 1.0, 2, 120.0), ModeResult(52.5, 256, 3.914, 2, 130.0)
 
 
 def confirm(*lines: str) -> QuestionDialog:
@@ -42,17 +42,17 @@ async def test_enter_and_esc_give_the_safe_answer(keys: list[str], answer: str) 
     assert await result_of(confirm, *keys, size=(40, 12)) == [answer]
 
 
-async def test_nothing_of_a_question_is_obeyed() -> None:
+async def test_question_text_is_sanitised() -> None:
     async with dialog(lambda: QuestionDialog(ODD, [ODD], Option("y", ODD), Option("n", ODD))) as (_, app):
-        assert shown(app).count("[red]/tmp/[/x]␛[31m⟦U+202E⟧.py") >= 4
-        assert "\x1b" not in shown(app)
+        assert screen_text(app).count("[red]/tmp/[/x]␛[31m⟦U+202E⟧.py") >= 4
+        assert "\x1b" not in screen_text(app)
 
 
 @pytest.mark.parametrize("lines", [1, 4])
-async def test_nothing_that_a_terminal_obeys_gets_into_a_text(lines: int) -> None:
+async def test_pasted_control_characters_are_removed(lines: int) -> None:
     async with dialog(lambda: AskText("[b]Name\x1b[0m", "a\x1bb[/x]\x85", lines=lines)) as (pilot, app):
-        assert "[b]" in shown(app)
-        assert "\x1b" not in shown(app)
+        assert "[b]" in screen_text(app)
+        assert "\x1b" not in screen_text(app)
         assert app.focused is not None
         app.focused.post_message(events.Paste("\x1b]0;title\x07\x9b31m\u202e"))
         await pilot.pause()
@@ -66,47 +66,47 @@ async def test_nothing_that_a_terminal_obeys_gets_into_a_text(lines: int) -> Non
 ROLES = {"coder": "You write code.\nShort code.", "mine": "[b]be\x1b kind[/]\n" + "line\n" * 40}
 
 
-async def test_the_text_of_the_highlighted_role_is_shown_and_harmless() -> None:
+async def test_role_picker_previews_sanitised_text() -> None:
     async with dialog(lambda: RolePicker(ROLES)) as (pilot, app):
-        assert "Short code." not in shown(app)
+        assert "Short code." not in screen_text(app)
         await pilot.press("down")
         await pilot.pause()
-        assert "Short code." in shown(app)
+        assert "Short code." in screen_text(app)
         await pilot.press("down")
         await pilot.pause()
-        assert shown(app).count("[b]be␛ kind[/]") == 2  # in the list, and below it
+        assert screen_text(app).count("[b]be␛ kind[/]") == 2  # in the list and in the preview
         await pilot.click("ChoiceList", offset=(3, 2))
         await pilot.pause()
     assert app.results == ["coder"]
 
 
-def test_a_comparison_says_what_is_bad_and_nothing_that_is_not_known() -> None:
-    text = compare_text(Comparison(DRAFTING, PLAIN, 2, identical=False), 60).plain
+def test_comparison_shows_a_slowdown_and_hides_unknown_values() -> None:
+    text = compare_text(Comparison(DRAFTING, BASELINE, 2, identical=False), 60).plain
     assert "✗ The texts differ" in text
     assert "Drafting is 0.38× as fast" in text
-    text = compare_text(Comparison(PLAIN, running="answer 2 of 4, drafting"), 60).plain
+    text = compare_text(Comparison(BASELINE, running="answer 2 of 4, drafting"), 60).plain
     assert "answer 2 of 4, drafting" in text
     assert "× as fast" not in text
     assert "texts" not in text.lower()
     assert compare_text(Comparison(ModeResult(math.nan)), 60).plain.count("–") == 2
 
 
-async def test_typing_narrows_the_help() -> None:
+async def test_help_search() -> None:
     async with dialog(HelpScreen, (120, 40)) as (pilot, app):
-        assert "/retry" in shown(app)
+        assert "/retry" in screen_text(app)
         await pilot.press(*"block n")
         await pilot.pause()
-        assert "/code [N]" in shown(app)
-        assert "/retry" not in shown(app)
+        assert "/code [N]" in screen_text(app)
+        assert "/retry" not in screen_text(app)
         await pilot.press(*"xyz")
         await pilot.pause()
-        assert "Nothing has these words." in shown(app)
+        assert "Nothing has these words." in screen_text(app)
         await pilot.press("escape")
         await pilot.pause()
     assert app.results == [None]
 
 
-def test_the_page_for_users_has_exactly_the_commands_of_the_table(root: Path) -> None:
+def test_chat_page_lists_exactly_the_commands(root: Path) -> None:
     page = (root / "docs" / "chat.md").read_text()
     rows = re.findall(r"^\| `(/[^`]+)` \| ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE)
     assert [(usage, keys.strip(), does.strip()) for usage, keys, does in rows] == [
@@ -116,7 +116,7 @@ def test_the_page_for_users_has_exactly_the_commands_of_the_table(root: Path) ->
         assert name in page
 
 
-def test_every_command_does_something() -> None:
+def test_every_command_has_an_action() -> None:
     for command in COMMANDS:
         assert callable(getattr(ChatApp, f"action_{command.name}")), command
 
@@ -130,55 +130,55 @@ def test_every_command_does_something() -> None:
         ("/rename  a name ", "rename", "a name"),
     ],
 )
-def test_a_command(line: str, name: str, argument: str) -> None:
+def test_parse_command(line: str, name: str, argument: str) -> None:
     found = parse(line)
     assert found
     assert (found[0].name, found[1]) == (name, argument)
 
 
 @pytest.mark.parametrize("line", ["hello", "/etc/hosts is odd", "/ new", "/new\nand more"])
-def test_a_message(line: str) -> None:
+def test_parse_message(line: str) -> None:
     assert parse(line) is None
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("/retyr", "there is no /retyr; did you mean /retry?"),
         ("/stop now", "/stop takes nothing after it"),
     ],
 )
-def test_what_is_no_command(line: str, told: str) -> None:
+def test_parse_invalid_command(line: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         parse(line)
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 async def text_of(welcome: Welcome, size: tuple[int, int] = (120, 24)) -> str:
     app = Stage(welcome)
-    async with playing(app, size):
+    async with run_app(app, size):
         assert app.query_one("#welcome") is welcome
-        return " ".join(shown(app).split())
+        return " ".join(screen_text(app).split())
 
 
-async def test_the_first_run_is_explained_and_has_three_things_to_try() -> None:
+async def test_first_run_text_and_examples() -> None:
     text = await text_of(Welcome(first_run=True))
     assert text.startswith("localdflash, a coding assistant")
-    for said in (*example_questions(), "runs on this machine", "nothing you type leaves it", "models list", "/model"):
-        assert said in text
-    for said in ("F1", "Ctrl+D", "--no-log", "drafter", "often wrong"):
-        assert said in text
+    for part in (*example_questions(), "runs on this machine", "nothing you type leaves it", "models list", "/model"):
+        assert part in text
+    for part in ("F1", "Ctrl+D", "--no-log", "drafter", "often wrong"):
+        assert part in text
 
 
-async def test_with_a_server_nothing_is_called_local() -> None:
+async def test_welcome_with_a_remote_server() -> None:
     text = await text_of(Welcome(first_run=True, model="gpt", server="https://api.example.com/v1"))
     assert "what you send goes there" in text
     assert "https://api.example.com/v1" in text
-    assert "localdflash models list" not in text  # names models of this machine
+    assert "localdflash models list" not in text  # lists local models
     assert "nothing you type leaves" not in text
 
 
-async def test_another_model_is_named_and_not_called_small() -> None:
+async def test_welcome_names_another_model() -> None:
     text = await text_of(Welcome(first_run=True, model="/m/[b]q\x1bwen.gguf"))
     assert "[b]q" in text
     assert "\x1b" not in text

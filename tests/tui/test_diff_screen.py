@@ -1,4 +1,4 @@
-"""The dialog of changes: what it shows, every key, and what it gives to be written."""
+"""Dialog of proposed changes: its rows, its keys, and the proposals that it applies."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -11,7 +11,7 @@ from localdflash.chat.applying import ApplyResult
 from localdflash.chat.file_text import make_hunks
 from localdflash.chat.proposals import FileProposal
 from localdflash.tui.screens.diff_screen import MAX_LINE_CHARS, DiffScreen, clean_line
-from tests.tui.stage import Stage, dialog, shown, wait_until
+from tests.tui.stage import Stage, dialog, screen_text, wait_until
 
 OLD = "".join(f"line {number}\n" for number in range(1, 41)).encode()
 NEW = OLD.replace(b"line 7\n", b"line seven\n\tand more\n").replace(b"line 30\n", b"")
@@ -30,28 +30,28 @@ ALL = [BOX, FRESH, GONE, BAD]
 
 
 class Writer:
-    """Writes nothing; remembers what it was given."""
+    """Fake of `apply` that records its arguments."""
 
     def __init__(self, *outcomes: ApplyResult) -> None:
-        self.given: list[list[FileProposal]] = []
+        self.applied: list[list[FileProposal]] = []
         self._outcomes = list(outcomes)
 
     def apply(self, chosen: Sequence[FileProposal]) -> ApplyResult:
-        self.given.append(list(chosen))
+        self.applied.append(list(chosen))
         return self._outcomes.pop(0) if self._outcomes else ApplyResult(tuple(chosen))
 
 
-def reviewing(
+def open_diff(
     proposals: Sequence[FileProposal] = ALL, writer: Writer | None = None, size: tuple[int, int] = (80, 24)
 ) -> AbstractAsyncContextManager[tuple[Pilot[Any], Stage]]:
     return dialog(lambda: DiffScreen(proposals, (writer or Writer()).apply), size)
 
 
 async def screen_after(*keys: str, proposals: Sequence[FileProposal] = ALL, size: tuple[int, int] = (80, 24)) -> str:
-    async with reviewing(proposals, size=size) as (pilot, app):
+    async with open_diff(proposals, size=size) as (pilot, app):
         await pilot.press(*keys)
         await pilot.pause()
-        return shown(app)
+        return screen_text(app)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ async def screen_after(*keys: str, proposals: Sequence[FileProposal] = ALL, size
 )
 async def test_keys_choose_and_write(keys: list[str], chosen: list[FileProposal] | None) -> None:
     writer = Writer()
-    async with reviewing(writer=writer) as (pilot, app):
+    async with open_diff(writer=writer) as (pilot, app):
         await pilot.press(*keys)
         await wait_until(pilot, lambda: bool(app.results))
     assert app.results == [chosen]
-    assert writer.given == ([chosen] if chosen else [])
+    assert writer.applied == ([chosen] if chosen else [])
 
 
-async def test_long_lines_go_on_to_the_right() -> None:
+async def test_long_lines_scroll_to_the_right() -> None:
     long = [change("a.txt", None, ("start" + "." * 200 + "end\n").encode())]
     assert "end" not in await screen_after(proposals=long, size=(60, 20))
     moved = await screen_after(*["right"] * 25, proposals=long, size=(60, 20))
@@ -85,33 +85,33 @@ async def test_long_lines_go_on_to_the_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("proposal", "told"), [(GONE, "Nothing is chosen."), (BAD, "None of the changes can be applied.")]
+    ("proposal", "message"), [(GONE, "Nothing is chosen."), (BAD, "None of the changes can be applied.")]
 )
-async def test_nothing_chosen_is_told(proposal: FileProposal, told: str) -> None:
+async def test_enter_without_chosen_files_is_explained(proposal: FileProposal, message: str) -> None:
     writer = Writer()
-    async with reviewing([proposal], writer) as (pilot, app):
+    async with open_diff([proposal], writer) as (pilot, app):
         await pilot.press("enter")
         await pilot.pause()
-        assert told in shown(app)
+        assert message in screen_text(app)
         await pilot.press("escape")
         await pilot.pause()
-    assert (app.results, writer.given) == ([None], [])
+    assert (app.results, writer.applied) == ([None], [])
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_failure_in_the_middle_is_told_and_the_rest_can_be_tried_again(again: bool) -> None:
+async def test_failed_write_is_reported_and_can_be_repeated(again: bool) -> None:
     writer = Writer(ApplyResult((BOX,), "src/new.py cannot be written: No space left on device"), ApplyResult((FRESH,)))
-    async with reviewing(writer=writer, size=(120, 24)) as (pilot, app):
+    async with open_diff(writer=writer, size=(120, 24)) as (pilot, app):
         await pilot.press("enter")
-        await wait_until(pilot, lambda: "No space left on device. 1 of 2 files were written." in shown(app))
-        assert "● src/box.py  written" in shown(app)
+        await wait_until(pilot, lambda: "No space left on device. 1 of 2 files were written." in screen_text(app))
+        assert "● src/box.py  written" in screen_text(app)
         await pilot.press(*(("home", "space", "enter") if again else ("escape",)))
         await wait_until(pilot, lambda: bool(app.results))
     assert app.results == ([[BOX, FRESH]] if again else [[BOX]])
-    assert writer.given == ([[BOX, FRESH], [FRESH]] if again else [[BOX, FRESH]])
+    assert writer.applied == ([[BOX, FRESH], [FRESH]] if again else [[BOX, FRESH]])
 
 
-async def test_nothing_of_a_file_or_a_path_is_obeyed() -> None:
+async def test_file_and_path_are_sanitised() -> None:
     odd = "[red]a[/x]\x1b]0;t\x07\u202e\u200b.py"
     proposals = [
         change(odd, None, f"{odd}\n\x9b31m\r|\tend".encode()),

@@ -1,4 +1,4 @@
-"""Driver of terminals: keys, pastes and any bytes reach the app at once."""
+"""Terminal driver: keys, pastes and invalid bytes reach the app at once."""
 
 import asyncio
 import os
@@ -23,8 +23,8 @@ from localdflash.tui.pastes import Paste
 pytestmark = pytest.mark.system
 
 
-class Typed:
-    """A driver that reads from a terminal; `write` types on it."""
+class DriverTerminal:
+    """Driver that reads from a pseudo-terminal; `write` types into it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, terminal: int, driver: Driver, thread: Thread) -> None:
         self._terminal, self.driver, self.thread = terminal, driver, thread
@@ -38,24 +38,24 @@ class Typed:
     def next(self) -> Message:
         return self._events.get(timeout=10)
 
-    def leave(self) -> float:
-        """Seconds until the thread has ended."""
-        begun = time.perf_counter()
+    def stop(self) -> float:
+        """Stop the input thread; return the seconds that this took."""
+        began = time.perf_counter()
         self.driver.exit_event.set()
         self.thread.join(10)
-        return time.perf_counter() - begun
+        return time.perf_counter() - began
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typed]:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverTerminal]:
     ours, theirs = pty.openpty()
     with open(theirs, closefd=False) as stdin:
         tty.setraw(theirs)
         monkeypatch.setattr(sys, "__stdin__", stdin)
         driver = asyncio.run(_driver())
-        one = Typed(monkeypatch, ours, driver, Thread(target=driver.run_input_thread, daemon=True))
+        one = DriverTerminal(monkeypatch, ours, driver, Thread(target=driver.run_input_thread, daemon=True))
         yield one
-        one.leave()
+        one.stop()
         driver.close()
     for end in (ours, theirs):
         os.close(end)
@@ -65,45 +65,45 @@ async def _driver() -> Driver:
     return Driver(App[Any]())
 
 
-def test_keys_and_pastes(typed: Typed) -> None:
-    typed.write("aé\x1b[A".encode())
-    keys = [typed.next() for _ in range(3)]
+def test_keys_and_pastes(terminal: DriverTerminal) -> None:
+    terminal.write("aé\x1b[A".encode())
+    keys = [terminal.next() for _ in range(3)]
     assert [key.key for key in keys if isinstance(key, events.Key)] == ["a", "é", "up"]
-    typed.write(b"\x1b[200~one\x11two\x1b[201~")
-    paste = typed.next()
+    terminal.write(b"\x1b[200~one\x11two\x1b[201~")
+    paste = terminal.next()
     assert isinstance(paste, Paste)
     assert paste.raw == "one\x11two"
 
 
-def test_a_lone_escape_waits_for_its_delay_alone(typed: Typed) -> None:
-    took = []
+def test_lone_escape_waits_only_for_its_delay(terminal: DriverTerminal) -> None:
+    delays = []
     for _ in range(5):
-        begun = time.perf_counter()
-        typed.write(b"\x1b")
-        key = typed.next()
-        took.append(time.perf_counter() - begun)
+        began = time.perf_counter()
+        terminal.write(b"\x1b")
+        key = terminal.next()
+        delays.append(time.perf_counter() - began)
         assert isinstance(key, events.Key)
         assert key.key == "escape"
-    assert min(took) < ESCAPE_DELAY + 0.03
+    assert min(delays) < ESCAPE_DELAY + 0.03
 
 
-def test_bytes_that_are_no_utf_8_end_nothing(typed: Typed) -> None:
-    typed.write(b"\xff")
-    assert isinstance(key := typed.next(), events.Key)
+def test_invalid_utf8_is_replaced(terminal: DriverTerminal) -> None:
+    terminal.write(b"\xff")
+    assert isinstance(key := terminal.next(), events.Key)
     assert key.character == "\N{REPLACEMENT CHARACTER}"
-    typed.write(b"\xc3")
-    typed.write(b"\xa9x")
-    assert [key.character for key in (typed.next(), typed.next()) if isinstance(key, events.Key)] == ["é", "x"]
+    terminal.write(b"\xc3")
+    terminal.write(b"\xa9x")
+    assert [key.character for key in (terminal.next(), terminal.next()) if isinstance(key, events.Key)] == ["é", "x"]
 
 
-def test_offload_can_be_done_again(typed: Typed) -> None:
-    typed.write(b"a")
-    typed.next()
-    assert typed.leave() < 1
-    assert not typed.thread.is_alive()
-    typed.driver.exit_event.clear()
-    typed.thread = Thread(target=typed.driver.run_input_thread, daemon=True)  # as after Ctrl+Z
-    typed.thread.start()
-    typed.write(b"b")
-    assert isinstance(key := typed.next(), events.Key)
+def test_input_thread_can_be_restarted(terminal: DriverTerminal) -> None:
+    terminal.write(b"a")
+    terminal.next()
+    assert terminal.stop() < 1
+    assert not terminal.thread.is_alive()
+    terminal.driver.exit_event.clear()
+    terminal.thread = Thread(target=terminal.driver.run_input_thread, daemon=True)  # like after Ctrl+Z
+    terminal.thread.start()
+    terminal.write(b"b")
+    assert isinstance(key := terminal.next(), events.Key)
     assert key.key == "b"

@@ -1,4 +1,4 @@
-"""Markdown, tables, thoughts and code as lines: nothing is lost, every byte of code is kept."""
+"""Markdown, tables, thoughts and code as lines: no text is lost, and code is kept byte for byte."""
 
 import re
 
@@ -16,22 +16,22 @@ from localdflash.tui.painting import LOOKS
 from localdflash.tui.styled_lines import Line, StyledRun, wrap
 from tests.tui.markdown_samples import copied, document, rows, texts
 
-# A line that begins a block of another kind. Where the next line makes a table of it, markdown-it sees a table; GitHub
-# and Documents do not.
+# A line that begins another kind of block. If the next line could make it a table, markdown-it reads a table; GitHub
+# and MarkdownDocument do not.
 _BEGINS = re.compile(r"\s*([`~#>*+-]|\d+[.)])")
 
 
 @settings(max_examples=100, deadline=None)
 @given(texts)
 def test_no_text_is_lost(text: str) -> None:
-    text = "start\n\n" + sanitize(text).replace("<br>", " ")  # which in a cell makes lines side by side
-    shown = iter("".join(line.text for line in document(text).lines(10_000)))
+    text = "start\n\n" + sanitize(text).replace("<br>", " ")  # in a cell, <br> makes lines side by side
+    screen_text = iter("".join(line.text for line in document(text).lines(10_000)))
     for character in _content(text):
-        assert character in shown, f"{character!r} is missing or in another place"
+        assert character in screen_text, f"{character!r} is missing or out of order"
 
 
 def _content(text: str) -> str:
-    """Return the content that markdown-it itself finds."""
+    """Return the content that markdown-it finds."""
     reference = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
     found = ""
     for token in reference.parse(text):
@@ -46,7 +46,7 @@ def _content(text: str) -> str:
 
 @settings(max_examples=100, deadline=None)
 @given(texts, st.integers(1, 60), st.booleans())
-def test_no_line_is_wider_than_asked(text: str, width: int, plain: bool) -> None:
+def test_lines_fit_the_width(text: str, width: int, plain: bool) -> None:
     for line in document(text, plain=plain).lines(width):
         assert line.width <= max(width, 2)  # a wide character takes two cells
         assert line.width == cell_len(line.text)
@@ -65,7 +65,7 @@ def test_lines_are_safe_and_name_known_styles(text: str, plain: bool) -> None:
             assert set(run.style.split()) <= set(LOOKS)
 
 
-def test_lists_hang_and_keep_the_numbers_as_written() -> None:
+def test_lists_hang_and_keep_their_numbers() -> None:
     assert rows(
         "Text:\n- one two three four\n  - inner\n\n    para\n- [x] done\n- [ ] open\n\n9. nine\n10. ten", 16
     ) == [
@@ -96,19 +96,19 @@ def test_styles_nest() -> None:
 
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "file:///etc/passwd", "https:"])
-def test_other_urls_are_shown_and_never_followed(url: str) -> None:
+def test_unsafe_urls_are_not_links(url: str) -> None:
     runs = inline(f"[text](<{url}>)")
     assert {run.link for run in runs} == {""}
     assert "".join(run.text for run in runs) == ("text" + (f" ({url})" if url else ""))
 
 
-def test_a_url_with_characters_that_nobody_sees_is_not_followed() -> None:
+def test_url_with_invisible_characters_is_not_a_link() -> None:
     assert link_target("https://x.org/a\u202eb") == ""
     assert link_target("https://x.org/a b") == ""
     assert link_target("HTTPS://x.org") == "HTTPS://x.org"
 
 
-def test_urls_in_text_are_links_without_what_ends_the_sentence() -> None:
+def test_urls_in_text_are_links_without_final_punctuation() -> None:
     assert inline("see (https://x.org/a_b?c=1).") == (
         StyledRun("see ("),
         StyledRun("https://x.org/a_b?c=1", "link", "https://x.org/a_b?c=1"),
@@ -116,11 +116,11 @@ def test_urls_in_text_are_links_without_what_ends_the_sentence() -> None:
     )
 
 
-def test_entities_are_decoded_and_still_safe() -> None:
+def test_entities_are_decoded_and_sanitised() -> None:
     assert inline("&lt;&copy;&#8238;&#10;x") == (StyledRun("<©⟦U+202E⟧ x"),)
 
 
-def test_what_is_too_long_or_tangled_is_shown_as_typed() -> None:
+def test_overlong_markup_is_shown_as_typed() -> None:
     long = "**a** " * (MAX_MARKUP_CHARS // 5)
     assert inline(long) == (StyledRun(long),)
     assert inline("[" * 500) == (StyledRun("[" * 500),)
@@ -135,7 +135,7 @@ _RUNS = st.lists(st.builds(StyledRun, _TEXT.filter(bool), st.sampled_from(("", "
 
 @settings(max_examples=100, deadline=None)
 @given(_RUNS, st.integers(1, 20), st.booleans())
-def test_wrapped_rows_fit_and_give_the_text_back(runs: list[StyledRun], width: int, words: bool) -> None:
+def test_wrapped_rows_fit_and_copy_to_the_text(runs: list[StyledRun], width: int, words: bool) -> None:
     lines = wrap(runs, width, words=words)
     text = "".join(run.text for run in runs)
     assert copied(lines) == text + "\n"
@@ -147,7 +147,7 @@ def test_wrapped_rows_fit_and_give_the_text_back(runs: list[StyledRun], width: i
 TABLE = "| Name | Size | Note |\n|:--|--:|:-:|\n| a | 1 | x |\n| long | 1000 | some **words** here |\n"
 
 
-def test_columns_are_aligned() -> None:
+def test_table_columns_are_aligned() -> None:
     assert rows(TABLE) == [
         "Name │ Size │      Note",
         "─────┼──────┼────────────────",
@@ -156,7 +156,7 @@ def test_columns_are_aligned() -> None:
     ]
 
 
-def test_one_field_per_line_where_columns_do_not_fit() -> None:
+def test_narrow_table_has_one_field_per_line() -> None:
     assert rows(TABLE, 20) == [
         "Name: a",
         "Size: 1",
@@ -176,14 +176,14 @@ _CELLS = st.lists(st.text("ab 日", max_size=30), min_size=1, max_size=6)
 @given(_CELLS, st.lists(_CELLS, max_size=4), st.integers(1, 80))
 def test_every_cell_is_shown_in_every_width(head: list[str], body: list[list[str]], width: int) -> None:
     lines = ["|" + "|".join(row) + "|" for row in (head, ["-"] * len(head), *body)]
-    shown = document("\n".join(lines)).lines(width)
-    assert all(line.width <= max(width, 2) for line in shown)
+    screen_text = document("\n".join(lines)).lines(width)
+    assert all(line.width <= max(width, 2) for line in screen_text)
     expected = "".join(head) + "".join("".join(row[: len(head)]) for row in body)
     for character in "ab日":
-        assert "".join(line.text for line in shown).count(character) >= expected.count(character)
+        assert "".join(line.text for line in screen_text).count(character) >= expected.count(character)
 
 
-def test_unfolded_they_are_shown_as_typed() -> None:
+def test_unfolded_thoughts_are_shown_as_typed() -> None:
     made = document("<think>\n*one*\n\ntwo\n</think>Answer")
     made.lines(40)
     made.show_thoughts(True)
@@ -193,7 +193,7 @@ def test_unfolded_they_are_shown_as_typed() -> None:
     assert [line.text for line in made.lines(40)] == ["▸ Thought for 2 words", "", "Answer"]
 
 
-def test_while_they_come_the_end_of_them_is_seen() -> None:
+def test_growing_thoughts_show_their_end() -> None:
     made = MarkdownDocument()
     made.append("<think>one\ntwo three")
     assert [line.text for line in made.lines(40)] == ["▸ Thinking… two three"]
@@ -205,27 +205,27 @@ def test_while_they_come_the_end_of_them_is_seen() -> None:
 
 @pytest.mark.parametrize("opening", [1, 4, 7])
 @pytest.mark.parametrize("closing", [1, 5, 8])
-def test_tags_may_come_in_pieces(opening: int, closing: int) -> None:
+def test_thought_tags_may_be_split(opening: int, closing: int) -> None:
     made = MarkdownDocument()
-    shown = []
+    screen_text = []
     tag, end = "<think>", "</think>"
     for piece in (" \n" + tag[:opening], tag[opening:] + "a b" + end[:closing], end[closing:] + "done"):
         made.append(piece)
         made.show_thoughts(True)
-        shown.append([line.text for line in made.lines(40)])
-    assert shown[0] in ([], ["▾ Thinking…"])
-    assert "<" not in "".join(shown[1])
-    assert shown[2] == ["▾ Thought for 2 words", "│ a b", "", "done"]
+        screen_text.append([line.text for line in made.lines(40)])
+    assert screen_text[0] in ([], ["▾ Thinking…"])
+    assert "<" not in "".join(screen_text[1])
+    assert screen_text[2] == ["▾ Thought for 2 words", "│ a b", "", "done"]
 
 
-def test_a_tag_elsewhere_is_text() -> None:
+def test_thought_tag_elsewhere_is_text() -> None:
     assert rows("Use `<think>` here.\n\n<think>x</think>") == ["Use <think> here.", "", "<think>x</think>"]
     assert rows("```\n<think>\n```\n") == ["  code  1", "  <think>"]
     assert rows("<thinking>") == ["<thinking>"]
     assert rows("<thi") == ["<thi"]
 
 
-def test_stopped_while_thinking_nothing_is_lost() -> None:
+def test_unfinished_thoughts_are_kept() -> None:
     made = MarkdownDocument()
     made.append("<think>one two</thi")
     made.finish()
@@ -251,12 +251,12 @@ def fenced(code: str, language: str = "python") -> str:
 
 @settings(max_examples=80, deadline=None)
 @given(_CODE, _LANGUAGES, st.integers(1, 60))
-def test_code_is_byte_true_and_its_lines_joined_are_its_safe_copy(code: str, language: str, width: int) -> None:
+def test_code_is_kept_exactly_and_copied_sanitised(code: str, language: str, width: int) -> None:
     made = document(fenced(code, language))
     (fence,) = made.fences()
     assert (fence.code, fence.closed, fence.language) == (code + "\n", True, language)
-    shown = copied(made.lines(width)[1:])
-    assert shown == sanitize(code + "\n").expandtabs(4)
+    screen_text = copied(made.lines(width)[1:])
+    assert screen_text == sanitize(code + "\n").expandtabs(4)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_code_is_byte_true_and_its_lines_joined_are_its_safe_copy(code: str, lan
         ("```\nno end", "no end"),
     ],
 )
-def test_code_of_fences_wherever_they_stand(text: str, code: str) -> None:
+def test_code_of_fences_inside_other_blocks(text: str, code: str) -> None:
     assert [fence.code for fence in document(text).fences()] == [code]
 
 
@@ -278,7 +278,7 @@ def styles(lines: list[Line], text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("language", ["c", "js", "go", "rust", "css", "php"])
-def test_comments_go_on_over_lines(language: str) -> None:
+def test_multiline_comments_are_highlighted(language: str) -> None:
     code = "<?php\n" if language == "php" else ""
     lines = list(
         document(fenced(code + "x; /* one\n * return two\n three */ y;\nreturn z; // q\n", language)).lines(60)
@@ -288,7 +288,7 @@ def test_comments_go_on_over_lines(language: str) -> None:
     assert "comment" not in " ".join(styles(lines, "return z") + styles(lines, "y;"))
 
 
-def test_a_fence_read_again_goes_on_from_the_line_that_changed() -> None:
+def test_changed_fence_equals_a_fresh_one() -> None:
     read, fresh = Code("python", 1), Code("python", 1)
     read.set_lines(["x\n", "'''\n", "def\n", ""])
     read.lines(40)

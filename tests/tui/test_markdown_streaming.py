@@ -1,4 +1,4 @@
-"""However a text arrives, in the end it looks as if it had come at once, and on the way only its end changes."""
+"""Streamed Markdown: any chunks end in the same lines, and only the end of the lines changes."""
 
 import time
 
@@ -23,7 +23,7 @@ widths = st.sampled_from((1, 5, 10, 11, 24, 60, 100))
 @example("- a\n\n  ```\n  b\n- c\n", [3], 60)
 @example("```\r````crlf line\r", [4], 60)
 def test_any_chunking_ends_in_the_same_lines(text: str, sizes: list[int], width: int) -> None:
-    """The example lines are those whose meaning the next line, or the rest of the line, changes."""
+    """The examples are lines whose meaning is changed by the next line or by the rest of the line."""
     growing = MarkdownDocument()
     seen: list[object] = []
     for piece in chunks(text, sizes):
@@ -56,14 +56,14 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_it_is_shown_soon(name: str) -> None:
+def test_pathological_texts_are_laid_out_fast(name: str) -> None:
     text = TEXTS[name]
     began = time.process_time()
     made = document(text)
-    shown = made.lines(80)
+    screen_text = made.lines(80)
     assert time.process_time() - began < 3
-    assert all(line.width <= 80 for line in shown)
-    words = "".join(line.text for line in shown)
+    assert all(line.width <= 80 for line in screen_text)
+    words = "".join(line.text for line in screen_text)
     if "deep" in text:
         assert words.count("deep") == text.count("deep")
     began = time.process_time()
@@ -71,8 +71,8 @@ def test_it_is_shown_soon(name: str) -> None:
     assert time.process_time() - began < 3
 
 
-def test_a_fence_of_1_000_lines_costs_the_same_at_its_end() -> None:
-    """400 tokens a second, drawn 30 times a second: 2 ms each are the bar, on a machine that does nothing else."""
+def test_long_fence_streams_at_constant_cost() -> None:
+    """At 400 tokens per second and 30 frames per second, a frame should take 2 ms on an idle machine."""
     source = "".join(f"def function_{n}(a: int) -> str:\n    return f'{{a}} {n}'  # {n * n}\n\n\n" for n in range(250))
     growing = MarkdownDocument()
     growing.append("```python\n")

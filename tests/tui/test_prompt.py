@@ -1,4 +1,4 @@
-"""Keys of the prompt, and sending with files: mentioned, attached, refused, and messages that come back."""
+"""Prompt: keys, history, sending with files, refused files, and messages that are put back."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import pytest
 from localdflash.chat.messages import Attachment
 from localdflash.tui.commands import COMMANDS
 from tests.tui.desk import Desk, type_in
-from tests.tui.stage import playing, shown, wait_until
+from tests.tui.stage import run_app, screen_text, wait_until
 
 
-async def test_keys_of_the_app_reach_it(tmp_path: Path) -> None:
+async def test_app_keys_reach_the_app(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     keys = sorted({key for command in COMMANDS for key in command.keys})
-    async with playing(desk, (60, 20)) as pilot:
-        await pilot.press("enter", "space", "enter")  # nothing is not sent
+    async with run_app(desk, (60, 20)) as pilot:
+        await pilot.press("enter", "space", "enter")  # an empty message is not sent
         assert desk.sent == []
         await pilot.press("backspace")
         await type_in(pilot, "some text")
@@ -24,18 +24,18 @@ async def test_keys_of_the_app_reach_it(tmp_path: Path) -> None:
         assert desk.prompt.text == "some text"
 
 
-async def test_new_lines(tmp_path: Path) -> None:
+async def test_shift_enter_inserts_a_new_line(tmp_path: Path) -> None:
     key = "shift+enter"
     desk = Desk(tmp_path)
-    async with playing(desk) as pilot:
+    async with run_app(desk) as pilot:
         await pilot.press("a", key, "b", "enter")
         await pilot.pause()
         assert [one.text for one in desk.sent] == ["a\nb"]
 
 
-async def test_what_was_sent_before(tmp_path: Path) -> None:
+async def test_up_and_down_recall_messages(tmp_path: Path) -> None:
     desk = Desk(tmp_path, editable=False)
-    async with playing(desk) as pilot:
+    async with run_app(desk) as pilot:
         for text in ("one", "two\\\nlines", "three"):
             await type_in(pilot, f"{text}\n")
         await type_in(pilot, "draft")
@@ -61,9 +61,9 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-async def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> None:
+async def test_refused_secret_file_keeps_the_message(folder: Path) -> None:
     desk = Desk(folder)
-    async with playing(desk) as pilot:
+    async with run_app(desk) as pilot:
         desk.paste("x\n" * 40)
         await type_in(pilot, "read @.env ")
         await pilot.press("enter")
@@ -77,17 +77,17 @@ async def test_a_secret_file_is_refused_and_nothing_is_lost(folder: Path) -> Non
         assert desk.sent[0].text == "read @.env "
         assert [one.name for one in desk.sent[0].attachments] == ["pasted 1"]
         assert CANARY not in repr(desk.sent)
-        assert CANARY not in shown(desk)
+        assert CANARY not in screen_text(desk)
 
 
 async def test_attach_and_detach(folder: Path) -> None:
     desk = Desk(folder)
-    async with playing(desk) as pilot:
+    async with run_app(desk) as pilot:
         for path in ("src/box.py", "src/box.py:1-2", '"with space.md"', "@src/box.py"):
             desk.prompt.attach(path)
         await wait_until(pilot, lambda: len(desk.chips) == 3)
         assert set(desk.chips) == {"src/box.py", "src/box.py:1-2", "with space.md"}
-        await wait_until(pilot, lambda: "src/box.py 47 bytes" in shown(desk))
+        await wait_until(pilot, lambda: "src/box.py 47 bytes" in screen_text(desk))
         for path in (".env", "", "nothing.py"):
             desk.prompt.attach(path)
         await wait_until(pilot, lambda: len(desk.refused) == 3)
@@ -95,17 +95,17 @@ async def test_attach_and_detach(folder: Path) -> None:
         desk.prompt.detach()
         await pilot.pause()
         assert desk.chips == []
-        assert "box.py" not in shown(desk)
+        assert "box.py" not in screen_text(desk)
 
 
-async def test_a_message_that_comes_back(folder: Path) -> None:
+async def test_put_back_restores_text_and_attachments(folder: Path) -> None:
     desk = Desk(folder)
     attachments = (
         Attachment("file", "src/box.py", "old"),
         Attachment("file", "gone.py", "gone"),
         Attachment("paste", "pasted 1", "x"),
     )
-    async with playing(desk) as pilot:
+    async with run_app(desk) as pilot:
         await type_in(pilot, "typed")
         desk.prompt.put_back("see @src/box.py \x1b", attachments)
         await pilot.pause()

@@ -1,4 +1,4 @@
-"""Suggestions while typing: when they open, how keys move through them, what is picked; nobody waits for a lookup."""
+"""Suggestions while typing: when they open, their keys, and the inserted text."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from localdflash.chat.attachable_files import FileMatch
 from localdflash.chat.messages import Attachment
 from localdflash.tui.prompt_field import Attachments
 from localdflash.tui.suggestions import CompletionContext, PromptSuggestion, Suggestions, completion_context
-from tests.tui.desk import Desk, suggested, type_in
-from tests.tui.stage import Stage, playing, shown, wait_until
+from tests.tui.desk import Desk, type_in, wait_for_suggestions
+from tests.tui.stage import Stage, run_app, screen_text, wait_until
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("before", "first", "found"),
+    ("before", "first", "context"),
     [
         ("/co", True, CompletionContext("command", 0, "co")),
         ("/co", False, None),
@@ -39,8 +39,8 @@ def folder(tmp_path: Path) -> Path:
         ("me@host", True, None),
     ],
 )
-def test_what_is_asked_for(before: str, first: bool, found: CompletionContext | None) -> None:
-    assert completion_context(before, first=first) == found
+def test_completion_context(before: str, first: bool, context: CompletionContext | None) -> None:
+    assert completion_context(before, first=first) == context
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_is_asked_for(before: str, first: bool, found: CompletionContext | 
 )
 async def test_enter_on_a_command(folder: Path, keys: str, text: str) -> None:
     desk = Desk(folder)
-    async with playing(desk) as pilot:
+    async with run_app(desk) as pilot:
         await type_in(pilot, keys)
         if text.endswith("]"):
             assert (desk.prompt.text, desk.sent) == ("/copy ", [])
@@ -62,18 +62,18 @@ async def test_enter_on_a_command(folder: Path, keys: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("begun", "burst", "text"),
+    ("start", "burst", "text"),
     [
         ("/thin", "k off\n", "/think off"),
         ("see @alp", " and\n", "see @alp and"),
         ("/th", "ink\t", "/think"),
     ],
 )
-async def test_keys_faster_than_the_suggestions(folder: Path, begun: str, burst: str, text: str) -> None:
-    """Rows that belong to less than what is typed by now replace nothing of it."""
+async def test_outdated_suggestions_are_not_inserted(folder: Path, start: str, burst: str, text: str) -> None:
+    """Suggestions for a shorter word than the typed one must not replace it."""
     desk = Desk(folder, choices=lambda command: ["on", "off"] if command == "think" else ())
-    async with playing(desk) as pilot:
-        await type_in(pilot, begun)
+    async with run_app(desk) as pilot:
+        await type_in(pilot, start)
         await wait_until(pilot, lambda: bool(desk.labels))
         named = {"\n": "enter", "\t": "tab", " ": "space"}
         for one in burst:
@@ -82,11 +82,11 @@ async def test_keys_faster_than_the_suggestions(folder: Path, begun: str, burst:
         assert [one.text for one in desk.sent] == ([text] if burst.endswith("\n") else [])
 
 
-async def test_keys_of_the_list(folder: Path) -> None:
+async def test_suggestion_keys(folder: Path) -> None:
     desk = Desk(folder)
-    async with playing(desk) as pilot:
+    async with run_app(desk) as pilot:
         await type_in(pilot, "@")
-        await suggested(pilot, desk, "alpha.py", "beta.py", "betas.py", "gamma.md")
+        await wait_for_suggestions(pilot, desk, "alpha.py", "beta.py", "betas.py", "gamma.md")
         for key, label in (("down", "beta.py"), ("up", "alpha.py"), ("up", "gamma.md"), ("down", "alpha.py")):
             await pilot.press(key)
             assert desk.suggestions.chosen is not None
@@ -96,22 +96,22 @@ async def test_keys_of_the_list(folder: Path) -> None:
         assert (desk.prompt.text, desk.keys) == ("@", [])
         await type_in(pilot, "be")
         await pilot.pause(0.05)
-        assert not desk.suggestions.display  # closed for this word
+        assert not desk.suggestions.display  # stays closed for this word
         await pilot.press("escape")
         assert desk.keys == ["escape"]
         await type_in(pilot, " @bet")
-        await suggested(pilot, desk, "beta.py", "betas.py")
+        await wait_for_suggestions(pilot, desk, "beta.py", "betas.py")
         await pilot.press("down", "tab")
         assert desk.prompt.text == "@be @betas.py "
 
 
-async def test_file_names_are_safe_to_show(folder: Path) -> None:
+async def test_file_names_are_sanitised(folder: Path) -> None:
     desk = Desk(folder)
     desk.files.find = lambda query, limit=30: [FileMatch("a\x1b]0;x\x07[/b].py", marked=(0,))]  # type: ignore[method-assign]
-    async with playing(desk) as pilot:
+    async with run_app(desk) as pilot:
         await type_in(pilot, "@a")
-        await wait_until(pilot, lambda: "a␛]0;x␇[/b].py" in shown(desk))
-        assert "\x1b" not in shown(desk)
+        await wait_until(pilot, lambda: "a␛]0;x␇[/b].py" in screen_text(desk))
+        assert "\x1b" not in screen_text(desk)
         await pilot.press("tab")
         assert "\x1b" not in desk.prompt.text
 
@@ -126,30 +126,30 @@ def rows(count: int) -> list[PromptSuggestion]:
     return [PromptSuggestion(f"row {number}", str(number), "hint") for number in range(count)]
 
 
-async def test_moving_scrolls_and_goes_round() -> None:
+async def test_moving_scrolls_and_wraps_around() -> None:
     suggestions = Suggestions(lambda one: None)
     app = stage(suggestions)
-    async with playing(app) as pilot:
+    async with run_app(app) as pilot:
         suggestions.show(rows(12), above=30)
         for step, chosen, first in ((1, 1, 0), (7, 8, 1), (3, 11, 4), (1, 0, 0), (-1, 11, 4), (-8, 3, 3)):
             suggestions.move(step)
             await pilot.pause()
             assert suggestions.chosen is not None
             assert suggestions.chosen.text == str(chosen)
-            assert shown(app).split("\n")[-9][2:8].rstrip() == f"row {first}"
+            assert screen_text(app).split("\n")[-9][2:8].rstrip() == f"row {first}"
         suggestions.close()
         suggestions.move(1)
         assert (suggestions.chosen, suggestions.display) == (None, False)
 
 
 @pytest.mark.parametrize("name", ["a/very/long/path/to/some/file.py", "你好/世界/文件.py", "👍🏽" * 20])
-async def test_rows_never_are_wider_than_the_screen(name: str) -> None:
+async def test_rows_fit_the_screen(name: str) -> None:
     suggestions = Suggestions(lambda one: None)
     app = stage(suggestions)
-    async with playing(app, (12, 10)) as pilot:
+    async with run_app(app, (12, 10)) as pilot:
         suggestions.show([PromptSuggestion(name, "", "a hint that goes on and on", (0, len(name) - 1))], above=5)
         await pilot.pause()
-        line = shown(app).split("\n")[-2]
+        line = screen_text(app).split("\n")[-2]
         assert cell_len(line) <= 12
         assert name[-1] in line
 
@@ -161,12 +161,12 @@ async def test_rows_never_are_wider_than_the_screen(name: str) -> None:
         (14, "  on… +2 more"),
     ],
 )
-async def test_what_does_not_fit_is_counted(width: int, text: str) -> None:
+async def test_attachments_that_do_not_fit_are_counted(width: int, text: str) -> None:
     chips = Attachments()
     app = stage(chips)
-    async with playing(app, (width, 5)) as pilot:
+    async with run_app(app, (width, 5)) as pilot:
         for name in ("one.py", "two.py", "three.py", "one.py"):
             chips.add(Attachment("file", name, "x"))
         chips.items = chips.items[2:] + chips.items[:2]
         await pilot.pause()
-        assert shown(app).split("\n")[-2].rstrip() == text
+        assert screen_text(app).split("\n")[-2].rstrip() == text

@@ -1,6 +1,6 @@
 """Snapshots of each screen at 80x24, and of three at 40x15. To update them: --snapshot-update.
 
-Nothing shown has a time, a cursor that blinks or anything that moves.
+The screens show no time, no blinking cursor and nothing that moves.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from localdflash.tui.screens.diff_screen import DiffScreen
 from localdflash.tui.screens.help_screen import HelpScreen
 from localdflash.tui.screens.models_screen import ModelPicker
 from localdflash.tui.screens.questions import AskText
-from tests.tui.chat_stage import make, typed
+from tests.tui.chat_stage import make_app, type_and_send
 from tests.tui.desk import Desk, type_in
 from tests.tui.stage import Stage, wait_until
 from tests.tui.test_dialogs import confirm
@@ -86,8 +86,8 @@ STEPS = (
 )
 
 
-def _answer(text: str, **how: Any) -> Message:
-    return Message("assistant", text, finish="stop", numbers=NUMBERS, created=0.0, **how)
+def _answer(text: str, **fields: Any) -> Message:
+    return Message("assistant", text, finish="stop", numbers=NUMBERS, created=0.0, **fields)
 
 
 def _speed() -> Acceptance:
@@ -98,31 +98,31 @@ def _speed() -> Acceptance:
 
 
 @pytest.fixture(autouse=True)
-def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models_screen, "FIT_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(time, "localtime", time.gmtime)
 
 
-async def _still(pilot: Pilot[Any]) -> None:
-    """Stop the cursors, and wait for all work, that of threads too."""
+async def _wait_until_still(pilot: Pilot[Any]) -> None:
+    """Stop the cursors, and wait for all workers and threads."""
     for one in pilot.app.screen.query("Input, TextArea"):
         assert isinstance(one, Input | TextArea)
         one.cursor_blink = False
     await pilot.pause(0.05)
     if isinstance(app := pilot.app, ChatApp):
-        await wait_until(pilot, lambda: _coloured(app))
+        await wait_until(pilot, lambda: _is_highlighted(app))
     else:
         await app.workers.wait_for_complete()
     await pilot.pause()
 
 
-def _coloured(app: ChatApp) -> bool:
+def _is_highlighted(app: ChatApp) -> bool:
     colouring = app.transcript._lexer_worker
     return (colouring is None or colouring.is_finished) and not highlight.missing_languages
 
 
 async def _streaming(pilot: Pilot[Any], app: ChatApp) -> None:
-    await typed(pilot, QUESTION.text)
+    await type_and_send(pilot, QUESTION.text)
     await wait_until(pilot, lambda: app.transcript.source_shown() == STREAM)
     app.talk.speed = _speed()
     app.refresh_status()
@@ -136,22 +136,22 @@ def test_chat(snap_compare: Any, tmp_path: Path, view: str, size: tuple[int, int
             app.talk.messages[:] = [QUESTION, _answer(RICH)]
             app.show_chat()
             await pilot.pause()
-        await _still(pilot)
+        await _wait_until_still(pilot)
 
-    app, _ = make(folder=tmp_path)
+    app, _ = make_app(folder=tmp_path)
     assert snap_compare(app, terminal_size=size, run_before=prepare)
 
 
 def test_streaming(snap_compare: Any, tmp_path: Path) -> None:
     async def prepare(pilot: Pilot[Any]) -> None:
         await _streaming(pilot, app)
-        await _still(pilot)
+        await _wait_until_still(pilot)
 
-    app, _ = make(AnswerPiece(STREAM, STEPS[0][0]), None, folder=tmp_path)
+    app, _ = make_app(AnswerPiece(STREAM, STEPS[0][0]), None, folder=tmp_path)
     assert snap_compare(app, terminal_size=(80, 24), run_before=prepare)
 
 
-def test_how_tokens_came_and_how_fast(snap_compare: Any, tmp_path: Path) -> None:
+def test_acceptance_view_and_speed_panel(snap_compare: Any, tmp_path: Path) -> None:
     async def prepare(pilot: Pilot[Any]) -> None:
         text, steps = "".join(text for _, text in STEPS), tuple(step for step, _ in STEPS)
         app.talk.messages[:] = [QUESTION, _answer(text, steps=steps)]
@@ -160,9 +160,9 @@ def test_how_tokens_came_and_how_fast(snap_compare: Any, tmp_path: Path) -> None
         app.action_accepted()
         app.talk.speed = _speed()
         app.action_speed()
-        await _still(pilot)
+        await _wait_until_still(pilot)
 
-    app, _ = make(folder=tmp_path)
+    app, _ = make_app(folder=tmp_path)
     assert snap_compare(app, terminal_size=(80, 24), run_before=prepare)
 
 
@@ -193,7 +193,7 @@ async def _fit(_: str) -> Sequence[str]:
     return ["Fits on llama.cpp: 509.1 MB with a margin, 24.48 GB of memory are free", "Context: 1024 of 1024 tokens"]
 
 
-async def _described(name: str) -> ModelRow:
+async def _describe(name: str) -> ModelRow:
     return ModelRow(name, "271.06 MB, 8192 tokens of context, llama Q8_0", "", is_downloaded=False)
 
 
@@ -203,7 +203,7 @@ async def _pull(name: str, show: Callable[[PullProgress], None]) -> str:
     return name
 
 
-def _compared() -> CompareScreen:
+def _compare_screen() -> CompareScreen:
     screen = CompareScreen()
     plain, drafting = ModeResult(21.4, 256, 1.0, 2, 120.0), ModeResult(54.9, 256, 3.87, 2, 125.0)
     screen.show(Comparison(plain, drafting, 2, identical=True))
@@ -212,9 +212,9 @@ def _compared() -> CompareScreen:
 
 SCREENS: dict[str, Callable[[], Screen[Any]]] = {
     "chats": lambda: ChatPicker(_chats, now=lambda: NOW),
-    "models": lambda: ModelPicker(_models, _fit, _described, _pull, "embedded"),
+    "models": lambda: ModelPicker(_models, _fit, _describe, _pull, "embedded"),
     "help": HelpScreen,
-    "compare": _compared,
+    "compare": _compare_screen,
     "instructions": lambda: AskText("Instructions before the chat", "Answer briefly.\nNo jokes.", lines=8),
     "diff": lambda: DiffScreen(ALL, Writer().apply),
     "question": confirm,
@@ -222,7 +222,7 @@ SCREENS: dict[str, Callable[[], Screen[Any]]] = {
 
 
 def _compare(snap_compare: Any, app: App[Any], size: tuple[int, int]) -> None:
-    assert snap_compare(app, terminal_size=size, run_before=_still)
+    assert snap_compare(app, terminal_size=size, run_before=_wait_until_still)
 
 
 @pytest.mark.parametrize("name", SCREENS)
@@ -230,7 +230,7 @@ def test_dialogs(snap_compare: Any, name: str) -> None:
     _compare(snap_compare, Stage(screen=SCREENS[name]), (80, 24))
 
 
-def test_a_dialog_on_a_small_terminal(snap_compare: Any) -> None:
+def test_dialog_on_a_small_terminal(snap_compare: Any) -> None:
     _compare(snap_compare, Stage(screen=SCREENS["diff"]), (40, 15))
 
 

@@ -1,4 +1,4 @@
-"""Numbers of the speed: the status line and the panel."""
+"""Status line and speed panel."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from localdflash.chat.messages import StepRecord
 from localdflash.tui.speed_panel import LEGEND, panel_text
 from localdflash.tui.status_bar import SEPARATOR, Status, StatusBar, fit_parts, status_parts
 from localdflash.tui.themes import VARIABLE_DEFAULTS
-from tests.tui.stage import Stage, playing
+from tests.tui.stage import Stage, run_app
 
 FULL = Status("embedded", "ready", 412, 1024, 58.2, False, 3.93, 0.512, 181.0)
 
@@ -30,7 +30,7 @@ def line(status: Status, waited: float = 0.0) -> str:
         ({"stage": "gone"}, "the engine is gone"),
     ],
 )
-def test_what_is_said(changes: dict[str, object], expected: str) -> None:
+def test_status_parts(changes: dict[str, object], expected: str) -> None:
     assert expected in line(replace(FULL, **changes)).split(SEPARATOR)  # type: ignore[arg-type]
 
 
@@ -43,20 +43,20 @@ def test_what_is_said(changes: dict[str, object], expected: str) -> None:
         (1, "…"),
     ],
 )
-def test_the_least_important_goes_first(width: int, expected: str) -> None:
+def test_narrow_line_drops_the_least_important_parts(width: int, expected: str) -> None:
     assert SEPARATOR.join(part.text for part in fit_parts(status_parts(FULL), width)) == expected
 
 
-def test_controls_and_markup_are_harmless() -> None:
-    shown = line(Status("a\x1b]0;x\x07[red]\u202e", "ready"))
-    assert "[red]" in shown
-    assert all(char.isprintable() for char in shown)
+def test_model_name_is_sanitised() -> None:
+    screen_text = line(Status("a\x1b]0;x\x07[red]\u202e", "ready"))
+    assert "[red]" in screen_text
+    assert all(char.isprintable() for char in screen_text)
 
 
-async def test_loading_counts_from_when_it_began_and_a_rate_stays_until_there_is_another() -> None:
+async def test_loading_time_and_last_rate_are_shown() -> None:
     now = [100.0]
     bar = StatusBar(clock=lambda: now[0])
-    async with playing(Stage(bar), (100, 5)) as pilot:
+    async with run_app(Stage(bar), (100, 5)) as pilot:
         bar.update(Status("embedded", "starting"))
         now[0] += 50
         bar.update(Status("embedded", "loading"))
@@ -71,12 +71,12 @@ async def test_loading_counts_from_when_it_began_and_a_rate_stays_until_there_is
         await pilot.pause()
 
 
-def test_without_numbers_it_says_so_and_the_legend_names_every_colour() -> None:
-    changes = {"success-tint", "error-tint"}  # of a file
+def test_panel_without_numbers_and_its_legend() -> None:
+    changes = {"success-tint", "error-tint"}  # of diffs
     assert {*LEGEND} | {f"{name}-tint" for name in LEGEND} == {*VARIABLE_DEFAULTS} - changes
-    seen = Acceptance()
-    seen.add(StepRecord("\x1b[31m[b]", 1, 1, (1,), 1.0))
-    text = panel_text(seen, 38, ["lookup", "dflash"]).plain
+    statistics = Acceptance()
+    statistics.add(StepRecord("\x1b[31m[b]", 1, 1, (1,), 1.0))
+    text = panel_text(statistics, 38, ["lookup", "dflash"]).plain
     assert all(name in text and meaning in text for name, meaning in LEGEND.items() if name != "dflash")
     assert "\x1b" not in text
     text = panel_text(Acceptance(), 38).plain

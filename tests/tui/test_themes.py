@@ -1,4 +1,4 @@
-"""Contrast is computed here from the definition in WCAG 2.1, not by Textual."""
+"""Themes and the saved state. Contrast is computed from the definition in WCAG 2.1, not by Textual."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ OWN = [f"localdflash-{name}" for name in ("dark", "light", "dusk", "sand", "cont
 DRAFTERS = ["dflash", "lookup", "grammar", "own"]
 GROUNDS = ["background", "surface", "panel"]
 TEXTS = ["foreground", "text-muted", "primary", "secondary", "accent", "warning", "error", "success", *DRAFTERS]
-LEGEND = [(name, f"{name}-tint") for name in DRAFTERS]  # a word of each, beside what it means
+LEGEND = [(name, f"{name}-tint") for name in DRAFTERS]  # a label in each tint
 PAIRS = [
     *itertools.product(TEXTS, GROUNDS),
     *itertools.product(["foreground"], [f"{name}-tint" for name in DRAFTERS]),
@@ -59,13 +59,13 @@ def in_256_colours(value: str) -> str:
 
 
 @pytest.mark.parametrize("theme", OWN)
-def test_text_has_the_contrast_of_wcag_aa(theme: str) -> None:
+def test_text_contrast_meets_wcag_aa(theme: str) -> None:
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
     values, few = values_of(THEMES[theme]), values_of(make_theme(theme.removeprefix("localdflash-"), few=True))
     for text, ground in PAIRS:
         assert contrast(values[text], values[ground]) >= 4.5, (text, ground)
-        least = 3.2 if (text, ground) in LEGEND or text == "warning" else 4.5
-        assert contrast(in_256_colours(few[text]), in_256_colours(few[ground])) >= least, (text, ground)
+        min_contrast = 3.2 if (text, ground) in LEGEND or text == "warning" else 4.5
+        assert contrast(in_256_colours(few[text]), in_256_colours(few[ground])) >= min_contrast, (text, ground)
 
 
 def test_every_theme_has_every_variable() -> None:
@@ -85,27 +85,27 @@ def _palette(theme: Theme) -> Palette:
 
 
 @pytest.mark.parametrize("name", THEMES)
-def test_every_style_can_be_made_in_every_theme(name: str) -> None:
+def test_every_theme_resolves_every_style(name: str) -> None:
     palette = _palette(THEMES[name])
     assert set(TINTS) | {STEP} <= set(LOOKS)
     for style in LOOKS:
         palette[style].render("x")
     assert palette["syntax.keyword"].color != palette["syntax.string"].color
-    looks = [palette[tint] for tint in TINTS]  # the source of a token can be told with colours and without
+    looks = [palette[tint] for tint in TINTS]  # tints differ with and without colours
     assert len({(look.color, look.bgcolor) for look in looks}) == len(TINTS)
     assert len({(look.bold, look.italic) for look in looks}) == len(TINTS)
     assert palette[f"{TINTS[0]} {STEP}"].underline
     assert palette[f"{TINTS[0]} {STEP}"].bgcolor == palette[TINTS[0]].bgcolor
 
 
-def test_later_names_win_and_unknown_ones_say_nothing() -> None:
+def test_later_styles_win_and_unknown_ones_are_ignored() -> None:
     palette = _palette(THEMES[DEFAULT])
     assert palette["syntax.keyword syntax.error"].color == palette["syntax.error"].color
     assert palette["strong nobody-knows"] == palette["strong"]
     assert palette[""].color is None
 
 
-def test_what_was_saved_is_found_again_and_private() -> None:
+def test_saved_state_is_loaded_and_private() -> None:
     for state in (TuiState("localdflash-light", seen_welcome=True), TuiState("ansi-dark")):
         save(state)
         assert load() == state
@@ -113,14 +113,14 @@ def test_what_was_saved_is_found_again_and_private() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"theme": 3, "seen_welcome": "yes"}'])
-def test_a_broken_file_is_as_good_as_none(content: bytes) -> None:
+def test_broken_state_file_counts_as_missing(content: bytes) -> None:
     assert load() == TuiState(DEFAULT, seen_welcome=False)
     save(TuiState("ansi-dark", seen_welcome=True))
     state_file().write_bytes(content)
     assert load() == TuiState()
 
 
-def test_a_failed_write_is_one_line_keeps_what_was_there_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_state(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 

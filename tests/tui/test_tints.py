@@ -1,4 +1,4 @@
-"""The acceptance view against an oracle that goes byte by byte."""
+"""Acceptance view compared with an oracle that tints byte by byte."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def _steps(described: Sequence[tuple[str, list[int]]]) -> list[StepRecord]:
 
 
 def _oracle(text: str, steps: Sequence[StepRecord]) -> list[tuple[str, str]]:
-    """Each shown character with its style, without hard wraps."""
+    """Return each shown character with its style, without wraps."""
     of_byte: list[str] = []
     number = 0
     for step in steps:
@@ -32,14 +32,14 @@ def _oracle(text: str, steps: Sequence[StepRecord]) -> list[tuple[str, str]]:
             tint = tint_of(step.drafter if place < step.accepted else "")
             of_byte += [tint + (" step" if number % 2 else "")] * size
         number += bool(sum(step.sizes))
-    shown: list[tuple[str, str]] = []
+    screen_text: list[tuple[str, str]] = []
     byte = 0
     for character in text:
         style = of_byte[byte] if byte < len(of_byte) else ""
         byte += len(character.encode("utf-8", "surrogatepass"))
         replaced = character if character == "\n" else sanitize(character).replace("\t", "    ")
-        shown += [(one, "" if one == "\n" else style) for one in replaced]
-    return shown
+        screen_text += [(one, "" if one == "\n" else style) for one in replaced]
+    return screen_text
 
 
 def _shown(tinted: TintedText, width: int) -> list[tuple[str, str]]:
@@ -53,10 +53,8 @@ def _shown(tinted: TintedText, width: int) -> list[tuple[str, str]]:
 
 @settings(max_examples=40)
 @given(st.lists(st.one_of(_TEXT, _STEPS), max_size=8), st.integers(2, 30))
-def test_growing_gives_what_making_it_at_once_gives(
-    events: list[str | list[tuple[str, list[int]]]], width: int
-) -> None:
-    """Text and steps in any order; rows before first_changed stay as they were."""
+def test_streamed_tints_equal_tints_at_once(events: list[str | list[tuple[str, list[int]]]], width: int) -> None:
+    """Text and steps arrive in any order; rows before `first_changed` do not change."""
     growing, text, steps = TintedText(), "", list[StepRecord]()
     before = list(growing.lines(width))
     for event in events:
@@ -74,8 +72,8 @@ def test_growing_gives_what_making_it_at_once_gives(
         assert _shown(growing, width) == _oracle(text, steps)
 
 
-def test_names_of_drafters_are_sanitised() -> None:
+def test_drafter_names_are_sanitised() -> None:
     name = "x\x1b]0;evil\x07"
-    shown = "".join(run.text for run in TintedText("a", [StepRecord(name, 1, 1, (1,), 1.0)]).legend())
-    assert shown == sanitize(shown)
-    assert "\x1b" not in shown
+    screen_text = "".join(run.text for run in TintedText("a", [StepRecord(name, 1, 1, (1,), 1.0)]).legend())
+    assert screen_text == sanitize(screen_text)
+    assert "\x1b" not in screen_text

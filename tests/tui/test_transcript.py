@@ -1,4 +1,4 @@
-"""Messages on the screen: what stands around their text, keys on them, selected text, colours of code."""
+"""Messages on the screen: headers, keys, thoughts, selection, links, highlighting."""
 
 import threading
 
@@ -8,23 +8,23 @@ from textual.pilot import Pilot
 from localdflash.chat.messages import Attachment, Message
 from localdflash.tui import highlight
 from localdflash.tui.captions import attachment_line, header, note_run
-from tests.tui.transcript_stage import TranscriptStage, shown_messages, talk, until
+from tests.tui.transcript_stage import TranscriptStage, conversation, shown_messages, until
 
 
 def test_names_are_sanitised_and_stay_on_one_line() -> None:
     evil = "a\x1b]0;t\x07\n\u202eb"
     answer = Message("assistant", "x", numbers={"model": evil})
-    shown = [
+    screen_text = [
         header(answer, 1, "").text,
         attachment_line(Attachment("file", evil, "")).text,
         note_run(evil, "note").text,
     ]
-    for text in shown:
+    for text in screen_text:
         assert not {"\x1b", "\x07", "\n", "\u202e"} & set(text)
         assert "⟦U+202E⟧b" in text
 
 
-async def test_keys_pick_a_message_and_act_on_it() -> None:
+async def test_keys_act_on_the_highlighted_message() -> None:
     answer = Message("assistant", "```\nlast\n```")
     messages = [Message("user", "```\none\n```\n~~~py\ntwo\x1b\n~~~\n"), answer]
     async with shown_messages(messages) as (stage, pilot):
@@ -34,7 +34,7 @@ async def test_keys_pick_a_message_and_act_on_it() -> None:
     assert stage.posted[-5:-1] == [(0, "edit"), (0, "retry"), (0, "fork"), (answer.text, "message 2")]
 
 
-async def test_code_blocks_are_copied_as_they_were_received() -> None:
+async def test_code_blocks_are_copied_unchanged() -> None:
     code = "def f():\n\treturn '\x1b'\n"
     messages = [Message("assistant", f"```\none\n```\n\n```python\n{code}```\n")]
     async with shown_messages(messages) as (stage, pilot):
@@ -43,26 +43,25 @@ async def test_code_blocks_are_copied_as_they_were_received() -> None:
     assert stage.posted == [(code, "code block 2")]
 
 
-async def test_thoughts_are_unfolded_of_one_message_or_of_all() -> None:
+async def test_thoughts_unfold_for_one_or_all_messages() -> None:
     answers = [Message("assistant", f"<think>\n{word} so\n</think>\n\nAnswer") for word in ("secretly", "privately")]
     async with shown_messages(answers) as (stage, pilot):
 
-        async def seen() -> list[str]:
+        async def visible_words() -> list[str]:
             await pilot.pause()
             return [word for word in ("secretly", "privately") if word in stage.screen_text]
 
-        assert await seen() == []
+        assert await visible_words() == []
         await pilot.press("enter")
-        assert await seen() == ["privately"]
+        assert await visible_words() == ["privately"]
         stage.transcript.set_view(thoughts=True)
-        assert await seen() == ["secretly"]
+        assert await visible_words() == ["secretly"]
         await pilot.press("enter")
-        assert await seen() == ["secretly", "privately"]
+        assert await visible_words() == ["secretly", "privately"]
 
 
-async def test_it_works_without_a_screen() -> None:
-    """Before it is mounted, and while it is hidden."""
-    async with shown_messages(talk(2)) as (stage, pilot):
+async def test_hidden_transcript_accepts_messages() -> None:
+    async with shown_messages(conversation(2)) as (stage, pilot):
         transcript = stage.transcript
         transcript.display = False
         await pilot.pause()
@@ -90,28 +89,28 @@ async def _drag(pilot: Pilot[None], start: tuple[int, int], end: tuple[int, int]
     await pilot.mouse_up(offset=end)
 
 
-def _at(stage: TranscriptStage, text: str) -> tuple[int, int]:
-    """Where a text begins on the screen."""
+def _position_of(stage: TranscriptStage, text: str) -> tuple[int, int]:
+    """Return the position at which a text begins on the screen."""
     row = next(y for y, row in enumerate(stage.rows) if text in row)
     return stage.rows[row].index(text), row
 
 
-async def test_selected_text_has_no_hard_wraps_and_no_headers() -> None:
+async def test_selected_text_has_no_wraps_and_no_headers() -> None:
     async with shown_messages([Message("user", _LONG), Message("assistant", "short answer")], (40, 20)) as (
         stage,
         pilot,
     ):
-        x, y = _at(stage, "sixteen")
-        await _drag(pilot, _at(stage, "two"), (x + 6, y))
+        x, y = _position_of(stage, "sixteen")
+        await _drag(pilot, _position_of(stage, "two"), (x + 6, y))
         assert stage.screen.get_selected_text() == _LONG[4:]
-        x, y = _at(stage, "short")
-        await _drag(pilot, _at(stage, "fifteen"), (x + 4, y))
+        x, y = _position_of(stage, "short")
+        await _drag(pilot, _position_of(stage, "fifteen"), (x + 4, y))
         assert stage.screen.get_selected_text() == "fifteen sixteen\n\nshort"
 
 
-async def test_a_selection_survives_later_text_and_another_width() -> None:
-    async with shown_messages(talk(20)) as (stage, pilot):
-        x, y = _at(stage, "value_19_2")
+async def test_selection_survives_new_text_and_resize() -> None:
+    async with shown_messages(conversation(20)) as (stage, pilot):
+        x, y = _position_of(stage, "value_19_2")
         await _drag(pilot, (x, y), (x + 9, y))
         for _ in range(30):
             stage.transcript.feed("more text\n\n")
@@ -119,24 +118,24 @@ async def test_a_selection_survives_later_text_and_another_width() -> None:
         assert stage.screen.get_selected_text() == "value_19_2"
         await pilot.resize_terminal(33, 20)
         assert stage.screen.get_selected_text() == "value_19_2"
-        stage.transcript.show(talk(1))
+        stage.transcript.show(conversation(1))
         assert not stage.screen.get_selected_text()
 
 
-async def test_two_clicks_select_a_word_and_three_a_line() -> None:
-    async with shown_messages(talk(1)) as (stage, pilot):
-        x, y = _at(stage, "value_0_3")
+async def test_double_click_selects_a_word_and_triple_click_a_line() -> None:
+    async with shown_messages(conversation(1)) as (stage, pilot):
+        x, y = _position_of(stage, "value_0_3")
         await pilot.click(offset=(x + 2, y), times=2)
         assert stage.screen.get_selected_text() == "value_0_3"
         await pilot.click(offset=(x + 2, y), times=3)
         assert (stage.screen.get_selected_text() or "").strip() == "value_0_3 = 3"
 
 
-async def test_a_click_on_a_link_is_posted_and_only_safe_ones() -> None:
+async def test_only_clicks_on_safe_links_are_posted() -> None:
     messages = [Message("assistant", "[docs](https://example.org/a) plain [evil](javascript:x)")]
     async with shown_messages(messages) as (stage, pilot):
         for text in ("docs", "plain", "evil"):
-            await pilot.click(offset=_at(stage, text))
+            await pilot.click(offset=_position_of(stage, text))
     assert stage.posted == ["https://example.org/a"]
 
 
@@ -148,18 +147,18 @@ def _cold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _styles(stage: TranscriptStage, text: str) -> str:
-    """Of the run with this text in the last message."""
+    """Return the styles of the run with this text in the last message."""
     entry = stage.transcript._column.entries[-1]
     runs = (run for row in range(entry.height) for run in entry.line(row).runs)
     return next(run.style for run in runs if text in run.text)
 
 
-def _settled(stage: TranscriptStage) -> bool:
-    colouring = stage.transcript._lexer_worker
-    return colouring is not None and colouring.is_finished
+def _is_highlighted(stage: TranscriptStage) -> bool:
+    worker = stage.transcript._lexer_worker
+    return worker is not None and worker.is_finished
 
 
-async def test_a_lexer_is_loaded_in_a_thread_and_the_code_is_coloured_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lexer_is_loaded_in_a_thread_before_highlighting(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
     may_load, lexer_for = threading.Event(), highlight.lexer_for
 
@@ -174,7 +173,7 @@ async def test_a_lexer_is_loaded_in_a_thread_and_the_code_is_coloured_then(monke
         await until(lambda: "import that" in stage.screen_text)
         assert _styles(stage, "import") == "fence"
         may_load.set()
-        await until(lambda: _settled(stage))
+        await until(lambda: _is_highlighted(stage))
         assert _styles(stage, "import") == "fence syntax.keyword"
         stage.transcript.feed("def more")
         await until(lambda: "def more" in stage.screen_text)

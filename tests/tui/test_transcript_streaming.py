@@ -1,4 +1,4 @@
-"""A long conversation and an answer that grows: nothing is lost, and the reader keeps the place."""
+"""Long conversations and streamed answers: no text is lost, and the scroll position stays."""
 
 import random
 
@@ -7,7 +7,7 @@ import pytest
 from localdflash.chat.messages import Message, StepRecord
 from localdflash.tui.markdown import MarkdownDocument
 from localdflash.tui.transcript import Transcript
-from tests.tui.transcript_stage import shown_messages, talk, until
+from tests.tui.transcript_stage import conversation, shown_messages, until
 
 _ANSWER = (
     "Text with *marks* é 錯 😋.\r\n\n```python\ndef f():\n\treturn '\x1b[0m'\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
@@ -23,7 +23,7 @@ def _chunks(text: str, random_: random.Random) -> list[str]:
     return chunks
 
 
-async def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_it_was_stopped() -> None:
+async def test_streamed_text_is_complete_for_any_chunks_and_stop() -> None:
     async with shown_messages() as (stage, _pilot):
         random_ = random.Random(0)
         for _ in range(100):
@@ -40,8 +40,8 @@ async def test_what_was_received_is_what_is_shown_however_it_came_and_whenever_i
             assert stage.transcript.source_shown() == received
 
 
-async def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() -> None:
-    async with shown_messages(talk(10)) as (stage, pilot):
+async def test_scrolled_up_view_stays_and_shows_more_below() -> None:
+    async with shown_messages(conversation(10)) as (stage, pilot):
         await pilot.press("pageup")
         before = stage.rows
         assert before[-1].endswith("▾ more below")
@@ -57,7 +57,7 @@ async def test_the_reader_who_scrolled_up_stays_and_sees_that_there_is_more() ->
         await until(lambda: "the last line" in stage.screen_text)
 
 
-async def test_tints_come_while_it_grows() -> None:
+async def test_tints_grow_with_the_answer() -> None:
     async with shown_messages() as (stage, _pilot):
         stage.transcript.set_view(tinted=True)
         stage.transcript.add(Message("assistant", ""))
@@ -72,7 +72,7 @@ async def test_tints_come_while_it_grows() -> None:
         assert [bool(style.underline) for _, style in runs if style] == [False, False, True]
 
 
-async def test_markup_that_cannot_be_drawn_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_markdown_error_shows_the_raw_text(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: MarkdownDocument, width: int) -> None:
         raise RecursionError
 
@@ -82,7 +82,7 @@ async def test_markup_that_cannot_be_drawn_is_shown_as_it_came(monkeypatch: pyte
         await until(lambda: "**as it came**" in stage.screen_text)
 
 
-async def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
     async with shown_messages() as (stage, _pilot):
         grow = Transcript._last_grew
         monkeypatch.setattr(Transcript, "_last_grew", lambda self: 1 / 0)
@@ -94,16 +94,16 @@ async def test_a_defect_in_a_frame_does_not_end_the_chat(monkeypatch: pytest.Mon
 
 
 def _uneven(turns: int) -> list[Message]:
-    """Messages whose heights the estimate gets wrong."""
+    """Return messages whose heights are estimated wrongly."""
     random_ = random.Random(3)
-    messages = talk(turns)
+    messages = conversation(turns)
     for n in range(0, len(messages), 3):
         words = " ".join("word" * random_.randint(1, 6) for _ in range(random_.randint(1, 120)))
         messages[n] = Message("assistant", f"{words}\n\n{words}", finish="stop")
     return messages
 
 
-async def test_page_by_page_to_the_top_shows_every_row_once() -> None:
+async def test_paging_up_shows_every_row_once() -> None:
     async with shown_messages([], (80, 20)) as (stage, _pilot):
         transcript = stage.transcript
         transcript.show(_uneven(30))
@@ -115,16 +115,18 @@ async def test_page_by_page_to_the_top_shows_every_row_once() -> None:
             if transcript.scroll_offset.y == 0 and before < 20:
                 break
             pages.append([row.replace("▾ more below", "").rstrip() for row in stage.rows])
-        shown = [row for page in reversed(pages) for row in page]
+        screen_text = [row for page in reversed(pages) for row in page]
         column = transcript._column
         for index in range(len(column.entries)):
             column.lay_out(index)
         true = [column.entries[i].line(r).text.rstrip() for i, r in map(column.entry_at, range(column.height))]
         # The hint covers text only where rows are long.
-        assert [row[2:40].rstrip() for row in shown] == [row[:38].rstrip() for row in true[len(true) - len(shown) :]]
+        assert [row[2:40].rstrip() for row in screen_text] == [
+            row[:38].rstrip() for row in true[len(true) - len(screen_text) :]
+        ]
 
 
-async def test_the_row_at_the_top_stays_there_at_another_width() -> None:
+async def test_top_row_stays_after_a_resize() -> None:
     async with shown_messages(_uneven(40)) as (stage, pilot):
         await pilot.press("home")
         for _ in range(7):

@@ -1,4 +1,4 @@
-"""An app with nothing but a transcript, and what the tests of it ask again and again."""
+"""App with only a transcript, and helpers for its tests."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -14,7 +14,7 @@ from tests.tui.stage import Stage
 
 
 class TranscriptStage(Stage):
-    """Shows messages and keeps what the transcript posts."""
+    """App that shows messages and records the messages that the transcript posts."""
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ async def shown_messages(
 
 
 async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for it."""
+    """Wait until the condition is true."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
 
 
-def talk(turns: int, lines: int = 6) -> list[Message]:
-    """Questions and answers that are told apart by their words."""
+def conversation(turns: int, lines: int = 6) -> list[Message]:
+    """Return questions and answers with distinct words."""
     messages: list[Message] = []
     for turn in range(turns):
         messages.append(Message("user", f"question {turn}"))

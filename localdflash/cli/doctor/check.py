@@ -1,4 +1,4 @@
-"""A check of doctor, and its finding: any error of a check becomes a finding too."""
+"""Checks of `localdflash doctor` and their findings; an error in a check becomes a finding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """A check, and the remedy if it raises an error."""
+    """Check of `localdflash doctor`, with the remedy for an error that it raises."""
 
     name: str
     run: Callable[[str], Finding]

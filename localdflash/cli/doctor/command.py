@@ -20,7 +20,8 @@ REINSTALL_LLAMA = "run `pip install --force-reinstall llama-cpp-python`"
 @click.option("--full", is_flag=True, help="Also check torch, the completion pair and the chat pair.")
 def command(as_json: bool, check_gpu: str | None, full: bool) -> int:
     """Check Python, libraries, hardware, terminal, editors and pairs. The exit code is 1 if a check fails."""
-    results = gpu_check.again(check_gpu) if check_gpu else (one.check() for one in _checks() if full or not one.slow)
+    checks = (check.check() for check in _checks() if full or not check.slow)
+    results = gpu_check.check_pair(check_gpu) if check_gpu else checks
     findings = []
     for finding in results:
         findings.append(finding)
@@ -41,7 +42,7 @@ def _checks() -> tuple[DoctorCheck, ...]:
         DoctorCheck("torch", installation.torch, f"run `{installation.CPU_TORCH}`", required=False, slow=True),
         DoctorCheck("cuda", installation.cuda, "update the NVIDIA driver, or use --backend llama.cpp", required=False),
         DoctorCheck("GPUs", installation.cuda_gpus, "update the NVIDIA driver", required=False),
-        DoctorCheck("gpu check", gpu_check.found, "see `localdflash doctor --check-gpu`", required=False),
+        DoctorCheck("gpu check", gpu_check.report_verdicts, "see `localdflash doctor --check-gpu`", required=False),
         DoctorCheck("cpu engine", installation.cpu_engine, "use --backend llama.cpp", required=False),
         DoctorCheck("llama-cpp-python", installation.llama, REINSTALL_LLAMA, required=False),
         DoctorCheck("llama.cpp on GPUs", graphics.llama_gpu, "use --device cpu", required=False),

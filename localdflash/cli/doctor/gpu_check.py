@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from localdflash.loading.proof import Verdict
     from localdflash.models.load_options import Options
 
-HOW = "run `localdflash doctor --check-gpu PAIR` to check a pair"
+REMEDY = "run `localdflash doctor --check-gpu PAIR` to check a pair"
 BAR_AFTER_SECONDS = 0.5
 
 
-def found(name: str) -> Finding:
-    """Return the verdicts on this GPU with its present driver and libraries."""
+def report_verdicts(name: str) -> Finding:
+    """Return the verdicts on this GPU with the current driver and libraries."""
     from localdflash.backends.cuda.device import driver_present
     from localdflash.loading.proof import list_verdicts
 
@@ -29,27 +29,29 @@ def found(name: str) -> Finding:
     except NoDevice:
         return Finding(name, "ok", "not used: the CUDA engine does not run on this machine (see cuda above)")
     if not verdicts:
-        return Finding(name, "ok", "no pair was checked on this GPU yet; each is checked before its first run", HOW)
-    wrong = any(verdict.state != "sound" for verdict in verdicts)
-    return Finding(name, "warning" if wrong else "ok", "; ".join(map(_describe, verdicts)), HOW if wrong else "")
+        return Finding(name, "ok", "no pair was checked on this GPU yet; each is checked before its first run", REMEDY)
+    detail = "; ".join(map(_describe, verdicts))
+    if any(verdict.state != "sound" for verdict in verdicts):
+        return Finding(name, "warning", detail, REMEDY)
+    return Finding(name, "ok", detail)
 
 
 def _describe(verdict: "Verdict") -> str:
     text = {
-        "sound": f"is sound {_in_form(verdict)}({verdict.day})",
+        "sound": f"is sound {_describe_fallbacks(verdict)}({verdict.day})",
         "begun": f"is being checked, or its check died ({verdict.operation}, {verdict.day})",
         "undecided": f"could not be checked ({verdict.reason}, {verdict.day})",
     }.get(verdict.state, f"failed ({verdict.reason}, {verdict.day})")
     return f"{verdict.pair} {text}"
 
 
-def _in_form(verdict: "Verdict") -> str:
-    """Return what runs otherwise than as its kernel, why, and what it costs."""
+def _describe_fallbacks(verdict: "Verdict") -> str:
+    """Return the fallbacks of a verdict: what replaces a kernel, why, and its cost."""
     return f"with {verdict.choices}: {'; '.join(verdict.degraded)} " if verdict.choices else ""
 
 
-def again(spec: str) -> Iterator[Finding]:
-    """Check the engine with a pair: with the options of the settings, and with all others that have a verdict."""
+def check_pair(spec: str) -> Iterator[Finding]:
+    """Check the engine with a pair, with the configured options and with all others that have a verdict."""
     from localdflash.loading.proof import Subject, check
     from localdflash.models.registry.registry import load_registry, local_files
 
@@ -67,10 +69,10 @@ def _options_to_check(spec: str) -> "Sequence[Options]":
     from localdflash.models.config import load_config
     from localdflash.models.load_options import Options
 
-    how = load_config().model
-    usual = Options(spec, kv=how.kv, drafter_bits=how.drafter_bits)
-    others = [replace(usual, **verdict.options) for verdict in list_verdicts() if verdict.pair == spec]
-    return [usual, *(options for options in others if options != usual)]
+    model = load_config().model
+    configured = Options(spec, kv=model.kv, drafter_bits=model.drafter_bits)
+    others = [replace(configured, **verdict.options) for verdict in list_verdicts() if verdict.pair == spec]
+    return [configured, *(options for options in others if options != configured)]
 
 
 def _with_bars(options: "Options") -> "Options":

@@ -15,7 +15,7 @@ WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI
 DISPLAYS = "0x03"  # class of a PCI device: a display controller
 PCI, ROCM = Path("/sys/bus/pci/devices"), Path("/dev/kfd")
-NEWEST_IN_WHEELS = 90  # compute capability: the CUDA wheels have no native code for newer chips
+NEWEST_IN_WHEELS = 90  # compute capability; the CUDA wheels have no native code for newer GPUs
 CUDA_WHEELS = {(13, 0): "cu130", (12, 4): "cu124", (12, 1): "cu121"}  # by the oldest CUDA of the driver
 
 
@@ -29,46 +29,46 @@ class Chip:
 
 
 def llama_gpu(name: str) -> Finding:
-    """Check whether llama.cpp can use the GPUs of this machine; the remedy is the command that makes it."""
-    chips = here()
+    """Check whether llama.cpp can use the GPUs of this machine; the remedy installs such a build."""
+    chips = find_gpus()
     if extras.missing_module("llama"):
         found = ", ".join(chip.name for chip in chips) or "no GPU was found"
         return Finding(name, "ok", f"llama.cpp is not installed; {found}", command(chips) if chips else "")
     from localdflash.backends.llamacpp.llama_library import devices
 
-    if seen := devices():
+    if gpus := devices():
         memory = (
-            (f"{one.name}, {one.description}", f"{one.free / 1e9:.1f} GB free of {one.size / 1e9:.1f}") for one in seen
+            (f"{one.name}, {one.description}", f"{one.free / 1e9:.1f} GB free of {one.size / 1e9:.1f}") for one in gpus
         )
         detail = "; ".join(map(", ".join, memory))
         if (times := gpu_watch.count_crashes()) >= gpu_watch.MAX_CRASHES:
             detail = f"{detail}; a GPU crashed the engine {times} times today, so --device auto does not use it"
             remedy = "check the GPU's driver and other programs that use it; --device gpu tries it again"
             return Finding(name, "warning", detail, remedy)
-        return _matches(name, detail, chips)
+        return _check_cuda_build(name, detail, chips)
     if not chips:
         return Finding(name, "ok", "no GPU found; every pair runs on the CPU")
     from localdflash.backends.llamacpp.builds import gpu_backends
 
     build = "is CPU-only"
-    if there := gpu_backends():
-        build = f"is for {' and '.join(sorted(there))} and finds none of them; check the GPU driver"
+    if backends := gpu_backends():
+        build = f"is for {' and '.join(sorted(backends))} and finds none of them; check the GPU driver"
     detail = f"llama.cpp does not use {', '.join(chip.name for chip in chips)}: its build {build}"
     return Finding(name, "warning", detail, command(chips))
 
 
-def _matches(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
+def _check_cuda_build(name: str, detail: str, chips: Sequence[Chip]) -> Finding:
     """Check whether a CUDA build has code for the chips of this machine ("CUDA : ARCHS = 860,890")."""
     import llama_cpp.llama_cpp as api
 
     found = re.search(r"ARCHS = ([\d,]+)", api.llama_print_system_info().decode("utf-8", "replace"))
     built = [int(part) // 10 for part in found[1].split(",") if part] if found else []
-    without = [chip for chip in chips if built and chip.capability and not has_code(built, chip.capability)]
-    if not without:
+    unsupported = [chip for chip in chips if built and chip.capability and not has_code(built, chip.capability)]
+    if not unsupported:
         return Finding(name, "ok", detail)
-    chip = without[0]
+    chip = unsupported[0]
     lacks = f"llama-cpp-python has no kernels for {chip.name} (sm_{chip.capability}): slow, or fails to start"
-    return Finding(name, "warning", f"{detail}; {lacks}", command(without))
+    return Finding(name, "warning", f"{detail}; {lacks}", command(unsupported))
 
 
 def has_code(built: Collection[int], capability: int) -> bool:
@@ -80,8 +80,8 @@ def command(chips: Sequence[Chip]) -> str:
     """Return the command that installs llama-cpp-python for the first of these GPUs."""
     chip = chips[0]
     if chip.vendor == "NVIDIA" and chip.capability > NEWEST_IN_WHEELS:
-        how = f"-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES={chip.capability}"
-        return f'`CMAKE_ARGS="{how}" {_pip("--no-binary")}` (needs the CUDA toolkit 12.8 or newer)'
+        cmake_args = f"-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES={chip.capability}"
+        return f'`CMAKE_ARGS="{cmake_args}" {_pip("--no-binary")}` (needs the CUDA toolkit 12.8 or newer)'
     match chip.vendor:
         case "NVIDIA":
             wheels = _cuda_wheels()
@@ -99,7 +99,7 @@ def _pip(form: str) -> str:
     return f"pip install --force-reinstall --no-deps {form} {package} {package}=={installed}"
 
 
-def here() -> Sequence[Chip]:
+def find_gpus() -> Sequence[Chip]:
     """Return the GPUs of this machine, NVIDIA's first."""
     if sys.platform == "darwin":
         return [Chip("Apple", "Apple GPU")] if platform.machine() == "arm64" else []

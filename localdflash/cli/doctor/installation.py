@@ -9,10 +9,10 @@ from localdflash.base import extras
 from localdflash.base.errors import NoDevice
 from localdflash.cli.doctor.check import Finding
 
-OLDEST_JINJA = (3, 1, 6)  # earlier sandboxes can be left: CVE-2025-27516
+MIN_JINJA = (3, 1, 6)  # earlier sandboxes can be escaped: CVE-2025-27516
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 INSTRUCTIONS = {"AVX2": ("avx2",), "AVX512": ("avx512f",), "AVX512_VNNI": ("avx512_vnni",), "AVX_VNNI": ("avx_vnni",)}
-TORCH_IS_FOR = "training, the torch reference, the CUDA engine, and safetensors drafters beside llama.cpp"
+TORCH_IS_FOR = "training, the torch reference, the CUDA engine, and safetensors drafters with llama.cpp"
 LLAMA_IS_FOR = "GGUF files that the CPU engine cannot run, and GPUs other than NVIDIA's"
 CPU_TORCH = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cpu"
 REBUILD = "for this CPU: `CMAKE_ARGS=-DGGML_NATIVE=on pip install --force-reinstall --no-binary :all: llama-cpp-python`"
@@ -73,8 +73,8 @@ def cuda_gpus(name: str) -> Finding:
     from localdflash.backends.cuda.gpus import describe_roles
     from localdflash.models.config import load_config
 
-    seen = describe_roles(load_config().model.device) if driver_present() else ()
-    return Finding(name, "ok", "; ".join(f"{gpu.describe()}, {role}" for gpu, role in seen) or "no CUDA device")
+    gpus = describe_roles(load_config().model.device) if driver_present() else ()
+    return Finding(name, "ok", "; ".join(f"{gpu.describe()}, {role}" for gpu, role in gpus) or "no CUDA device")
 
 
 def cpu_engine(name: str) -> Finding:
@@ -101,12 +101,12 @@ def llama(name: str) -> Finding:
 
     from localdflash.backends.llamacpp import llama_library
 
-    on = _built_with(api.llama_print_system_info().decode())
+    built_with = _built_with(api.llama_print_system_info().decode())
     llama_library.tap_reader()
     gpu = "with GPU support" if api.llama_supports_gpu_offload() else "for the CPU"
-    detail = f"{version(name)}, built {gpu} with {' '.join(on)}"
+    detail = f"{version(name)}, built {gpu} with {' '.join(built_with)}"
     flags = cpu_flags()
-    unused = [what for what, names in INSTRUCTIONS.items() if what not in on and flags.issuperset(names)]
+    unused = [what for what, names in INSTRUCTIONS.items() if what not in built_with and flags.issuperset(names)]
     if "AVX2" in unused:
         detail += "; this CPU has AVX2, but the build does not use it"
         return Finding(name, "warning", detail, f"build it {REBUILD}")
@@ -131,18 +131,18 @@ def cpu_flags() -> frozenset[str]:
 
 
 def jinja2(name: str) -> Finding:
-    """Check that chat templates run in a sandbox without known ways out."""
-    found = version(name)
-    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
-    if numbers < OLDEST_JINJA:
-        detail = f"{found}: chat templates can escape its sandbox (CVE-2025-27516)"
+    """Check that the sandbox of chat templates has no known escape."""
+    installed = version(name)
+    numbers = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
+    if numbers < MIN_JINJA:
+        detail = f"{installed}: chat templates can escape its sandbox (CVE-2025-27516)"
         return Finding(name, "failed", detail, "pip install 'jinja2>=3.1.6'")
-    return Finding(name, "ok", found)
+    return Finding(name, "ok", installed)
 
 
 def offline(name: str) -> Finding:
     """Report environment variables that forbid requests to the hub."""
-    on = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
-    if not on:
+    variables = [variable for variable in OFFLINE if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")]
+    if not variables:
         return Finding(name, "ok", "off: only `models pull` and `models plan` use the network")
-    return Finding(name, "ok", f"{' and '.join(on)} set: no downloads")
+    return Finding(name, "ok", f"{' and '.join(variables)} set: no downloads")

@@ -1,4 +1,4 @@
-"""Checks of the machine and of what surrounds localdflash: memory, disk, watches, socket, terminal, editors."""
+"""Checks of the machine and the environment: memory, disk, file watches, socket, terminal, editors."""
 
 import os
 import shutil
@@ -9,8 +9,8 @@ from pathlib import Path
 from localdflash.base.errors import NoDevice
 from localdflash.cli.doctor.check import Finding
 
-MIN_FREE_MEMORY_BYTES = 1 << 30  # bytes: the embedded pair and its margin
-MIN_FREE_DISK_BYTES = 8 << 30  # bytes: one pair of 8B
+MIN_FREE_MEMORY_BYTES = 1 << 30  # the embedded pair and its margin
+MIN_FREE_DISK_BYTES = 8 << 30  # one 8B pair
 MIN_WATCHES = 65536  # inotify: a large repository has tens of thousands of folders and files
 EDITORS = {"nvim": "Neovim", "vim": "Vim", "code": "VS Code", "codium": "VSCodium", "zed": "Zed", "hx": "Helix"}
 PORT = 8012  # llama.vim's default
@@ -46,7 +46,7 @@ def bandwidth(name: str) -> Finding:
 
     found = [measurements.bandwidth()]
     if driver_present():
-        with suppress(NoDevice):  # the check of CUDA says why
+        with suppress(NoDevice):  # the CUDA check reports the reason
             find_device()
             found.append(measurements.bandwidth(on_gpu=True))
     return Finding(name, "ok", "; ".join(f"{m.value:.1f} GB/s, {m.how}, {m.day}" for m in found))
@@ -58,16 +58,16 @@ def models(name: str) -> Finding:
     from localdflash.models.registry.pair_entry import models_folder
 
     folder = models_folder()
-    there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    free = shutil.disk_usage(there).free
+    existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    free = shutil.disk_usage(existing).free
     files = [path for path in folder.glob("*/**/*") if path.suffix in (".gguf", ".safetensors")]
     changed = [path for path in files if records.read(path) and not records.current(path)]
     detail = f"{folder}: {len(files)} {'file' if len(files) == 1 else 'files'}, {free / 1e9:.1f} GB of disk free"
     if changed:
         detail += f"; {changed[0].name} changed since its verification"
         return Finding(name, "warning", detail, "run `localdflash models pull` for this file")
-    if not os.access(there, os.W_OK):
-        detail += f"; {there} cannot be written"
+    if not os.access(existing, os.W_OK):
+        detail += f"; {existing} cannot be written"
         return Finding(name, "warning", detail, "set LOCALDFLASH_HOME to another folder")
     if free < MIN_FREE_DISK_BYTES:
         return Finding(name, "warning", detail, "free disk space: an 8B pair takes about 8 GB")

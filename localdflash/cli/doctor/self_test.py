@@ -34,8 +34,8 @@ def chat_pair(name: str) -> Finding:
     config = load_config()
     pair = defaults.chat_pair(config)
     if pair == Options().pair:
-        absent = next((found for found in defaults.missing_default_pairs(config) if found.id == defaults.CHAT), None)
-        remedy = f"`localdflash models pull {absent.id}` installs a chat model: {absent.description}" if absent else ""
+        missing = next((entry for entry in defaults.missing_default_pairs(config) if entry.id == defaults.CHAT), None)
+        remedy = f"run `localdflash models pull {missing.id}`: {missing.description}" if missing else ""
         return Finding(name, "ok", f"{pair}, as above", remedy)
     messages = [TemplateMessage("user", QUESTION)]
     return _generate(name, _configured(config, pair), lambda loaded: render_chat(loaded, messages).encode())
@@ -59,8 +59,8 @@ def completion_pair(name: str) -> Finding:
 def _configured(config: "Config", pair: str) -> "Options":
     from localdflash.models.load_options import Options
 
-    how = config.model
-    return Options(pair, how.backend, how.threads, device=how.device, gpu_layers=how.gpu_layers, rows=how.rows)
+    run = config.model
+    return Options(pair, run.backend, run.threads, device=run.device, gpu_layers=run.gpu_layers, rows=run.rows)
 
 
 def _infill_prompt(loaded: "LoadedPair") -> list[int]:
@@ -77,9 +77,9 @@ def _generate(name: str, options: "Options", prompt: "Callable[[LoadedPair], Seq
 
     with LoadedPair(options) as loaded:
         ids, rows = prompt(loaded), loaded.rows
-        drafted, plain = Request(ids, TOKENS), Request(ids, TOKENS, draft=False)
+        drafted, baseline = Request(ids, TOKENS), Request(ids, TOKENS, draft=False)
         with_drafts, without = (
-            [token for step in generate(loaded.pair, request) for token in step.tokens] for request in (drafted, plain)
+            [token for step in generate(loaded.pair, one) for token in step.tokens] for one in (drafted, baseline)
         )
     stats = drafted.stats
     speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} tok/s, {stats.tau:.2f} tokens per verify step"

@@ -26,7 +26,7 @@ from localdflash.models.registry.pair_entry import models_folder
         (False, ZeroDivisionError("a bug"), "warning", "ZeroDivisionError: a bug"),
     ],
 )
-def test_a_check_that_breaks_is_a_finding(required: bool, error: Exception, status: str, detail: str) -> None:
+def test_error_in_a_check_is_a_finding(required: bool, error: Exception, status: str, detail: str) -> None:
     def broken(_name: str) -> Finding:
         raise error
 
@@ -36,7 +36,7 @@ def test_a_check_that_breaks_is_a_finding(required: bool, error: Exception, stat
 
 class TestInstallation:
     @pytest.mark.parametrize(("version", "status"), [("3.1.6", "ok"), ("3.1.10", "ok"), ("3.1.5", "failed")])
-    def test_an_old_jinja_fails(self, version: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_old_jinja_fails(self, version: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(installation, "version", lambda _name: version)
         found = installation.jinja2("jinja2")
         assert (found.status, "jinja2>=3.1.6" in found.remedy) == (status, status == "failed")
@@ -49,7 +49,7 @@ class TestInstallation:
             (None, "7.2", False, "ROCm 7.2", False),
         ],
     )
-    def test_the_build_of_torch(
+    def test_torch_build(
         self, cuda: str | None, hip: str | None, driver: bool, build: str, advised: bool,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
@@ -68,7 +68,7 @@ class TestInstallation:
             (True, True, "warning", "no C compiler", "gcc"),
         ],
     )
-    def test_where_the_cuda_engine_is_not_used(
+    def test_reasons_why_cuda_is_not_used(
         self, driver: bool, has_cuda: bool, status: str, detail: str, remedy: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def find() -> None:
@@ -85,14 +85,14 @@ class TestInstallation:
         assert bool(found.remedy) == bool(remedy)
 
     @pytest.mark.usefixtures("without_cpu_engine")
-    def test_without_the_cpu_engine(self) -> None:
+    def test_missing_cpu_engine(self) -> None:
         found = installation.cpu_engine("cpu engine")
         assert found.status == "warning"
         assert "install a C++ compiler" in found.remedy
         assert found.remedy not in found.detail
 
     @pytest.mark.parametrize(
-        ("flags", "built", "status", "said"),
+        ("flags", "built", "status", "expected"),
         [
             ("sse3 avx2", "CPU : SSE3 = 1 | AVX2 = 1 | AVX = 0 | ", "ok", "SSE3 AVX2"),
             ("sse3 avx2", "CPU : SSE3 = 1 | ", "warning", "this CPU has AVX2"),
@@ -100,26 +100,26 @@ class TestInstallation:
             ("", "Metal : EMBED_LIBRARY = 1 | CPU : NEON = 1 | ", "ok", "EMBED_LIBRARY NEON"),
         ],
     )
-    def test_the_build_of_llama_cpp_is_compared_with_the_processor(
-        self, flags: str, built: str, status: str, said: str, monkeypatch: pytest.MonkeyPatch
+    def test_llama_cpp_build_is_compared_with_the_cpu(
+        self, flags: str, built: str, status: str, expected: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         import llama_cpp.llama_cpp as api
 
         monkeypatch.setattr(installation, "cpu_flags", lambda: frozenset(flags.split()))
         monkeypatch.setattr(api, "llama_print_system_info", built.encode)
         found = installation.llama("llama-cpp-python")
-        assert (found.status, said in found.detail) == (status, True)
-        assert bool(found.remedy) == ("this CPU" in said)
+        assert (found.status, expected in found.detail) == (status, True)
+        assert bool(found.remedy) == ("this CPU" in expected)
 
 
 class TestMachine:
     @pytest.mark.parametrize(("available", "status"), [(900_000_000, "warning"), (9_000_000_000, "ok")])
-    def test_little_memory(self, available: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_low_memory_is_a_warning(self, available: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(available, 0, "memory"))
         assert resources.memory("memory").status == status
 
     @pytest.mark.parametrize("folder", ["owner/name", "adapted"])
-    def test_a_model_that_changed_since_it_was_verified(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_model_changed_since_its_verification(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
         path = models_folder() / folder / "model.gguf"
         path.parent.mkdir(parents=True)
@@ -134,7 +134,9 @@ class TestMachine:
         assert (found.status, "model.gguf changed since" in found.detail) == ("warning", True)
 
     @pytest.mark.parametrize(("text", "status"), [("8192\n", "warning"), ("524288\n", "ok"), (None, "ok")])
-    def test_watches(self, text: str | None, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_inotify_watches(
+        self, text: str | None, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         place = tmp_path / "max_user_watches"
         if text:
             place.write_text(text)
@@ -143,7 +145,7 @@ class TestMachine:
 
 
 class TestSurroundings:
-    def test_the_daemon_s_socket(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_daemon_socket(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         probe = DoctorCheck("socket", resources.runtime_socket, "shorter")
         assert probe.check().status == "ok"
         assert resources.daemon("daemon").detail.startswith("not running")
@@ -154,7 +156,7 @@ class TestSurroundings:
         assert (probe.check().status, str(paths.SOCKET_LIMIT) in probe.check().detail) == ("failed", True)
 
     @pytest.mark.parametrize(
-        ("environment", "said"),
+        ("environment", "expected"),
         [
             ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, "truecolor"),
             ({"TERM": "xterm-256color"}, "256 colours"),
@@ -164,17 +166,17 @@ class TestSurroundings:
             ({}, "no TERM"),
         ],
     )
-    def test_the_terminal(self, environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_terminal(self, environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("TERM", "TERM_PROGRAM", "COLORTERM", "NO_COLOR", "TMUX"):
             monkeypatch.delenv(name, raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        assert said in resources.terminal("terminal").detail
+        assert expected in resources.terminal("terminal").detail
         monkeypatch.setattr("sys.stdout", SimpleNamespace(encoding="ascii", isatty=lambda: True))
         found = resources.terminal("terminal")
         assert (found.status, "UTF-8" in found.remedy) == ("warning", True)
 
-    def test_editors_and_how_they_connect(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_editors(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         assert resources.editors("editors").detail.startswith("none")
         for name in ("nvim", "hx"):

@@ -32,17 +32,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         ([APPLE], False, ["/whl/metal"]),
     ],
 )
-def test_one_command_for_each_chip(
+def test_install_command_for_each_gpu(
     chips: Sequence[Chip], rocm: bool, parts: list[str], machine: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine.setattr(graphics, "ROCM", tmp_path if rocm else tmp_path / "none")
-    machine.setattr(graphics, "here", lambda: chips)
+    machine.setattr(graphics, "find_gpus", lambda: chips)
     found = llama_gpu("gpu")
     assert (found.status, found.remedy, chips[0].name in found.detail) == ("warning", command(chips), True)
     assert all(part in found.remedy for part in [*parts, "pip install --force-reinstall --no-deps"])
     machine.setattr(builds, "gpu_backends", lambda: {"cuda"})
     assert "cuda" in llama_gpu("gpu").detail
-    machine.setattr(graphics, "here", lambda: [])
+    machine.setattr(graphics, "find_gpus", lambda: [])
     assert (llama_gpu("gpu").status, llama_gpu("gpu").remedy) == ("ok", "")
 
 
@@ -54,13 +54,13 @@ def test_one_command_for_each_chip(
         ("", RTX_5090, "ok"),  # a build for Vulkan
     ],
 )
-def test_whether_a_cuda_build_has_code_for_the_chip(
+def test_cuda_build_without_code_for_the_gpu_is_a_warning(
     archs: str, chip: Chip, status: str, machine: pytest.MonkeyPatch
 ) -> None:
-    said = f"CUDA : ARCHS = {archs} | USE_GRAPHS = 1 | CPU : AVX2 = 1 | " if archs else "CPU : AVX2 = 1 | "
-    machine.setattr("llama_cpp.llama_cpp.llama_print_system_info", said.encode)
+    info = f"CUDA : ARCHS = {archs} | USE_GRAPHS = 1 | CPU : AVX2 = 1 | " if archs else "CPU : AVX2 = 1 | "
+    machine.setattr("llama_cpp.llama_cpp.llama_print_system_info", info.encode)
     machine.setattr("localdflash.backends.llamacpp.llama_library.devices", lambda: [SEEN])
-    machine.setattr(graphics, "here", lambda: [chip])
+    machine.setattr(graphics, "find_gpus", lambda: [chip])
     found = llama_gpu("gpu")
     assert found.status == status
     assert found.detail.startswith("CUDA0, RTX 4090, 20.0 GB free of 24.0")

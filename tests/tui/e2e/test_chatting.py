@@ -1,4 +1,4 @@
-"""A chat as its user has it: asking, stopping, asking again, leaving; on every sort of terminal."""
+"""Whole chats in pseudo-terminals: asking, fast typing, terminal types, quitting."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ ALTERNATE, CURSOR = 1049, 25
 MOUSE, PASTE = {1000, 1003, 1006}, 2004
 
 
-def test_a_first_chat(chats: Scene) -> None:
+def test_first_chat(chats: Scene) -> None:
     chats.answers(Answer.of(CODE, rate=400))
     terminal = chats.start()
     assert {ALTERNATE, PASTE} <= terminal.modes
@@ -49,13 +49,13 @@ def test_keys_in_one_burst_keep_their_order(chats: Scene) -> None:
         ("linux", "", b""),
     ],
 )
-def test_the_colours_of_a_terminal(chats: Scene, term: str, colorterm: str, colours: bytes) -> None:
+def test_terminal_colours(chats: Scene, term: str, colorterm: str, colours: bytes) -> None:
     terminal = chats.start(env={"TERM": term, "COLORTERM": colorterm})
     found = {code for code in (b"8;5;", b"8;2;") if code in terminal.raw}
     assert found == ({colours} if colours else set())
 
 
-def test_a_terminal_without_a_screen_gets_lines(chats: Scene) -> None:
+def test_dumb_terminal_gets_the_line_chat(chats: Scene) -> None:
     env = {"TERM": "dumb"}
     chats.answers(Answer.of("Plain text."))
     terminal = chats.start(env=env, ready=False)
@@ -67,7 +67,7 @@ def test_a_terminal_without_a_screen_gets_lines(chats: Scene) -> None:
     assert terminal.wait() == 0
 
 
-def test_offload_tells_how_to_go_on(chats: Scene) -> None:
+def test_quitting_prints_the_resume_command(chats: Scene) -> None:
     keys = ("ctrl+c", "ctrl+c")
     chats.answers(Answer.of("Well."))
     terminal = chats.start()
@@ -78,7 +78,7 @@ def test_offload_tells_how_to_go_on(chats: Scene) -> None:
     assert b"localdflash chat --resume 1 continues this chat" in terminal.raw
 
 
-def test_the_prompt_is_there_before_the_engine(chats: Scene) -> None:
+def test_prompt_is_usable_before_the_engine(chats: Scene) -> None:
     chats.engine.take({"loading": 2.0})
     chats.answers(Answer.of("At last."))
     terminal = chats.start()

@@ -1,4 +1,4 @@
-"""The engine goes away, refuses, is late or talks nonsense: nothing that was said is lost, and one line says so."""
+"""Engine failures: no text is lost, and one line reports the failure."""
 
 import sys
 
@@ -15,15 +15,15 @@ pytestmark = [
 ]
 
 
-def test_an_engine_that_is_killed_is_started_again(lonely: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_engine_is_restarted(chats_without_engine: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCRIPT", script(Answer.of("word " * 60 + "The end.", rate=60)))
-    terminal = lonely.start(program=SCRIPTED)
+    terminal = chats_without_engine.start(program=SCRIPTED)
     terminal.wait_for("scripted")
     ask(terminal, "tell me", "word word")
-    (engine,) = lonely.engines()
+    (engine,) = chats_without_engine.engines()
     engine.kill()
     terminal.wait_for("The end.", 30)
-    (another,) = lonely.engines()
+    (another,) = chats_without_engine.engines()
     assert another.pid != engine.pid
     assert "tell me" in terminal.text
 
@@ -39,7 +39,7 @@ def test_an_engine_that_is_killed_is_started_again(lonely: Scene, monkeypatch: p
     ],
     ids=["event", "garbage", "full", "inside", "no model"],
 )
-def test_an_error_is_told_and_the_question_can_be_asked_again(answer: Answer, chats: Scene) -> None:
+def test_engine_error_is_shown_and_retry_works(answer: Answer, chats: Scene) -> None:
     chats.answers(answer)
     terminal = chats.start()
     text = ask(terminal, "tell me", "Ctrl+R")

@@ -1,4 +1,4 @@
-"""Chats on disk, from outside: gone on with, written to a file, and what happens when the disk or the file fails."""
+"""Stored chats across processes: resumed after kills and signals, and on a full disk."""
 
 import resource
 import signal
@@ -14,16 +14,16 @@ from tests.support.daemons import until
 pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals, prlimit")]
 
 
-def left(terminal: Terminal) -> None:
+def quit_chat(terminal: Terminal) -> None:
     terminal.press("ctrl+q")
-    assert terminal.wait() == 0, terminal.failure("it did not leave well")
+    assert terminal.wait() == 0, terminal.failure("the chat did not quit with exit code 0")
 
 
-def test_killed_while_it_answers(chats: Scene) -> None:
+def test_kill_during_an_answer_keeps_its_text(chats: Scene) -> None:
     chats.answers(Answer.of("word " * 4000, rate=10))
     terminal = chats.start()
     ask(terminal, "tell me", "word word")
-    terminal.watch(3)  # what has come is stored every two seconds
+    terminal.watch(3)  # the answer is stored every two seconds
     terminal.kill()
     terminal.wait()
     chats.answers(Answer.of("Fine."))
@@ -34,23 +34,23 @@ def test_killed_while_it_answers(chats: Scene) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_leaves_the_terminal_as_it_was(number: int, chats: Scene) -> None:
+def test_signal_restores_the_terminal(number: int, chats: Scene) -> None:
     chats.answers(Answer.of("word " * 4000, rate=10))
     terminal = chats.start()
     ask(terminal, "tell me", "word word")
     terminal.kill(number)
-    if number == signal.SIGINT:  # asks it to stop the answer, as Ctrl-C does
+    if number == signal.SIGINT:  # stops the answer, as Ctrl-C does
         terminal.wait_for(lambda _: chats.engine.left == 1 or not terminal.child.isalive())
     if number != signal.SIGINT or not terminal.child.isalive():
         terminal.wait()
-        assert terminal.modes & {1049, 1000, 1003, 1006, 2004} == set(), terminal.failure("modes are left on")
+        assert terminal.modes & {1049, 1000, 1003, 1006, 2004} == set(), terminal.failure("terminal modes are still on")
         assert 25 in terminal.modes
     assert b"Traceback" not in terminal.raw
     again = chats.start("--continue")
     again.wait_for("tell me")
 
 
-def test_a_full_disk_loses_nothing(chats: Scene) -> None:
+def test_full_disk_loses_no_message(chats: Scene) -> None:
     chats.answers(*(Answer.of(f"Answer {n}.") for n in range(1, 6)))
     terminal = chats.start()
     ask(terminal, "one", "Answer 1.")
@@ -66,17 +66,17 @@ def test_a_full_disk_loses_nothing(chats: Scene) -> None:
     resource.prlimit(terminal.child.pid, resource.RLIMIT_FSIZE, (hard, hard))
     ask(terminal, "four", "Answer 4.")
     terminal.wait_for("saved again")
-    left(terminal)
+    quit_chat(terminal)
     again = chats.start("--continue")
     text = again.wait_for("Answer 4.")
     assert all(f"Answer {n}." in text for n in (1, 2, 3))
 
 
-def test_what_is_typed_before_the_screen_is_there_goes_to_the_chat_that_is_opened(chats: Scene) -> None:
+def test_early_keys_go_to_the_resumed_chat(chats: Scene) -> None:
     chats.answers(Answer.of("The first answer."), Answer.of("The second answer."))
     terminal = chats.start()
     ask(terminal, "one question", "The first answer.")
-    left(terminal)
+    quit_chat(terminal)
     terminal = chats.start("--continue", ready=False)
     until(lambda: terminal.read(0.01) and 1049 in terminal.modes)
     terminal.type("typed early\r")

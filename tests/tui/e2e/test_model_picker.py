@@ -1,4 +1,4 @@
-"""Downloads from inside the picker: the command line fetches from a hub on loopback, in a process of its own."""
+"""Downloads in the model picker, by the real command line from a hub on loopback."""
 
 import sys
 import threading
@@ -22,8 +22,8 @@ def hub(tiny_pair: Path) -> Iterator[FakeHub]:
         yield running
 
 
-def picking(chats: Scene, env: dict[str, str]) -> Terminal:
-    """A chat whose picker has this name, while something was being written."""
+def open_picker(chats: Scene, env: dict[str, str]) -> Terminal:
+    """Start a chat, type a message, and open the picker with the model's name."""
     terminal = chats.start("--pair", "embedded", env=env | {"HF_HUB_OFFLINE": "0"})
     terminal.type("a thought")
     terminal.wait_for("a thought")
@@ -34,8 +34,8 @@ def picking(chats: Scene, env: dict[str, str]) -> Terminal:
     return terminal
 
 
-def test_a_name_on_the_hub_is_shown_downloaded_and_loaded(chats: Scene, hub: FakeHub) -> None:
-    terminal = picking(chats, environment(hub, chats.home))
+def test_hub_model_is_downloaded_and_loaded(chats: Scene, hub: FakeHub) -> None:
+    terminal = open_picker(chats, environment(hub, chats.home))
     terminal.wait_for("not downloaded")
     terminal.press("enter")
     terminal.wait_for("is loaded")
@@ -43,13 +43,13 @@ def test_a_name_on_the_hub_is_shown_downloaded_and_loaded(chats: Scene, hub: Fak
     assert "a thought" in terminal.text
 
 
-def test_esc_stops_a_download_and_the_next_goes_on(chats: Scene, hub: FakeHub) -> None:
-    terminal, going_on = picking(chats, environment(hub, chats.home)), threading.Event()
+def test_stopped_download_is_resumed(chats: Scene, hub: FakeHub) -> None:
+    terminal, resume = open_picker(chats, environment(hub, chats.home)), threading.Event()
     terminal.wait_for("not downloaded")
 
     def hold(_: int) -> None:
-        if None in hub.downloads("o/t/target.gguf"):  # of all of it: before that, parts of its head are read
-            going_on.wait(20)
+        if None in hub.downloads("o/t/target.gguf"):  # the whole file, not parts of its header
+            resume.wait(20)
 
     hub.sent = hold
     terminal.press("enter")
@@ -57,7 +57,7 @@ def test_esc_stops_a_download_and_the_next_goes_on(chats: Scene, hub: FakeHub) -
     terminal.wait_for(lambda _: any(folder.glob(".*.partial")))
     terminal.press("escape")
     terminal.wait_for("Enter resumes the download")
-    going_on.set()
+    resume.set()
     assert not (folder / "target.gguf").exists()
     terminal.press("enter")
     terminal.wait_for("is loaded")

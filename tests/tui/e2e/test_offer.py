@@ -1,4 +1,4 @@
-"""The offer to pull the chat's pair, on a real terminal and in pipes."""
+"""Offer to pull the chat pair, on a pseudo-terminal."""
 
 import sys
 from pathlib import Path
@@ -11,15 +11,15 @@ from tests.support.chats import Scene
 from tests.support.wheels import pip_settings
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
-QUESTION = "Fetch it?"
+QUESTION = "Download it?"
 
 
 def online(folder: Path) -> dict[str, str]:
-    """Where pip finds nothing, at once."""
+    """Return an environment in which pip finds no package."""
     return pip_settings(folder) | {"HF_HUB_OFFLINE": "0"}
 
 
-def test_no_and_then_never_again(chats: Scene) -> None:
+def test_declined_offer_is_not_repeated(chats: Scene) -> None:
     terminal = chats.start(ready=False, env=online(chats.folder))
     terminal.wait_for(QUESTION)
     assert "93 MB" in terminal.text
@@ -31,12 +31,12 @@ def test_no_and_then_never_again(chats: Scene) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "end"), [(("--plain",), "leaves"), (("--pair", "embedded"), READY)])
-def test_others_are_not_asked(arguments: tuple[str, ...], end: str, chats: Scene) -> None:
+def test_offer_is_skipped_for_plain_chat_and_explicit_pair(arguments: tuple[str, ...], end: str, chats: Scene) -> None:
     terminal = chats.start(*arguments, ready=False, env=online(chats.folder))
     assert QUESTION not in terminal.wait_for(end)
 
 
-def test_a_prompt_is_answered_without_a_question(chats: Scene) -> None:
+def test_prompt_option_skips_the_offer(chats: Scene) -> None:
     chats.answers(Answer.of("Hello."))
     terminal = chats.start("-p", "hello", ready=False, env=online(chats.folder))
     assert QUESTION not in terminal.wait_for("Hello.")

@@ -1,4 +1,4 @@
-"""The chat with the engine that ships: nothing is scripted here."""
+"""Chat with the real engine and the embedded pair."""
 
 import sys
 
@@ -13,12 +13,12 @@ pytestmark = [
 ]
 
 
-def test_a_fresh_home(lonely: Scene) -> None:
-    terminal = lonely.start("--threads", "1", "--max-tokens", "40")
+def test_first_chat_with_the_real_engine(chats_without_engine: Scene) -> None:
+    terminal = chats_without_engine.start("--threads", "1", "--max-tokens", "40")
     terminal.wait_for("embedded")
     ask(terminal, "Write a function that adds.", "first token")
     assert "def" in terminal.text
-    assert len(lonely.engines()) == 1
+    assert len(chats_without_engine.engines()) == 1
     terminal.press("ctrl+q")
     assert terminal.wait() == 0
-    assert len(lonely.engines()) == 1  # it stays for the next one
+    assert len(chats_without_engine.engines()) == 1  # the daemon keeps running
