@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from localdflash.cli import COMPLETES, cli, systemd_unit
+from localdflash.cli import COMPLETION_VARIABLE, cli, systemd_unit
 
 SHELLS = {"bash": "localdflash.bash", "zsh": "_localdflash", "fish": "localdflash.fish"}
 ENDING = r"""
@@ -80,7 +80,7 @@ def completion(shell: str) -> str:
     """Return the script that completes localdflash's command line in a shell."""
     kind = get_completion_class(shell)
     assert kind
-    return kind(cli, {}, "localdflash", COMPLETES).source()
+    return kind(cli, {}, "localdflash", COMPLETION_VARIABLE).source()
 
 
 def main() -> None:
