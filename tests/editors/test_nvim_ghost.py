@@ -120,7 +120,7 @@ def test_in_the_last_row_there_is_room_for_it(scene: Begin, windows: str) -> Non
         assert begun.editor.screen.rows()[at].startswith(" 61 def add")
 
 
-def test_offload_insert_mode_hides_it_and_entering_asks_again(add: EditorScene) -> None:
+def test_leaving_insert_mode_hides_the_suggestion_and_entering_requests_again(add: EditorScene) -> None:
     add.editor.type("def")
     add.editor.until_ghost(" add(first, second):\n" + BODY)
     add.editor.keys("<Esc>")

@@ -27,13 +27,13 @@ def torch(name: str) -> Finding:
     """Report whether PyTorch is installed, its build, and what needs it."""
     if extras.missing_module("torch"):
         return Finding(name, "ok", f"not installed; for {TORCH_IS_FOR}", f"`{extras.install_command('torch')}` adds it")
-    import torch as cpu_library
+    import torch as package
 
     from localdflash.backends.cuda.device import driver_present
 
-    cuda, rocm = cpu_library.version.cuda, cpu_library.version.hip
+    cuda, rocm = package.version.cuda, package.version.hip
     build = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "CPU"
-    detail = f"{cpu_library.__version__}, built for {build}: for {TORCH_IS_FOR}"
+    detail = f"{package.__version__}, built for {build}: for {TORCH_IS_FOR}"
     if cuda and not driver_present():
         return Finding(name, "ok", f"{detail}; no NVIDIA driver", f"a CPU build is smaller: `{CPU_TORCH}`")
     return Finding(name, "ok", detail)
@@ -58,12 +58,12 @@ def cuda(name: str) -> Finding:
     except NoDevice as error:
         what, _, remedy = str(error).partition("; ")
         return Finding(name, "warning", f"not used because {what}; every pair runs on the CPU", remedy)
-    import torch as cpu_library
+    import torch as package
 
-    free, size = cpu_library.cuda.mem_get_info(device)
+    free, size = package.cuda.mem_get_info(device)
     memory = f"{free / 1e9:.1f} GB free of {size / 1e9:.1f}"
-    features = summarize_features(cpu_library.cuda.get_device_capability(device))
-    detail = f"driver {driver_version()}, {cpu_library.cuda.get_device_name(device)}: {features}, {memory}"
+    features = summarize_features(package.cuda.get_device_capability(device))
+    detail = f"driver {driver_version()}, {package.cuda.get_device_name(device)}: {features}, {memory}"
     return Finding(name, "ok", detail)
 
 
