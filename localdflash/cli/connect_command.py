@@ -1,0 +1,210 @@
+"""`localdflash connect`: a coding agent's settings for this engine, printed, written or tried."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localdflash.base.errors import LocaldflashError, UsageError
+from localdflash.base.files import paths
+from localdflash.cli.output import say
+
+NAME = "localdflash"  # of the provider and of the model
+DEFAULT_PORT, DEFAULT_CONTEXT = 8080, 32768
+QUESTION = "Say hello."
+PROGRAMS = ("claude", "codex", "opencode", "pi", "aider", "zed", "continue", "llm")
+CODEX = """\
+[model_providers.localdflash]
+name = "localdflash"
+base_url = {url}
+wire_api = "responses"
+
+[model_providers.localdflash.auth]
+command = "cat"
+args = [{key_file}]
+"""
+LLM = """\
+- model_id: localdflash
+  model_name: localdflash
+  api_base: {url}
+  supports_tools: true
+"""
+CONTINUE = """\
+name: localdflash
+version: 0.0.1
+schema: v1
+models:
+  - name: localdflash
+    provider: openai
+    model: localdflash
+    apiBase: {url}
+    apiKey: {key}
+    roles: [chat, edit, apply]
+    defaultCompletionOptions: {{contextLength: {context}}}
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings file of an agent: a JSON object to merge, or text to append. Text that is `alone` is a whole file."""
+
+    path: Path
+    content: Mapping[str, Any] | str
+    alone: bool = False
+
+    @property
+    def text(self) -> str:
+        """Return the settings as text."""
+        return self.content if isinstance(self.content, str) else json.dumps(self.content, indent=2) + "\n"
+
+    def write(self) -> None:
+        """Merge the settings into the file; UsageError if that is impossible. A second time nothing changes."""
+        from localdflash.base.files.json_file import replace_file
+
+        before = self.path.read_text("utf-8") if self.path.exists() else ""
+        refusal = UsageError(f"{self.path}: cannot be merged; add the printed lines yourself")
+        if isinstance(self.content, str):
+            if self.content in before:
+                return
+            if before and (self.alone or NAME in before):
+                raise refusal
+            after = f"{before.rstrip()}\n\n{self.content}".lstrip()
+        else:
+            try:
+                after = json.dumps(_merge(json.loads(before or "{}"), self.content), indent=2) + "\n"
+            except (ValueError, TypeError):  # comments, as in Zed's, or no object
+                raise refusal from None
+        replace_file(self.path.resolve(), after)  # follows a symbolic link
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Agent, its command, and the arguments for one turn. The key is in `key_variable` or follows `key_option`."""
+
+    settings: Settings
+    command: Sequence[str] = ()
+    turn: Sequence[str] = ()
+    key_variable: str = ""
+    key_option: str = ""
+
+    def shell(self, key_file: Path) -> str:
+        """Return the command as a line for a shell."""
+        key = f'"$(cat {shlex.quote(str(key_file))})"'
+        variable = f"{self.key_variable}={key} " if self.key_variable else ""
+        return variable + shlex.join(self.command) + (f" {self.key_option} {key}" if self.key_option else "")
+
+    def run_turn(self, key: str) -> None:
+        """Run one turn in an empty folder; LocaldflashError if the program is missing or fails."""
+        program, *rest = self.command
+        if not (found := shutil.which(program)):
+            raise LocaldflashError(f"{program}: not installed")
+        arguments = [found, *rest, *self.turn, *([self.key_option, key] if self.key_option else [])]
+        environment = {**os.environ, **({self.key_variable: key} if self.key_variable else {})}
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(arguments, cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise LocaldflashError(f"{program}: failed (exit code {done.returncode})")
+
+
+def agent_of(program: str, url: str, key_file: Path, key: str, context: int) -> Agent:
+    """Return an agent's settings for the engine at `url`."""
+    api, home, cat = f"{url}/v1", Path.home(), f"cat {shlex.quote(str(key_file))}"
+    match program:
+        case "claude":
+            file = home / ".claude" / "localdflash.json"  # the user's own settings stay as they are
+            window = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(context)}
+            content = {"apiKeyHelper": cat, "env": {"ANTHROPIC_BASE_URL": url, **window}}
+            agent = Agent(Settings(file, content), ["claude", "--settings", str(file)], ["-p", QUESTION])
+        case "codex":
+            quoted = {"url": json.dumps(api), "key_file": json.dumps(str(key_file))}
+            options = ["-c", f"model_provider={NAME}", "-c", f"model_context_window={context}", "-m", NAME]
+            file = Path(os.environ.get("CODEX_HOME") or home / ".codex") / "config.toml"
+            turn = ["exec", "--skip-git-repo-check", QUESTION]
+            agent = Agent(Settings(file, CODEX.format(**quoted)), ["codex", *options], turn)
+        case "opencode":
+            file = home / ".config" / "opencode" / "opencode.json"
+            model = {"limit": {"context": context, "output": context // 8}}
+            access = {"baseURL": api, "apiKey": f"{{file:{key_file}}}"}
+            provider = {"npm": "@ai-sdk/openai-compatible", "options": access, "models": {NAME: model}}
+            turn = ["run", "-m", f"{NAME}/{NAME}", QUESTION]
+            agent = Agent(Settings(file, {"provider": {NAME: provider}}), ["opencode"], turn)
+        case "pi":
+            model = {"id": NAME, "contextWindow": context, "maxTokens": context // 8}
+            provider = {"baseUrl": api, "api": "openai-completions", "apiKey": f"!{cat}", "models": [model]}
+            file = home / ".pi" / "agent" / "models.json"
+            options = ["--provider", NAME, "--model", NAME]
+            agent = Agent(Settings(file, {"providers": {NAME: provider}}), ["pi", *options], ["-p", QUESTION])
+        case "aider":
+            file = home / ".aider.localdflash.yml"
+            text = f"model: openai/{NAME}\nopenai-api-base: {api}\nshow-model-warnings: false\n"
+            turn = ["--no-git", "--yes-always", "--message", QUESTION]
+            agent = Agent(Settings(file, text, alone=True), ["aider", "--config", str(file)], turn, "OPENAI_API_KEY")
+        case "zed":
+            model = {"name": NAME, "max_tokens": context}
+            provider = {"api_url": api, "available_models": [model]}
+            content = {"language_models": {"openai_compatible": {NAME: provider}}}
+            file = home / ".config" / "zed" / "settings.json"
+            agent = Agent(Settings(file, content), ["zed"], key_variable="LOCALDFLASH_API_KEY")
+        case "llm":
+            file = Path(os.environ.get("LLM_USER_PATH") or click.get_app_dir("io.datasette.llm"))
+            settings = Settings(file / "extra-openai-models.yaml", LLM.format(url=api))
+            agent = Agent(settings, ["llm", "-m", NAME], [QUESTION], key_option="--key")
+        case _:
+            text = CONTINUE.format(url=api, key=key, context=context)
+            agent = Agent(Settings(home / ".continue" / "config.yaml", text, alone=True))
+    return agent
+
+
+def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `old` with the values of `new`; objects in both are merged."""
+    both = {k: _merge(old[k], v) for k, v in new.items() if isinstance(v, dict) and isinstance(old.get(k), dict)}
+    return {**old, **new, **both}
+
+
+@click.command()
+@click.argument("program", type=click.Choice(PROGRAMS))
+@click.option("--write", is_flag=True, help="Merge the settings into the agent's file.")
+@click.option("--check", is_flag=True, help="Run one turn with the written settings.")
+@click.option("--url", metavar="URL", help=f"Address of the engine, if its port is not {DEFAULT_PORT}.")
+def command(program: str, write: bool, check: bool, url: str | None) -> None:
+    """Print the settings of a coding agent for this engine, and the command that uses them."""
+    from localdflash.models.config import load_config
+    from localdflash.server.client import find
+    from localdflash.server.tcp import own_key
+
+    url = (url or f"http://127.0.0.1:{load_config().server.port or DEFAULT_PORT}").rstrip("/").removesuffix("/v1")
+    client, key_file = find(), paths.key_file()
+    key, context = own_key(key_file), (client.get("/ps").get("context") if client else None) or DEFAULT_CONTEXT
+    agent = agent_of(program, url, key_file, key, context)
+    if write:
+        agent.settings.write()
+        say(f"{agent.settings.path}: written")
+    elif not check:
+        say(f"{agent.settings.path}:")
+        print(agent.settings.text, end="")
+    if check:
+        _check(agent, url, key)
+    elif agent.command:
+        say(f"use it with: {agent.shell(key_file)}")
+
+
+def _check(agent: Agent, url: str, key: str) -> None:
+    from localdflash.server.address import Address
+    from localdflash.server.client import Client
+
+    server = Client(Address.of_url(url, key))
+    if server.health().get("status") != "ok":
+        raise LocaldflashError(f"{url}: no model is loaded")
+    if agent.turn:
+        agent.run_turn(key)
+        return
+    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 32}
+    print(server.post("/v1/chat/completions", body)["choices"][0]["message"]["content"])

@@ -1,0 +1,78 @@
+"""`connect`: what is printed is what is written, the user's own settings stay, and one turn reaches the engine."""
+
+import json
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from localdflash.base.files import paths
+from localdflash.cli.connect_command import PROGRAMS, agent_of
+
+READERS: dict[str, Callable[[str], Any]] = {
+    ".json": json.loads,
+    ".toml": tomllib.loads,
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+}
+URL = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("LLM_USER_PATH", str(tmp_path / "user" / "llm"))
+    monkeypatch.delenv("CODEX_HOME", raising=False)
+    return tmp_path / "user"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_settings_are_written_once_beside_the_users_own(run: Callable[..., Any], program: str) -> None:
+    settings = agent_of(program, URL, paths.key_file(), "k", 4096).settings
+    printed = run("connect", program, "--url", URL).out
+    assert run("connect", program, "--url", f"{URL}/v1", "--write").code == 0
+    read = READERS[settings.path.suffix]
+    written = settings.path.read_text()
+    assert read(written) == read(printed)
+    assert URL in written
+    assert (settings.path.stat().st_mode & 0o777) == 0o600
+    assert run("connect", program, "--url", URL, "--write").code == 0
+    assert settings.path.read_text() == written
+    own = {".json": '{"theme": "dark"}', ".toml": 'model = "x"', ".yaml": "- model_id: x"}.get(
+        settings.path.suffix, "a: 1"
+    )
+    settings.path.write_text(own)
+    done = run("connect", program, "--url", URL, "--write")
+    if settings.alone:
+        assert (done.code, settings.path.read_text()) == (2, own)
+        assert "cannot be merged" in done.err
+    else:
+        assert str(read(own)).strip("[{}]") in str(read(settings.path.read_text()))
+
+
+def test_a_file_with_comments_is_left_alone(run: Callable[..., Any], own_home: Path) -> None:
+    file = own_home / ".config" / "zed" / "settings.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("// mine\n{}")
+    assert run("connect", "zed", "--write").code == 2
+    assert file.read_text() == "// mine\n{}"
+
+
+def test_one_turn(run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run("connect", "llm", "--check", "--url", URL)
+    assert refused.code == 1
+    monkeypatch.setattr("localdflash.server.client.Client.health", lambda _: {"status": "ok"})
+    program = tmp_path / "llm"
+    program.write_text('#!/bin/sh\necho "$@" > "$OUT"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert run("connect", "llm", "--check", "--url", URL).code == 0
+    key = paths.key_file().read_text().strip()
+    assert (tmp_path / "out").read_text() == f"-m localdflash Say hello. --key {key}\n"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    assert run("connect", "llm", "--check", "--url", URL).code == 1
