@@ -116,12 +116,14 @@ class Agent:
 
 def agent_of(program: str, url: str, key_file: Path, key: str, context: int) -> Agent:
     """Return an agent's settings for the engine at `url`."""
+    model: dict[str, Any]
+    options: list[str]
     api, home, cat = f"{url}/v1", Path.home(), f"cat {shlex.quote(str(key_file))}"
     match program:
         case "claude":
             file = home / ".claude" / "localdflash.json"  # the user's own settings stay as they are
-            window = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(context)}
-            content = {"apiKeyHelper": cat, "env": {"ANTHROPIC_BASE_URL": url, **window}}
+            env = {"ANTHROPIC_BASE_URL": url, "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(context)}
+            content: dict[str, Any] = {"apiKeyHelper": cat, "env": env}
             agent = Agent(Settings(file, content), ["claude", "--settings", str(file)], ["-p", QUESTION])
         case "codex":
             quoted = {"url": json.dumps(api), "key_file": json.dumps(str(key_file))}
@@ -132,8 +134,8 @@ def agent_of(program: str, url: str, key_file: Path, key: str, context: int) -> 
         case "opencode":
             file = home / ".config" / "opencode" / "opencode.json"
             model = {"limit": {"context": context, "output": context // 8}}
-            access = {"baseURL": api, "apiKey": f"{{file:{key_file}}}"}
-            provider = {"npm": "@ai-sdk/openai-compatible", "options": access, "models": {NAME: model}}
+            access: dict[str, Any] = {"baseURL": api, "apiKey": f"{{file:{key_file}}}"}
+            provider: dict[str, Any] = {"npm": "@ai-sdk/openai-compatible", "options": access, "models": {NAME: model}}
             turn = ["run", "-m", f"{NAME}/{NAME}", QUESTION]
             agent = Agent(Settings(file, {"provider": {NAME: provider}}), ["opencode"], turn)
         case "pi":

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from localdflash.base.files import paths
 from localdflash.cli.connect_command import PROGRAMS, agent_of
 
+yaml = pytest.importorskip("yaml")
 READERS: dict[str, Callable[[str], Any]] = {
     ".json": json.loads,
     ".toml": tomllib.loads,
