@@ -222,7 +222,7 @@ def test_a_local_file_gets_the_drafter_of_its_base_model(
     path.write_bytes(parts_hub.files["me/mine-GGUF/mine.i1-Q4_K_M.gguf"].data)
     before = run("models", "show", str(path)).out
     assert f"`localdflash models pull {path}` fetches o/d/model.safetensors" in before
-    assert "base model o/tiny" in before
+    assert "base model is o/tiny" in before
     assert parts_hub.requests == [], "a local file causes no requests"
     assert run("models", "pull", str(path)).code == 0
     assert visible() == PULLED[:2]

@@ -70,15 +70,15 @@ def _ollama_weights(folder: Path, manifest: Path) -> Path | None:
 
 def _named_files() -> Iterator[tuple[str, Path]]:
     """Yield the program and the path of each .gguf file in the folders of programs that keep file names."""
-    from huggingface_hub import constants
-
     home = Path.home()
-    caches = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
-    llama_cpp = os.environ.get("LLAMA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or caches) / "llama.cpp"
+    cache = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+    usual = home / "Library" / "Caches" if sys.platform == "darwin" else cache
+    llama_cpp = os.environ.get("LLAMA_CACHE") or Path(usual, "llama.cpp")
+    hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or Path(cache, "huggingface"), "hub")
     for program, folder, pattern in (
         ("LM Studio", home / ".lmstudio" / "models", "*/*/*.gguf"),
         ("LM Studio", home / ".cache" / "lm-studio" / "models", "*/*/*.gguf"),
         ("llama.cpp", Path(llama_cpp), "*.gguf"),
-        ("Hugging Face", Path(constants.HF_HUB_CACHE), "models--*/snapshots/*/**/*.gguf"),
+        ("Hugging Face", Path(hub), "models--*/snapshots/*/**/*.gguf"),
     ):
         yield from ((program, path) for path in sorted(folder.glob(pattern)))

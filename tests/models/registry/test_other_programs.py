@@ -19,7 +19,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Write a small GGUF file at a path below an empty home folder."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr("localdflash.models.registry.other_programs.OLLAMA_SERVICE", str(tmp_path / "service"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama.cpp"))
     monkeypatch.delenv("OLLAMA_MODELS", raising=False)
 
