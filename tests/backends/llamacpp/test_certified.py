@@ -157,7 +157,7 @@ class Made:
         self.decodes += 1
         return np.array([[row, self._bits(width, row, row)] for row in range(width)], np.float32)
 
-    def again(self, width: int) -> Rows | None:
+    def decode_again(self, width: int) -> Rows | None:
         if not self.forgetful:
             return None
         rows = self.rows(width)[width // 2 :]
