@@ -9,12 +9,13 @@ from collections import Counter
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files import paths
 
 UsageEvent = Literal["suggested", "accepted", "kept"]
+EVENTS: tuple[UsageEvent, ...] = get_args(UsageEvent)
 FLUSH_SECONDS = 60.0
 KEPT_SECONDS = 30.0  # after which an accepted text that is still there counts as kept
 MAX_FILE_BYTES = 2_000_000  # then a new file is begun, and the older one replaced

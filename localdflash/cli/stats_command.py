@@ -16,25 +16,25 @@ def command(days: int, as_json: bool) -> None:
 
     The counts are in a local file, hold no code, and are sent nowhere. Off: `config set completion.stats off`.
     """
-    from localdflash.lsp.usage import read_usage, usage_file
+    from localdflash.lsp.usage import EVENTS, read_usage, usage_file
 
     counts = read_usage(usage_file(), date.today() - timedelta(days - 1))
-    places = sorted({key[:2] for key in counts})
-    rows = [(*place, *(counts[*place, event] for event in ("suggested", "accepted", "kept"))) for place in places]
+    rows = {key[:2]: [counts[*key[:2], event] for event in EVENTS] for key in sorted(counts)}
     if as_json:
-        print_json(
-            [dict(zip(("language", "place", "suggested", "accepted", "kept"), row, strict=True)) for row in rows]
-        )
-        return
-    if not rows:
+        found = [
+            {"language": language, "place": place} | dict(zip(EVENTS, row, strict=True))
+            for (language, place), row in rows.items()
+        ]
+        print_json(found)
+    elif not rows:
         off = load_config().completion.stats == "off"
         say("completion.stats is off: nothing is counted" if off else f"no suggestions in {days} days")
-        return
-    total = ("all", "", *(sum(row[at] for row in rows) for at in (2, 3, 4)))
-    print_table(
-        ("LANGUAGE", "PLACE", "SUGGESTED", "ACCEPTED", "KEPT"),
-        ((row[0], row[1], str(row[2]), _share(row[3], row[2]), _share(row[4], row[3])) for row in (*rows, total)),
-    )
+    else:
+        rows["all", ""] = [sum(row[at] for row in rows.values()) for at in range(len(EVENTS))]
+        header = ("LANGUAGE", "PLACE", *map(str.upper, EVENTS))
+        print_table(
+            header, ((*key, str(row[0]), _share(row[1], row[0]), _share(row[2], row[1])) for key, row in rows.items())
+        )
 
 
 def _share(part: int, whole: int) -> str:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from localdflash.lsp import lsp_methods, transport
-from localdflash.lsp.usage import UsageLog, usage_file
+from localdflash.lsp.usage import EVENTS, UsageLog, usage_file
 
 
 @pytest.mark.usefixtures("home")
 def test_stats(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no suggestions" in run("stats").err
     log = UsageLog(usage_file())
-    for event in ("suggested", "suggested", "accepted", "kept"):
-        log.add("python", "new line", event)  # type: ignore[arg-type]
+    for event in (*EVENTS, "suggested"):
+        log.add("python", "new line", event)
     log.flush()
     assert json.loads(run("stats", "--json").out) == [
         {"language": "python", "place": "new line", "suggested": 2, "accepted": 1, "kept": 1}
