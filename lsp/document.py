@@ -27,7 +27,7 @@ class Document:
     def __init__(self, uri: str, text: str, version: int, encoding: Encoding = "utf-16", language: str = "") -> None:
         self.uri, self.version, self.encoding, self.language = uri, version, encoding, language
         self._lines = _split(text)
-        self._text: str | None = None  # joined, once somebody asks for it
+        self._text: str | None = None  # joined at the first use
         self.size = len(text)  # in characters
 
     @property

@@ -59,17 +59,17 @@ class CompletionSource(Protocol):
 
 
 class CompletionClient(ABC):
-    """Client that finds an engine on the first request. `tell` gets each failure, and "" once the engine works."""
+    """Client that finds an engine on the first request. `on_trouble` gets each failure, and "" after it."""
 
     gone = "the engine ended before its answer did"
     refused_patience = 0.0  # seconds until the next try after an answer that was an error
 
-    def __init__(self, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
-        self._say, self._tell_changes = say, tell
+    def __init__(self, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
+        self._log, self._on_trouble = log, on_trouble
         self._source: CompletionSource | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._not_before = 0.0
-        self._told = ""
+        self._reported = ""
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """Yield the events of one completion; none if there is no engine. Closing the iterator stops the engine."""
@@ -83,7 +83,7 @@ class CompletionClient(ABC):
                     async for event in events:
                         begun = True
                         yield event
-                self._tell("")
+                self._report("")
                 return
             except EngineDisconnect:
                 self._drop()
@@ -131,31 +131,31 @@ class CompletionClient(ABC):
 
     def _fail(self, line: str, patience: float | None = None) -> None:
         self._not_before = time.monotonic() + (RETRY_SECONDS if patience is None else patience)
-        self._tell(line)
+        self._report(line)
 
-    def _tell(self, line: str) -> None:
-        if line != self._told:
-            self._told = line
-            self._tell_changes(line)
+    def _report(self, line: str) -> None:
+        if line != self._reported:
+            self._reported = line
+            self._on_trouble(line)
 
 
 class DaemonCompleter(CompletionClient):
-    """Client of the daemon on this machine, which is started with the options of `wanted`."""
+    """Client of the daemon on this machine, which is started with the options of `engine`."""
 
-    def __init__(self, wanted: EngineSpec, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
-        super().__init__(say, tell)
-        self._wanted = wanted
+    def __init__(self, engine: EngineSpec, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
+        super().__init__(log, on_trouble)
+        self._engine = engine
         self.gone = f"{CompletionClient.gone}: its log is {paths.engine_log()}"
 
     async def find(self) -> CompletionSource:
         """See `CompletionClient`."""
         loop = asyncio.get_running_loop()
 
-        def say(line: str) -> None:
-            loop.call_soon_threadsafe(self._say, line)
+        def log(line: str) -> None:
+            loop.call_soon_threadsafe(self._log, line)
 
         try:
-            await asyncio.to_thread(connect, self._wanted, say)
+            await asyncio.to_thread(connect, self._engine, log)
         except (KeyError, TypeError, ValueError):
             raise LocaldflashError(f"what listens at {paths.engine_socket()} is no engine of localdflash") from None
         return DaemonSource(Address(paths.engine_socket()))

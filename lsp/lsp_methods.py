@@ -3,7 +3,7 @@
 * `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
   `localdflash/didRejectCompletion` {item}: what became of an item, identified by its command's argument.
 * `localdflash.accept` (workspace/executeCommand): run by clients once an item is accepted.
-* `localdflash/status`, and the notification `didChangeStatus` to clients that ask for it: see `Tally.status`.
+* `localdflash/status`; clients with the option `status` get the notification `didChangeStatus`: see `Tally.status`.
 * `localdflash/didUpdateNextEdit`, `localdflash/didRejectNextEdit`: see `next_edit`.
 * `localdflash/didUpdateInlineCompletion` {textDocument, position, items}: a longer item for an answered request.
 """
@@ -152,6 +152,6 @@ def _list_item(document: Document, place: LineColumn, text: str, *, marked: bool
 
 def _shows_markdown(client: types.ClientCapabilities) -> bool:
     """Return whether an item's documentation can be Markdown; clients that do not say get Markdown."""
-    asked = client.text_document and client.text_document.completion and client.text_document.completion.completion_item
-    formats = asked and asked.documentation_format
+    completion = client.text_document and client.text_document.completion
+    formats = completion and completion.completion_item and completion.completion_item.documentation_format
     return not formats or types.MarkupKind.Markdown in formats

@@ -86,7 +86,7 @@ class SuggestionServer(LanguageServer):
         self._active: Session | None = None
         self._context = EditorContext([], self.protocol.documents, self._warn)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told: dict[str, Any] = {}  # the last status
+        self._sent_status: dict[str, Any] = {}  # the last status
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.protocol.on_open = self._opened
@@ -132,20 +132,20 @@ class SuggestionServer(LanguageServer):
         if silent:
             return None
         document = self.protocol.documents[params.text_document.uri]
-        asked, place = document.version, document.place(params.position.line, params.position.character)
+        version, place = document.version, document.place(params.position.line, params.position.character)
         target = _target(document, place, params.context.selected_completion_info)
         offers = await self.offers(document, place, manual=manual, target=target)
         if not offers:
             return None
         if self.settings.push and not offers[0].suggestion.ended:
-            self._spawn(self._push(document, asked, params.position, target, offers[0]))
+            self._spawn(self._push(document, version, params.position, target, offers[0]))
         return types.InlineCompletionList([target.item(offer) for offer in offers])
 
     async def offers(
         self, document: Document, place: LineColumn, *, manual: bool, target: ItemTarget | None = None
     ) -> list[SuggestionOffer]:
         """Return what to show at a position; an item can replace the range of `target`."""
-        session, asked = self._session(document), document.version
+        session, version = self._session(document), document.version
         before, after = document.around(place)
         if target:
             start, end = target.range.start, target.range.end
@@ -156,7 +156,7 @@ class SuggestionServer(LanguageServer):
             line_feeds(before),
             line_feeds(after)[len(closed) :],
             manual=manual,
-            current=lambda: document.version == asked and self.protocol.documents.get(document.uri) is document,
+            current=lambda: document.version == version and self.protocol.documents.get(document.uri) is document,
             deadline=self.settings.deadline_ms / 1e3 + self.pace.patience,
             grows=self.settings.push,
             closed=closed,
@@ -255,13 +255,13 @@ class SuggestionServer(LanguageServer):
         return self._context.describe(uri) | {"document": f"{os.getpid()} {id(self)} {uri}"[:4096]}
 
     async def _push(
-        self, document: Document, asked: int, position: types.Position, target: ItemTarget, offer: SuggestionOffer
+        self, document: Document, version: int, position: types.Position, target: ItemTarget, offer: SuggestionOffer
     ) -> None:
         """Send an offer again whenever it grows."""
         session = self.sessions.get(document.uri)
-        while session and (text := await session.growth(offer, lambda: document.version == asked)):
+        while session and (text := await session.growth(offer, lambda: document.version == version)):
             offer = replace(offer, text=text)
-            where = types.VersionedTextDocumentIdentifier(version=asked, uri=document.uri)
+            where = types.VersionedTextDocumentIdentifier(version=version, uri=document.uri)
             update = {"textDocument": where, "position": position, "items": [target.item(offer)]}
             self.protocol.notify(UPDATE, update)
 
@@ -282,7 +282,7 @@ class SuggestionServer(LanguageServer):
             shown = session.shown
             came = session.changed(line_feeds(document.text))
             if shown and len(came.strip()) > 1:  # not a line end, with the indentation that editors add
-                self.accepted(shown.name, came.strip())  # clients do not tell of every part that is accepted
+                self.accepted(shown.name, came.strip())  # clients do not report every accepted part
         self.next_edits.changed(document)
         self._pause(document.uri, PAUSE_SECONDS)
 
@@ -312,7 +312,7 @@ class SuggestionServer(LanguageServer):
         """Look up context in a pause, and have the engine read the new part."""
         session = self.sessions.get(uri)
         if session is None or self.completable(uri) is None:
-            return  # where the cursor is, the first request tells
+            return  # the first request has the cursor's position
         new = await self._context.look(uri, session.line)
         if session is self._active:
             session.rest(new)
@@ -339,8 +339,8 @@ class SuggestionServer(LanguageServer):
 
     def _send_status(self) -> None:
         self._timers.pop("status", None)
-        if self._told != (status := self.status()):
-            self._told = status
+        if self._sent_status != (status := self.status()):
+            self._sent_status = status
             self.protocol.notify(STATUS, status)
 
     def _warn(self, line: str) -> None:

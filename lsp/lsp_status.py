@@ -20,7 +20,7 @@ class Tally:
     tau: float | None = None  # of the last generation
     tokens_per_second: float | None = None
     _offered: set[str] = field(default_factory=set)
-    _displayed: set[str] = field(default_factory=set)  # by clients that tell
+    _displayed: set[str] = field(default_factory=set)  # by clients that report it
     _accepted: set[str] = field(default_factory=set)
 
     def offered(self, name: str) -> bool:

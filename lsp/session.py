@@ -25,8 +25,8 @@ from localdflash.lsp.suggestions import (
 from localdflash.lsp.typing_pace import TypingPace
 
 MAX_ANSWER_TOKENS = 96  # tokens of an answer
-MIN_TOKEN_PROBABILITY = 0.25  # of two tokens in a row: an answer that nobody asked for ends before them
-MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions where the user asks for some, and the seconds that they may take
+MIN_TOKEN_PROBABILITY = 0.25  # of two tokens in a row: an automatic answer ends before them
+MANUAL_CHOICES, MANUAL_SECONDS = 3, 3.0  # suggestions requested by hand, and their time limit
 MAX_TYPED_CHARS = 2_000  # characters behind an anchor: the engine has them in its cache, but each request sends them
 MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS = 16_000, 16_000  # characters; the engine cuts them to its budget of tokens
 MIN_DOCUMENT_CHARS = 10  # characters before the cursor of a document that there is something to say of
@@ -44,7 +44,7 @@ class Cursor:
     manual: bool
     current: Callable[[], bool]  # whether nothing has changed since
     deadline: float = 0.35  # seconds after which a part of an answer is better than none
-    grows: bool = False  # the client is told when there is more: whole lines are an answer
+    grows: bool = False  # the client gets later text: whole lines are an answer
     closed: str = ""
 
 
@@ -84,7 +84,7 @@ class Session:
         self.shown: Suggestion | None = None
         self._generator, self._pulse, self._pace, self._describe = generator, pulse, pace, describe
         self._known = NewestSuggestions()
-        self._spot: Anchor | None = None
+        self._anchor: Anchor | None = None
         self._typed = self._closed = ""
         self._turn = 0
         self._left_over = ""  # of the suggestion that was last refused
@@ -110,16 +110,16 @@ class Session:
             raise
 
     async def _offers(self, cursor: Cursor, current: Callable[[], bool]) -> list[SuggestionOffer]:
-        spot, typed = self._at(cursor)
+        anchor, typed = self._at(cursor)
         if cursor.manual:
-            return await self._several(spot, typed, current)
+            return await self._several(anchor, typed, current)
         while current():
-            shown = self.shown if self.shown and self.shown.spot == spot and self.shown.rest(typed) else None
-            suggestion = shown or self._known.find(spot, typed)
+            shown = self.shown if self.shown and self.shown.anchor == anchor and self.shown.rest(typed) else None
+            suggestion = shown or self._known.find(anchor, typed)
             if suggestion is None:
-                if not worth_asking(cursor) or not await self._still(current):
+                if not should_request(cursor) or not await self._still(current):
                     return []
-                suggestion = self._ask(spot, typed)
+                suggestion = self._request_text(anchor, typed)
             text = await self._text(suggestion, typed, cursor, current)
             if text is not None:
                 return self._shown(suggestion, typed, text)
@@ -145,10 +145,10 @@ class Session:
 
     def changed(self, text: str) -> str:
         """Record that the text changed; return the inserted part of the shown suggestion, if it agrees."""
-        spot, before = self._spot, self._typed
-        if spot is None:
+        anchor, before = self._anchor, self._typed
+        if anchor is None:
             return ""
-        typed = between(text, spot)
+        typed = between(text, anchor)
         if typed is not None:
             typed, self._closed = still_closed(typed, before, self._closed)
             self._typed = typed
@@ -161,7 +161,7 @@ class Session:
             if shown.rest(before):
                 self._pace.refused()
             self._set_aside(shown, before)
-        growing = [one for one in self._generator.growing if one.spot == self._spot]
+        growing = [one for one in self._generator.growing if one.anchor == self._anchor]
         if self._generator.busy and (typed is None or all(one.rest(typed) is None for one in growing)):
             self._stop()
         self._begin()
@@ -172,7 +172,7 @@ class Session:
     def dismiss(self, name: str) -> None:
         """Drop the shown suggestion, if the user dismissed it: clients also report those that they drop at a key."""
         if self.shown and self.shown.name == name and self._typed == self._offered:
-            self._dismissed = (self.shown.spot, self.shown.typed + self.shown.text)
+            self._dismissed = (self.shown.anchor, self.shown.typed + self.shown.text)
             self._pace.refused(dismissed=True)
             self._set_aside(self.shown, self._typed)
             self._stop()
@@ -180,20 +180,20 @@ class Session:
     def rest(self, new_context: bool) -> None:
         """Move the anchor nearer to the cursor in a pause, and have the engine read the new part."""
         showing = self.shown and self.shown.rest(self._typed)
-        if self._spot is None or showing or self._generator.busy:
+        if self._anchor is None or showing or self._generator.busy:
             return
         far = len(self._typed) > MAX_TYPED_CHARS // 4
         if far:
             start = self._typed.rfind("\n") + 1
-            self._move(Anchor(self.uri, self._spot.before + self._typed[:start], self._spot.after))
+            self._move(Anchor(self.uri, self._anchor.before + self._typed[:start], self._anchor.after))
             self._typed = self._typed[start:]
         if far or new_context:
-            self._generator.start(self.uri, self._body(self._spot, self._typed) | {"max_tokens": 0})
+            self._generator.start(self.uri, self._body(self._anchor, self._typed) | {"max_tokens": 0})
 
     @property
     def line(self) -> int:
         """Return the line where the cursor was last."""
-        return (self._spot.before.count("\n") + self._typed.count("\n")) if self._spot else 0
+        return (self._anchor.before.count("\n") + self._typed.count("\n")) if self._anchor else 0
 
     def leave(self) -> None:
         """End waiting requests: the document was closed, or another one is being edited."""
@@ -208,23 +208,23 @@ class Session:
 
     def _at(self, cursor: Cursor) -> tuple[Anchor, str]:
         """Return the anchor and the text typed there; the anchor stays while only the text behind it changes."""
-        spot = self._spot
+        anchor = self._anchor
         kept = (
-            spot is not None
-            and spot.after == cursor.after
-            and len(cursor.before) - len(spot.before) <= MAX_TYPED_CHARS
-            and cursor.before.startswith(spot.before)
+            anchor is not None
+            and anchor.after == cursor.after
+            and len(cursor.before) - len(anchor.before) <= MAX_TYPED_CHARS
+            and cursor.before.startswith(anchor.before)
         )
-        if spot is None or not kept:
-            spot = Anchor(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
-            self._move(spot)
-        self._typed, self._closed = cursor.before[len(spot.before) :], cursor.closed
-        return spot, self._typed
+        if anchor is None or not kept:
+            anchor = Anchor(self.uri, cursor.before[: cursor.before.rfind("\n") + 1], cursor.after)
+            self._move(anchor)
+        self._typed, self._closed = cursor.before[len(anchor.before) :], cursor.closed
+        return anchor, self._typed
 
-    def _move(self, spot: Anchor) -> None:
+    def _move(self, anchor: Anchor) -> None:
         """Go to another anchor, and drop the suggestions at the old one."""
-        if spot != self._spot:
-            self._spot, self.shown = spot, None
+        if anchor != self._anchor:
+            self._anchor, self.shown = anchor, None
             if self._generator.growing:
                 self._stop()
 
@@ -236,12 +236,12 @@ class Session:
             await self._pulse.wait(left)
         return current()
 
-    def _ask(self, spot: Anchor, typed: str, count: int = 1) -> Suggestion:
-        asked = [Suggestion(spot, typed) for _ in range(count)]
-        self._known.add(asked[0])
+    def _request_text(self, anchor: Anchor, typed: str, count: int = 1) -> Suggestion:
+        requested = [Suggestion(anchor, typed) for _ in range(count)]
+        self._known.add(requested[0])
         sure = MIN_TOKEN_PROBABILITY if count == 1 else 0.0
-        self._generator.start(self.uri, self._body(spot, typed) | {"count": count, "least_sure": sure}, asked)
-        return asked[0]
+        self._generator.start(self.uri, self._body(anchor, typed) | {"count": count, "least_sure": sure}, requested)
+        return requested[0]
 
     def _ahead(self, suggestion: Suggestion) -> None:
         """Generate what follows a shown suggestion, before it is accepted."""
@@ -250,8 +250,8 @@ class Session:
             return
         if suggestion.ended == STOPPED or len(typed) > MAX_TYPED_CHARS:
             return
-        if self._known.find(suggestion.spot, typed) is None:
-            self._ask(suggestion.spot, typed)
+        if self._known.find(suggestion.anchor, typed) is None:
+            self._request_text(suggestion.anchor, typed)
 
     async def _text(
         self, suggestion: Suggestion, typed: str, cursor: Cursor, current: Callable[[], bool]
@@ -272,23 +272,23 @@ class Session:
             await self._pulse.wait(None if late else until - loop.time())
         return ""
 
-    async def _several(self, spot: Anchor, typed: str, current: Callable[[], bool]) -> list[SuggestionOffer]:
+    async def _several(self, anchor: Anchor, typed: str, current: Callable[[], bool]) -> list[SuggestionOffer]:
         """Return several suggestions to choose from."""
-        self._ask(spot, typed, MANUAL_CHOICES)
-        asked, loop = self._generator.growing, asyncio.get_running_loop()
+        self._request_text(anchor, typed, MANUAL_CHOICES)
+        requested, loop = self._generator.growing, asyncio.get_running_loop()
         until = loop.time() + MANUAL_SECONDS + self._pace.patience
-        while current() and not all(suggestion.ended for suggestion in asked) and (left := until - loop.time()) > 0:
+        while current() and not all(suggestion.ended for suggestion in requested) and (left := until - loop.time()) > 0:
             await self._pulse.wait(left)
         if not current():
             return []
         texts: dict[str, Suggestion] = {}
-        for suggestion in asked:
+        for suggestion in requested:
             text = suggestion.text if suggestion.ended else whole_lines(suggestion.text) or whole_words(suggestion.text)
             texts.setdefault(text.rstrip(), suggestion)
         offers = [SuggestionOffer(suggestion, text, self._turn) for text, suggestion in texts.items() if text.strip()]
         for offer in offers[1:]:
             self._known.add(offer.suggestion)
-        self._choices, self.silence = [offer.suggestion for offer in offers], "" if offers else _why_silent(asked)
+        self._choices, self.silence = [offer.suggestion for offer in offers], "" if offers else _why_silent(requested)
         self.shown, self._offered = offers[0].suggestion if offers else None, typed
         return offers
 
@@ -296,7 +296,7 @@ class Session:
         again = suggestion is self.shown
         if not text.strip():
             return []
-        if self._dismissed and self._dismissed[0] == suggestion.spot:
+        if self._dismissed and self._dismissed[0] == suggestion.anchor:
             one, other = self._dismissed[1], suggestion.typed + suggestion.text
             if one.startswith(other) or other.startswith(one):
                 return []
@@ -317,32 +317,32 @@ class Session:
         if self._generator.uri == self.uri:
             self._generator.stop()
 
-    def _body(self, spot: Anchor, typed: str) -> dict[str, Any]:
-        prefix, first_line = _tail(spot.before)
+    def _body(self, anchor: Anchor, typed: str) -> dict[str, Any]:
+        prefix, first_line = _tail(anchor.before)
         body = self._describe(self.uri)
         closed = self._closed if typed == self._typed else ""  # ahead, a text has closed it
-        copies = [self._left_over, spot.after[:MAX_DRAFT_CHARS], *body.pop("copies")]
+        copies = [self._left_over, anchor.after[:MAX_DRAFT_CHARS], *body.pop("copies")]
         return body | {
             "prefix": prefix,
             "first_line": first_line,
             "middle": typed,
             "closed": closed,
-            "suffix": spot.after[:MAX_SUFFIX_CHARS],
+            "suffix": anchor.after[:MAX_SUFFIX_CHARS],
             "copies": [text for text in copies if text.strip()],
             "max_tokens": MAX_ANSWER_TOKENS,
         }
 
 
-def _why_silent(asked: Sequence[Suggestion]) -> str:
+def _why_silent(requested: Sequence[Suggestion]) -> str:
     """Return why there is nothing to choose from; "" if the engine has failed, which is reported elsewhere."""
-    if any(suggestion.ended == FAILED for suggestion in asked):
+    if any(suggestion.ended == FAILED for suggestion in requested):
         return ""
-    if not all(suggestion.ended for suggestion in asked):
+    if not all(suggestion.ended for suggestion in requested):
         return f"the engine gave no text within {MANUAL_SECONDS:.0f} seconds: try again"
     return "the model has nothing to add here"
 
 
-def worth_asking(cursor: Cursor) -> bool:
+def should_request(cursor: Cursor) -> bool:
     """Return whether an automatic suggestion makes sense: not within a word, not in an empty document."""
     word = cursor.after[:1].isalnum() or cursor.after[:1] == "_"
     return not word and len(cursor.before) + len(cursor.after) >= MIN_DOCUMENT_CHARS

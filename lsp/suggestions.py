@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from localdflash.lsp.engine_completer import CompletionClient, Event
 
-STOPPED, FAILED = "stopped", "failed"  # why a suggestion ended that was not wanted any more, or had no engine
+STOPPED, FAILED = "stopped", "failed"  # end of a suggestion that became obsolete, or had no engine
 MAX_ANCHORS, MAX_SUGGESTIONS = 64, 64  # anchors remembered, and suggestions for each
-MAX_CHARS = 16_000_000  # characters of all spots but the newest: each has the whole document
+MAX_CHARS = 16_000_000  # characters of all anchors but the newest: each has the whole document
 
 _names = count(1)
 
@@ -30,8 +30,8 @@ class Anchor(NamedTuple):
 class Suggestion:
     """Text for an anchor. `ended` is why it is complete; "" while more may come."""
 
-    spot: Anchor
-    typed: str  # between anchor and cursor when it was asked for
+    anchor: Anchor
+    typed: str  # between anchor and cursor at the request
     text: str = ""
     confidence: float | None = None  # geometric mean of the probabilities of its first tokens; None: unknown
     ended: str = ""
@@ -53,8 +53,8 @@ class Suggestion:
         """Return whether the typed text needs no new generation: this one continues it, may do so, or was empty."""
         rest = self.rest(typed) if typed.startswith(self.typed) else None
         if not rest:
-            said_nothing = typed == self.typed and self.ended not in (STOPPED, FAILED)
-            return rest is not None and (not self.ended or said_nothing)
+            is_empty = typed == self.typed and self.ended not in (STOPPED, FAILED)
+            return rest is not None and (not self.ended or is_empty)
         return True
 
 
@@ -62,23 +62,23 @@ class NewestSuggestions:
     """Newest suggestions of the newest anchors."""
 
     def __init__(self) -> None:
-        self._spots: OrderedDict[Anchor, list[Suggestion]] = OrderedDict()
+        self._by_anchor: OrderedDict[Anchor, list[Suggestion]] = OrderedDict()
 
     def add(self, suggestion: Suggestion) -> None:
         """Add a suggestion, which may still grow."""
-        known = self._spots.setdefault(suggestion.spot, [])
-        self._spots.move_to_end(suggestion.spot)
+        known = self._by_anchor.setdefault(suggestion.anchor, [])
+        self._by_anchor.move_to_end(suggestion.anchor)
         known.append(suggestion)
         del known[:-MAX_SUGGESTIONS]
-        while len(self._spots) > 1 and (
-            len(self._spots) > MAX_ANCHORS
-            or sum(len(spot.before) + len(spot.after) for spot in self._spots) > MAX_CHARS
+        while len(self._by_anchor) > 1 and (
+            len(self._by_anchor) > MAX_ANCHORS
+            or sum(len(anchor.before) + len(anchor.after) for anchor in self._by_anchor) > MAX_CHARS
         ):
-            self._spots.popitem(last=False)
+            self._by_anchor.popitem(last=False)
 
-    def find(self, spot: Anchor, typed: str) -> Suggestion | None:
+    def find(self, anchor: Anchor, typed: str) -> Suggestion | None:
         """Return the suggestion that answers: of those requested latest in the text, the newest."""
-        answering = (suggestion for suggestion in reversed(self._spots.get(spot, ())) if suggestion.answers(typed))
+        answering = (one for one in reversed(self._by_anchor.get(anchor, ())) if one.answers(typed))
         return max(answering, key=lambda found: len(found.typed), default=None)
 
 
@@ -95,12 +95,12 @@ def whole_words(text: str) -> str:
     return words.rstrip()
 
 
-def between(text: str, spot: Anchor) -> str | None:
+def between(text: str, anchor: Anchor) -> str | None:
     """Return the text typed at an anchor in this text; None if the text around the anchor differs."""
-    end = len(text) - len(spot.after)
-    if end < len(spot.before) or not text.startswith(spot.before) or not text.endswith(spot.after):
+    end = len(text) - len(anchor.after)
+    if end < len(anchor.before) or not text.startswith(anchor.before) or not text.endswith(anchor.after):
         return None
-    return text[len(spot.before) : end]
+    return text[len(anchor.before) : end]
 
 
 CANCELLED = "cancelled"  # how an answer ends that the engine gave up for somebody else
@@ -152,13 +152,13 @@ class Generator:
             return
 
     async def _run(self, body: Mapping[str, object], suggestions: Sequence[Suggestion]) -> None:
-        asked, silent = time.monotonic(), bool(suggestions)
+        started, silent = time.monotonic(), bool(suggestions)
         try:
             async with self._alone, aclosing(self._completer.complete(body)) as events:
                 async for event in events:
                     if silent:
                         silent = False
-                        self._begun(time.monotonic() - asked)
+                        self._begun(time.monotonic() - started)
                     self._take(event, suggestions)
                     self._beat()
         finally:

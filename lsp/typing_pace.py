@@ -5,13 +5,13 @@ MAX_DELAY_SECONDS = 0.15
 NEWEST_WEIGHT = 0.1  # weight of the newest gap, or answer
 START_CONFIDENCE, MIN_CONFIDENCE, MAX_CONFIDENCE = 0.1, 0.03, 0.6  # that a shown suggestion needs
 ACCEPTANCE_SHARE = 0.12  # share of suggestions that are accepted
-LEARNING_RATE = 0.03  # by which one suggestion moves what is asked for
+LEARNING_RATE = 0.03  # by which one suggestion moves the required confidence
 DOUBT_PER_CHARACTER = 0.75  # what a typed character that agrees leaves of the doubt
 DISMISSAL_WEIGHT = 4  # refusals that a suggestion counts for which the user dismissed
 
 # Of a server that is slower than our own engine, and not ours to keep busy.
 REMOTE_MAX_DELAY_SECONDS = 0.5
-REMOTE_MAX_PATIENCE_SECONDS = 3.0  # that are waited for an answer besides what the client says
+REMOTE_MAX_PATIENCE_SECONDS = 3.0  # of waiting for an answer, beyond the client's deadline
 REMOTE_ANSWER_WEIGHT = 0.3  # of the newest answer: there are fewer of them
 REMOTE_FIRST_ANSWER_SECONDS = 0.4  # until the first answer is known
 REMOTE_QUICK_SECONDS = 0.15

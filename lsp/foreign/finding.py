@@ -23,7 +23,7 @@ from localdflash.text.fim_formats import FORMATS, FimFormat, detect, is_next_edi
 Json = dict[str, Any]
 DENIED_STATUSES = (401, 403)
 DETECTION_SECONDS = 60.0  # seconds: Ollama may load a model first
-MAX_MODELS = 8  # that are tried, where none is asked for
+MAX_MODELS = 8  # that are tried if none is requested
 BEFORE, AFTER = "def add(a, b):\n    return ", "\n\n\n" + "print(add(1, 2))\n" * 4
 MIN_SUFFIX_TOKENS = 12  # tokens that AFTER adds to a prompt at least, where it is not ignored
 # A word of a model's name, and its format; the first that is in the name counts.
@@ -48,8 +48,8 @@ class RemoteCompleter(CompletionClient):
 
     refused_patience = RETRY_SECONDS  # finding out again what it can do takes it some requests
 
-    def __init__(self, engine: RemoteServer, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
-        super().__init__(say, tell)
+    def __init__(self, engine: RemoteServer, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
+        super().__init__(log, on_trouble)
         self._engine = engine
         self.gone = f"{engine.url} ended before its answer did"
 
@@ -58,7 +58,7 @@ class RemoteCompleter(CompletionClient):
         address = self._engine.address()
         source = await find_server(address, self._engine.model)
         sent = "" if is_loopback(address.host) else ": the code around the cursor is sent there"
-        self._say(f"suggestions come from {source.model} at {address.place}{sent}")
+        self._log(f"suggestions come from {source.model} at {address.place}{sent}")
         return source
 
     async def model(self) -> str:
@@ -74,7 +74,7 @@ class ServerProbe:
         self.address, self.denied = address, False
         self._connection = ClientConnection(address, bytes, tolerant=True)
 
-    async def ask(self, target: str, body: Mapping[str, object] | None = None, *, key: bool = False) -> Json | None:
+    async def request(self, target: str, body: Mapping[str, object] | None = None, *, key: bool = False) -> Json | None:
         """Return the JSON object of a GET, or of a POST with a body; None if there is none.
 
         EngineDisconnect while the server loads its model. UsageError if the request requires a key and `key` is set.
@@ -114,7 +114,7 @@ async def find_server(address: Address, model: str) -> CompletionSource:
     probe = ServerProbe(address)
     try:
         async with asyncio.timeout(DETECTION_SECONDS):
-            if pair := str((await probe.ask("/ps?role=completion") or {}).get("pair") or ""):
+            if pair := str((await probe.request("/ps?role=completion") or {}).get("pair") or ""):
                 return DaemonSource(address, pair)
             for kind in (_llama, _ollama, _openai):
                 if server := await kind(probe, model):
@@ -130,7 +130,7 @@ async def find_server(address: Address, model: str) -> CompletionSource:
 
 async def _llama(probe: ServerProbe, _model: str) -> InfillServer | None:
     """Detect llama-server, which has one model."""
-    props = await probe.ask("/props")
+    props = await probe.request("/props")
     settings = (props or {}).get("default_generation_settings")
     if props is None or not isinstance(settings, dict):
         return None
@@ -147,7 +147,7 @@ async def _llama(probe: ServerProbe, _model: str) -> InfillServer | None:
     if form and not await _adds_blanks(probe):
         return RawLlama(probe.address, name, PromptBuilder(form, ids, context), ids)
     empty = {"input_prefix": BEFORE, "input_suffix": AFTER, "input_extra": [], "n_predict": 0}
-    if await probe.ask("/infill", empty, key=True) is None:
+    if await probe.request("/infill", empty, key=True) is None:
         raise _cannot(probe, name)
     return InfillLlama(probe.address, name, context)
 
@@ -161,7 +161,7 @@ async def _marker_ids(probe: ServerProbe) -> dict[str, int]:
         {*telltales, *(one for form in forms for one in (*form.markers, *form.stops, *(form.files or ())))}
     ):
         body = {"content": marker, "add_special": False, "parse_special": True}
-        match (await probe.ask("/tokenize", body) or {}).get("tokens"):
+        match (await probe.request("/tokenize", body) or {}).get("tokens"):
             case [int(token)]:
                 ids[marker] = token
     return ids
@@ -169,16 +169,16 @@ async def _marker_ids(probe: ServerProbe) -> dict[str, int]:
 
 async def _adds_blanks(probe: ServerProbe) -> bool:
     """Return whether the vocabulary puts a blank before every text, so that a prompt cannot be sent in parts."""
-    answer = await probe.ask("/tokenize", {"content": "x", "add_special": False, "with_pieces": True})
+    answer = await probe.request("/tokenize", {"content": "x", "add_special": False, "with_pieces": True})
     return "".join(str(one.get("piece")) for one in items(answer, "tokens")) not in ("x", "")
 
 
 async def _ollama(probe: ServerProbe, model: str) -> InfillServer | None:
     """Detect Ollama: the requested model, else one in memory, else the first that can infill."""
-    version, tags = await probe.ask("/api/version"), await probe.ask("/api/tags")
+    version, tags = await probe.request("/api/version"), await probe.request("/api/tags")
     if "version" not in (version or {}) or "models" not in (tags or {}):
         return None
-    loaded = [_name(one) for one in items(await probe.ask("/api/ps"), "models")]
+    loaded = [_name(one) for one in items(await probe.request("/api/ps"), "models")]
     known = [model] if model else list(dict.fromkeys([*loaded, *(_name(one) for one in items(tags, "models"))]))
     if not known:
         raise ModelError(
@@ -187,7 +187,7 @@ async def _ollama(probe: ServerProbe, model: str) -> InfillServer | None:
     for name in known:
         if is_next_edit_model(name):
             continue
-        shown = await probe.ask("/api/show", {"model": name})
+        shown = await probe.request("/api/show", {"model": name})
         if shown is None and model:
             raise ModelError(f"{probe.address.place} has no model {model}: run `ollama pull {model}` there")
         if prompt_builder := await _how_for_ollama(probe, name, shown or {}):
@@ -207,13 +207,13 @@ async def _how_for_ollama(probe: ServerProbe, name: str, shown: Json) -> PromptB
     if form is None:
         return None
     body = {"model": name, "raw": True, "stream": False, "prompt": "".join(form.markers), "options": {"num_predict": 1}}
-    counted = (await probe.ask("/api/generate", body, key=True) or {}).get("prompt_eval_count")
+    counted = (await probe.request("/api/generate", body, key=True) or {}).get("prompt_eval_count")
     return PromptBuilder(form, form.files or ()) if _are_tokens(form, counted) else None
 
 
 async def _openai(probe: ServerProbe, model: str) -> InfillServer | None:
     """Detect a server of OpenAI's completions: the requested model, or the first that can infill."""
-    listed = await probe.ask("/v1/models")
+    listed = await probe.request("/v1/models")
     if listed is None and not model:
         return None
     known = [model] if model else [str(one.get("id", "")) for one in items(listed, "data")][:MAX_MODELS]
@@ -247,7 +247,7 @@ async def _openai_model(probe: ServerProbe, name: str) -> InfillServer | None:
 async def _one_token(probe: ServerProbe, name: str, prompt: Json) -> Json | None:
     """Return the response to a request for one token, with its probability if the server reports it."""
     body = {"model": name, "max_tokens": 1, "temperature": 0.0, **prompt}
-    return await probe.ask("/v1/completions", {**body, "logprobs": 1}, key=True) or await probe.ask(
+    return await probe.request("/v1/completions", {**body, "logprobs": 1}, key=True) or await probe.request(
         "/v1/completions", body, key=True
     )
 
@@ -258,8 +258,8 @@ def _prompt_tokens(answer: Json) -> Any:
 
 
 def _tells_logprobs(answer: Json) -> bool:
-    told = (items(answer, "choices") or [{}])[0].get("logprobs")
-    return isinstance(told, dict) and bool(told.get("token_logprobs"))
+    reported = (items(answer, "choices") or [{}])[0].get("logprobs")
+    return isinstance(reported, dict) and bool(reported.get("token_logprobs"))
 
 
 def _are_tokens(form: FimFormat, counted: Any) -> bool:
@@ -272,9 +272,9 @@ def _name(one: Json) -> str:
 
 
 def _cannot(probe: ServerProbe, *models: str) -> ModelError:
-    told = ", ".join(models[:3]) + (", ..." if len(models) > 3 else "")
+    names = ", ".join(models[:3]) + (", ..." if len(models) > 3 else "")
     return ModelError(
-        f"{told} at {probe.address.place} does not fill in the middle: run a code model there that was trained for it,"
+        f"{names} at {probe.address.place} does not fill in the middle: run a code model there that was trained for it,"
         " or take [server] url out of the settings"
     )
 
@@ -293,7 +293,7 @@ def _format_of_template(template: str, *names: str) -> FimFormat | None:
     spelled = [form for form in FORMATS.values() if form.markers and all(marker in template for marker in form.markers)]
     if not spelled:
         return None
-    told = _format_of_name(*names)
-    if told and any(form.markers == told.markers for form in spelled):
-        return told
+    named = _format_of_name(*names)
+    if named and any(form.markers == named.markers for form in spelled):
+        return named
     return replace(spelled[0], order="psm", files=None)

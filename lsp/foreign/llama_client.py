@@ -72,9 +72,9 @@ class _LlamaConnection(InfillServer):
         }
         await self._check()
         async with aclosing(self._connection.events(target, body)) as events:
-            async for said in events:
-                yield self._piece(said, word)
-                word = word[len(said.content) :]
+            async for chunk in events:
+                yield self._piece(chunk, word)
+                word = word[len(chunk.content) :]
         self._known = time.monotonic()
 
     async def _check(self) -> None:
@@ -89,14 +89,14 @@ class _LlamaConnection(InfillServer):
             raise EngineDisconnect(f"{self._address.place} is not the same server any more")
         self._known = time.monotonic()
 
-    def _piece(self, said: _LlamaChunk, word: str) -> Piece:
-        if said.stop:
-            end = "length" if said.stop_type == "limit" else "stop"
-            return Piece(said.content, tokens=0, end=end)
-        if self._ends.intersection(said.tokens):
+    def _piece(self, chunk: _LlamaChunk, word: str) -> Piece:
+        if chunk.stop:
+            end = "length" if chunk.stop_type == "limit" else "stop"
+            return Piece(chunk.content, tokens=0, end=end)
+        if self._ends.intersection(chunk.tokens):
             return Piece("", tokens=0, end="stop")
-        told = (logprob_of(one, word) for one in said.completion_probabilities)
-        return Piece(said.content, tuple(one for one in told if one is not None), len(said.tokens))
+        logprobs = (logprob_of(one, word) for one in chunk.completion_probabilities)
+        return Piece(chunk.content, tuple(one for one in logprobs if one is not None), len(chunk.tokens))
 
 
 class RawLlama(_LlamaConnection):
@@ -135,8 +135,8 @@ class InfillLlama(_LlamaConnection):
 
 def model_of(props: Mapping[str, Any]) -> str:
     """Return the model's name, without the folder and suffix of its file."""
-    told = str(props.get("model_alias") or props.get("model_path") or "")
-    return PureWindowsPath(PurePosixPath(told).name).name.removesuffix(".gguf")
+    name = str(props.get("model_alias") or props.get("model_path") or "")
+    return PureWindowsPath(PurePosixPath(name).name).name.removesuffix(".gguf")
 
 
 def with_penalty(sampling: Sampling) -> dict[str, object]:

@@ -47,7 +47,7 @@ class InfillTask:
     mode: Mode
     max_tokens: int
     count: int
-    min_probability: float  # 0: the user asked for it
+    min_probability: float  # 0: requested by hand
     sampling: Sampling
     lead: str = ""  # blanks at the end of the gap's middle that the file does not have, and every text begins with
 
@@ -187,11 +187,11 @@ def decoder(kind: type[ChunkT]) -> Callable[[bytes], ChunkT]:
 
     def decode(data: bytes) -> ChunkT:
         try:
-            said = read.decode(data)
+            chunk = read.decode(data)
         except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too
             raise refusal(data, 200) from None
-        if said.error is not None:
+        if chunk.error is not None:
             raise refusal(data, 200)
-        return said
+        return chunk
 
     return decode

@@ -160,13 +160,13 @@ def _as_parts(kind: str, found: _WeightedDefinitions, room: int) -> list[Context
 def _passages(
     workspace: Workspace, current: OpenFile, line: int, others: Sequence[OpenFile], edits: EditHistory, room: int
 ) -> list[ContextPiece]:
-    wanted = _identifiers_around(current.text.split("\n"), line)
+    near = _identifiers_around(current.text.split("\n"), line)
     edited = {edit.name for edit in edits.edits()}
     parts = []
     for other in others:
         if other.name == current.name or not _allowed(workspace, other):
             continue
-        text, similarity = _most_similar(wanted, other.text)
+        text, similarity = _most_similar(near, other.text)
         if similarity >= MIN_SIMILARITY:
             kind = "recent" if other.name in edited else "open"
             parts.append(ContextPiece(kind, clean_name(other.name), text, round(similarity, 3)))
@@ -186,9 +186,9 @@ def _identifiers_around(lines: Sequence[str], line: int) -> frozenset[str]:
     return _identifiers("\n".join((*lines[start:line], *lines[line + 1 : start + WINDOW_LINES + 10])))
 
 
-def _most_similar(wanted: frozenset[str], text: str) -> tuple[str, float]:
+def _most_similar(near: frozenset[str], text: str) -> tuple[str, float]:
     """Return the window of a text that shares most identifiers, and its similarity from 0 to 1."""
-    scores = [len(wanted & names) / (len(wanted | names) or 1) for names in _windows(text)]
+    scores = [len(near & names) / (len(near | names) or 1) for names in _windows(text)]
     best = max(scores, default=0.0)
     start = scores.index(best) * WINDOW_STEP_LINES if best else 0
     return "\n".join(text.split("\n")[start : start + WINDOW_LINES]).strip("\n"), best

@@ -33,7 +33,7 @@ class WatchListener:
     """Callbacks of a watch. watchdog's threads call them; they must return at once."""
 
     changed: Callable[[str, bool, bool], None]  # path, whether it was moved away, whether it is a folder
-    wanted: Callable[[str], bool]  # whether to watch a folder
+    is_watched: Callable[[str], bool]  # whether to watch a folder
     lost: Callable[[], None]  # events were lost
     failed: Callable[[OSError], None]  # the system has no more watches
 
@@ -98,7 +98,7 @@ if sys.platform == "linux":
             waiting = [path]
             while waiting and len(self._active_callbacks_by_path) < MAX_FOLDERS:
                 folder = waiting.pop()
-                if folder != self.path and not self.listener.wanted(os.fsdecode(folder)):
+                if folder != self.path and not self.listener.is_watched(os.fsdecode(folder)):
                     continue
                 self._add_callback(folder)
                 with suppress(OSError), os.scandir(folder) as entries:

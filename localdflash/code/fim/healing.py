@@ -39,12 +39,12 @@ class Spellings:
         self._tokens = np.array([token for _, token in spelled], np.int64)
         self.piece_of = {token: piece for piece, token in spelled}
 
-    def compatible_mask(self, wanted: bytes) -> NDArray[np.bool_]:
+    def compatible_mask(self, remaining: bytes) -> NDArray[np.bool_]:
         """Return a mask [V] of the tokens that start with these bytes or are a prefix of them."""
         mask = np.zeros(self.size, np.bool_)
-        for length in range(1, len(wanted) + 1):
-            end = wanted + b"\xff" * 64 if length == len(wanted) else wanted[:length] + b"\0"
-            mask[self._tokens[bisect_left(self._pieces, wanted[:length]) : bisect_left(self._pieces, end)]] = True
+        for length in range(1, len(remaining) + 1):
+            end = remaining + b"\xff" * 64 if length == len(remaining) else remaining[:length] + b"\0"
+            mask[self._tokens[bisect_left(self._pieces, remaining[:length]) : bisect_left(self._pieces, end)]] = True
         return mask
 
 
@@ -54,31 +54,31 @@ class Healing:
     renormalizes = True
 
     def __init__(self, spellings: Spellings, word: str) -> None:
-        self._spellings, self._wanted = spellings, word.encode()
+        self._spellings, self._remaining = spellings, word.encode()
 
     @property
     def done(self) -> bool:
         """Return whether the word is complete."""
-        return not self._wanted
+        return not self._remaining
 
     def mask(self) -> NDArray[np.bool_] | None:
         """See `Constraint`."""
-        return self._spellings.compatible_mask(self._wanted) if self._wanted else None
+        return self._spellings.compatible_mask(self._remaining) if self._remaining else None
 
     def advance(self, token: int) -> None:
         """See `Constraint`."""
-        self._wanted = self._wanted[len(self._spellings.piece_of.get(token, b"")) :]
+        self._remaining = self._remaining[len(self._spellings.piece_of.get(token, b"")) :]
 
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`."""
-        wanted = self._wanted
+        remaining = self._remaining
         for number, token in enumerate(tokens):
-            if not wanted:
+            if not remaining:
                 break
             piece = self._spellings.piece_of.get(token, b"")
-            if not piece or not (piece.startswith(wanted) or wanted.startswith(piece)):
+            if not piece or not (piece.startswith(remaining) or remaining.startswith(piece)):
                 return number
-            wanted = wanted[len(piece) :]
+            remaining = remaining[len(piece) :]
         return len(tokens)
 
     def forced_tokens(self) -> Sequence[int]:

@@ -110,8 +110,8 @@ def _plain(node: Node, _parent: Node) -> Role | None:
 def _pattern(node: Node) -> Node | None:
     """Return the whole pattern that a name is a target of; None if it is a default."""
     while node.parent is not None and node.parent.type in _PATTERNS:
-        wanted = _PATTERNS[node.parent.type]
-        if wanted and not is_field(node, wanted):
+        field = _PATTERNS[node.parent.type]
+        if field and not is_field(node, field):
             return None
         node = node.parent
     return node

@@ -20,7 +20,7 @@ _TARGETS = {
 
 
 def role(node: Node) -> Role | None:
-    """Return the role of an identifier; None if this file does not tell."""
+    """Return the role of an identifier; None if it names nothing known here."""
     if node.type != "identifier" or node.parent is None:
         return None
     return _ROLES.get(node.parent.type, _plain)(node, node.parent)

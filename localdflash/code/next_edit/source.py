@@ -81,13 +81,13 @@ class ParsedSource:
 
     def leaves_called(self, name: str) -> Iterator[Node]:
         """Yield the leaves with this text, in the order of the file."""
-        wanted = name.encode()
-        at = self.bytes.find(wanted)
+        spelled = name.encode()
+        at = self.bytes.find(spelled)
         while at >= 0:
-            start, end = self.word(at, at + len(wanted))
-            if end - start == len(wanted) and (leaf := self.leaf(start, end)) is not None:
+            start, end = self.word(at, at + len(spelled))
+            if end - start == len(spelled) and (leaf := self.leaf(start, end)) is not None:
                 yield leaf
-            at = self.bytes.find(wanted, max(end, at + 1))
+            at = self.bytes.find(spelled, max(end, at + 1))
 
     def word(self, start: int, end: int) -> tuple[int, int]:
         """Extend these bytes to whole words."""
