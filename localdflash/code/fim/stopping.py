@@ -106,7 +106,10 @@ class Stopping:
         return self._certain(len(self._text))
 
     def _hold_blanks(self, char: str) -> str:
-        """Hold leading blanks back; drop line feeds, unless the next line is indented less than the code above."""
+        """Hold leading blanks back; drop line feeds, unless the next line is indented less than the code above.
+
+        Blanks behind an indentation are dropped, too, unless a block begins.
+        """
         if self._held_blanks is None:
             return char
         if char.isspace():
@@ -116,6 +119,8 @@ class Stopping:
             return ""
         lead, self._held_blanks = self._held_blanks, None
         indent, line = lead.rpartition("\n")[2], self._extent.line
+        if "\n" not in lead and line and not self._extent.opens_block:
+            return char
         if "\n" not in lead or not indent.startswith(line) or len(indent) < self._indent_above():
             return lead + char
         return indent[len(line) :] + char

@@ -42,6 +42,7 @@ CASES = {
         *('"""One.\n\nTwo.\n    """\n    return 1', "block"),
     ),
     "brackets that nobody closes": ("python", "f(\n    ", "\n", "a,\n    b,\n)\nx = 1\n", "a,\n    b,\n)", "block"),
+    "a blank too many": ("python", "def f():\n    a = 1\n    ", "\n", " return a\n", "return a", "block"),
     "a bracket that only a string below has": (
         *("python", "def netloc(sel", '\n    return "[:)" + ")"\n', "f) -> str:\n", "f) -> str:", "statement"),
     ),
