@@ -37,7 +37,6 @@ from tests.chat.asking import (
 )
 from tests.support import daemons
 
-LONG = ChatSettings(temperature=5.0, seed=0, max_tokens=0)  # an answer that fills the context
 CHAT = "/v1/chat/completions"
 SAMPLED = ChatSettings(temperature=0.9, top_p=0.95, top_k=50, min_p=0.01, repetition_penalty=1.1, seed=5, max_tokens=48)
 

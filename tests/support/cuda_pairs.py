@@ -1,7 +1,6 @@
 """Pairs of the CUDA engine on a CPU: with the references, or with the kernels in Triton's interpreter."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,16 +18,9 @@ from localdflash.models.load_options import Options
 CPU = torch.device("cpu")
 
 
-@contextmanager
-def unmeasured() -> Iterator[None]:
-    """Load pairs without timing their step modes."""
-    with patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)):
-        yield
-
-
 def load_on_cpu(target: Path, drafter: Path | None = None, ops: Ops = REFERENCES, **settings: Any) -> CudaPair:
     """Load a pair without timing its step modes."""
-    with unmeasured():
+    with patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)):
         return load_pair(target, drafter, CPU, Options(**settings), ops)
 
 

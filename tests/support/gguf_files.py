@@ -39,6 +39,24 @@ def write_header(path: Path, *tokens: str, name: str = "") -> Path:
     return path
 
 
+def random_blocks(rng: np.random.Generator, kind: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return the bytes of a random tensor [..., n, row], with scales of either sign, of about a hundredth."""
+    *lead, k = shape
+    if kind in ("F32", "F16", "BF16"):
+        raw = rng.normal(0, 0.1, shape).astype(np.float16 if kind == "F16" else np.float32).view(np.uint8)
+        return raw if kind != "BF16" else np.ascontiguousarray(raw.reshape(*shape, 4)[..., 2:]).reshape(*lead, -1)
+    weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    blocks = rng.integers(0, 256, (*lead, k // weights, size), dtype=np.uint8)
+    for start in HALF_SCALES.get(kind, ()):
+        scales = rng.normal(0, 0.01, blocks.shape[:-1]).astype(np.float16)
+        blocks[..., start : start + 2] = scales[..., np.newaxis].view(np.uint8)
+    if kind == "MXFP4":
+        blocks[..., 0] = rng.integers(119, 124, blocks.shape[:-1])
+    if kind == "NVFP4":
+        blocks[..., :4] &= 127
+    return blocks.reshape(*lead, -1)
+
+
 class InitParams(ctypes.Structure):
     """`struct gguf_init_params`."""
 
@@ -72,29 +90,6 @@ def c_parser_accepts(ggml: ctypes.CDLL) -> Callable[[Path], bool]:
         return context is not None
 
     return accepts
-
-
-@pytest.fixture(scope="session")
-def random_blocks() -> Callable[[str, int, int], NDArray[np.uint8]]:
-    """Return a function (type, blocks, seed) -> uint8 [blocks, bytes] with random codes and small scales."""
-
-    def make(name: str, count: int, seed: int) -> NDArray[np.uint8]:
-        rng = np.random.default_rng(seed)
-        block_weights, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
-        if block_weights == 1:
-            numbers = rng.normal(size=(count, 1)).astype(np.float32)
-            if name == "BF16":
-                return np.ascontiguousarray(numbers.view(np.uint8)[:, 2:])
-            return numbers.astype({"F32": np.float32, "F16": np.float16}[name]).view(np.uint8)
-        blocks = rng.integers(0, 256, (count, block_bytes), dtype=np.uint8)
-        if name == "MXFP4":
-            blocks[:, 0] = rng.integers(110, 124, count)
-        for offset in HALF_SCALES[name]:
-            scale = rng.uniform(-0.01, 0.01, (count, 1)).astype(np.float16)
-            blocks[:, offset : offset + 2] = scale.view(np.uint8)
-        return blocks
-
-    return make
 
 
 @pytest.fixture(scope="session")

@@ -39,9 +39,8 @@ block_size = 16
 taps = [1, 9, 17]
 """
 VALID = HEAD + FACTS + TARGET + DRAFTER
-# Kinds of entries that the shipped registry lacks: a pair without a backend, and a drafter with unread files.
+# A kind of entry that the shipped registry lacks: a pair without a backend.
 WAITING = HEAD.replace('"mine"', '"waiting"').replace('["llama.cpp"]', "[]") + TARGET
-UNREAD = HEAD.replace('"mine"', '"unread"') + TARGET + DRAFTER.partition("block_size")[0] + 'trained_for = "o/base"\n'
 
 
 def register(home: Path, entries: str) -> None:

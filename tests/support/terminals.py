@@ -8,11 +8,6 @@ import time
 from collections.abc import Sequence
 
 PROGRAM = (sys.executable, "-P", "-c", "import sys; from localdflash.cli import main; sys.exit(main())")
-SLOW_PROGRAM = (
-    *PROGRAM[:3],
-    "import sys, time; from localdflash.cli import main; from localdflash.engine.host_pair import HostPair;"
-    "step = HostPair.step; HostPair.step = lambda *a: (time.sleep(0.05), step(*a))[1]; sys.exit(main())",
-)
 
 
 class Terminal:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from localdflash.backends.cpu.packing import Kind, PackedMatrix, pack_rows
 from localdflash.models.weights.ggml_types import GGMLType
-from tests.support.gguf_files import HALF_SCALES
+from tests.support.gguf_files import HALF_SCALES, random_blocks
 from tests.support.gguf_writing import add_metadata, finish
 
 Floats = NDArray[np.float32]
@@ -54,21 +54,6 @@ NUMBERS: dict[str, Any] = {
 MIXTURE_NUMBERS = {"expert_count": EXPERTS, "expert_used_count": 2, "expert_feed_forward_length": INNER}
 
 
-def random_blocks(random: np.random.Generator, kind: GGMLType, shape: tuple[int, ...]) -> Bytes:
-    """The bytes of a random tensor [..., n, row], with scales of either sign, of about a hundredth."""
-    *lead, k = shape
-    if kind in (GGMLType.F32, GGMLType.F16):
-        values = random.normal(0, 0.1, shape).astype(np.float32 if kind == GGMLType.F32 else np.float16)
-        return values.view(np.uint8)
-    blocks = random.integers(0, 256, (*lead, k // kind.block_weights, kind.block_bytes), dtype=np.uint8)
-    for start in SCALES[kind]:
-        scales = random.normal(0, 0.01, blocks.shape[:-1]).astype(np.float16)
-        blocks[..., start : start + 2] = scales[..., np.newaxis].view(np.uint8)
-    if kind == GGMLType.MXFP4:
-        blocks[..., 0] = random.integers(119, 124)
-    return blocks.reshape(*lead, -1)
-
-
 def target_tensors(architecture: str = "qwen3", kind: GGMLType = GGMLType.Q8_0, seed: int = 0) -> Tensors:
     """A tied model of an architecture: matrices of a type (attn_output in Q8_0: its rows are short), the rest F32."""
     random, layer = np.random.default_rng(seed), dict(LAYER)
@@ -82,7 +67,7 @@ def target_tensors(architecture: str = "qwen3", kind: GGMLType = GGMLType.Q8_0, 
     for name, shape in shapes.items():
         its = GGMLType.F32 if len(shape) == 1 or "gate_inp" in name else kind
         its = GGMLType.Q8_0 if name.endswith("attn_output") else its
-        tensors[f"{name}.weight"] = its, random_blocks(random, its, shape)
+        tensors[f"{name}.weight"] = its, random_blocks(random, its.name, shape)
     return tensors
 
 

@@ -34,10 +34,10 @@ from tests.backends.cpu.packed_models import (
     Tensors,
     dequantized,
     holds,
-    random_blocks,
     target_tensors,
     write,
 )
+from tests.support.gguf_files import random_blocks
 from tests.support.random_drafters import config_of, random_weights, vocabulary_of, write_zlab
 
 
@@ -146,7 +146,7 @@ def refused(path: Path, *parts: str) -> None:
 
 
 def floats(*shape: int) -> tuple[GGMLType, Any]:
-    return GGMLType.F32, random_blocks(np.random.default_rng(0), GGMLType.F32, shape)
+    return GGMLType.F32, random_blocks(np.random.default_rng(0), "F32", shape)
 
 
 @pytest.mark.parametrize(

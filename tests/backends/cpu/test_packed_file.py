@@ -30,7 +30,8 @@ from localdflash.backends.cpu.packing import (
 )
 from localdflash.base.errors import ModelError, OutOfMemory
 from localdflash.models.weights.ggml_types import GGMLType
-from tests.backends.cpu.packed_models import QUANTIZED, SCALES, dequantized, holds, random_blocks, target_tensors, write
+from tests.backends.cpu.packed_models import QUANTIZED, SCALES, dequantized, holds, target_tensors, write
+from tests.support.gguf_files import random_blocks
 
 
 class Usage(NamedTuple):
@@ -314,12 +315,12 @@ def test_float_weights_are_rounded_as_gguf_does(becomes: GGMLType, size: float, 
 def test_scales_that_are_not_finite_are_refused() -> None:
     for kind in QUANTIZED:
         for start in SCALES[kind]:
-            raw = random_blocks(np.random.default_rng(0), kind, (20, 512))
+            raw = random_blocks(np.random.default_rng(0), kind.name, (20, 512))
             scale = raw[19, raw.shape[1] - kind.block_bytes + start :][:2]  # of the last block
             scale[:] = np.array([-np.inf if start else np.nan], np.float16).view(np.uint8)
             with pytest.raises(ModelError, match="finite"):
                 pack_rows(raw, kind)
-    raw = random_blocks(np.random.default_rng(0), GGMLType.MXFP4, (20, 512))
+    raw = random_blocks(np.random.default_rng(0), "MXFP4", (20, 512))
     raw[19, -17] = 254
     pack_rows(raw, GGMLType.MXFP4)
     raw[19, -17] = 255
@@ -330,7 +331,7 @@ def test_scales_that_are_not_finite_are_refused() -> None:
 def test_selected_rows_are_those_of_the_matrix() -> None:
     random, count = np.random.default_rng(1), 48
     for kind in QUANTIZED:
-        raw = random_blocks(random, kind, (70, 512))
+        raw = random_blocks(random, kind.name, (70, 512))
         whole = PackedMatrix(KINDS[kind], 70, 512, 1, *(array[np.newaxis] for array in pack_rows(raw, kind)))
         ids = np.sort(random.permutation(70)[:count]).astype(np.int32)
         short = select_rows(whole, ids)

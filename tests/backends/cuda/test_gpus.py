@@ -124,6 +124,3 @@ def test_where_none_has_room_the_largest_is_told() -> None:
     measure, _ = rooms(1000, 40_000, 2000)
     with pytest.raises(OutOfMemory, match=r"40\.0 KB|0\.0 MB of GPU memory are free"):
         choose_gpu([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
-
-
-# Where it is asked for

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from localdflash.backends.cpu.cpu_library import MatrixStruct, RowsStruct, address
 from localdflash.backends.cpu.packing import KINDS, pack_rows
 from localdflash.models.weights.ggml_types import GGMLType
-from tests.backends.cpu.packed_models import QUANTIZED, SCALES, Bytes, dequantized, random_blocks
+from tests.backends.cpu.packed_models import QUANTIZED, SCALES, Bytes, dequantized
+from tests.support.gguf_files import random_blocks
 
 PANEL, GROUP = 16, 32
 Floats = NDArray[np.float32]
@@ -74,7 +75,7 @@ class TestEveryKind:
     ) -> None:
         depths = (32, 64, 96, 416) if kind.block_weights == GROUP else (256, 768)
         for n, rows, k in ((90, 9, 1024), *((16, 3, k) for k in depths)):
-            raw, x = random_blocks(np.random.default_rng(k), kind, (n, k)), random_activations(rows, k)
+            raw, x = random_blocks(np.random.default_rng(k), kind.name, (n, k)), random_activations(rows, k)
             portable = product(all_kernels[-1], kind, raw, x)
             assert_near(portable, kind, raw, x)
             assert not portable[:, n:].any()  # the last panel is padded with zeros
@@ -98,14 +99,14 @@ class TestEveryKind:
                     assert_near(product(kernels, kind, raw, x), kind, raw, x)
 
     def test_a_row_is_the_same_among_any_others(self, all_kernels: list[Any], kind: GGMLType) -> None:
-        raw, x = random_blocks(np.random.default_rng(4), kind, (32, 512)), random_activations(64, 512)
+        raw, x = random_blocks(np.random.default_rng(4), kind.name, (32, 512)), random_activations(64, 512)
         for kernels in all_kernels:
             alone = np.concatenate([product(kernels, kind, raw, x[row : row + 1]) for row in range(64)])
             for rows in (*range(2, 18), 31, 33, 64):
                 assert np.array_equal(bits(product(kernels, kind, raw, x[:rows])), bits(alone[:rows])), rows
 
     def test_parts_of_the_panels_and_nothing_around_them(self, all_kernels: list[Any], kind: GGMLType) -> None:
-        raw, x = random_blocks(np.random.default_rng(5), kind, (90, 256)), random_activations(6, 256)
+        raw, x = random_blocks(np.random.default_rng(5), kind.name, (90, 256)), random_activations(6, 256)
         for kernels in all_kernels:
             whole = product(kernels, kind, raw, x)
             for first, last in ((0, 1), (2, 5), (5, 6), (3, 3)):
@@ -116,7 +117,7 @@ class TestEveryKind:
                 assert (out == 7.5).all()
 
     def test_zeros_give_zeros_and_a_nan_stays_in_its_row(self, all_kernels: list[Any], kind: GGMLType) -> None:
-        raw, clean = random_blocks(np.random.default_rng(7), kind, (32, 512)), random_activations(4, 512)
+        raw, clean = random_blocks(np.random.default_rng(7), kind.name, (32, 512)), random_activations(4, 512)
         x = clean[:]
         x.codes[1], x.scales[1] = 0, 0
         x.codes[2, 64:96], x.scales[2, 2] = 0, np.nan  # as a group that was not finite is quantized
@@ -130,7 +131,7 @@ class TestEveryKind:
 def test_exponents_at_their_ends(kernels: Any) -> None:
     """The smallest scales of MXFP4 are subnormal; the sum of a group is exact at any."""
     kind = GGMLType.MXFP4
-    raw, x = random_blocks(np.random.default_rng(11), kind, (32, 32)), random_activations(3, 32)
+    raw, x = random_blocks(np.random.default_rng(11), kind.name, (32, 32)), random_activations(3, 32)
     x.scales[:] = 1
     for exponent in (0, 1, 2, 128, 234):
         raw[:, 0] = exponent

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -20,9 +19,8 @@ from localdflash.models.weights.gguf import (
     load_tensor,
     read_header,
 )
+from tests.support.gguf_files import random_blocks
 from tests.support.gguf_writing import finish
-
-RandomBlocks = Callable[[str, int, int], NDArray[np.uint8]]
 
 
 def write_tensors(path: Path, alignment: int | None = None, **tensors: tuple[NDArray[np.uint8], str]) -> Path:
@@ -99,8 +97,8 @@ def test_what_is_no_file_is_refused_and_not_left_open(tmp_path: Path, name: str,
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q6_K"])
-def test_tensors_equal_the_reference(tmp_path: Path, random_blocks: RandomBlocks, kind: str) -> None:
-    rows = random_blocks(kind, 3 * 4, 7).reshape(3, -1)
+def test_tensors_equal_the_reference(tmp_path: Path, kind: str) -> None:
+    rows = random_blocks(np.random.default_rng(7), kind, (3, 1024))
     header = read_header(write_tensors(tmp_path / "t.gguf", first=(rows, kind), second=(rows[1:], kind)))
     for tensor in gguf.GGUFReader(tmp_path / "t.gguf").tensors:
         expected = gguf.quants.dequantize(tensor.data, gguf.GGMLQuantizationType[kind])

@@ -1,7 +1,5 @@
 """Dequantizers against gguf-py's numpy ones: the same bits."""
 
-from collections.abc import Callable
-
 import gguf
 import numpy as np
 import pytest
@@ -10,8 +8,8 @@ from numpy.typing import NDArray
 
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.quants import CHUNK_WEIGHTS, dequantize
+from tests.support.gguf_files import random_blocks
 
-RandomBlocks = Callable[[str, int, int], NDArray[np.uint8]]
 FLOATS = ("F32", "F16", "BF16")
 BY_32 = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")
 BY_256 = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
@@ -23,10 +21,10 @@ def same_bits(ours: torch.Tensor, theirs: NDArray[np.float32]) -> bool:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_more_than_one_chunk_and_three_axes(random_blocks: RandomBlocks, name: str) -> None:
+def test_more_than_one_chunk_and_three_axes(name: str) -> None:
     kind = GGMLType[name]
     count = CHUNK_WEIGHTS // kind.block_weights + 2
-    blocks = random_blocks(name, count, 5)
+    blocks = random_blocks(np.random.default_rng(5), name, (count, kind.block_weights))
     expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]).reshape(2, count // 2, -1)
     assert same_bits(dequantize(torch.from_numpy(blocks).view(-1), kind, expected.shape), expected)
 

@@ -12,7 +12,7 @@ from tests.support.chats import Scene, ask
 pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")]
 CODE = "Here it is.\n\n```python\ndef add(a, b):\n    return a + b\n```\n\nThat is all.\n"
 ALTERNATE, CURSOR = 1049, 25
-MOUSE, PASTE = {1000, 1003, 1006}, 2004
+PASTE = 2004
 
 
 def test_first_chat(chats: Scene) -> None:

@@ -16,29 +16,15 @@ from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader, read_header
+from tests.support.gguf_files import random_blocks
 
 FLOATS = ("F32", "F16", "BF16")
 EXACT = [kind.name for kind in FORMATS if kind.name not in FLOATS]
 Tensors = dict[str, tuple[str, NDArray[Any]]]
-HALF_SCALES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 
 
 def random_matrix(name: str, n: int, k: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Rows of blocks with every code at random and scales of both signs: uint8 [n, bytes]."""
-    rng = np.random.default_rng(seed)
-    weights, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
-    if name in FLOATS:
-        numbers = rng.normal(size=(n, k)).astype(np.float16 if name == "F16" else np.float32)
-        raw = numbers.view(np.uint8)
-        return raw if name != "BF16" else np.ascontiguousarray(raw.reshape(n, k, 4)[..., 2:]).reshape(n, -1)
-    blocks = rng.integers(0, 256, (n * k // weights, size), dtype=np.uint8)
-    if name == "MXFP4":
-        blocks[:, 0] = rng.integers(127 - 24, 127 + 16, len(blocks))
-    if name == "NVFP4":
-        blocks[:, :4] &= 127
-    for offset in HALF_SCALES.get(name, ()):
-        blocks[:, offset : offset + 2] = rng.normal(0, 0.01, (len(blocks), 1)).astype(np.float16).view(np.uint8)
-    return blocks.reshape(n, -1)
+    return random_blocks(np.random.default_rng(seed), name, (n, k))
 
 
 def oracle(name: str, raw: NDArray[np.uint8]) -> torch.Tensor:
