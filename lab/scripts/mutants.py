@@ -20,7 +20,6 @@ CORE = {  # source file -> the tests that should notice
     "localdflash/engine/accept.py": ["tests/engine/test_sampling.py", "tests/engine/test_lossless.py"],
     "localdflash/engine/controller.py": [
         "tests/engine/test_controller.py",
-        "tests/engine/test_controller_simulated.py",
     ],
     "localdflash/engine/sampling.py": ["tests/engine/test_sampling.py"],
     "localdflash/engine/lookup.py": ["tests/engine/test_lookup.py"],

@@ -1,6 +1,7 @@
 """`localdflash complete`: its output, Ctrl-C, and the errors for bad values."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -9,9 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from localdflash.backends.cuda import device
+from localdflash.base.errors import UsageError
 from localdflash.cli import complete_command
+from localdflash.cli.complete_command import offset_of, parse_cursor
 from localdflash.server import private
 from tests.cli.conftest import CODE, FINISHES
 from tests.lsp.foreign.made_up import Said, in_thread, llama
@@ -154,3 +159,98 @@ def test_a_fallback_is_one_line_on_stderr(
         (line,) = [line for line in done.err.splitlines() if "CUDA engine" in line]
         assert "llama.cpp runs this pair" in line
         assert "PyTorch" in line
+
+
+def test_bad_cursors(fails: Callable[..., str]) -> None:
+    for place in (
+        *("app.py", "app.py:1", "app.py:1:", "app.py::1", "app.py:a:1", "app.py:-1:1", "app.py:1:1.0", "", ":1:1"),
+        *("app.py:\u0663:1", "app.py: 1:1", f"app.py:{'9' * 5000}:1"),
+    ):
+        with pytest.raises(UsageError, match=r"FILE:LINE:COL"):
+            parse_cursor(place)
+    assert "\\x1b[31m" in fails(2, "complete", "\x1b[31m.py:1:1")
+
+
+def test_files_that_cannot_be_completed(tmp_path: Path, fails: Callable[..., str]) -> None:
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    (tmp_path / "latin.py").write_bytes("# é\n".encode("latin-1"))
+    with (tmp_path / "huge.py").open("wb") as stream:
+        stream.truncate(1 << 33)  # more than could be read
+    if sys.platform != "win32":
+        os.mkfifo(tmp_path / "pipe.py")  # reading it would wait for good
+    for name, message in {
+        "absent.py": "no such file",
+        ".": "not a file",
+        **({} if sys.platform == "win32" else {"pipe.py": "not a file"}),
+        "image.png": "binary",
+        "latin.py": "not UTF-8 at byte 2",
+        "huge.py": "larger than 4 MB",
+    }.items():
+        line = fails(2, "complete", f"{tmp_path / name}:1:1")
+        assert line.startswith(f"{tmp_path / name}: ")
+        assert message in line
+
+
+@given(st.text(alphabet="ab\n\r\x0b\x0c\x1c\x85\u2028é漢\U0001f600 ", max_size=40), st.data())
+def test_offset_of_inverts_line_and_column(text: str, data: st.DataObject) -> None:
+    offset = data.draw(st.integers(0, len(text)))
+    before = text[:offset]
+    line, column = before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+    if text[offset - 1 : offset + 1] == "\r\n":
+        with pytest.raises(UsageError, match="column"):
+            offset_of(text, line, column)  # between the two characters of a line end
+    else:
+        assert offset_of(text, line, column) == offset
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "last"), [("ab\n", 3, 1, 2), ("ab\n", 0, 1, 2), ("ab\r\n", 1, 4, 3), ("ab", 1, 0, 3)]
+)
+def test_cursors_outside_of_the_file(text: str, line: int, column: int, last: int) -> None:
+    outside = f"line {line}" if line != 1 else f"column {column}"
+    with pytest.raises(UsageError, match=rf"^{outside} .*{last}"):
+        offset_of(text, line, column)
+
+
+@pytest.mark.parametrize("name", [".env", ".ssh/config", "#.env#"])
+def test_secret_file_is_refused_under_every_name(name: str, tmp_path: Path, fails: Callable[..., str]) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("TOKEN=hunter2\n")
+    (tmp_path / "settings.py").symlink_to(name)
+    for place in (path, tmp_path / "settings.py"):
+        message = fails(2, "complete", f"{place}:1:8", "--no-daemon")
+        assert message.startswith(f"{place}: ")
+        assert "secrets" in message
+
+
+@pytest.mark.parametrize("repository", [True, False])
+def test_file_in_localdflashignore_is_refused(repository: bool, tmp_path: Path, fails: Callable[..., str]) -> None:
+    if repository:
+        (tmp_path / ".git").mkdir()
+    (tmp_path / ".localdflashignore").write_text("mine.py\n")
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    assert ".localdflashignore" in fails(2, "complete", f"{tmp_path / 'mine.py'}:1:1")
+
+
+def test_link_out_of_the_repository_is_refused(
+    tmp_path: Path, fails: Callable[..., str], complete: Callable[..., Any]
+) -> None:
+    (tmp_path / "other.py").write_text("x = ")
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    (tmp_path / "project" / "app.py").symlink_to("../other.py")
+    assert "outside of the project" in fails(2, "complete", f"{tmp_path / 'project' / 'app.py'}:1:1")
+    (tmp_path / "app.py").symlink_to("other.py")  # in no repository
+    assert complete(f"{tmp_path / 'app.py'}:1:5", "--max-tokens", 2).code == 0
+
+
+def test_gitignored_file_is_completed_without_other_code(
+    tmp_path: Path, complete: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("local.py\n")
+    (tmp_path / "local.py").write_text("x = ")
+    monkeypatch.setattr(
+        "localdflash.cli.complete_command.context_of", lambda *_: pytest.fail("other code was added to the prompt")
+    )
+    assert complete(f"{tmp_path / 'local.py'}:1:5", "--max-tokens", 2, "--explain").code == 0

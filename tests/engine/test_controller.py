@@ -1,17 +1,224 @@
-"""The controller's arithmetic: what a draft promises, what was learned, what may be spent on probes."""
+"""Controller on simulated machines: never much slower than without drafts, nearly as fast as the best fixed length.
+
+Time is simulated too: a verify batch and a draft move the pair's clock by their costs.
+"""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.engine import host_pair
 from localdflash.engine.controller import MIN_SPEEDUP, Calibration, Controller
-from localdflash.engine.costs import VerifyCosts
-from localdflash.engine.draft import Draft
+from localdflash.engine.costs import STEP_TOKENS, VerifyCosts
+from localdflash.engine.draft import EMPTY_DRAFT, Draft
+from localdflash.engine.host_pair import HostPair
+from localdflash.engine.pair import TargetFeatures, Verification
+from localdflash.engine.sampling import Sampler
+from localdflash.engine.sampling_params import SamplingParams
 
 COSTS = {1: 1.0, 2: 1.05, 4: 1.9, 8: 3.3, 16: 5.8, 32: 9.7}
+V = 4
+TEXT = np.random.default_rng(0).integers(0, V, 20_000)  # what the model answers, whatever happens
+LOGITS = np.eye(V, dtype=np.float32)[TEXT]
+
+Acceptance = Callable[[int], float]  # position -> share of right nodes
+
+
+def cost_of(rows: float) -> float:
+    return float(np.interp(rows, list(COSTS), list(COSTS.values())))
+
+
+@dataclass
+class Clock:
+    """Replacement of `time` in `host_pair`."""
+
+    ms: float = 0.0
+    drafting: float = 0.0
+
+    def perf_counter(self) -> float:
+        return self.ms / 1e3
+
+
+class SimulatedTarget:
+    context, vocab_size, max_width = 1_000_000, V, 32
+    is_recurrent = False
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.length = clock, 0
+        self.costs = [0.0] + [cost_of(rows) for rows in range(1, 33)]
+
+    def extend(self, ids: Sequence[int]) -> None:
+        self.length += len(ids)
+
+    def verify(self, anchor: int, draft: Draft) -> Verification:
+        rows = len(draft) + 1
+        self.clock.ms += self.costs[rows]
+        return Verification(LOGITS[self.length + 1 : self.length + 1 + rows], None)
+
+    def keep(self, rows: int) -> None:
+        self.length += rows
+
+    def end_prompt(self) -> None:
+        pass
+
+    def crop(self, length: int) -> None:
+        self.length = length
+
+    def assume_length(self, length: int) -> bool:
+        return False
+
+
+@dataclass
+class SimulatedDrafter:
+    """Drafter whose tokens are right with a probability. `claim`: its confidence; None: an honest one that varies."""
+
+    clock: Clock
+    cost: float
+    acceptance: Acceptance
+    claim: float | None = None
+    name: str = "model"
+    is_model: bool = True
+    max_draft_tokens: int = 15
+    each: float = 0.0  # milliseconds of every node after the first
+    read: float = 0.0  # milliseconds of every token that waits
+    heard: int = 0  # tokens that it has read
+    length: int = 0
+    asked: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(5)
+
+    @property
+    def unread_tokens(self) -> int:
+        return self.length - self.heard
+
+    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
+        self.length += len(ids)
+
+    @property
+    def is_autoregressive(self) -> bool:
+        return self.each > 0.0
+
+    def propose(self, anchor: int, limit: int) -> Draft:
+        count, mean = min(limit, 15), self.acceptance(self.length)
+        cost = self.cost + self.each * (count - 1) + self.read * max(self.unread_tokens - STEP_TOKENS, 0)
+        self.heard = self.length
+        self.clock.ms += cost
+        self.clock.drafting += cost
+        self.asked.append(self.length)
+        if not mean:
+            return EMPTY_DRAFT
+        truth = TEXT[self.length + 1 : self.length + 1 + count]
+        spread = 0.0 if self.claim is not None else 0.15
+        chance = np.clip(self._rng.normal(mean, spread, count), 0.0, 1.0)
+        tokens = np.where(self._rng.random(count) < chance, truth, (truth + 1) % V)
+        confidence = chance if self.claim is None else np.full(count, self.claim)
+        return Draft(self.name, tokens.tolist(), confidence.tolist())
+
+    def rollback(self, length: int) -> None:
+        self.length, self.heard = length, min(length, self.heard)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(host_pair, "time", clock)
+    return clock
+
+
+def run(clock: Clock, drafters: list[Any], tokens: int, controller: Controller) -> float:
+    """Return the milliseconds per token."""
+    target: Any = SimulatedTarget(clock)
+    pair = HostPair(target, drafters, controller)
+    pair.prefill(TEXT[:2].tolist())
+    sampler = Sampler(SamplingParams())
+    clock.ms = clock.drafting = 0.0
+    while len(pair.ids) < tokens + 2:
+        pair.step(sampler, 10_000)
+    assert pair.ids == TEXT[: len(pair.ids)].tolist()
+    return clock.ms / (len(pair.ids) - 2)
+
+
+def measured(*drafters: SimulatedDrafter) -> Controller:
+    costs = {d.name: d.cost if d.is_model else 0.0 for d in drafters}
+    by_node = [d for d in drafters if d.is_autoregressive]
+    return Controller(
+        COSTS, costs, next_ms={d.name: d.each for d in by_node}, read_ms={d.name: d.read for d in by_node}
+    )
+
+
+def best_fixed(acceptance: float, drafting: float, each: float = 0.0) -> float:
+    """Return the milliseconds per token of the best fixed draft length, 0 included, by the geometric series."""
+    tokens = [sum(acceptance**i for i in range(m + 1)) for m in range(1, 16)]
+    return min(1.0, *((cost_of(m + 2) + drafting + each * m) / tokens[m] for m in range(15)))
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "claim", "drafting", "each"),
+    [
+        *((*kind, ms, 0.0) for kind in ((0.02, 0.99), (0.3, None), (0.6, 0.6)) for ms in (0.3, 1.0, 3.0)),
+        *((acceptance, 0.9, ms, ms) for acceptance in (0.02, 0.3, 0.5) for ms in (0.15, 0.5)),  # node by node
+    ],
+)
+def test_never_three_percent_slower_than_plain_decoding(
+    clock: Clock, acceptance: float, claim: float | None, drafting: float, each: float
+) -> None:
+    drafter = SimulatedDrafter(clock, drafting, lambda _: acceptance, claim, each=each)
+    assert run(clock, [drafter], 2500, measured(drafter)) < 1.03
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "drafting", "claim", "each"),
+    [
+        *((0.7, 0.3, 0.7, 0), (0.8, 0.3, None, 0), (0.9, 0.3, 0.5, 0), (0.9, 1.0, 0.99, 0), (0.97, 1.0, 0.97, 0)),
+        *((1.0, 3.0, 0.5, 0), (0.3, 3.0, 0.9, 0)),
+        *((0.02, 0.0, 0.8, 0), (0.3, 0.0, 0.8, 0), (0.6, 0.0, 0.8, 0), (0.95, 0.0, 0.8, 0)),  # a free one
+        *((0.6, 0.1, 0.6, 0.1), (0.7, 0.1, None, 0.1), (0.8, 0.05, 0.5, 0.05)),  # node by node
+        *((0.8, 0.3, 0.99, 0.3), (0.9, 0.1, None, 0.1), (0.97, 0.2, 0.97, 0.2)),
+    ],
+)
+def test_nearly_as_fast_as_the_best_fixed_choice(
+    clock: Clock, acceptance: float, drafting: float, claim: float | None, each: float
+) -> None:
+    drafter = SimulatedDrafter(clock, drafting, lambda _: acceptance, claim, is_model=drafting > 0, each=each)
+    pace = run(clock, [drafter], 2500, measured(drafter))
+    assert pace < (1.05 if drafting else 1.04) * best_fixed(acceptance, drafting, each)
+
+
+def test_a_drafter_that_becomes_good_is_found_and_one_that_becomes_bad_is_left(clock: Clock) -> None:
+    drafter = SimulatedDrafter(clock, 0.5, lambda n: 0.9 if 2000 <= n < 4000 else 0.02)
+    run(clock, [drafter], 6000, measured(drafter))
+    before, during, after = np.histogram(drafter.asked, [0, 2000, 4000, 6000])[0]
+    assert during > 4 * before
+    assert during > 4 * after
+
+
+def answers(clock: Clock, drafter: Any, prompt: int, answer: int, count: int) -> float:
+    """Return the milliseconds per token, including the drafter's prefill, in the second half of the answers."""
+    target: Any = SimulatedTarget(clock)
+    drafters: list[Any] = [drafter]
+    pair, sampler, began = HostPair(target, drafters, measured(drafter)), Sampler(SamplingParams()), 0.0
+    for number in range(count):
+        pair.forget()
+        pair.prefill(TEXT[:prompt].tolist())
+        if number == count // 2:
+            began = clock.ms
+        while len(pair.ids) < prompt + answer:
+            pair.step(sampler, prompt + answer - len(pair.ids))
+    return (clock.ms - began) / (answer * (count - count // 2))
+
+
+@pytest.mark.parametrize(("acceptance", "read"), [(0.9, 0.2), (0.9, 2.0), (0.3, 0.2)])
+def test_a_prompt_is_read_where_the_answer_pays_for_it(clock: Clock, acceptance: float, read: float) -> None:
+    """A prompt of 400 tokens for an answer of 40; the time includes failed trials."""
+    drafter = SimulatedDrafter(clock, 0.1, lambda _: acceptance, 0.9, each=0.1, read=read)
+    assert answers(clock, drafter, 400, 40, 40) < 1.06
 
 
 def chain(*confidence: float) -> Draft:

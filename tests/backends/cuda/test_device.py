@@ -1,6 +1,6 @@
-"""Why a machine has no usable GPU, with what to do; and errors on the device."""
+"""Which GPU is used, why a machine has no usable GPU, with what to do; and errors on the device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +9,13 @@ import pytest
 import torch
 
 from localdflash.backends.cuda import device as devices
+from localdflash.backends.cuda.gpus import Gpu, choose_gpu
 from localdflash.backends.cuda.runner import Runner, device_errors
 from localdflash.base import extras
-from localdflash.base.errors import DeviceError, NoDevice
+from localdflash.base.errors import DeviceError, NoDevice, OutOfMemory
+from localdflash.cli.doctor import installation
+from localdflash.models.memory.fit import MemoryBudget
+from localdflash.models.memory.parts import SCRATCH, Parts
 
 
 @pytest.fixture
@@ -107,3 +111,116 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(type(error)) as caught, device_errors():
             raise error
         assert caught.value is error
+
+
+GPUS = [
+    ("NVIDIA GeForce RTX 2080", "aaaaaaaa-0000-4000-8000-000000000000", (7, 5)),
+    ("NVIDIA GeForce RTX 4090", "bbbbbbbb-0000-4000-8000-000000000000", (8, 9)),
+    ("NVIDIA GeForce RTX 3090", "cccccccc-0000-4000-8000-000000000000", (8, 6)),
+    ("NVIDIA GeForce RTX 3090", "dddddddd-0000-4000-8000-000000000000", (8, 6)),
+]
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine with four GPUs, the first too old; the patcher takes something away from it."""
+    monkeypatch.setattr(devices, "driver_present", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(GPUS))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: GPUS[device.index][0])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: GPUS[device.index][2])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=GPUS[device.index][1]))
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("auto", [1, 2, 3]), ("3", [3]), ("4090", [1]), ("rtx 3090", [2, 3]), ("gpu-cccccccc", [2]),
+     ("cccccccc-0000", [2])],
+)  # fmt: skip
+def test_a_gpu_by_its_names(name: str, numbers: list[int]) -> None:
+    assert [gpu.number for gpu in devices.find_gpus(name)] == numbers
+    assert devices.find_device(name) == torch.device("cuda", numbers[0])
+
+
+@pytest.mark.parametrize("name", ["4", "RTX 5090", "GPU-", "2080"])
+def test_where_no_gpu_is_meant_or_new_enough_those_there_are_are_told(name: str) -> None:
+    with pytest.raises(NoDevice) as caught:
+        devices.find_gpus(name)
+    message = str(caught.value)
+    assert ("8.0" if name == "2080" else f"--device {name}") in message
+    assert "0 (NVIDIA GeForce RTX 2080, " in message
+    assert "3 (NVIDIA GeForce RTX 3090, GPU-dddddddd-0000-4000-8000-000000000000)" in message
+    assert "\n" not in message
+
+
+OLD, FIRST = "not used: 8.0 is needed (RTX 30, A100 or newer)", "used first"
+ELSE = "used if {} cannot hold a pair with its drafter"
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("auto", [OLD, FIRST, ELSE.format("1"), ELSE.format("1 and 2")]),
+        ("3090", ["not used: --device is 3090"] * 2 + [FIRST, ELSE.format("2")]),
+        ("0", [OLD, *["not used: --device is 0"] * 3]),
+        ("cpu", ["not used: --device is cpu"] * 4),
+    ],
+)
+def test_doctor_lists_each_gpu_and_its_role(name: str, roles: list[str], machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(torch.cuda, "mem_get_info", lambda device: (10**9 * (device.index + 1), 24 * 10**9))
+    machine.setenv("LOCALDFLASH_MODEL_DEVICE", name)
+    found = installation.cuda_gpus("gpus")
+    expected = [
+        f"{number}: {gpu}, {number + 1}.0 GB free of 24.0, GPU-{uuid}, compute capability {'.'.join(map(str, chip))}"
+        for number, (gpu, uuid, chip) in enumerate(GPUS)
+    ]
+    assert found.status == "ok"
+    assert found.detail == "; ".join(f"{gpu}, {role}" for gpu, role in zip(expected, roles, strict=True))
+    if name != "cpu" and FIRST in roles:  # what is told is what is done
+        assert devices.find_gpus(name)[0].number == roles.index(FIRST)
+
+
+# The first with room
+
+
+class Sizes:
+    """A pair of 100 bytes a token, with a drafter of 1 000 000."""
+
+    trained, drafters = 8192, ("8 bits", "none")
+
+    def parts(self, context: int, drafter: str) -> Parts:
+        return {SCRATCH: 100 * context + (1_000_000 if drafter == "8 bits" else 0)}
+
+
+def rooms(*free: int) -> tuple[Callable[[torch.device], MemoryBudget], list[int]]:
+    """Free memory of each GPU, and the list of queried ones."""
+    asked = list[int]()
+
+    def measure(device: torch.device) -> MemoryBudget:
+        asked.append(device.index)
+        return MemoryBudget(free[device.index], 0, "GPU memory")
+
+    return measure, asked
+
+
+@pytest.mark.parametrize(
+    ("free", "chosen", "asked"),
+    [
+        ((5_000_000, 5_000_000, 9), 0, [0]),
+        ((700_000, 100, 5_000_000), 2, [0, 1, 2]),
+        ((700_000, 800_000, 9), 0, [0, 1, 2]),
+    ],
+    ids=["the first", "the one for the whole pair", "none for the whole pair"],
+)
+def test_the_first_with_room_is_taken(free: tuple[int, ...], chosen: int, asked: list[int]) -> None:
+    measure, seen = rooms(*free)
+    gpu, _ = choose_gpu([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
+    assert (gpu.number, seen) == (chosen, asked)
+
+
+def test_where_none_has_room_the_largest_is_told() -> None:
+    measure, _ = rooms(1000, 40_000, 2000)
+    with pytest.raises(OutOfMemory, match=r"40\.0 KB|0\.0 MB of GPU memory are free"):
+        choose_gpu([Gpu(number) for number in range(3)], Sizes(), 4096, measure)
