@@ -18,9 +18,7 @@ from localdflash.lab import result_file
 
 CORE = {  # source file -> the tests that should notice
     "localdflash/engine/accept.py": ["tests/engine/test_sampling.py", "tests/engine/test_lossless.py"],
-    "localdflash/engine/controller.py": [
-        "tests/engine/test_controller.py",
-    ],
+    "localdflash/engine/controller.py": ["tests/engine/test_controller.py"],
     "localdflash/engine/sampling.py": ["tests/engine/test_sampling.py"],
     "localdflash/engine/lookup.py": ["tests/engine/test_lookup.py"],
     "localdflash/engine/scheduler.py": ["tests/engine/test_scheduler.py"],
