@@ -162,7 +162,10 @@ class SuggestionServer(LanguageServer):
             closed=closed,
         )
         if self._context.is_far(document.uri, place.line):
-            await self._context.look(document.uri, place.line)
+            looking = asyncio.create_task(self._context.look(document.uri, place.line))
+            self._tasks.add(looking)
+            looking.add_done_callback(self._tasks.discard)
+            await asyncio.wait((looking,), timeout=self.settings.deadline_ms / 2e3)
         offers = await session.offers(cursor)
         if target and target.selected and re.search(r"\w$", target.head):  # a menu's word is not lengthened
             offers = [offer for offer in offers if not re.match(r"\w", offer.text)]

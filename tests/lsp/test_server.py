@@ -106,7 +106,7 @@ async def test_accepted_and_refused_suggestions_are_counted(editor: Any) -> None
 
 
 async def test_the_first_request_has_the_context_of_its_own_line(editor: Any) -> None:
-    async with editor(oracle="nothing") as e:
+    async with editor(oracle="nothing", options={"deadlineMs": 10_000}) as e:
         e.open("def parse_header(reader, token):\n    return reader.skip(token)\n", "file:///project/other.py")
         e.open("x = 1\n" * 300 + "parse_header(reader, token)\n\n", URI)
         await e.ask(301, 0)
