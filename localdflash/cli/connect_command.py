@@ -35,6 +35,7 @@ LLM = """\
 - model_id: localdflash
   model_name: localdflash
   api_base: {url}
+  api_key_name: localdflash  # only a name: the key comes with the command
   supports_tools: true
 """
 CONTINUE = """\

@@ -160,6 +160,7 @@ class Daemon:
             lifespan="off",
             interface="asgi3",
             log_config=None,
+            log_level="error",  # a line per malformed request, which needs no key, would fill the log
             access_log=False,
             proxy_headers=False,
             server_header=False,

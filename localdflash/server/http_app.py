@@ -30,6 +30,7 @@ from localdflash.server.tcp import TcpPort
 ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
     "GET": {
         "/v1/models": control.models,
+        "/models": control.models,
         "/v1/models/{model:path}": control.model,
         "/props": llama_server_api.props,
         "/slots": llama_server_api.slots,
@@ -40,7 +41,10 @@ ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
     },
     "POST": {
         "/v1/chat/completions": openai_api.chat,
+        "/v1/chat/completions/input_tokens": openai_api.count_input_tokens,
+        "/chat/completions": openai_api.chat,
         "/v1/completions": openai_api.completions,
+        "/completions": openai_api.completions,
         "/v1/responses": responses_api.responses,
         "/v1/messages": anthropic_api.messages,
         "/v1/messages/count_tokens": anthropic_api.count_tokens,
@@ -53,6 +57,7 @@ ROUTES: dict[str, dict[str, Callable[..., Awaitable[Response]]]] = {
         "/v1/embeddings": openai_api.embeddings,
         "/embeddings": openai_api.embeddings,
         "/embedding": openai_api.embeddings,
+        **dict.fromkeys(("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"), openai_api.embeddings),
         "/listen": control.listen,
         "/load": control.load,
         "/stop": control.stop,

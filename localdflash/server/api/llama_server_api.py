@@ -17,6 +17,7 @@ from localdflash.engine.generate import Request
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
+from localdflash.server.api.chat_request import TEMPERATURE
 from localdflash.server.api.completion_request import MIDDLE_TEMPERATURE, prepare_infill, prepare_prompt, prompts_of
 from localdflash.server.api.generation import (
     Choice,
@@ -204,7 +205,10 @@ async def props(http: HttpRequest, state: AppState) -> Response:
     loaded = await state.ready(state.engines.main)
     return json_response(
         {
-            "default_generation_settings": {"n_ctx": loaded.context, "params": {}},
+            "default_generation_settings": {
+                "n_ctx": loaded.context,
+                "params": _settings(Request([], DEFAULT_MAX_TOKENS, params_of(NativeRequest(), TEMPERATURE))),
+            },
             "total_slots": sum(worker.loaded is not None for worker in state.engines.workers),
             "model_alias": loaded.files.id,
             "model_path": loaded.files.target.name,

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeHistogramMetricFami
 from prometheus_client.metrics_core import Metric
 
 from localdflash.engine.pair import Step
-from localdflash.engine.scheduler import EngineTotals
+from localdflash.engine.scheduler import EngineTotals, Scheduler
 from localdflash.server.engines import Engines
 
 PREFIX = "localdflash_"
@@ -71,6 +71,7 @@ class _EnginesCollector:
             yield _gauge("requests_running", "Requests under way", sum(one.running is not None for one in schedulers))
             yield _gauge("prefix_cache_bytes", "Memory of the prefix cache", sum(one.prefix_bytes for one in workers))
             yield from _counted(self._engines.totals())
+            yield from _llama_server_metrics(self._engines.totals(), schedulers)
 
 
 def _counted(totals: EngineTotals) -> Iterator[Metric]:
@@ -91,6 +92,27 @@ def _counted(totals: EngineTotals) -> Iterator[Metric]:
     yield _labelled("accepted", "Drafted tokens that were committed", "slot", enumerate(list(stats.accepted_by_slot)))
     yield _labelled("drafter_steps", "Steps by drafter", "drafter", list(stats.steps_by_drafter.items()))
     yield _cancels(list(totals.cancel_ms))
+
+
+def _llama_server_metrics(totals: EngineTotals, schedulers: Sequence[Scheduler]) -> Iterator[Metric]:
+    """Yield metrics under llama-server's names, for dashboards made for it."""
+    stats = totals.stats
+    seconds = stats.total_ms / 1e3
+    for name, what, count in (
+        ("prompt_tokens", "Prompt tokens processed", totals.prompt_tokens - totals.reused_tokens),
+        ("tokens_predicted", "Tokens generated", stats.tokens),
+        ("tokens_predicted_seconds", "Time of generation", seconds),
+        ("n_decode", "Verify steps", stats.steps),
+        ("spec_decode_num_draft_tokens", "Tokens drafted", stats.drafted),
+        ("spec_decode_num_accepted_tokens", "Drafted tokens that were committed", stats.accepted),
+    ):
+        yield CounterMetricFamily(f"llamacpp:{name}", what, value=count)
+    for name, what, value in (
+        ("predicted_tokens_seconds", "Tokens generated per second", stats.tokens / seconds if seconds else 0.0),
+        ("requests_processing", "Requests running", sum(one.running is not None for one in schedulers)),
+        ("requests_deferred", "Requests waiting", sum(one.queue_length for one in schedulers)),
+    ):
+        yield GaugeMetricFamily(f"llamacpp:{name}", what, value=value)
 
 
 def _cancels(times: Sequence[float]) -> Metric:

@@ -43,8 +43,8 @@ MAX_CHOICES = 16
 
 
 NO_EMBEDDINGS = (
-    "embeddings are not offered: the models here are trained to write, and their last states tell texts apart badly;"
-    " take a server with a model that is made for it"
+    "embeddings and reranking are not offered: the models here are trained to write, and their last states tell texts"
+    " apart badly; take a server with a model that is made for it"
 )
 
 
@@ -241,9 +241,16 @@ async def apply_template(http: HttpRequest, state: AppState, body: TemplateReque
     return json_response({"prompt": (await asyncio.to_thread(prompt_of, loaded, body)).text})
 
 
+async def count_input_tokens(http: HttpRequest, state: AppState, body: ChatRequest) -> Response:
+    """Return the number of prompt tokens of a conversation, as llama-server does."""
+    loaded = await state.ready("chat", body.model)
+    count = await asyncio.to_thread(lambda: len(prompt_of(loaded, body).encode()))
+    return json_response({"object": "response.input_tokens", "input_tokens": count})
+
+
 async def embeddings(http: HttpRequest, state: AppState) -> Response:
     """Raise an ApiError: there are no embeddings."""
-    raise ApiError(404, NO_EMBEDDINGS, code="not_offered")
+    raise ApiError(501, NO_EMBEDDINGS, code="not_offered")
 
 
 def _prepare_completions(loaded: LoadedPair, body: CompletionRequest, grammars: Grammars) -> GenerationRequest:

@@ -58,6 +58,8 @@ def test_metrics_count_what_happens(client: Any) -> None:
     assert grown("localdflash_tokens_total") == told["usage"]["completion_tokens"]
     assert grown("localdflash_steps_total") == grown("localdflash_verify_seconds_count") == timings["steps"]
     assert grown("localdflash_first_token_seconds_count") == 1
+    assert grown("llamacpp:tokens_predicted_total") == told["usage"]["completion_tokens"]
+    assert grown("llamacpp:n_decode_total") == timings["steps"]
     assert grown("localdflash_prompt_tokens_total") == told["usage"]["prompt_tokens"]
     drafted = [name for name in after if name[0] == "localdflash_drafted_total"]
     assert sum(after[name] - before.get(name, 0.0) for name in drafted) == timings["draft_n"]

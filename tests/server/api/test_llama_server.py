@@ -165,3 +165,20 @@ def test_zed_and_continue_complete(client: Any, plain: LoadedPair) -> None:
     expected = min((whole.partition(stop)[0] for stop in CONTINUE_STOPS), key=len)
     assert COMPLETIONS.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
     assert RAW.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
+
+
+def test_paths_without_v1_and_counts(client: Any) -> None:
+    """Zed lists /models; other programs leave out /v1."""
+    chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+    assert client.get("/models").json() == client.get("/v1/models").json()
+    assert client.post("/chat/completions", chat).json()["object"] == "chat.completion"
+    assert client.post("/completions", {"prompt": "x", "max_tokens": 2}).json()["object"] == "text_completion"
+    counted = client.post("/v1/chat/completions/input_tokens", chat).json()
+    assert counted["input_tokens"] == client.post("/apply-template", {**chat, "count": True}).json()["tokens"]
+    assert client.get("/props").json()["default_generation_settings"]["params"]["temperature"] == 1.0
+
+
+def test_a_plain_client_reads_that_its_body_is_too_large(live: Any) -> None:
+    with live.client() as client:
+        told = client.post("/completion", content=b" " * (20 << 20), headers={"content-type": "application/json"})
+    assert told.status_code == 413

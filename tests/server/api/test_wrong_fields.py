@@ -145,11 +145,11 @@ def test_a_wrong_field_is_named(knowing_tools: Any, dialect: Dialect) -> None:
 
 
 def test_no_such_path(client: Any) -> None:
-    for path in ("/", "/v1", "//v1/models", "/v1/chat/completions/", "/../etc/passwd"):
+    for path in ("/", "/v1", "/v1//models", "/v1/chat/completions/", "/../etc/passwd"):
         response = client.get(path)
         assert response.status_code == 404
         CHAT.error(response.json())
-    for path in ("/v1/embeddings", "/embeddings", "/embedding"):
+    for path in ("/v1/embeddings", "/embeddings", "/embedding", "/rerank", "/v1/rerank"):
         response = client.post(path, {"input": "x", "model": "embedded"})
-        assert response.status_code == 404
-        assert CHAT.error(response.json()).startswith("embeddings are not offered: ")
+        assert response.status_code == 501
+        assert CHAT.error(response.json()).startswith("embeddings and reranking are not offered: ")
