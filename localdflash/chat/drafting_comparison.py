@@ -53,24 +53,20 @@ async def compare_drafting(
     settings: ChatSettings,
     say: Callable[[Comparison], None],
 ) -> Comparison:
-    """Answer the last question with and without drafting, interleaved, with one seed; `say` receives the progress."""
+    """Answer messages with and without drafting, interleaved, with one seed; `say` receives the progress."""
     await answerer.ready()
     if not answerer.is_localdflash:
         raise UsageError("a comparison needs localdflash's engine, and this chat uses another server")
-    last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
-    if last is None:
-        raise UsageError("nothing was asked yet: ask something, then compare")
-    conversation = messages[: last + 1]
     seed = secrets.randbits(31) if settings.seed is None else settings.seed
     settings = replace(settings, max_tokens=settings.max_tokens or MAX_TOKENS, seed=seed)
     say(Comparison(running="reading the conversation"))
     first = replace(settings, max_tokens=1, draft=False)
-    await _request_answer(answerer, conversation, system, first)  # prefills, so that no measured answer has to
+    await _request_answer(answerer, messages, system, first)  # prefills, so that no measured answer has to
     by_mode: dict[bool, list[_Answer]] = {False: [], True: []}
     for number, draft in enumerate(DRAFT_ORDER, 1):
         mode = "drafting" if draft else "baseline"
         say(_compare_answers(by_mode, f"answer {number} of {len(DRAFT_ORDER)}, {mode}"))
-        by_mode[draft].append(await _request_answer(answerer, conversation, system, replace(settings, draft=draft)))
+        by_mode[draft].append(await _request_answer(answerer, messages, system, replace(settings, draft=draft)))
     result = _compare_answers(by_mode, "")
     say(result)
     return result

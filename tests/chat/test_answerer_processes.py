@@ -33,12 +33,6 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Any:
         yield folder
 
 
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit engines to twenty steps a second."""
-    monkeypatch.setattr(spawn, "PROGRAM", daemons.SLOW + spawn.PROGRAM)
-
-
 async def test_shared_daemon_outlives_the_chat_and_a_private_one_does_not(folder: Path) -> None:
     async with open_answerer(SharedDaemon(SPEC)) as shared, open_answerer(PrivateDaemon(SPEC)) as private:
         await asyncio.gather(shared.ready(), private.ready())
@@ -68,22 +62,6 @@ async def test_crashing_gpu_falls_back_to_the_cpu(monkeypatch: pytest.MonkeyPatc
             event.text for event in events[restarts[-1] if restarts else 0 :] if isinstance(event, AnswerPiece)
         )
         assert text == (await ask(answerer, settings=settings)).text
-
-
-@pytest.mark.usefixtures("slow")
-async def test_killed_daemon_is_restarted_with_identical_text(folder: Path) -> None:
-    async with open_answerer(SharedDaemon(SPEC)) as answerer:
-        settings = replace(LONG, max_tokens=16)
-        whole = (await ask(answerer, settings=settings)).text
-        events, text = [], ""
-        async for event in answerer.answer(QUESTION, settings):
-            events.append(event)
-            text += event.text if isinstance(event, AnswerPiece) else ""
-            if len(events) == 5:
-                (daemon,) = daemons.daemons(folder)
-                daemon.kill()
-    assert text == whole
-    assert AnswerRestart() not in events
 
 
 async def test_cancelling_during_the_load_ends_a_private_daemon(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -13,7 +13,7 @@ from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from tests.chat.asking import QUESTION
 
-CONVERSATION = [Message("user", "a"), Message("assistant", "b"), *QUESTION, Message("assistant", "an answer")]
+CONVERSATION = [Message("user", "a"), Message("assistant", "b"), *QUESTION]
 
 
 class TimedAnswerer:
@@ -41,13 +41,10 @@ class TimedAnswerer:
         yield Done("length", {"tokens_per_second": rate, "tokens": 10, "tau": tau, "ttft_ms": rate / 2})
 
 
-def run(
-    answerer: Any, messages: Sequence[Message] = CONVERSATION, **settings: Any
-) -> tuple[Comparison, list[Comparison]]:
+def run(answerer: Any) -> tuple[Comparison, list[Comparison]]:
     progress: list[Comparison] = []
-    return asyncio.run(
-        compare_drafting(answerer, messages, system="s", settings=ChatSettings(**settings), say=progress.append)
-    ), progress
+    compare = compare_drafting(answerer, CONVERSATION, system="s", settings=ChatSettings(), say=progress.append)
+    return asyncio.run(compare), progress
 
 
 def test_comparison_interleaves_the_modes() -> None:
@@ -58,7 +55,7 @@ def test_comparison_interleaves_the_modes() -> None:
         == [False, *DRAFT_ORDER]
         == [False, False, True, True, False]
     )
-    assert [messages for messages, _ in answerer.requests] == [CONVERSATION[:3]] * 5
+    assert [messages for messages, _ in answerer.requests] == [CONVERSATION] * 5
     assert len({settings.seed for _, settings in answerer.requests}) == 1
     assert [settings.max_tokens for _, settings in answerer.requests] == [1, *[MAX_TOKENS] * 4]
     assert (result.baseline.rate, result.drafting.rate) == (15.0, 50.0)
@@ -71,11 +68,6 @@ def test_comparison_interleaves_the_modes() -> None:
     assert progress[-1] is result
     assert [one.identical for one in progress] == [None, None, None, True, True, True]
     assert all(one.running for one in progress[:-1])
-
-
-def test_comparison_needs_a_question() -> None:
-    with pytest.raises(UsageError, match="nothing was asked"):
-        run(TimedAnswerer([], []), [Message("assistant", "x")])
 
 
 def test_comparison_needs_the_localdflash_engine() -> None:

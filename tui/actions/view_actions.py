@@ -125,7 +125,7 @@ class ViewActions(AnswerActions):
             self.show_error("an answer is in progress; Esc stops it")
             return
         last = max((i for i, message in enumerate(talk.messages) if message.role == "user"), default=-1)
-        if last < 0:
+        if last < talk.dropped:
             self.show_error("there is no message yet; send one, then compare")
             return
         screen = CompareScreen()

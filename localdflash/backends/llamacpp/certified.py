@@ -132,9 +132,7 @@ def _inexact(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -
         return ModeChoice(mode, "plain", f"no drafts: {why}")
     if record.modes:
         return ModeChoice(mode, "fast", f"{FAST}; {why}")
-    return ModeChoice(
-        mode, "not certified", f"not certified: drafted text may differ from decoding without drafts; {why}"
-    )
+    return ModeChoice(mode, "not certified", f"not certified: {MAY_DIFFER}; {why}")
 
 
 def skip_measuring(path: Path) -> FileMeasurement:

@@ -51,9 +51,9 @@ def _as_compiled() -> Iterator[None]:
                 text = FAULTS[FAULT](ptx) if FAULT else ptx
                 machines[ptx] = Machine(text, 32 * kernel.metadata.num_warps, kernel.metadata.shared)
             given = {name: value for name, value in options.items() if name in self.arg_names}
-            bind_arguments = self.signature.bind(*args, **given).arguments
-            values = [bind_arguments[name] for name, kind in kernel.src.signature.items() if kind != "constexpr"]
-            programs = grid(bind_arguments) if callable(grid) else grid
+            bound = self.signature.bind(*args, **given).arguments
+            values = [bound[name] for name, kind in kernel.src.signature.items() if kind != "constexpr"]
+            programs = grid(bound) if callable(grid) else grid
             machines[ptx].launch(programs, values, chance)
             ran.add(f"{kernel.name} {'raced' if prod(programs) > 1 else 'alone'}")
 

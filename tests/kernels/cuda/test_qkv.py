@@ -90,13 +90,13 @@ def _split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def close(got: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
     """Equal up to the rounding of the stored type: a part of the value, or of the largest value of the head."""
     peak = expected.abs().amax(-1, keepdim=True)
-    bind_arguments = {
+    bound = {
         torch.float32: 1e-5 * peak,
         torch.float16: 1e-3 * expected.abs() + 1e-5 * peak,
         torch.int8: 0.51 / 127 * peak,
         torch.float8_e4m3fn: 0.51 / 8 * expected.abs() + 1e-5 * peak,
     }[dtype]
-    assert ((got.double() - expected).abs() <= bind_arguments).all()
+    assert ((got.double() - expected).abs() <= bound).all()
 
 
 def check(case: Case, kernel: bool = True) -> None:
