@@ -1,13 +1,19 @@
-"""PTX's scalar instructions, on numpy arrays that hold a register of every thread."""
+"""PTX's scalar and FP4 instructions, on numpy arrays that hold a register of every thread."""
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from localdflash.kernels.cuda.planes import E2M1
+
 Array = NDArray[Any]
+Words = NDArray[np.uint32]
+_VALUES = np.array(E2M1)
 
 
 def as_type(x: Array, kind: type) -> Array:
@@ -77,3 +83,53 @@ def integers(head: str, parts: list[str], kind: type, x: list[Array]) -> Array:
     }  # fmt: skip
     with np.errstate(all="ignore"):
         return functions[head](*values)
+
+
+def run_ptx(text: str, **registers: Words) -> dict[str, Words]:
+    """Run text on named registers ("$4": words); all of them, with what was computed. KeyError: an unknown opcode."""
+    size = len(next(iter(registers.values())))
+    for name, operands in re.findall(r"^\s*([a-z]\S+)\s+([^;]+);", text, re.M):
+        target, *sources = operands.split(", ")
+        values = [registers[x] if x in registers else np.full(size, int(x, 0), np.uint32) for x in sources]
+        head, *_, kind = parts = name.split(".")
+        if head == "mov":
+            registers[target] = values[0]
+        elif kind == "f16x2":  # rounded once, from the exact result
+            halves = [x.view(np.float16).astype(np.float64) for x in values]
+            registers[target] = arithmetic(head, halves).astype(np.float16).view(np.uint32)
+        else:
+            wide = [x.astype(np.uint64) for x in values]
+            registers[target] = integers(head, parts, np.uint32, wide)
+    return registers
+
+
+def _codes(registers: list[Array]) -> list[Array]:
+    """Values [warps, 8, 32] of registers uint32 [threads]."""
+    shifts = np.arange(8, dtype=np.uint32) * np.uint32(4)
+    return [_VALUES[(x[:, None] >> shifts) & np.uint32(15)].reshape(-1, 8, 32) for x in registers]
+
+
+def _scales(register: Array, kind: str, count: int) -> Array:
+    """Scales [warps, 8, 4, count] of a register uint32 [threads]: `count` for the 64 codes of a row."""
+    codes = np.ascontiguousarray(register).view(np.uint8).reshape(-1, 8, 4, 4)[..., :count]
+    if kind == "ue8m0":
+        return np.exp2(codes.astype(np.float64) - 127)
+    assert kind == "ue4m3"
+    return torch.from_numpy(codes.copy()).view(torch.float8_e4m3fn).double().numpy()
+
+
+def scaled_product(parts: list[str], a: list[Array], b: list[Array], scale_a: Array, scale_b: Array) -> Array:
+    """The product float64 [warps, 16, 8] of m16n8k64 of e2m1 over a warp's registers [threads], for byte and thread 0.
+
+    A register holds eight codes, the first in its lowest bits. The scales of a row are bytes of one register:
+    for A in the first two lanes of a quad (rows g and g + 8), for B in the first one.
+    """
+    count = 2 if "scale_vec::2X" in parts else 4
+    a0, a1, a2, a3 = _codes(a)
+    left = np.concatenate([np.concatenate([a0, a2], 2), np.concatenate([a1, a3], 2)], 1)
+    right = np.concatenate(_codes(b), 2)
+    rows, columns = _scales(scale_a, parts[-1], count), _scales(scale_b, parts[-1], count)
+    left = left * np.concatenate([rows[:, :, 0], rows[:, :, 1]], 1).repeat(64 // count, 2)
+    right = right * columns[:, :, 0].repeat(64 // count, 2)
+    product: Array = left @ right.transpose(0, 2, 1)
+    return product

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from tests.kernels.cuda.ptx_arithmetic import Array, arithmetic, as_register, as_type, integers
-from tests.kernels.cuda.ptx_fp4 import scaled_product
+from tests.kernels.cuda.ptx_arithmetic import Array, arithmetic, as_register, as_type, integers, scaled_product
 from tests.kernels.cuda.ptx_memory import SharedView
 
 OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")

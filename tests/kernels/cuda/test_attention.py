@@ -10,7 +10,7 @@ from localdflash.backends.cuda.proof.calls import Arguments
 from localdflash.kernels.cuda.attention import HALVES_OF_INT8, Scratch
 from tests.gpu import test_kernels
 from tests.gpu.case import CPU
-from tests.kernels.cuda.ptx_emulator import run_ptx
+from tests.kernels.cuda.ptx_arithmetic import run_ptx
 from tests.kernels.cuda.test_cases import CASES, check, definition
 from tests.support.interpreter import ordered_dot, reversed_programs
 

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from localdflash.kernels.cuda import unpack
 from localdflash.kernels.cuda.planes import E2M1
-from tests.kernels.cuda.ptx_emulator import Words, run_ptx
+from tests.kernels.cuda.ptx_arithmetic import Words, run_ptx
 
 LOW = np.arange(1 << 16, dtype=np.uint32)
 RANDOM = np.random.default_rng(0)

@@ -85,3 +85,15 @@ def test_prompt_is_usable_before_the_engine(chats: Scene) -> None:
     terminal.wait_for(lambda text: "oading" in text or "tarting" in text)
     assert READY in terminal.text
     ask(terminal, "typed early", "At last.")
+
+
+@pytest.mark.transport
+def test_first_chat_with_the_real_engine(chats_without_engine: Scene) -> None:
+    terminal = chats_without_engine.start("--threads", "1", "--max-tokens", "40")
+    terminal.wait_for("embedded")
+    ask(terminal, "Write a function that adds.", "first token")
+    assert "def" in terminal.text
+    assert len(chats_without_engine.engines()) == 1
+    terminal.press("ctrl+q")
+    assert terminal.wait() == 0
+    assert len(chats_without_engine.engines()) == 1  # the daemon keeps running
