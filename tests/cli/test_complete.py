@@ -129,16 +129,10 @@ def test_the_daemon_gives_the_same_insertion(file: Path, long_file: Path, run: C
     assert document["steps"] + document["accepted"] == document["tokens"]
 
 
-@pytest.fixture
-def use_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that makes the settings name a server."""
-    return lambda url: monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
-
-
-def test_errors_are_one_line(file: Path, fails: Callable[..., str], use_server: Callable[[str], None]) -> None:
+def test_errors_are_one_line(file: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
     with in_thread(llama(markers={}, infill=no)) as server:
-        use_server(server.url)
+        monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
         assert "fill in the middle" in fails(3, "complete", f"{file}:3:5")
         assert "--explain" in fails(2, "complete", f"{file}:3:5", "--explain")
     assert server.url in fails(1, "complete", f"{file}:3:5")

@@ -21,25 +21,15 @@ def pair(tiny_pair: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_pair, tmp_path / "pair"))
 
 
-@pytest.fixture
-def refused(fails: Callable[..., str], code: str) -> Callable[..., str]:
-    """Return a function that gives the error of `complete` with a target."""
-    return lambda target, *options: fails(
-        3, "complete", code, "--no-daemon", "--pair", target, "--threads", 1, *options
-    )
-
-
 @pytest.mark.parametrize("name", ["target.gguf", "drafter.gguf"])
-def test_truncated_file_is_refused(
-    name: str, pair: Path, refused: Callable[..., str], fails: Callable[..., str]
-) -> None:
-    path = pair / name
+def test_truncated_file_is_refused(name: str, pair: Path, code: str, fails: Callable[..., str]) -> None:
+    path, options = pair / name, ("--pair", pair / "target.gguf")
     whole = path.read_bytes()
     for cut in (0, 24, -1):
         path.write_bytes(whole[:cut])
-        assert str(path) in refused(pair / "target.gguf"), cut
+        assert str(path) in fails(3, "complete", code, "--no-daemon", "--threads", 1, *options), cut
     for command in (("chat", "--no-daemon", "-p", "x"), ("bench", "--limit", "1")):
-        assert f"{path}: broken GGUF file" in fails(3, *command, "--pair", pair / "target.gguf")
+        assert f"{path}: broken GGUF file" in fails(3, *command, *options)
 
 
 @pytest.mark.system

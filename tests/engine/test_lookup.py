@@ -98,14 +98,6 @@ def copy(drafter: LookupDrafter, ids: list[int]) -> None:
         drafter.observe([token])
 
 
-@pytest.fixture
-def copying() -> LookupDrafter:
-    """Return a drafter in the middle of a copy of PASSAGE: names 0 to 9 are written."""
-    drafter = LookupDrafter([PASSAGE])
-    copy(drafter, PASSAGE[:20])
-    return drafter
-
-
 @pytest.mark.parametrize(
     ("written", "anchor", "tokens"),
     [
@@ -116,11 +108,11 @@ def copying() -> LookupDrafter:
         ([200 + i for i in range(9)], COMMA, [200, 201, 202]),  # forgotten: the newest comma's, not the passage's
     ],
 )
-def test_a_copy_goes_on_after_a_change(
-    copying: LookupDrafter, written: list[int], anchor: int, tokens: list[int]
-) -> None:
-    copy(copying, written)
-    assert list(copying.propose(anchor, 3).tokens) == tokens
+def test_a_copy_goes_on_after_a_change(written: list[int], anchor: int, tokens: list[int]) -> None:
+    drafter = LookupDrafter([PASSAGE])
+    copy(drafter, PASSAGE[:20])  # names 0 to 9
+    copy(drafter, written)
+    assert list(drafter.propose(anchor, 3).tokens) == tokens
 
 
 def resumed(*distances: int) -> int:

@@ -80,17 +80,14 @@ def text_of(running: Running, ids: list[int], params: SamplingParams) -> tuple[l
     return [token for step in generate(running.pair, request, PrefixCache(1 << 30)) for token in step.tokens], request
 
 
-@pytest.fixture
-def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that llama.cpp's small batch widths are certified."""
+@pytest.mark.usefixtures("cpu_engine")
+@pytest.mark.parametrize(("files", "backend"), CASES, indirect=["files"])
+def test_a_pair_writes_the_same_with_its_drafter(
+    files: LocalPair, backend: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts exceed windows and the positions that RoPE scaling extends; llama.cpp's small widths are certified."""
     known = MeasuredMode(DEFAULT.limit_width(MAX_WIDTH_WITH_STATES), {2: 1.0})
     monkeypatch.setattr(certified, "measure", lambda *_: FileMeasurement(1.0, (known,), MAX_WIDTH_WITH_STATES))
-
-
-@pytest.mark.usefixtures("cpu_engine", "_few_rows")
-@pytest.mark.parametrize(("files", "backend"), CASES, indirect=["files"])
-def test_a_pair_writes_the_same_with_its_drafter(files: LocalPair, backend: Runner) -> None:
-    """Prompts exceed windows and the positions that RoPE scaling extends."""
     options = Options("tiny", backend, threads=1, context=256, costs=eager)
     with (
         closing(load_on(backend, files, options)) as drafting,

@@ -33,10 +33,9 @@ async def test_app_keys_reach_the_app(tmp_path: Path) -> None:
 
 
 async def test_shift_enter_inserts_a_new_line(tmp_path: Path) -> None:
-    key = "shift+enter"
     desk = Desk(tmp_path)
     async with run_app(desk) as pilot:
-        await pilot.press("a", key, "b", "enter")
+        await pilot.press("a", "shift+enter", "b", "enter")
         await pilot.pause()
         assert [one.text for one in desk.sent] == ["a\nb"]
 

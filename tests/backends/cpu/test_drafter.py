@@ -127,16 +127,8 @@ def test_shapes_that_the_kernels_do_not_run_are_refused(packed: PackedModel[DFla
 # Windows
 
 
-@pytest.fixture
-def windowed(packed: PackedModel[DFlashConfig]) -> PackedModel[DFlashConfig]:
-    """Return the drafter's model with a window of 16 keys in every layer."""
-    layers = packed.config.decoder.num_hidden_layers
-    config = replace(packed.config, window=16, sliding=(True,) * layers, causal=False)
-    return replace(packed, config=config)
-
-
 def test_features_outside_every_window_are_not_injected(
-    windowed: PackedModel[DFlashConfig], target: CpuTarget, monkeypatch: pytest.MonkeyPatch
+    packed: PackedModel[DFlashConfig], target: CpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
     inject = ThreadPool.inject
@@ -146,6 +138,8 @@ def test_features_outside_every_window_are_not_injected(
         inject(pool, model, features, start)
 
     monkeypatch.setattr(ThreadPool, "inject", counted)
+    layers = packed.config.decoder.num_hidden_layers
+    windowed = replace(packed, config=replace(packed.config, window=16, sliding=(True,) * layers, causal=False))
     lean, whole = CpuDFlashDrafter(windowed, target), CpuDFlashDrafter(windowed, target)
     whole._kept_features = 0
     taps, wanted = features(300), []

@@ -16,18 +16,7 @@ from localdflash.base.errors import DeviceError, NoDevice, OutOfMemory
 from localdflash.cli.doctor import installation
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import SCRATCH, Parts
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine that seems to have an RTX 4090; the returned patcher takes something away from it."""
-    monkeypatch.setattr(devices, "driver_present", lambda: True)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "RTX 4090")
-    return monkeypatch
+from tests.support.pretended_gpu import pretend
 
 
 def raise_(error: Exception) -> Any:
@@ -49,10 +38,11 @@ TOO_OLD = RuntimeError("The NVIDIA driver on your system is too old (found versi
     ids=["no driver", "a CPU build of torch", "an old driver", "no Triton", "an old chip"],
 )
 def test_missing_requirements_are_reported_in_one_line(
-    owner: Any, name: str, value: Any, words: str, gpu: pytest.MonkeyPatch
+    owner: Any, name: str, value: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pretend(monkeypatch)
     assert devices.find_device() == torch.device("cuda", 0)
-    gpu.setattr(owner, name, value)
+    monkeypatch.setattr(owner, name, value)
     with pytest.raises(NoDevice, match=words) as caught:
         devices.find_device()
     assert "\n" not in str(caught.value)

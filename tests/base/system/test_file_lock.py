@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,19 +19,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "file"
 
 
-@pytest.fixture
-def two(path: Path) -> Iterator[tuple[int, int]]:
-    files = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
-    yield files
-    for file in files:
-        os.close(file)
-
-
-def test_one_excludes_another_descriptor_of_this_process(two: tuple[int, int]) -> None:
-    assert file_lock.try_lock(two[0])
-    assert not file_lock.try_lock(two[1])
-    assert not file_lock.try_lock(two[1], shared=True)
-    assert os.read(two[1], 100) == b"content"  # which may read
+def test_one_excludes_another_descriptor_of_this_process(path: Path) -> None:
+    with path.open("r+b") as one, path.open("r+b") as other:
+        assert file_lock.try_lock(one.fileno())
+        assert not file_lock.try_lock(other.fileno())
+        assert not file_lock.try_lock(other.fileno(), shared=True)
+        assert other.read() == b"content"
 
 
 HOLD = "import sys, time; from pathlib import Path; from localdflash.base.system.file_lock import process_lock\n"

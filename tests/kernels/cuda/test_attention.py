@@ -1,7 +1,5 @@
 """Attention in the interpreter: numbers at the edges (see test_cases for the definition), and the bits of identity."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -13,12 +11,6 @@ from tests.gpu.case import CPU
 from tests.kernels.cuda.ptx_arithmetic import run_ptx
 from tests.kernels.cuda.test_cases import CASES, check, definition
 from tests.support.interpreter import ordered_dot, reversed_programs
-
-
-@pytest.fixture
-def _ordered() -> Iterator[None]:
-    with ordered_dot():
-        yield
 
 
 @pytest.mark.parametrize(
@@ -57,13 +49,13 @@ def test_neither_two_runs_nor_the_order_of_arrival_nor_the_number_of_chunks_laun
     assert all(torch.equal(again[name], tensor) for name, tensor in once.items())
 
 
-@pytest.mark.usefixtures("_ordered")
 @pytest.mark.parametrize("dtype", [torch.int8, pytest.param(torch.float16, marks=pytest.mark.nightly)], ids=str)
 def test_a_row_of_a_block_is_plain_decoding(dtype: torch.dtype) -> None:
     """Across the border of a chunk."""
     case = CASES[f"attention chain 250 0 {dtype}"]
     for t in (5, 6):
-        test_kernels.test_attention_of_a_row_of_a_block_is_plain_decoding(case, t, CPU)
+        with ordered_dot():
+            test_kernels.test_attention_of_a_row_of_a_block_is_plain_decoding(case, t, CPU)
 
 
 def test_the_assembly_that_unpacks_int8() -> None:

@@ -26,16 +26,11 @@ SCRIPT = ROOT / "lab" / "scripts" / "gpu" / "gpu_run.py"
 BLOCKED = "llama_cpp gguf click psutil platformdirs jinja2 tokenizers"
 
 
-@pytest.fixture
-def setup(tmp_path: Path) -> Setup:
-    return Setup(torch.device("cpu"), tiny=True, folder=tmp_path / "models", llama_source=None)
-
-
 @pytest.mark.nightly
-def test_the_pair_is_timed(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pair_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "DRAFTER_TYPES", steps.DRAFTER_TYPES[:1])
     report = BenchReport(tmp_path / "results.json", "steps")
-    steps.run(setup, report)
+    steps.run(Setup(torch.device("cpu"), tiny=True, folder=tmp_path / "models", llama_source=None), report)
     found = json.loads(report.path.read_text())["phases"]["steps"]["Q4_K"]
     assert found["step_ms_64"]["records"]["lookup"] == {"drafted": 15, "by": 1, "status": 0}
     assert found["step_ms_64"]["records"]["draft"] == {"drafted": 15, "by": 2, "status": 0}

@@ -27,14 +27,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TOKENS = (3, 5, 16)
 
 
-@pytest.fixture
-def model() -> Decoder:
-    torch.manual_seed(0)
-    model = Decoder(TINY)
-    initialise(model)
-    return model.requires_grad_(False)
-
-
 def test_product_and_gradients_equal_those_of_the_merged_matrix() -> None:
     torch.manual_seed(1)
     linear = AdaptedLinear(torch.randn(12, 8), 3, torch.float32)
@@ -49,7 +41,10 @@ def test_product_and_gradients_equal_those_of_the_merged_matrix() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_a_decoder_with_adapters_equals_the_merged_decoder(model: Decoder) -> None:
+def test_a_decoder_with_adapters_equals_the_merged_decoder() -> None:
+    torch.manual_seed(0)
+    model = Decoder(TINY).requires_grad_(False)
+    initialise(model)
     plain = copy.deepcopy(model)
     adapter = Adapter(model, 2, TOKENS, torch.float32)
     noisy(p for _, p in adapter.parameters())

@@ -238,20 +238,13 @@ def test_a_token_does_not_leave_the_hub(server: FakeHub, tmp_path: Path, monkeyp
 # Files that plain HTTP does not serve. The chunk store itself is not here: the library's own function is stood in for.
 
 
-@pytest.fixture
-def chunked(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "MAX_HTTP_DOWNLOAD_SIZE", 1000)
-    server.files["o/n/x.gguf"].chunks = "a" * 64
-    return server
-
-
 def test_a_large_file_comes_from_the_chunk_store(
-    chunked: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
 
+    monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 1000)
+    server.files["o/n/x.gguf"].chunks = "a" * 64
     seen: list[tuple[int, int]] = []
 
     def stored(incomplete_path: Path, xet_file_data: Any, expected_size: int, tqdm_class: Any, **_: object) -> None:
@@ -269,4 +262,4 @@ def test_a_large_file_comes_from_the_chunk_store(
     hub.transfer(remote(), tmp_path / "p", lambda done, total: seen.append((done, total)))
     assert (tmp_path / "p").read_bytes() == DATA
     assert seen[1:] == [(1000, len(DATA)), (len(DATA), len(DATA))]
-    assert not chunked.downloads("o/n/x.gguf")
+    assert not server.downloads("o/n/x.gguf")

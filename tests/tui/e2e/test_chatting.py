@@ -56,9 +56,8 @@ def test_terminal_colours(chats: Scene, term: str, colorterm: str, colours: byte
 
 
 def test_dumb_terminal_gets_the_line_chat(chats: Scene) -> None:
-    env = {"TERM": "dumb"}
     chats.answers(Answer.of("Plain text."))
-    terminal = chats.start(env=env, ready=False)
+    terminal = chats.start(env={"TERM": "dumb"}, ready=False)
     terminal.wait_for("\n>")
     terminal.type("hello\n")
     assert "Plain text." in terminal.wait_for(re.compile(r"\]\n>"))
@@ -68,12 +67,10 @@ def test_dumb_terminal_gets_the_line_chat(chats: Scene) -> None:
 
 
 def test_quitting_prints_the_resume_command(chats: Scene) -> None:
-    keys = ("ctrl+c", "ctrl+c")
     chats.answers(Answer.of("Well."))
     terminal = chats.start()
     ask(terminal, "why", "Well.")
-    for key in keys:
-        terminal.press(key)
+    terminal.press("ctrl+c", "ctrl+c")
     assert terminal.wait() == 0
     assert b"localdflash chat --resume 1 continues this chat" in terminal.raw
 
