@@ -186,6 +186,10 @@ def places() -> Iterator[Row]:
             "after": "embedded",
             "enter-before": "smollm2-135m-code, after Enter, complete lines in the middle",
             "enter-after": "smollm2-135m-code, after Enter",
+            **{
+                f"context-{one}": f"smollm2-135m-code, 72 from line 100 on, context: {one}"
+                for one in ("none", "own", "other")
+            },
         }.get(name, name)
         yield [
             label,
