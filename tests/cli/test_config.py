@@ -48,25 +48,15 @@ def test_config_show(run: Callable[..., Any], file: Path, monkeypatch: pytest.Mo
     assert document["origins"]["server.key_file"] == f"{file}:5"
 
 
-@pytest.fixture
-def parsed() -> Callable[..., dict[str, Any]]:
-    """Return a function that gives the pair options of a command for its arguments."""
-
+def test_a_flag_wins_over_a_variable_over_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     @pair_options
     def command(**options: Any) -> dict[str, Any]:
         return options
 
-    def parse(*arguments: str) -> dict[str, Any]:
-        options: dict[str, Any] = command.main(arguments, standalone_mode=False)
-        return options
+    def parsed(*arguments: str) -> Any:
+        return command.main(arguments, standalone_mode=False)
 
-    return parse
-
-
-def test_a_flag_wins_over_a_variable_over_the_file(
-    parsed: Callable[..., dict[str, Any]], file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     assert parsed()["pair"] == "mine"
     monkeypatch.setenv("LOCALDFLASH_MODEL_PAIR", "of-variable")
     monkeypatch.setenv("LOCALDFLASH_MODEL_DRAFTER_BITS", "4")

@@ -46,25 +46,15 @@ def timed_target(fake_target: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-@pytest.fixture
-def measure(timed_target: Make, fake_drafter: Make) -> Make:
-    """Return a function (clock, **target's) -> controller, target, drafter. Tokens cost 0.2 ms each, a draft 2.5 ms."""
+def test_costs_are_those_of_the_machine(timed_target: Make, fake_drafter: Make) -> None:
+    clock = Clock()
 
-    def make(clock: Clock, **settings: Any) -> tuple[Any, Any, Any]:
-        def invent(ids: list[int], limit: int) -> Any:
-            clock.spend(2.5)
-            return [1] * limit, [0.5] * limit
+    def invent(ids: list[int], limit: int) -> Any:
+        clock.spend(2.5)
+        return [1] * limit, [0.5] * limit
 
-        target = timed_target(clock, lambda rows: 0.8 + 0.2 * rows, **settings)
-        model = fake_drafter("model", invent)
-        lookup = fake_drafter("lookup", invent, is_model=False)
-        return calibrate(target, [lookup, model]), target, model
-
-    return make
-
-
-def test_costs_are_those_of_the_machine(measure: Make) -> None:
-    controller, target, drafter = measure(Clock(), context=256)
+    target, drafter = timed_target(clock, lambda rows: 0.8 + 0.2 * rows, context=256), fake_drafter("model", invent)
+    controller = calibrate(target, [fake_drafter("lookup", invent, is_model=False), drafter])
     for rows in (1, 2, 4, 8, 16, 32):
         assert controller.predict_verify_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
     assert controller.draft_ms == {"lookup": 0.0, "model": pytest.approx(2.5)}

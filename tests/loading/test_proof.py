@@ -17,6 +17,7 @@ import pytest
 from localdflash.backends.cuda import identity
 from localdflash.base.errors import DeviceError, UsageError
 from localdflash.loading import automatic, child, proof
+from localdflash.loading.backends import load_on
 from localdflash.loading.engine_choice import HostChoice
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.loading.proof import Subject, read_verdict, write_verdict
@@ -286,22 +287,14 @@ def test_a_gpu_lost_while_loading_ends_the_process_once(load: Any, fake_child: F
 # --backend cuda
 
 
-@pytest.fixture
-def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use llama.cpp in place of the CUDA engine."""
-    from localdflash.loading.backends import load_on as real
-
-    def load_on(backend: Runner, files: LocalPair, options: Options) -> Running:
-        return real("llama.cpp", files, replace(options, device="cpu", rows="fast", context=64))
-
-    monkeypatch.setattr("localdflash.loading.load_pair.load_on", load_on)
-    monkeypatch.setattr(automatic, "load_on", load_on)
-
-
-@pytest.mark.usefixtures("on_cuda")
 def test_a_requested_engine_runs_unchecked_with_a_notice(
-    options: Options, fake_child: FakeChild, subject: Subject
+    options: Options, fake_child: FakeChild, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def on_llama_cpp(backend: Runner, files: LocalPair, options: Options) -> Running:
+        return load_on("llama.cpp", files, replace(options, device="cpu", rows="fast", context=64))
+
+    monkeypatch.setattr("localdflash.loading.load_pair.load_on", on_llama_cpp)
+    monkeypatch.setattr(automatic, "load_on", on_llama_cpp)
     options = replace(options, backend="cuda")
     started = fake_child({"kind": "sound"})
     with LoadedPair(options) as loaded:

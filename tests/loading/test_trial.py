@@ -27,13 +27,9 @@ Commands = Callable[[str], list[list[str]]]
 
 
 @pytest.fixture
-def target(tiny_pair: Path, tmp_path: Path) -> Path:
-    """Copy a target to a path that was never loaded."""
-    return Path(shutil.copy(tiny_pair / "target.gguf", tmp_path / "target.gguf"))
-
-
-@pytest.fixture
-def options(target: Path) -> Options:
+def options(tiny_pair: Path, tmp_path: Path) -> Options:
+    """Return the options of a target at a path that was never loaded."""
+    target = shutil.copy(tiny_pair / "target.gguf", tmp_path / "target.gguf")
     return Options(str(target), "llama.cpp", threads=1, context=64, rows="fast")
 
 

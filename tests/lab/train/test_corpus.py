@@ -5,7 +5,7 @@ import pytest
 
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.corpus import CorpusPackage, fetch, python_files, read_list
-from tests.support.wheels import make_wheel
+from tests.support.wheels import make_wheel, pip_settings, set_pip
 
 LIST = read_list()
 PERMISSIVE = {"MIT", "BSD", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "LicenseRef-Repoze-BSD-derived"}
@@ -45,20 +45,11 @@ def test_vendored_code_tests_and_generated_files_are_left_out(tmp_path: Path) ->
     assert list(python_files(make_wheel(tmp_path, {**files, kept: SOURCE}))) == [SOURCE]
 
 
-@pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that is pip's only index."""
-    folder = tmp_path / "shelf"
-    folder.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
-    return folder
-
-
 @pytest.mark.system
-def test_a_file_with_another_hash_is_refused(shelf: Path, tmp_path: Path) -> None:
-    make_wheel(shelf, {"fake/a.py": SOURCE}, "fake")
+def test_a_file_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (index := tmp_path / "index").mkdir()
+    make_wheel(index, {"fake/a.py": SOURCE}, "fake")
+    set_pip(monkeypatch, pip_settings(index))
     with pytest.raises(TrainingError, match=r"^corpus: pip download into .*wheels failed: [^\n]+$"):
         fetch([CorpusPackage("fake", "1.0", "MIT", "0" * 64, False)], tmp_path / "wheels")
     assert list((tmp_path / "wheels").glob("*.whl")) == []
