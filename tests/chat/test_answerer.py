@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import (
-    LocaldflashError,
-    ModelError,
-    UsageError,
-)
+from localdflash.base.errors import LocaldflashError, ModelError, UsageError
 from localdflash.chat.answer_sources import NamedServer
 from localdflash.chat.answerer import Answerer, AnswerRestart, ServerInfo
 from localdflash.chat.messages import Message

@@ -8,12 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from localdflash.chat.attachable_files import AttachableFiles
-from localdflash.chat.mentions import (
-    MAX_MENTIONS,
-    attach_mentions,
-    find_mentions,
-    spell_mention,
-)
+from localdflash.chat.mentions import MAX_MENTIONS, attach_mentions, find_mentions, spell_mention
 
 EXISTING = {"a.py", "src/b.py", "with space.md", "README", "[id].tsx", "odd:12", "v1.", "tail)"}
 

@@ -10,13 +10,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.gguf_writing import finish
 
 
-def split_file(
-    source: Path,
-    folder: Path,
-    stem: str,
-    parts: int,
-    empty_first: bool = False,
-) -> Path:
+def split_file(source: Path, folder: Path, stem: str, parts: int, empty_first: bool = False) -> Path:
     """Write `stem-00001-of-0000N.gguf` and its siblings into `folder`; return the first path."""
     reader = gguf.GGUFReader(source)
     tensors = list(reader.tensors)

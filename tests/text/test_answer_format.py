@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.text.answer_format import (
-    AnswerStart,
-    FirstPart,
-    start_answer,
-    template_switches,
-)
+from localdflash.text.answer_format import AnswerStart, FirstPart, start_answer, template_switches
 from localdflash.text.chat_template import TemplateMessage, encode_answer, render
 from localdflash.text.stream import TextDecoder
 from localdflash.text.thoughts import joined, split

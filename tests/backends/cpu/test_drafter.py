@@ -28,14 +28,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 from tests.backends.cpu.conftest import needs_library
 from tests.backends.cpu.rounded import round_inputs
 from tests.support.proposals import Case
-from tests.support.random_drafters import (
-    YARN,
-    config_of,
-    random_weights,
-    vocabulary_of,
-    write_speculators,
-    write_zlab,
-)
+from tests.support.random_drafters import YARN, config_of, random_weights, vocabulary_of, write_speculators, write_zlab
 from tests.support.tiny_models import SHAPE, write_drafter, write_target
 
 pytestmark = needs_library

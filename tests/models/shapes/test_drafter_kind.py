@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from localdflash.base.errors import ModelError
-from localdflash.models.shapes.drafter_kind import (
-    check_drafter,
-    drafter_of,
-    has_head,
-    head_bytes,
-    kind_of,
-)
+from localdflash.models.shapes.drafter_kind import check_drafter, drafter_of, has_head, head_bytes, kind_of
 from localdflash.models.weights.gguf import read_header
 from tests.support.gguf_writing import finish
 

@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from localdflash.base.errors import ModelError
 from localdflash.models.weights import gguf as module
 from localdflash.models.weights.ggml_types import BY_CODE
-from localdflash.models.weights.gguf import (
-    cached_headers,
-    load_blocks,
-    load_tensor,
-    read_header,
-)
+from localdflash.models.weights.gguf import cached_headers, load_blocks, load_tensor, read_header
 from tests.support.gguf_files import random_blocks
 from tests.support.gguf_writing import finish
 
