@@ -41,7 +41,7 @@ LDF_API size_t ldf_layout(int which) {
 }
 
 LDF_API size_t ldf_workspace_bytes(const ldf::Model* model, int threads) {
-  return ldf::cut_workspace(*model, 0, threads, nullptr).bytes;
+  return ldf::lay_out_workspace(*model, 0, threads, nullptr).bytes;
 }
 
 LDF_API ldf::Pool* ldf_pool_new(int threads, const int32_t* cpus, int count) {

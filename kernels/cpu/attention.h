@@ -83,9 +83,9 @@ void attend_tile(const Tile& tile, const typename Form::Queries& queries, const 
 }
 
 template <class Form, int ROWS>
-void attend_tile_of(const Tile& tile, const typename Form::Queries& queries, const Heads& heads, int32_t block) {
+void dispatch_attend_tile(const Tile& tile, const typename Form::Queries& queries, const Heads& heads, int32_t block) {
   if (tile.rows == ROWS) return attend_tile<Form, ROWS>(tile, queries, heads, block);
-  if constexpr (ROWS > 1) attend_tile_of<Form, ROWS - 1>(tile, queries, heads, block);
+  if constexpr (ROWS > 1) dispatch_attend_tile<Form, ROWS - 1>(tile, queries, heads, block);
 }
 
 // Attends with at most BAND rows.
@@ -106,7 +106,7 @@ void attend_band(const Heads& heads, const typename Form::Queries& queries, cons
     for (int t = 0; t < tiles; t++) {
       const int r = rows * t / tiles, next = rows * (t + 1) / tiles;
       const Tile tile{r, next - r, begin + r, end + r, peak + r, total + r, out + r * out_stride, out_stride};
-      attend_tile_of<Form, TILE>(tile, queries, heads, block);
+      dispatch_attend_tile<Form, TILE>(tile, queries, heads, block);
     }
   }
   for (int r = 0; r < rows; r++) {
@@ -148,7 +148,8 @@ inline void put_value(const Cache* cache, int32_t head_dim, int32_t position, co
 
 // Returns the cache of one key-value head, from that of all heads in sequence.
 inline Cache cache_of(const Cache& all, int32_t capacity, int32_t head_dim, int32_t kv_head) {
-  const ptrdiff_t first = static_cast<ptrdiff_t>(kv_head) * capacity, bytes = first * head_dim * (all.key_scales ? 1 : 2);
+  const ptrdiff_t first = static_cast<ptrdiff_t>(kv_head) * capacity;
+  const ptrdiff_t bytes = first * head_dim * (all.key_scales ? 1 : 2);
   uint8_t *keys = static_cast<uint8_t*>(all.keys) + bytes, *values = static_cast<uint8_t*>(all.values) + bytes;
   if (!all.key_scales) return {keys, values, nullptr, nullptr};
   return {keys, values, all.key_scales + first * head_dim / GROUP, all.value_scales + first};

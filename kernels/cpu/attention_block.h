@@ -16,7 +16,7 @@ namespace LDF_ISA {
 
 constexpr int BLOCK = 64;     // keys
 constexpr int STRIP = 16;     // keys in the lanes of a score
-constexpr int BAND = 64;      // rows that process the keys together
+constexpr int BAND = 64;      // rows processed per pass over the keys
 constexpr int LARGEST = 512;  // head_dim
 
 struct Heads {
@@ -30,12 +30,12 @@ using Weights = float[TILE][BLOCK];  // scores, then their exponentials
 // and few enough to stay in registers with their operands.
 constexpr int unroll_count(int rows) { return rows == 1 || rows * 4 <= TILE ? 4 : rows * 3 <= TILE ? 2 : 1; }
 
-// Prefetches the data of the next block at the position of load `i` (half a cache line). Only few rows wait for memory.
-// The target is not the nearest cache, which two blocks would fill.
+// Prefetches the data of the next block at the position of load `i` (half a cache line). Only tiles of few rows are
+// bound by memory. The data go to the second-level cache, since two blocks would fill the first.
 template <int ROWS>
-inline void prefetch_next_block(const void* place, ptrdiff_t block_bytes, ptrdiff_t i) {
+inline void prefetch_next_block(const void* address, ptrdiff_t block_bytes, ptrdiff_t i) {
   if constexpr (2 * ROWS <= TILE) {
-    if (i % 2 == 0) __builtin_prefetch(static_cast<const uint8_t*>(place) + block_bytes, 0, 2);
+    if (i % 2 == 0) __builtin_prefetch(static_cast<const uint8_t*>(address) + block_bytes, 0, 2);
   }
 }
 

@@ -14,19 +14,19 @@
 namespace ldf {
 namespace LDF_ISA {
 
-// Encodes x [size] in codes up to `most`; returns their scale: x = code * scale.
+// Encodes x [size] in codes up to `max_code`; returns their scale: x = code * scale.
 template <class Code>
-inline float encode(const float* x, int32_t size, float most, Code* codes) {
+inline float encode(const float* x, int32_t size, float max_code, Code* codes) {
   Sums largest = zero_sums();
   for (int32_t i = 0; i < size; i += 16) largest = max(largest, magnitude(load(x + i)));
   const int32_t bits = maximum(largest);
   float amax;
   memcpy(&amax, &bits, 4);
   const bool finite = amax <= FLT_MAX;
-  const float inverse = most / amax;
+  const float inverse = max_code / amax;
   if (finite && inverse <= FLT_MAX) {
     for (int32_t i = 0; i < size; i += 16) narrow(codes + i, to_int(mul(load(x + i), splat(inverse))));
-    return amax / most;
+    return amax / max_code;
   }
   memset(codes, 0, static_cast<size_t>(size) * sizeof(Code));  // all zero, or too small for a float scale
   return finite ? 0.0f : __builtin_nanf("");

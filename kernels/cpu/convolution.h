@@ -2,8 +2,8 @@
 //
 //   out[row][c] = sum over i < kernel of (base[side][i][c] + change[row][side][i][c / group]) * x[row - i][c]
 //
-// where the changes are a product with the sublayer's normed rows. Zeros precede a block. A group is a multiple of 16
-// channels.
+// where the changes are a matrix product with the sublayer's normed rows. Rows before the block are zero. A group is a
+// multiple of 16 channels.
 #pragma once
 #include "stages.h"
 
@@ -29,12 +29,12 @@ Lanes convolve(const Stage& s, const Convolution& conv, Side side, int row, int 
 }
 
 // The stage before a sublayer: norms its rows and computes their changes.
-bool find_changes(const Stage& s, const Convolution& conv, const float* weight) {
+bool compute_changes(const Stage& s, const Convolution& conv, const float* weight) {
   const Model& m = s.model;
   if (!m.conv.kernel) return true;
   Once ready;
-  return together(s.turn, [&](int chunk) {
-    if (ready.first()) normed(s, weight);
+  return run_stage(s.turn, [&](int chunk) {
+    if (ready.first()) norm_and_quantize(s, weight);
     const Share rows = share(s.rows, chunk, s);
     for (int r = rows.begin; r < rows.end; r++) {
       const size_t at = (size_t)r * m.hidden;
@@ -42,18 +42,18 @@ bool find_changes(const Stage& s, const Convolution& conv, const float* weight) 
     }
     const Share panels = share(panels_of(conv.changes), chunk, s);
     float* out = s.w.changes + (size_t)panels.begin * PANEL;
-    product(&conv.changes, &s.mine.rows, s.rows, panels.begin, panels.end, out, changes_of(m));
+    product(&conv.changes, &s.scratch.rows, s.rows, panels.begin, panels.end, out, changes_of(m));
   });
 }
 
 // Quantizes the input of a sublayer into this thread's rows.
-void prepare(const Stage& s, const Convolution& conv, const float* weight) {
+void quantize_input(const Stage& s, const Convolution& conv, const float* weight) {
   const int hidden = s.model.hidden;
-  if (!s.model.conv.kernel) return normed(s, weight);
+  if (!s.model.conv.kernel) return norm_and_quantize(s, weight);
   for (int r = 0; r < s.rows; r++) {
     const float* x = s.w.normed + (size_t)r * hidden;
-    for (int c = 0; c < hidden; c += 16) store(s.mine.wide + c, convolve(s, conv, INTO, r, c, x + c, hidden));
-    quantize(s.mine.wide, hidden, row_from(s.mine.rows, r, hidden));
+    for (int c = 0; c < hidden; c += 16) store(s.scratch.wide + c, convolve(s, conv, INTO, r, c, x + c, hidden));
+    quantize(s.scratch.wide, hidden, row_from(s.scratch.rows, r, hidden));
   }
 }
 
@@ -61,12 +61,12 @@ void prepare(const Stage& s, const Convolution& conv, const float* weight) {
 void add_sublayer(const Stage& s, int chunk, const Convolution& conv, const Matrix& matrix, const Rows& rows,
                   const float* bias) {
   if (!s.model.conv.kernel) return add_product(s, chunk, matrix, rows, bias);
-  in_parts(s, chunk, matrix, rows, [&](int channel, int size) {
+  for_each_piece(s, chunk, matrix, rows, [&](int channel, int size) {
     for (int r = 0; r < s.rows; r++) {
-      float *given = s.mine.narrow + (size_t)r * CHUNK, *x = s.w.x + (size_t)r * s.model.hidden + channel;
-      if (bias) add_bias(given, bias + channel, size);
+      float *y = s.scratch.narrow + (size_t)r * CHUNK, *x = s.w.x + (size_t)r * s.model.hidden + channel;
+      if (bias) add_bias(y, bias + channel, size);
       for (int c = 0; c < size; c += 16) {
-        store(x + c, add(load(x + c), convolve(s, conv, OUT_OF, r, channel + c, given + c, CHUNK)));
+        store(x + c, add(load(x + c), convolve(s, conv, OUT_OF, r, channel + c, y + c, CHUNK)));
       }
     }
   });

@@ -31,38 +31,38 @@ Leaf cpuid(uint32_t number, uint32_t part) {
   return leaf;
 }
 
-bool all(uint64_t bits, uint64_t wanted) { return (bits & wanted) == wanted; }
+bool has_all(uint64_t bits, uint64_t mask) { return (bits & mask) == mask; }
 
 constexpr uint32_t bit(int number) { return 1u << number; }
 
 // Registers that the operating system saves and restores, as bits of XCR0.
 constexpr uint32_t YMM = bit(1) | bit(2), ZMM = YMM | bit(5) | bit(6) | bit(7), TILES = bit(17) | bit(18);
 
-bool keeps(uint32_t registers) {
+bool os_saves(uint32_t registers) {
   constexpr uint32_t OSXSAVE = bit(27);
-  if (!all(cpuid(1, 0).ecx, OSXSAVE)) return false;
+  if (!has_all(cpuid(1, 0).ecx, OSXSAVE)) return false;
   uint32_t low, high;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return all(low, registers);
+  return has_all(low, registers);
 }
 
 bool has_avx2() {
   constexpr uint32_t FMA = bit(12), AVX = bit(28), F16C = bit(29), AVX2 = bit(5);
-  return all(cpuid(1, 0).ecx, FMA | AVX | F16C) && all(cpuid(7, 0).ebx, AVX2) && keeps(YMM);
+  return has_all(cpuid(1, 0).ecx, FMA | AVX | F16C) && has_all(cpuid(7, 0).ebx, AVX2) && os_saves(YMM);
 }
 
 bool has_avxvnni() {
   constexpr uint32_t AVX_VNNI = bit(4);
-  return has_avx2() && cpuid(7, 0).eax >= 1 && all(cpuid(7, 1).eax, AVX_VNNI);
+  return has_avx2() && cpuid(7, 0).eax >= 1 && has_all(cpuid(7, 1).eax, AVX_VNNI);
 }
 
 bool has_avx512vnni() {
   constexpr uint32_t F = bit(16), DQ = bit(17), BW = bit(30), VL = bit(31), VNNI = bit(11);
   const Leaf leaf = cpuid(7, 0);
-  return has_avx2() && all(leaf.ebx, F | DQ | BW | VL) && all(leaf.ecx, VNNI) && keeps(ZMM);
+  return has_avx2() && has_all(leaf.ebx, F | DQ | BW | VL) && has_all(leaf.ecx, VNNI) && os_saves(ZMM);
 }
 
-bool lends_tiles() {
+bool request_tiles() {
 #if defined(__linux__)
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
   return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
@@ -73,7 +73,7 @@ bool lends_tiles() {
 
 bool has_amx() {
   constexpr uint32_t TILE = bit(24), INT8 = bit(25);
-  return has_avx512vnni() && all(cpuid(7, 0).edx, TILE | INT8) && keeps(TILES) && lends_tiles();
+  return has_avx512vnni() && has_all(cpuid(7, 0).edx, TILE | INT8) && os_saves(TILES) && request_tiles();
 }
 
 bool has(const char* name) {

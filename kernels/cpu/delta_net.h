@@ -3,9 +3,9 @@
 //
 //   state *= decay;  state += key (value - state^T key)^T * beta;  out = state^T query
 //
-// where query, key and value are sums of the newest `kernel` projections, channel by channel. The stored state is the
-// one before the last pass, with the inputs of that pass's rows. The next pass first repeats the rows that were kept,
-// with the same operations in the same order. So any prefix of a verify batch can be kept, bit for bit.
+// where query, key and value are convolutions of the newest `kernel` projections, channel by channel. The stored state
+// precedes the last pass, and is stored with the inputs of that pass's rows. The next pass first replays the rows that
+// were accepted, with the same operations in the same order. So any prefix of a verify batch can be accepted.
 #pragma once
 #include "stages.h"
 
@@ -52,7 +52,7 @@ inline void unit(float* x, int size, float scale) {
   for (int i = 0; i < size; i += 16) store(x + i, mul(load(x + i), factor));
 }
 
-// Applies a row to 16 columns of a state [k_dim][16]; returns what the row then reads of them.
+// Updates 16 columns of a state [k_dim][16] by one row; returns the row's output for these columns.
 template <bool reads>
 inline Lanes advance(float* state, const float* key, const float* query, Lanes value, float decay, float beta,
                      int k_dim) {
@@ -65,8 +65,8 @@ inline Lanes advance(float* state, const float* key, const float* query, Lanes v
       sums[j] = fma(splat(key[i + j]), decayed, sums[j]);
     }
   }
-  const Lanes known = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
-  const Lanes correction = mul(sub(value, known), splat(beta));
+  const Lanes predicted = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
+  const Lanes correction = mul(sub(value, predicted), splat(beta));
   for (Lanes& total : sums) total = splat(0.0f);
   for (int i = 0; i < k_dim; i += 4) {
     for (int j = 0; j < 4; j++) {
@@ -78,7 +78,7 @@ inline Lanes advance(float* state, const float* key, const float* query, Lanes v
   return add(add(sums[0], sums[1]), add(sums[2], sums[3]));
 }
 
-// Keys and values of a head's rows, and queries if they are to read.
+// Keys and values of a head's rows; queries only if outputs are computed.
 struct HeadRows {
   float *queries, *keys, *values;  // [rows][k_dim], ..., [rows][v_dim]
 };
@@ -100,15 +100,15 @@ inline void convolve_head(const Stage& s, const DeltaNet& net, const float* hist
   }
 }
 
-// Advances a head's state by rows, 16 columns at a time; what is read replaces the values. Without `keeps` a copy of
-// the state advances instead.
+// Advances a head's state by rows, 16 columns at a time; outputs replace the values. Without `keep_all` only a copy of
+// the state advances.
 inline void run_head(const Stage& s, const DeltaNet& net, int head, int rows, const HeadRows& x, bool reads,
-                     bool keeps) {
+                     bool keep_all) {
   const DeltaShape& d = s.model.delta;
   float* of_head = net.state + head * Sizing{d}.state_of_head();
   for (int column = 0; column < d.v_dim; column += 16) {
-    float *block = of_head + (size_t)column * d.k_dim, *state = keeps ? block : s.mine.state;
-    if (!keeps) memcpy(state, block, sizeof(float) * 16 * d.k_dim);
+    float *block = of_head + (size_t)column * d.k_dim, *state = keep_all ? block : s.scratch.state;
+    if (!keep_all) memcpy(state, block, sizeof(float) * 16 * d.k_dim);
     for (int r = 0; r < rows; r++) {
       float* value = x.values + (size_t)r * d.v_dim + column;
       const float *key = x.keys + (size_t)r * d.k_dim, *query = x.queries + (size_t)r * d.k_dim;
@@ -125,16 +125,17 @@ inline void run_head(const Stage& s, const DeltaNet& net, int head, int rows, co
 
 HeadRows head_rows(const Stage& s) {
   const DeltaShape& d = s.model.delta;
-  return {s.mine.delta, s.mine.delta + (size_t)MAX_ROWS * d.k_dim, s.mine.delta + (size_t)2 * MAX_ROWS * d.k_dim};
+  float* x = s.scratch.delta;
+  return {x, x + (size_t)MAX_ROWS * d.k_dim, x + (size_t)2 * MAX_ROWS * d.k_dim};
 }
 
-// Returns how many rows of the last pass were kept; 0 at the start of a sequence.
-int kept_of(const Stage& s) { return s.start ? s.start - s.model.progress->base : 0; }
+// Returns the number of accepted rows of the last pass; 0 at the start of a sequence.
+int kept_rows(const Stage& s) { return s.start ? s.start - s.model.progress->base : 0; }
 
-// Advances all states by the kept rows of the last pass; at the start of a sequence it zeroes them.
+// Advances all states by the accepted rows of the last pass, or zeroes them at the start of a sequence.
 void advance_states(const Stage& s, int chunk) {
   const DeltaShape& d = s.model.delta;
-  const int kept = kept_of(s);
+  const int kept = kept_rows(s);
   if (!d.v_heads || (s.start && !kept)) return;
   const Share units = share(s.model.blocks * d.v_heads, chunk, s);
   const HeadRows x = head_rows(s);
@@ -174,9 +175,9 @@ void shift_histories(const Stage& s, int chunk, int rows) {
 // Computes the decay and the learning rate of each head for each row [v_heads].
 void project_gates(const Stage& s, const DeltaNet& net) {
   const int heads = s.model.delta.v_heads, panels = panels_of(net.alpha), across = panels * PANEL;
-  float *alpha = s.mine.narrow, *beta = alpha + (size_t)MAX_ROWS * across;
-  product(&net.alpha, &s.mine.rows, s.rows, 0, panels, alpha, across);
-  product(&net.beta, &s.mine.rows, s.rows, 0, panels, beta, across);
+  float *alpha = s.scratch.narrow, *beta = alpha + (size_t)MAX_ROWS * across;
+  product(&net.alpha, &s.scratch.rows, s.rows, 0, panels, alpha, across);
+  product(&net.beta, &s.scratch.rows, s.rows, 0, panels, beta, across);
   for (int r = 0; r < s.rows; r++) {
     for (int h = 0; h < heads; h += 16) {
       const int count = heads - h < 16 ? heads - h : 16;
@@ -200,29 +201,29 @@ void project_delta(const Stage& s, int chunk, const DeltaNet& net) {
   const int last = panels.end < mixing ? panels.end : mixing, first = panels.begin > mixing ? panels.begin : mixing;
   if (panels.begin < last) {
     const int begin = panels.begin * PANEL, end = last * PANEL;
-    shift_history(s, net, kept_of(s), begin, end);
+    shift_history(s, net, kept_rows(s), begin, end);
     for (int i = 0; !s.start && i < z.before(); i++) {
       memset(net.history + i * z.mixed() + begin, 0, sizeof(float) * (end - begin));
     }
     float* fresh = net.history + z.before() * z.mixed() + begin;
-    product(&net.mixed, &s.mine.rows, s.rows, panels.begin, last, fresh, z.mixed());
+    product(&net.mixed, &s.scratch.rows, s.rows, panels.begin, last, fresh, z.mixed());
   }
   if (first < panels.end) {
     float* gates = s.w.gates + (size_t)(first - mixing) * PANEL;
-    product(&net.gate, &s.mine.rows, s.rows, first - mixing, panels.end - mixing, gates, z.values());
+    product(&net.gate, &s.scratch.rows, s.rows, first - mixing, panels.end - mixing, gates, z.values());
   }
   if (chunk == s.turn->threads - 1) project_gates(s, net);
 }
 
 // Computes the heads' outputs, normed, gated and quantized.
-void run_delta_heads(const Stage& s, int chunk, const DeltaNet& net, bool keeps) {
+void run_delta_heads(const Stage& s, int chunk, const DeltaNet& net, bool keep_all) {
   const Sizing z{s.model.delta};
   const DeltaShape& d = z.d;
   const Share heads = share(d.v_heads, chunk, s);
   const HeadRows x = head_rows(s);
   for (int h = heads.begin; h < heads.end; h++) {
     convolve_head(s, net, net.history, s.rows, h, true, x);
-    run_head(s, net, h, s.rows, x, true, keeps);
+    run_head(s, net, h, s.rows, x, true, keep_all);
     for (int r = 0; r < s.rows; r++) {
       float* out = x.values + (size_t)r * d.v_dim;
       const float* gate = s.w.gates + (size_t)r * z.values() + (size_t)h * d.v_dim;

@@ -13,10 +13,10 @@
 //     // Called after the last tile of a product.
 //     static void end();
 //     // Rows of a tile of two panels (0: none), the fewest rows for which it pays, and its dot products: out[rows + r]
-//     // for the second panel, `apart` bytes after the first. See OnePanel.
+//     // for the second panel, `distance` bytes after the first. See OnePanel.
 //     template <class Codes> static constexpr int wide_tile = ...;
-//     static constexpr int FEWEST_WIDE = ...;
-//     template <int rows, class Codes> static void wide_dot(const uint8_t* codes, ptrdiff_t apart, const Inputs& x,
+//     static constexpr int MIN_WIDE_ROWS = ...;
+//     template <int rows, class Codes> static void wide_dot(const uint8_t* codes, ptrdiff_t distance, const Inputs& x,
 //                                                           Sums* out);
 //   };
 //
@@ -60,28 +60,28 @@ struct MicroFloats : Planes<4, 0, 12> {
 
 // Position of a quad in a plane of `bits` bits: the offset of its 64 bytes, and its lowest bit in each.
 template <int bits>
-constexpr int place_of(int quad) {
+constexpr int byte_offset(int quad) {
   return quad * bits / 8 * 64;
 }
 
 template <int bits>
-constexpr int shift_of(int quad) {
+constexpr int bit_shift(int quad) {
   return quad * bits % 8;
 }
 
 // Returns one code; `at` is 4 * channel + input.
 template <class Codes>
 inline int code_of(const uint8_t* codes, int quad, int at) {
-  int code = codes[place_of<Codes::low>(quad) + at] >> shift_of<Codes::low>(quad) & ((1 << Codes::low) - 1);
+  int code = codes[byte_offset<Codes::low>(quad) + at] >> bit_shift<Codes::low>(quad) & ((1 << Codes::low) - 1);
   if constexpr (Codes::high > 0) {
-    const int byte = codes[64 * Codes::low + place_of<Codes::high>(quad) + at];
-    code |= (byte >> shift_of<Codes::high>(quad) & ((1 << Codes::high) - 1)) << Codes::low;
+    const int byte = codes[64 * Codes::low + byte_offset<Codes::high>(quad) + at];
+    code |= (byte >> bit_shift<Codes::high>(quad) & ((1 << Codes::high) - 1)) << Codes::low;
   }
   if constexpr (Codes::table != nullptr) code = Codes::table[code];
   return code;
 }
 
-// Activations of a tile's rows for one group; rows are k apart.
+// Activations of a tile's rows for one group; the codes of consecutive rows are k bytes apart.
 struct Inputs {
   const int8_t* codes;  // row r: codes + r * k, -127 to 127
   const int32_t* sums;  // row r: sums + r * (k / 16); one for each 16 inputs
@@ -101,10 +101,10 @@ struct Inputs {
 struct OnePanel {
   template <class Codes>
   static constexpr int wide_tile = 0;
-  static constexpr int FEWEST_WIDE = 0;
+  static constexpr int MIN_WIDE_ROWS = 0;
 
   template <int rows, class Codes>
-  static void wide_dot(const uint8_t* codes, ptrdiff_t apart, const Inputs& x, Sums* out);  // never called
+  static void wide_dot(const uint8_t* codes, ptrdiff_t distance, const Inputs& x, Sums* out);  // never called
 };
 
 }  // namespace LDF_ISA

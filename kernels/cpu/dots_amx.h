@@ -1,11 +1,11 @@
 // Integer dot products with AMX: one instruction multiplies a group of all rows with 16 channels; see dots.h.
 //
-// A group's sums leave their tile to be scaled, so tiles save less than their peak suggests. Cycles on Sapphire Rapids
-// for a group of r rows, with two vector products, two loads and one store per cycle:
+// A group's sums must be stored from their tile and scaled in vectors, so tiles gain less than their peak suggests.
+// Cycles on Sapphire Rapids for a group of r rows, with two vector products, two loads and one store per cycle:
 //   AVX512-VNNI   8 r products: 4 r
-//   tiles         8 for the codes, r each to load activations, to multiply and to store sums: 3 r + 8 one by one
-// From eight rows on tiles are at least as fast, and partly overlap. Groups of two parts have two sets of sums: no
-// tiles.
+//   tiles         8 for the codes, r each to load activations, to multiply and to store sums: 3 r + 8 without overlap
+// From eight rows on tiles are at least as fast, and their steps partly overlap. Groups of two parts have two sets of
+// sums: no tiles.
 #pragma once
 #include "dots_avx512vnni.h"
 
@@ -18,13 +18,13 @@ namespace ldf {
 namespace LDF_ISA {
 
 struct Dots : OnePanel {
-  static constexpr int FEWEST_ROWS = 8;
+  static constexpr int MIN_TILE_ROWS = 8;
 
   template <class Codes>
   static constexpr int tile = Codes::parts == 1 ? 16 : VectorDots::tile<Codes>;
 
   template <int rows, class Codes>
-  static constexpr bool tiles = Codes::parts == 1 && rows >= FEWEST_ROWS;
+  static constexpr bool tiles = Codes::parts == 1 && rows >= MIN_TILE_ROWS;
 
   template <int rows, class Codes>
   static void begin() {

@@ -37,8 +37,8 @@ struct Dots : OnePanel {
  private:
   // Returns the number of quads whose products with the largest activations fit into 16 bits.
   static constexpr int run_of(int largest) {
-    const int most = 32767 / (2 * 127 * largest);
-    return most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : most;
+    const int quads = 32767 / (2 * 127 * largest);
+    return quads >= 8 ? 8 : quads >= 4 ? 4 : quads >= 2 ? 2 : quads;
   }
 
   template <class Codes>
@@ -52,9 +52,9 @@ struct Dots : OnePanel {
     const __m256i b = _mm256_xor_si256(eight_channels<Codes, quad>(codes + 32), zero);
     const __m256i a_size = _mm256_abs_epi8(a), b_size = _mm256_abs_epi8(b);
     for (int r = 0; r < rows; r++) {
-      const __m256i here = four(x.row(r) + 4 * quad);
-      add32(&out[r].low, widened(_mm256_maddubs_epi16(a_size, _mm256_sign_epi8(here, a))));
-      add32(&out[r].high, widened(_mm256_maddubs_epi16(b_size, _mm256_sign_epi8(here, b))));
+      const __m256i input = broadcast_four(x.row(r) + 4 * quad);
+      add32(&out[r].low, widened(_mm256_maddubs_epi16(a_size, _mm256_sign_epi8(input, a))));
+      add32(&out[r].high, widened(_mm256_maddubs_epi16(b_size, _mm256_sign_epi8(input, b))));
     }
     if constexpr ((quad + 1) % Codes::quads) signed_quads<rows, Codes, quad + 1>(codes, x, out);
   }
@@ -77,9 +77,9 @@ struct Dots : OnePanel {
   LDF_INLINE static void add_pairs(const uint8_t* codes, const Inputs& x, Sums* pairs) {
     const __m256i a = eight_channels<Codes, quad>(codes), b = eight_channels<Codes, quad>(codes + 32);
     for (int r = 0; r < rows; r++) {
-      const __m256i here = four(x.row(r) + 4 * quad);
-      add16(&pairs[r].low, _mm256_maddubs_epi16(a, here));
-      add16(&pairs[r].high, _mm256_maddubs_epi16(b, here));
+      const __m256i input = broadcast_four(x.row(r) + 4 * quad);
+      add16(&pairs[r].low, _mm256_maddubs_epi16(a, input));
+      add16(&pairs[r].high, _mm256_maddubs_epi16(b, input));
     }
     if constexpr ((quad + 1) % run<Codes>) add_pairs<rows, Codes, quad + 1>(codes, x, pairs);
   }

@@ -18,7 +18,7 @@ struct VectorDots {
   // Two panels share each load of an input: with one panel, loads are the bottleneck.
   template <class Codes>
   static constexpr int wide_tile = Codes::parts == 1 ? 4 : 0;
-  static constexpr int FEWEST_WIDE = 3;  // fewer wait for memory
+  static constexpr int MIN_WIDE_ROWS = 3;  // fewer wait for memory
 
   template <int rows, class Codes>
   static void begin() {}
@@ -36,11 +36,11 @@ struct VectorDots {
   }
 
   template <int rows, class Codes>
-  LDF_INLINE static void wide_dot(const uint8_t* codes, ptrdiff_t apart, const Inputs& x, Sums* out) {
+  LDF_INLINE static void wide_dot(const uint8_t* codes, ptrdiff_t distance, const Inputs& x, Sums* out) {
     __m512i sums[2 * rows];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) sums[r] = sums[rows + r] = start<Codes, 0>(x, r);
-    add_quads_of_two<rows, Codes, 0>(codes, apart, x, sums);
+    add_quads_of_two<rows, Codes, 0>(codes, distance, x, sums);
 #pragma GCC unroll 16
     for (int i = 0; i < 2 * rows; i++) out[i] = {sums[i]};
   }
@@ -76,15 +76,15 @@ struct VectorDots {
   }
 
   template <int rows, class Codes, int quad>
-  LDF_INLINE static void add_quads_of_two(const uint8_t* codes, ptrdiff_t apart, const Inputs& x, __m512i* sums) {
-    const __m512i first = unpacked<Codes, quad>(codes), second = unpacked<Codes, quad>(codes + apart);
+  LDF_INLINE static void add_quads_of_two(const uint8_t* codes, ptrdiff_t distance, const Inputs& x, __m512i* sums) {
+    const __m512i first = unpacked<Codes, quad>(codes), second = unpacked<Codes, quad>(codes + distance);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) {
       const __m512i input = _mm512_set1_epi32(four(x, r, quad));
       __asm__("vpdpbusd %2, %1, %0" : "+v"(sums[r]) : "v"(first), "v"(input));
       __asm__("vpdpbusd %2, %1, %0" : "+v"(sums[rows + r]) : "v"(second), "v"(input));
     }
-    if constexpr ((quad + 1) % Codes::quads) add_quads_of_two<rows, Codes, quad + 1>(codes, apart, x, sums);
+    if constexpr ((quad + 1) % Codes::quads) add_quads_of_two<rows, Codes, quad + 1>(codes, distance, x, sums);
   }
 
   // GCC would broadcast through memory, at the cost of another load.
@@ -99,8 +99,8 @@ struct VectorDots {
   // A quad's bits of a plane, moved up to bit `to` of their bytes.
   template <int bits, int quad, int to>
   static __m512i field(const uint8_t* plane) {
-    constexpr int from = shift_of<bits>(quad);
-    __m512i packed = _mm512_loadu_si512(plane + place_of<bits>(quad));
+    constexpr int from = bit_shift<bits>(quad);
+    __m512i packed = _mm512_loadu_si512(plane + byte_offset<bits>(quad));
     if constexpr (bits == 8) return packed;
     if constexpr (from > to) packed = _mm512_srli_epi16(packed, from - to);
     if constexpr (from < to) packed = _mm512_slli_epi16(packed, to - from);

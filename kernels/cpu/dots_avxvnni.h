@@ -31,9 +31,9 @@ struct Dots : OnePanel {
   LDF_INLINE static void add(const uint8_t* codes, const Inputs& x, __m256i* low, __m256i* high) {
     const __m256i first = eight_channels<Codes, quad>(codes), second = eight_channels<Codes, quad>(codes + 32);
     for (int r = 0; r < rows; r++) {
-      const __m256i here = four(x.row(r) + 4 * quad);
-      low[r] = _mm256_dpbusd_avx_epi32(low[r], first, here);
-      high[r] = _mm256_dpbusd_avx_epi32(high[r], second, here);
+      const __m256i input = broadcast_four(x.row(r) + 4 * quad);
+      low[r] = _mm256_dpbusd_avx_epi32(low[r], first, input);
+      high[r] = _mm256_dpbusd_avx_epi32(high[r], second, input);
     }
     if constexpr ((quad + 1) % Codes::quads) add<rows, Codes, quad + 1>(codes, x, low, high);
   }

@@ -23,24 +23,24 @@ struct Dots : OnePanel {
   static void dot(const uint8_t* codes, const Inputs& x, Sums* out) {
     constexpr int first = part * Codes::quads;
     for (int r = 0; r < rows; r++) out[r] = zero_sums();
-    sixteen<rows, Codes, first>(codes, x, out);
-    if constexpr (Codes::quads == 8) sixteen<rows, Codes, first + 4>(codes, x, out);
+    add_sixteen<rows, Codes, first>(codes, x, out);
+    if constexpr (Codes::quads == 8) add_sixteen<rows, Codes, first + 4>(codes, x, out);
   }
 
  private:
   // Four quads, from `quad` on.
   template <int rows, class Codes, int quad>
-  static void sixteen(const uint8_t* codes, const Inputs& x, Sums* out) {
+  static void add_sixteen(const uint8_t* codes, const Inputs& x, Sums* out) {
     int8x16_t inputs[rows];
     for (int r = 0; r < rows; r++) inputs[r] = vld1q_s8(x.row(r) + 4 * quad);
-    four<rows, Codes, quad>(codes, inputs, out);
-    four<rows, Codes, quad + 1>(codes, inputs, out);
-    four<rows, Codes, quad + 2>(codes, inputs, out);
-    four<rows, Codes, quad + 3>(codes, inputs, out);
+    add_four<rows, Codes, quad>(codes, inputs, out);
+    add_four<rows, Codes, quad + 1>(codes, inputs, out);
+    add_four<rows, Codes, quad + 2>(codes, inputs, out);
+    add_four<rows, Codes, quad + 3>(codes, inputs, out);
   }
 
   template <int rows, class Codes, int quad>
-  static void four(const uint8_t* codes, const int8x16_t* inputs, Sums* out) {
+  static void add_four(const uint8_t* codes, const int8x16_t* inputs, Sums* out) {
     for (int channels = 0; channels < 4; channels++) {
       const uint8x16_t code = four_channels<Codes, quad>(codes + 16 * channels);
       const int8x16_t weights = vreinterpretq_s8_u8(vsubq_u8(code, vdupq_n_u8(Codes::zero)));
@@ -64,8 +64,8 @@ struct Dots : OnePanel {
   // A quad's bits of a plane, moved up to bit `to` of their bytes.
   template <int bits, int quad, int to>
   static uint8x16_t field(const uint8_t* plane) {
-    constexpr int from = shift_of<bits>(quad);
-    uint8x16_t packed = vld1q_u8(plane + place_of<bits>(quad));
+    constexpr int from = bit_shift<bits>(quad);
+    uint8x16_t packed = vld1q_u8(plane + byte_offset<bits>(quad));
     if constexpr (bits == 8) return packed;
     if constexpr (from > to) packed = vshrq_n_u8(packed, from - to);
     if constexpr (from < to) packed = vshlq_n_u8(packed, to - from);

@@ -14,7 +14,7 @@ float lane(Lanes x, int i) {
 
 // A weight is (code - zero) * scale + shift.
 template <class Format>
-void weight_row_of(const Matrix& matrix, int row, float* out) {
+void dequantize_row_of(const Matrix& matrix, int row, float* out) {
   using Codes = typename Format::Codes;
   const Panel panel = panel_of(matrix, row / PANEL, Format::sizes);
   const int groups = matrix.k / GROUP, channel = row % PANEL;
@@ -33,8 +33,8 @@ void weight_row_of(const Matrix& matrix, int row, float* out) {
   }
 }
 
-void weight_row(const Matrix& matrix, int row, float* out) {
-  with_format(matrix.kind, [&](auto format) { weight_row_of<decltype(format)>(matrix, row, out); });
+void dequantize_row(const Matrix& matrix, int row, float* out) {
+  with_format(matrix.kind, [&](auto format) { dequantize_row_of<decltype(format)>(matrix, row, out); });
 }
 
 }  // namespace

@@ -35,19 +35,19 @@ void route(const Stage& s, int chunk, const Layer& layer) {
   const Model& m = s.model;
   const Share experts = share(m.experts, chunk, s);
   for (int r = 0; r < s.rows; r++) {
-    norm(s.w.x + (size_t)r * m.hidden, layer.mlp_norm, m.eps, m.hidden, s.mine.wide);
+    norm(s.w.x + (size_t)r * m.hidden, layer.mlp_norm, m.eps, m.hidden, s.scratch.wide);
     for (int e = experts.begin; e < experts.end; e++) {
-      const float logit = dot(s.mine.wide, layer.router + (size_t)e * m.hidden, m.hidden);
+      const float logit = dot(s.scratch.wide, layer.router + (size_t)e * m.hidden, m.hidden);
       s.w.router[(size_t)r * m.experts + e] = logit + (layer.router_bias ? layer.router_bias[e] : 0.0f);
     }
     if (m.shared && chunk == s.turn->threads - 1) {
-      s.w.shares[r] = 1.0f / (1.0f + exponential(-dot(s.mine.wide, layer.shared_router, m.hidden)));
+      s.w.shares[r] = 1.0f / (1.0f + exponential(-dot(s.scratch.wide, layer.shared_router, m.hidden)));
     }
   }
 }
 
 // Chooses the likeliest experts of a row, ascending by number, and their softmax weights; ties go to the lowest.
-void choose(const Model& m, const float* logits, int* chosen, float* weights) {
+void choose_experts(const Model& m, const float* logits, int* chosen, float* weights) {
   float largest = logits[0];
   for (int e = 1; e < m.experts; e++) largest = logits[e] > largest ? logits[e] : largest;
   float all = 0, total = 0, exponentials[MAX_EXPERTS];
@@ -58,17 +58,17 @@ void choose(const Model& m, const float* logits, int* chosen, float* weights) {
     store(lanes, exponential(load(lanes)));
     for (int i = 0; i < count; i++) all += exponentials[e + i] = lanes[i];
   }
-  bool taken[MAX_EXPERTS] = {};
+  bool is_chosen[MAX_EXPERTS] = {};
   for (int c = 0; c < m.chosen; c++) {
     int best = -1;
     for (int e = 0; e < m.experts; e++) {
-      if (!taken[e] && (best < 0 || logits[e] > logits[best])) best = e;
+      if (!is_chosen[e] && (best < 0 || logits[e] > logits[best])) best = e;
     }
-    taken[best] = true;
+    is_chosen[best] = true;
   }
   int count = 0;
   for (int e = 0; e < m.experts; e++) {
-    if (!taken[e]) continue;
+    if (!is_chosen[e]) continue;
     chosen[count] = e;
     total += exponentials[e];
     weights[count++] = exponentials[e];
@@ -82,7 +82,7 @@ void sort_by_expert(const Stage& s, Routing& routing) {
   int chosen[MAX_ROWS][MAX_CHOSEN], slot[MAX_EXPERTS + 1] = {};
   float weights[MAX_ROWS][MAX_CHOSEN];
   for (int r = 0; r < s.rows; r++) {
-    choose(m, s.w.router + (size_t)r * m.experts, chosen[r], weights[r]);
+    choose_experts(m, s.w.router + (size_t)r * m.experts, chosen[r], weights[r]);
     for (int c = 0; c < m.chosen; c++) slot[chosen[r][c] + 1]++;
   }
   for (int e = 0; e < m.experts; e++) slot[e + 1] += slot[e];
@@ -100,7 +100,7 @@ void sort_by_expert(const Stage& s, Routing& routing) {
 void gather(const Stage& s, const int* rows, int count) {
   const int k = s.model.hidden;
   for (int i = 0; i < count; i++) {
-    const Rows from = row_from(s.mine.rows, rows[i], k), to = row_from(s.mine.gathered, i, k);
+    const Rows from = row_from(s.scratch.rows, rows[i], k), to = row_from(s.scratch.gathered, i, k);
     memcpy(to.codes, from.codes, k);
     memcpy(to.scales, from.scales, sizeof(float) * (k / GROUP));
     memcpy(to.sums, from.sums, sizeof(int32_t) * (k / 16));
@@ -108,7 +108,7 @@ void gather(const Stage& s, const int* rows, int count) {
   }
 }
 
-// Computes gate and up of all chosen experts, in units of 32 channels numbered through the active experts.
+// Computes gate and up of all chosen experts, in units of 32 channels that are numbered across the active experts.
 void compute_gate_up(const Stage& s, int chunk, const Layer& layer, const Routing& routing) {
   const Model& m = s.model;
   const int per_expert = m.inner / GROUP;
@@ -126,7 +126,7 @@ void compute_gate_up(const Stage& s, int chunk, const Layer& layer, const Routin
     gather(s, routing.row + routing.first[e], count);
     const GatedMatrices of = {expert_of(layer.gate, e), expert_of(layer.up, e), bias_of(layer.gate_bias, e, m.inner),
                       bias_of(layer.up_bias, e, m.inner), m.inner};
-    gate_and_up(s, of, s.mine.gathered, count, row_from(s.w.inner, routing.first[e], m.inner), begin, end);
+    gate_and_up(s, of, s.scratch.gathered, count, row_from(s.w.inner, routing.first[e], m.inner), begin, end);
   }
 }
 
@@ -142,32 +142,32 @@ void add_down(const Stage& s, int chunk, const Layer& layer, const Routing& rout
     const float* bias = bias_of(layer.down_bias, e, m.hidden);
     for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
       const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
-      product(&down, &rows, count, p, end, s.mine.narrow, CHUNK);
+      product(&down, &rows, count, p, end, s.scratch.narrow, CHUNK);
       for (int i = 0; i < count; i++) {
         float* x = s.w.x + (size_t)routing.row[first + i] * m.hidden + (size_t)p * PANEL;
-        float* given = s.mine.narrow + (size_t)i * CHUNK;
+        float* y = s.scratch.narrow + (size_t)i * CHUNK;
         const Lanes weight = splat(routing.weight[first + i]);
-        if (bias) add_bias(given, bias + (size_t)p * PANEL, (end - p) * PANEL);
-        for (int c = 0; c < (end - p) * PANEL; c += 16) store(x + c, fma(weight, load(given + c), load(x + c)));
+        if (bias) add_bias(y, bias + (size_t)p * PANEL, (end - p) * PANEL);
+        for (int c = 0; c < (end - p) * PANEL; c += 16) store(x + c, fma(weight, load(y + c), load(x + c)));
       }
     }
   }
 }
 
-// Runs the three stages of a mixture; the shared expert comes last.
+// Runs the three stages of a mixture; adds the shared expert last.
 bool mixture(const Stage& s, const Layer& layer) {
   Once sorted, ready;
   Routing routing;
-  return together(s.turn, [&](int chunk) { route(s, chunk, layer); }) && together(s.turn, [&](int chunk) {
-    if (ready.first()) normed(s, layer.mlp_norm);
+  return run_stage(s.turn, [&](int chunk) { route(s, chunk, layer); }) && run_stage(s.turn, [&](int chunk) {
+    if (ready.first()) norm_and_quantize(s, layer.mlp_norm);
     if (sorted.first()) sort_by_expert(s, routing);
     compute_gate_up(s, chunk, layer, routing);
     if (s.model.shared) {
       const Share units = share(s.model.shared / GROUP, chunk, s);
       const GatedMatrices of = {layer.shared_gate, layer.shared_up, nullptr, nullptr, s.model.shared};
-      gate_and_up(s, of, s.mine.rows, s.rows, s.w.shared, units.begin, units.end);
+      gate_and_up(s, of, s.scratch.rows, s.rows, s.w.shared, units.begin, units.end);
     }
-  }) && together(s.turn, [&](int chunk) {
+  }) && run_stage(s.turn, [&](int chunk) {
     if (sorted.first()) sort_by_expert(s, routing);
     add_down(s, chunk, layer, routing);
     if (s.model.shared) add_product(s, chunk, layer.shared_down, s.w.shared, nullptr, s.w.shares);

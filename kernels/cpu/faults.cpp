@@ -59,7 +59,7 @@ LDF_API void ldf_guard(const void* begin, size_t bytes, const char* line, int ex
   }
 }
 
-// Removes a file before it is unmapped.
+// Stops guarding a file; call before unmapping it.
 LDF_API void ldf_unguard(const void* begin) {
   for (GuardedFile& file : guarded_files) {
     if (file.begin.load() == reinterpret_cast<uintptr_t>(begin)) file.begin.store(0);

@@ -1,7 +1,7 @@
-// One pass of a decoder, stage by stage. Every thread repeats cheap work (norms, quantization) for itself, which costs
-// less than another stage.
+// One pass of a decoder, stage by stage. Every thread repeats cheap work (norms, quantization), which costs less than
+// another stage.
 //
-// A row's numbers depend on that row and the cache, never on the rest of the batch or the number of threads.
+// A row's results depend on that row and the cache, never on the rest of the batch or the number of threads.
 #pragma once
 #include "convolution.h"
 #include "delta_net.h"
@@ -34,21 +34,21 @@ void copy_taps(const Stage& s, int chunk, const Pass& pass, int block) {
 
 bool dense_mlp(const Stage& s, const Layer& layer) {
   Once ready;
-  return find_changes(s, layer.mlp_conv, layer.mlp_norm) && together(s.turn, [&](int chunk) {
-    if (ready.first()) prepare(s, layer.mlp_conv, layer.mlp_norm);
+  return compute_changes(s, layer.mlp_conv, layer.mlp_norm) && run_stage(s.turn, [&](int chunk) {
+    if (ready.first()) quantize_input(s, layer.mlp_conv, layer.mlp_norm);
     const Share units = share(s.model.inner / GROUP, chunk, s);
     const GatedMatrices of = {layer.gate, layer.up, nullptr, nullptr, s.model.inner};
-    gate_and_up(s, of, s.mine.rows, s.rows, s.w.inner, units.begin, units.end);
-  }) && together(s.turn, [&](int chunk) {
+    gate_and_up(s, of, s.scratch.rows, s.rows, s.w.inner, units.begin, units.end);
+  }) && run_stage(s.turn, [&](int chunk) {
     add_sublayer(s, chunk, layer.mlp_conv, layer.down, s.w.inner, nullptr);
   });
 }
 
 bool project_block(const Stage& s, const Layer& layer, const Pass& pass, int block) {
   Once ready;
-  return find_changes(s, layer.attention_conv, layer.attention_norm) && together(s.turn, [&](int chunk) {
+  return compute_changes(s, layer.attention_conv, layer.attention_norm) && run_stage(s.turn, [&](int chunk) {
     copy_taps(s, chunk, pass, block - 1);
-    if (ready.first()) prepare(s, layer.attention_conv, layer.attention_norm);
+    if (ready.first()) quantize_input(s, layer.attention_conv, layer.attention_norm);
     if (layer.delta) {
       project_delta(s, chunk, *layer.delta);
     } else {
@@ -58,9 +58,9 @@ bool project_block(const Stage& s, const Layer& layer, const Pass& pass, int blo
 }
 
 bool run_heads(const Stage& s, const Layer& layer, const Pass& pass) {
-  return together(s.turn, [&](int chunk) {
+  return run_stage(s.turn, [&](int chunk) {
     if (layer.delta) {
-      run_delta_heads(s, chunk, *layer.delta, pass.keeps);
+      run_delta_heads(s, chunk, *layer.delta, pass.keep_all);
     } else {
       attention(s, chunk, layer);
     }
@@ -74,11 +74,11 @@ bool run_blocks(const Stage& s, const Pass& pass) {
   for (int b = 0; b < m.blocks; b++) {
     const Layer& layer = m.layers[b];
     if (!project_block(s, layer, pass, b)) return false;
-    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // what follows K and V, or a state, has no reader
+    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // only K, V and states are read
     if (feeds_head_alone && !layer.delta) return true;
     if (!run_heads(s, layer, pass)) return false;
     if (feeds_head_alone) return true;
-    const bool added = together(s.turn, [&](int chunk) {
+    const bool added = run_stage(s.turn, [&](int chunk) {
       add_sublayer(s, chunk, layer.attention_conv, layer.output, s.w.heads, layer.output_bias);
     });
     if (!added) return false;
@@ -90,20 +90,20 @@ bool run_blocks(const Stage& s, const Pass& pass) {
 void decode(const void* argument, Turn* turn) {
   const Decoding& d = *static_cast<const Decoding*>(argument);
   const Model& m = *d.model;
-  const Workspace w = cut_workspace(m, turn->thread, turn->threads, m.workspace);
-  const Stage s{m, w, w.mine, turn, d.pass.rows, d.pass.start};
-  const bool starts = together(turn, [&](int chunk) {
+  const Workspace w = lay_out_workspace(m, turn->thread, turn->threads, m.workspace);
+  const Stage s{m, w, w.scratch, turn, d.pass.rows, d.pass.start};
+  const bool starts = run_stage(turn, [&](int chunk) {
     embed(s, chunk, d.pass.ids);
     if (m.progress) advance_states(s, chunk);
   });
   if (!starts || (s.rows && !run_blocks(s, d.pass))) return;
-  if (m.progress && d.pass.keeps) {
-    if (!together(turn, [&](int chunk) { shift_histories(s, chunk, s.rows ? s.rows : kept_of(s)); })) return;
+  if (m.progress && d.pass.keep_all) {
+    if (!run_stage(turn, [&](int chunk) { shift_histories(s, chunk, s.rows ? s.rows : kept_rows(s)); })) return;
   }
   if (!d.pass.logits && !d.pass.best) return;
   Once ready;
-  together(turn, [&](int chunk) {
-    if (ready.first()) normed(s, m.norm);
+  run_stage(turn, [&](int chunk) {
+    if (ready.first()) norm_and_quantize(s, m.norm);
     scan_head(s, chunk, d.pass);
     project_selectors(s, chunk);
   });
@@ -119,18 +119,18 @@ static_assert(sizeof(Injection) <= MAX_ARGUMENT, "the pool copies it");
 void inject_context(const void* argument, Turn* turn) {
   const Injection& in = *static_cast<const Injection*>(argument);
   const Model& m = *in.model;
-  const Workspace w = cut_workspace(m, turn->thread, turn->threads, m.workspace);
-  const Stage s{m, w, w.mine, turn, in.rows, in.start};
+  const Workspace w = lay_out_workspace(m, turn->thread, turn->threads, m.workspace);
+  const Stage s{m, w, w.scratch, turn, in.rows, in.start};
   Once quantized, ready;
-  const bool fused = together(turn, [&](int chunk) {
-    Rows rows = s.mine.rows;
+  const bool fused = run_stage(turn, [&](int chunk) {
+    Rows rows = s.scratch.rows;
     if (quantized.first()) quantize_rows(in.taps, in.rows, m.tap_count * m.hidden, &rows);
     const Share panels = share(panels_of(m.fuse), chunk, s);
     product(&m.fuse, &rows, in.rows, panels.begin, panels.end, w.x + (size_t)panels.begin * PANEL, m.hidden);
   });
   if (!fused) return;
-  together(turn, [&](int chunk) {
-    if (ready.first()) normed(s, m.fuse_norm);
+  run_stage(turn, [&](int chunk) {
+    if (ready.first()) norm_and_quantize(s, m.fuse_norm);
     const Share units = share(m.blocks * 2 * m.kv_heads, chunk, s);
     for (int u = units.begin; u < units.end; u++) {
       const Layer& layer = m.layers[u / (2 * m.kv_heads)];
@@ -150,7 +150,7 @@ void forward(const Model* model, const Pass* pass, Pool* pool) {
   const Decoding decoding{model, *pass};
   pool_run(pool, decode, &decoding, sizeof decoding);
   if (model->progress) {
-    *model->progress = pass->keeps ? Progress{pass->start + pass->rows, 0} : Progress{pass->start, pass->rows};
+    *model->progress = pass->keep_all ? Progress{pass->start + pass->rows, 0} : Progress{pass->start, pass->rows};
   }
   if (model->slots.candidates) return select(*model, *pass, pool_size(pool));
   write_best(*model, *pass, pool_size(pool));

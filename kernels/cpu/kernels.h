@@ -34,7 +34,7 @@ struct ConvolutionShape {
   int32_t kernel, group;  // rows of a convolution, the newest included; channels that share a change
 };
 
-// Heads that make a drafter's slots depend on the token before them: the Markov head of DSpark or the selector of
+// Heads that make a drafter's slots depend on the previous token: the Markov head of DSpark or the selector of
 // DFlash 2 (see slots.h). Missing parts are null, and their matrices have no rows.
 struct SlotHeads {
   Matrix markov_w1, markov_w2;  // [vocabulary, rank], [rows of the head, rank]
@@ -46,17 +46,17 @@ struct SlotHeads {
   const int32_t* tokens;                    // of the head's rows; null: row i is token i
 };
 
-// Progress of the states: they are those before token `base`, and can advance by any of the `rows` that followed.
+// Progress of the states: they precede token `base`, and can advance by a prefix of the `rows` that followed.
 struct Progress {
   int32_t base, rows;
 };
 
 // One block of a decoder. The matrices of a mixture of experts are in sequence, each padded to whole panels.
 struct Layer {
-  const float *attention_norm, *query_norm, *key_norm, *mlp_norm;  // query_norm and key_norm: null where there is none
-  Matrix query, key, value, output, gate, up, down;                // of one expert, the first
+  const float *attention_norm, *query_norm, *key_norm, *mlp_norm;  // query_norm and key_norm: null if absent
+  Matrix query, key, value, output, gate, up, down;                // of a mixture: of the first expert
   const float* router;                                             // [experts][hidden]; null in a dense block
-  const float *query_bias, *key_bias, *value_bias, *output_bias;   // these, and what follows, null where there is none
+  const float *query_bias, *key_bias, *value_bias, *output_bias;   // these and the following: null if absent
   const float *router_bias, *gate_bias, *up_bias, *down_bias;      // [experts][...]
   const float* sinks;  // [heads] score of each head without a value
   Matrix shared_gate, shared_up, shared_down;  // of the shared expert
@@ -64,14 +64,14 @@ struct Layer {
   const DeltaNet* delta;                       // instead of attention, of which only `output` is used
   Convolution attention_conv, mlp_conv;
   Cache cache;     // of all key-value heads, one after the other
-  int32_t causal;  // whether a row sees no later row
+  int32_t causal;  // whether a row sees no later rows
   int32_t window;  // a row sees keys nearer than this; 0: all
 };
 
 // A decoder, or a drafter that uses its target's embedding and head. It must outlive the threads that run it.
 struct Model {
-  int32_t blocks, hidden, heads, kv_heads, head_dim, inner;  // inner: of the MLP, or of one expert
-  int32_t experts, chosen, normalise;                        // 0, 0, 0 where dense
+  int32_t blocks, hidden, heads, kv_heads, head_dim, inner;  // inner: width of the MLP, or of one expert
+  int32_t experts, chosen, normalise;                        // all 0 in a dense model
   int32_t shared;                                            // inner of the shared expert; 0: none
   int32_t rotary;                                            // leading channels of a head that RoPE rotates
   int32_t gated;  // whether a head's query is followed by a gate of its output, [heads][2][head_dim]
@@ -84,7 +84,7 @@ struct Model {
   Matrix embedding, head;
   const float* norm;
   const Layer* layers;
-  const int32_t* taps;  // blocks whose output is kept
+  const int32_t* taps;  // blocks whose output is a feature of the drafter
   int32_t tap_count;
   Matrix fuse;             // of a drafter: [hidden, tap_count * hidden] of the target's; else n is 0
   const float* fuse_norm;  // after it
@@ -104,8 +104,8 @@ struct Pass {
   float* logits;      // [rows][vocabulary]; required by a Markov head, before its correction
   int32_t* best;      // [rows] likeliest token; ties go to the lowest
   float* confidence;  // [rows] its softmax probability, or the output of slot heads, which require it and best
-  int32_t* numbers;   // [rows] whether all logits are finite or -infinity; with best, without confidence
-  int32_t keeps;      // whether all rows are kept, so that the states of delta nets advance at once
+  int32_t* finite;   // [rows] 1 if no logit is NaN or +infinity; requires best, excludes confidence
+  int32_t keep_all;      // all rows will be accepted: the states of delta nets advance in this pass
 };
 
 struct Kernels {

@@ -33,12 +33,12 @@ struct NextPanels {
 template <class Format, int panels>
 class SharedPrefetch {
  public:
-  SharedPrefetch(const NextPanels& coming, int groups)
-      : share_(panels * Format::Codes::bytes / coming.tiles),
-        at_(coming.next.codes + share_ * groups * coming.tile),
+  SharedPrefetch(const NextPanels& next_panels, int groups)
+      : share_(panels * Format::Codes::bytes / next_panels.tiles),
+        at_(next_panels.next.codes + share_ * groups * next_panels.tile),
         to_(at_) {
-    fetch_part(coming, coming.next.scales, panels * groups * Format::sizes.scales);
-    fetch_part(coming, coming.next.supers, panels * groups * Format::sizes.supers / GROUPS * 2);
+    fetch_part(next_panels, next_panels.next.scales, panels * groups * Format::sizes.scales);
+    fetch_part(next_panels, next_panels.next.supers, panels * groups * Format::sizes.supers / GROUPS * 2);
   }
 
   LDF_INLINE void fetch() {
@@ -49,10 +49,10 @@ class SharedPrefetch {
  private:
   static constexpr int LINE = 64, SECOND_CACHE = 2;  // not the nearest cache, which the rows need
 
-  static void fetch_part(const NextPanels& coming, const void* all, ptrdiff_t bytes) {
+  static void fetch_part(const NextPanels& next_panels, const void* all, ptrdiff_t bytes) {
     const auto* from = static_cast<const uint8_t*>(all);
-    const ptrdiff_t end = bytes * (coming.tile + 1) / coming.tiles;
-    for (ptrdiff_t i = bytes * coming.tile / coming.tiles; i < end; i += LINE) {
+    const ptrdiff_t end = bytes * (next_panels.tile + 1) / next_panels.tiles;
+    for (ptrdiff_t i = bytes * next_panels.tile / next_panels.tiles; i < end; i += LINE) {
       __builtin_prefetch(from + i, 0, SECOND_CACHE);
     }
   }
@@ -81,31 +81,31 @@ class OwnPrefetch {
 // Multiplies `rows` rows with one or two adjacent panels.
 template <class Format, int rows, int panels>
 void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, float* out, ptrdiff_t stride,
-          const NextPanels& coming) {
+          const NextPanels& next_panels) {
   using Codes = typename Format::Codes;
   using Scales = typename Format::Scales;
   constexpr int sums = panels * rows;  // of panel p and row r: p * rows + r
   const int groups = static_cast<int>(x.k / GROUP);
-  const Sizes apart = Format::sizes.of(groups);
+  const Sizes distance = Format::sizes.of(groups);
   Lanes total[sums], shifted[sums];
 #pragma GCC unroll 16
   for (int i = 0; i < sums; i++) total[i] = shifted[i] = splat(0.0f);
   if constexpr (Format::shifts) {
-    Format::Shift::template add_to<rows, panels>(shifted, at, apart, x, x_scales, x_totals);
+    Format::Shift::template add_to<rows, panels>(shifted, at, distance, x, x_scales, x_totals);
   }
   Dots::begin<rows, Codes>();
-  auto ahead = [&] {
+  auto prefetch = [&] {
     if constexpr (rows <= FEW_ROWS) {
       return OwnPrefetch<Format>(at);
     } else {
-      return SharedPrefetch<Format, panels>(coming, groups);
+      return SharedPrefetch<Format, panels>(next_panels, groups);
     }
   }();
   for (int group = 0; group < groups; group++) {
-    ahead.fetch();
-    const Scales scales[2] = {Scales(at), Scales(panels == 2 ? at.beside(apart) : at)};
+    prefetch.fetch();
+    const Scales scales[2] = {Scales(at), Scales(panels == 2 ? at.next_panel(distance) : at)};
     Lanes dot[sums];
-    scales[0].template dots<rows, panels, Codes>(at.codes, apart.codes, x, dot);
+    scales[0].template dots<rows, panels, Codes>(at.codes, distance.codes, x, dot);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) {
       const Lanes x_scale = splat(x_scales[r * groups + group]);
@@ -124,26 +124,28 @@ void tile(Panel at, Inputs x, const float* x_scales, const float* x_totals, floa
   }
 }
 
-// Dispatches on the number of rows, up to `most`.
-template <class Format, int most, int panels>
-void tile_of(int rows, const Panel& at, const Inputs& x, const float* x_scales, const float* x_totals, float* out,
-             ptrdiff_t stride, const NextPanels& coming) {
-  if (rows == most) return tile<Format, most, panels>(at, x, x_scales, x_totals, out, stride, coming);
-  if constexpr (most > 1) tile_of<Format, most - 1, panels>(rows, at, x, x_scales, x_totals, out, stride, coming);
+// Dispatches on the number of rows, up to `max_rows`.
+template <class Format, int max_rows, int panels>
+void dispatch_tile(int rows, const Panel& at, const Inputs& x, const float* x_scales, const float* x_totals, float* out,
+             ptrdiff_t stride, const NextPanels& next_panels) {
+  if (rows == max_rows) return tile<Format, max_rows, panels>(at, x, x_scales, x_totals, out, stride, next_panels);
+  if constexpr (max_rows > 1) {
+    dispatch_tile<Format, max_rows - 1, panels>(rows, at, x, x_scales, x_totals, out, stride, next_panels);
+  }
 }
 
-// Multiplies all rows with `panels` panels, in tiles of nearly equal size, at most `most` rows each.
-template <class Format, int most, int panels>
-void side_by_side(const Matrix& weights, const Rows& x, int rows, int panel, float* out, ptrdiff_t stride) {
+// Multiplies all rows with `panels` panels, in tiles of nearly equal size, at most `max_rows` rows each.
+template <class Format, int max_rows, int panels>
+void multiply_panels(const Matrix& weights, const Rows& x, int rows, int panel, float* out, ptrdiff_t stride) {
   const ptrdiff_t k = weights.k;
   const Panel at = panel_of(weights, panel, Format::sizes), next = panel_of(weights, panel + panels, Format::sizes);
-  const int tiles = (rows + most - 1) / most;
+  const int tiles = (rows + max_rows - 1) / max_rows;
   for (int tile = 0; tile < tiles; tile++) {
     const ptrdiff_t row = rows * tile / tiles, group = row * (k / GROUP);
     const int count = rows * (tile + 1) / tiles - static_cast<int>(row);
     const Inputs inputs = {x.codes + row * k, x.sums + row * (k / 16), k};
-    tile_of<Format, most, panels>(count, at, inputs, x.scales + group, x.totals + group, out + row * stride, stride,
-                                  {next, tile, tiles});
+    dispatch_tile<Format, max_rows, panels>(count, at, inputs, x.scales + group, x.totals + group, out + row * stride,
+                                            stride, {next, tile, tiles});
   }
 }
 
@@ -153,12 +155,12 @@ void product_of(const Matrix& weights, const Rows& x, int rows, int first, int l
   constexpr int wide = Dots::wide_tile<Codes>;
   int panel = first;
   if constexpr (wide > 0) {
-    for (; rows >= Dots::FEWEST_WIDE && panel + 1 < last; panel += 2, out += 2 * PANEL) {
-      side_by_side<Format, wide, 2>(weights, x, rows, panel, out, stride);
+    for (; rows >= Dots::MIN_WIDE_ROWS && panel + 1 < last; panel += 2, out += 2 * PANEL) {
+      multiply_panels<Format, wide, 2>(weights, x, rows, panel, out, stride);
     }
   }
   for (; panel < last; panel++, out += PANEL) {
-    side_by_side<Format, Dots::tile<Codes>, 1>(weights, x, rows, panel, out, stride);
+    multiply_panels<Format, Dots::tile<Codes>, 1>(weights, x, rows, panel, out, stride);
   }
   Dots::end();
 }

@@ -41,14 +41,14 @@ inline void quantize(const float* x, int32_t k, const Rows& out) {
     memcpy(&amax, &bits, 4);
     const bool finite = amax <= FLT_MAX;
     const float inverse = 127.0f / amax;
-    const bool some = finite && inverse <= FLT_MAX;  // otherwise all zero, or too small for a float scale
+    const bool has_scale = finite && inverse <= FLT_MAX;  // otherwise all zero, or too small for a float scale
     const Lanes steps = splat(inverse);
-    const Sums first = some ? to_int(mul(low, steps)) : zero_sums();
-    const Sums second = some ? to_int(mul(high, steps)) : zero_sums();
+    const Sums first = has_scale ? to_int(mul(low, steps)) : zero_sums();
+    const Sums second = has_scale ? to_int(mul(high, steps)) : zero_sums();
     narrow(out.codes + at, first);
     narrow(out.codes + at + 16, second);
     const int32_t sum0 = sum(first), sum1 = sum(second);
-    const float scale = some ? amax / 127.0f : finite ? 0.0f : __builtin_nanf("");
+    const float scale = has_scale ? amax / 127.0f : finite ? 0.0f : __builtin_nanf("");
     out.sums[at / 16] = sum0;
     out.sums[at / 16 + 1] = sum1;
     out.scales[at / GROUP] = scale;
@@ -76,7 +76,7 @@ inline void norm(const float* x, const float* weight, float eps, int32_t size, f
   for (int32_t i = 0; i < size; i += 16) store(out + i, mul(mul(load(x + i), inverse), load(weight + i)));
 }
 
-// Pairs (i, i + head_dim / 2) of x [head_dim] turned by angles given as cosines and sines [head_dim / 2].
+// Rotates pairs (i, i + head_dim / 2) of x [head_dim] by angles, given as cosines and sines [head_dim / 2].
 inline void rotate(float* x, const float* cosines, const float* sines, int32_t head_dim) {
   const int32_t half = head_dim / 2;
   for (int32_t i = 0; i < half; i++) {  // nothing is fused, so that any order of lanes gives the same bits
@@ -99,9 +99,9 @@ inline void swiglu(const float* gate, const float* up, int32_t size, float* out)
 
 // out = gate / (1 + e^(-1.702 gate)) * (up + 1), with gate clamped to `limit` and up to -limit..limit.
 inline void swiglu_clamped(const float* gate, const float* up, float limit, int32_t size, float* out) {
-  const Lanes most = splat(limit), least = splat(-limit), one = splat(1.0f);
+  const Lanes highest = splat(limit), lowest = splat(-limit), one = splat(1.0f);
   for (int32_t i = 0; i < size; i += 16) {
-    const Lanes g = min(most, load(gate + i)), u = max(least, min(most, load(up + i)));  // keeps NaN
+    const Lanes g = min(highest, load(gate + i)), u = max(lowest, min(highest, load(up + i)));  // keeps NaN
     store(out + i, mul(div(g, add(one, exponential(mul(g, splat(-1.702f))))), add(u, one)));
   }
 }
@@ -111,7 +111,7 @@ inline void multiply(float* x, float factor, int32_t size) {
   for (int32_t i = 0; i < size; i += 16) store(x + i, mul(load(x + i), splat(factor)));
 }
 
-// x *= factor; then x = cap * tanh(x / cap) if there is a cap.
+// x *= factor; then, if cap > 0, x = cap * tanh(x / cap).
 inline void scale_and_cap(float* x, float factor, float cap, int32_t size) {
   multiply(x, factor, size);
   const Lanes one = splat(1.0f), two = splat(2.0f);
@@ -132,7 +132,8 @@ inline void add_bias(float* x, const float* bias, int32_t size) {
   for (int32_t i = 0; i < size; i += 16) store(x + i, add(load(x + i), load(bias + i)));
 }
 
-// The likeliest of some tokens, ties to the lowest, and the sum of e^(logit - its logit): NaN if any logit is NaN.
+// The likeliest of some tokens (ties go to the lowest) and `total`, the sum of e^(logit - the best logit) over them.
+// `total` is NaN if any logit is NaN.
 struct Best {
   int32_t token;
   float logit, total;
@@ -149,7 +150,7 @@ inline Lanes load_logits(const float* logits, int32_t at, int32_t count) {
 
 // Returns the best of the tokens first, first + 1, ... with logits [count]. The sum's last bits depend on the split.
 inline Best best_of(const float* logits, int32_t first, int32_t count) {
-  Lanes best = splat(-FLT_MAX);  // ignores NaN; -inf counts as nothing, even alone
+  Lanes best = splat(-FLT_MAX);  // ignores NaN; -inf contributes nothing, even if all logits are -inf
   for (int32_t i = 0; i < count; i += 16) best = max(load_logits(logits, i, count), best);
   const float logit = maximum(best);
   Lanes total = splat(0.0f);
@@ -180,7 +181,7 @@ inline Best likeliest_of(const float* logits, int32_t first, int32_t count) {
   return {first + (index < count ? index : 0), logit, amax <= FLT_MAX ? 0.0f : __builtin_nanf("")};
 }
 
-// Merges two parts.
+// Merges the results of two disjoint sets of tokens.
 inline Best better(Best a, Best b) {
   if (b.logit > a.logit || (b.logit == a.logit && b.token < a.token)) return better(b, a);
   return {a.token, a.logit, a.total + b.total * exponential(b.logit - a.logit)};

@@ -2,11 +2,11 @@
 //
 // Scales are constructed from a panel at a group, and scale the weights of its channels:
 //
-//   dots<rows, panels, Codes>(codes, apart, x, out)
+//   dots<rows, panels, Codes>(codes, distance, x, out)
 //                                      the integer products of a tile's rows, as floats
 //   add(dot, x_scale, total)           a row's product, scaled and added to its total
 //   of(half)                           the factor of a code of inputs 0-15 or 16-31, minus its zero point
-//   BYTES, SUPERS                      their size: bytes per group, float16 numbers per eight groups
+//   BYTES, SUPERS                      size of the scales: bytes per group, float16 numbers per eight groups
 //
 // A shift is added to every weight of a group, in formats that have one: `at(panel, group, half)`. `add_to` sums the
 // contribution of a panel's shifts to rows separately, since the registers cannot hold it next to the products.
@@ -31,8 +31,10 @@ struct Panel {
   const uint8_t* scales;
   const uint16_t* supers;
 
-  // Returns the same groups of the next panel, at this distance.
-  Panel beside(const Sizes& apart) const { return {codes + apart.codes, scales + apart.scales, supers + apart.supers}; }
+  // Returns the same groups of the next panel; `distance` is the size of a panel.
+  Panel next_panel(const Sizes& distance) const {
+    return {codes + distance.codes, scales + distance.scales, supers + distance.supers};
+  }
 };
 
 // One scale for each group.
@@ -40,10 +42,10 @@ struct Whole {
   Lanes scale;
 
   template <int rows, int panels, class Codes>
-  LDF_INLINE void dots(const uint8_t* codes, ptrdiff_t apart, const Inputs& x, Lanes* out) const {
+  LDF_INLINE void dots(const uint8_t* codes, ptrdiff_t distance, const Inputs& x, Lanes* out) const {
     Sums dot[panels * rows];
     if constexpr (panels == 2) {
-      Dots::wide_dot<rows, Codes>(codes, apart, x, dot);
+      Dots::wide_dot<rows, Codes>(codes, distance, x, dot);
     } else {
       Dots::dot<rows, Codes, 0>(codes, x, dot);
     }
@@ -124,12 +126,12 @@ struct NoShift {
 template <class Shift>
 struct ByGroup {
   template <int rows, int panels>
-  static void add_to(Lanes* shifted, const Panel& panel, const Sizes& apart, const Inputs& x, const float*,
+  static void add_to(Lanes* shifted, const Panel& panel, const Sizes& distance, const Inputs& x, const float*,
                      const float* x_totals) {
     const int groups = static_cast<int>(x.k / GROUP);
     for (int group = 0; group < groups; group++) {
       const Lanes shift = Shift::at(panel, group, 0);
-      const Lanes other = panels == 2 ? Shift::at(panel.beside(apart), group, 0) : shift;
+      const Lanes other = panels == 2 ? Shift::at(panel.next_panel(distance), group, 0) : shift;
 #pragma GCC unroll 16
       for (int r = 0; r < rows; r++) {
         const Lanes x_total = splat(x_totals[r * groups + group]);
@@ -188,11 +190,11 @@ struct HalfMinimums {  // Q2_K: in the bytes of the scales
   }
 };
 
-template <class its_codes, class its_scales, class its_shift = NoShift>
+template <class CodesType, class ScalesType, class ShiftType = NoShift>
 struct Format {
-  using Codes = its_codes;
-  using Scales = its_scales;
-  using Shift = its_shift;
+  using Codes = CodesType;
+  using Scales = ScalesType;
+  using Shift = ShiftType;
   static constexpr Sizes sizes = {Codes::bytes, Scales::BYTES + Shift::BYTES, Scales::SUPERS + Shift::SUPERS};
   static constexpr bool shifts = Shift::BYTES + Shift::SUPERS > 0;
 };

@@ -11,18 +11,18 @@ namespace ldf {
 namespace LDF_ISA {
 namespace {
 
-// Context of a thread in a pass.
+// Context of one thread in a pass: model, workspace, the thread's scratch memory, and the rows of the batch.
 struct Stage {
   const Model& model;
   const Workspace& w;
-  const Scratch& mine;
+  const Scratch& scratch;
   Turn* turn;
   int rows, start;
 };
 
-// Runs the chunks of a stage, each on some thread; false if the pass has ended without this thread.
+// Runs chunks of a stage until none is left and all are done; false if the pass has ended without this thread.
 template <class Work>
-bool together(Turn* turn, Work work) {
+bool run_stage(Turn* turn, Work work) {
   for (int chunk; (chunk = pool_take(turn)) >= 0;) {
     work(chunk);
     pool_done(turn);
@@ -30,7 +30,7 @@ bool together(Turn* turn, Work work) {
   return pool_next(turn);
 }
 
-// Flag for work that a thread does before its first chunk of a stage.
+// True once: for work that a thread does before its first chunk of a stage.
 class Once {
  public:
   bool first() {
@@ -58,28 +58,28 @@ void embed(const Stage& s, int chunk, const int32_t* ids) {
   const Share rows = share(s.rows, chunk, s);
   for (int r = rows.begin; r < rows.end; r++) {
     float* x = s.w.x + (size_t)r * s.model.hidden;
-    weight_row(s.model.embedding, ids[r], x);
+    dequantize_row(s.model.embedding, ids[r], x);
     if (s.model.embedding_scale != 1.0f) multiply(x, s.model.embedding_scale, s.model.hidden);
   }
 }
 
 // Norms and quantizes the residual stream into this thread's rows.
-void normed(const Stage& s, const float* weight) {
+void norm_and_quantize(const Stage& s, const float* weight) {
   const int hidden = s.model.hidden;
   for (int r = 0; r < s.rows; r++) {
-    norm(s.w.x + (size_t)r * hidden, weight, s.model.eps, hidden, s.mine.wide);
-    quantize(s.mine.wide, hidden, row_from(s.mine.rows, r, hidden));
+    norm(s.w.x + (size_t)r * hidden, weight, s.model.eps, hidden, s.scratch.wide);
+    quantize(s.scratch.wide, hidden, row_from(s.scratch.rows, r, hidden));
   }
 }
 
 // Projects one head, [rows][head_dim].
 void project_head(const Stage& s, const Matrix& matrix, const float* bias, int head, float* out) {
   const int size = s.model.head_dim, panels = size / PANEL;
-  product(&matrix, &s.mine.rows, s.rows, head * panels, (head + 1) * panels, out, size);
+  product(&matrix, &s.scratch.rows, s.rows, head * panels, (head + 1) * panels, out, size);
   for (int r = 0; bias && r < s.rows; r++) add_bias(out + (size_t)r * size, bias + (size_t)head * size, size);
 }
 
-void norm_and_turn(const Stage& s, float* x, int row, const float* weight) {
+void norm_and_rotate(const Stage& s, float* x, int row, const float* weight) {
   const Model& m = s.model;
   const size_t at = (size_t)(s.start + row) * (m.rotary / 2);
   if (weight) norm(x, weight, m.eps, m.head_dim, x);
@@ -90,16 +90,16 @@ void project_query(const Stage& s, const Layer& layer, int head) {
   const Model& m = s.model;
   const int group = m.heads / m.kv_heads;
   if (m.gated) {
-    project_head(s, layer.query, nullptr, 2 * head + 1, s.mine.narrow);
+    project_head(s, layer.query, nullptr, 2 * head + 1, s.scratch.narrow);
     for (int r = 0; r < s.rows; r++) {
       float* gates = s.w.gates + ((size_t)r * m.heads + head) * m.head_dim;
-      memcpy(gates, s.mine.narrow + (size_t)r * m.head_dim, sizeof(float) * m.head_dim);
+      memcpy(gates, s.scratch.narrow + (size_t)r * m.head_dim, sizeof(float) * m.head_dim);
     }
   }
-  project_head(s, layer.query, layer.query_bias, m.gated ? 2 * head : head, s.mine.narrow);
+  project_head(s, layer.query, layer.query_bias, m.gated ? 2 * head : head, s.scratch.narrow);
   for (int r = 0; r < s.rows; r++) {
-    float* x = s.mine.narrow + (size_t)r * m.head_dim;
-    norm_and_turn(s, x, r, layer.query_norm);
+    float* x = s.scratch.narrow + (size_t)r * m.head_dim;
+    norm_and_rotate(s, x, r, layer.query_norm);
     const size_t at = ((size_t)(head / group) * s.rows + r) * group + head % group;
     memcpy(s.w.queries + at * m.head_dim, x, sizeof(float) * m.head_dim);
   }
@@ -108,10 +108,10 @@ void project_query(const Stage& s, const Layer& layer, int head) {
 void project_key(const Stage& s, const Layer& layer, int kv_head) {
   const Model& m = s.model;
   const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
-  project_head(s, layer.key, layer.key_bias, kv_head, s.mine.narrow);
+  project_head(s, layer.key, layer.key_bias, kv_head, s.scratch.narrow);
   for (int r = 0; r < s.rows; r++) {
-    float* x = s.mine.narrow + (size_t)r * m.head_dim;
-    norm_and_turn(s, x, r, layer.key_norm);
+    float* x = s.scratch.narrow + (size_t)r * m.head_dim;
+    norm_and_rotate(s, x, r, layer.key_norm);
     put_key(&cache, m.head_dim, s.start + r, x);
   }
 }
@@ -119,9 +119,9 @@ void project_key(const Stage& s, const Layer& layer, int kv_head) {
 void project_value(const Stage& s, const Layer& layer, int kv_head) {
   const Model& m = s.model;
   const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
-  project_head(s, layer.value, layer.value_bias, kv_head, s.mine.narrow);
+  project_head(s, layer.value, layer.value_bias, kv_head, s.scratch.narrow);
   for (int r = 0; r < s.rows; r++) {
-    put_value(&cache, m.head_dim, s.start + r, s.mine.narrow + (size_t)r * m.head_dim);
+    put_value(&cache, m.head_dim, s.start + r, s.scratch.narrow + (size_t)r * m.head_dim);
   }
 }
 
@@ -140,7 +140,7 @@ void project(const Stage& s, int chunk, const Layer& layer) {
   }
 }
 
-// Sets the ranges of keys that queries begin up to end see, and their heads' sinks, in `Scratch`.
+// Sets the key ranges of queries begin up to end, and their heads' sinks, in `Scratch`.
 void set_key_ranges(const Stage& s, const Layer& layer, int kv_head, int begin, int end) {
   const int group = s.model.heads / s.model.kv_heads;
   const int after = s.start + s.rows;
@@ -148,9 +148,9 @@ void set_key_ranges(const Stage& s, const Layer& layer, int kv_head, int begin, 
     const int position = s.start + i / group;
     int to = layer.causal ? position + 1 : after;
     if (layer.window && to - position > layer.window) to = position + layer.window;
-    s.mine.first[i] = layer.window && position - layer.window + 1 > 0 ? position - layer.window + 1 : 0;
-    s.mine.last[i] = to;
-    if (layer.sinks) s.mine.sinks[i] = layer.sinks[kv_head * group + i % group];
+    s.scratch.first[i] = layer.window && position - layer.window + 1 > 0 ? position - layer.window + 1 : 0;
+    s.scratch.last[i] = to;
+    if (layer.sinks) s.scratch.sinks[i] = layer.sinks[kv_head * group + i % group];
   }
 }
 
@@ -160,8 +160,8 @@ int slices_of(int threads, int kv_heads, int queries) {
   for (int slices = 1; slices <= threads && slices * TILE <= queries; slices++) {
     if (kv_heads * slices % threads == 0) return slices;
   }
-  const int least = (threads + kv_heads - 1) / kv_heads;
-  return least < queries ? least : queries;
+  const int slices = (threads + kv_heads - 1) / kv_heads;
+  return slices < queries ? slices : queries;
 }
 
 // x *= sigmoid(gate).
@@ -182,8 +182,8 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
     const size_t at = ((size_t)kv_head * queries + begin) * m.head_dim;
     const Cache cache = cache_of(layer.cache, m.capacity, m.head_dim, kv_head);
     set_key_ranges(s, layer, kv_head, begin, end);
-    attend(&cache, s.w.queries + at, m.head_dim, s.mine.first + begin, s.mine.last + begin, end - begin, m.head_dim,
-           scale, s.w.attended + at, m.head_dim, layer.sinks ? s.mine.sinks + begin : nullptr);
+    attend(&cache, s.w.queries + at, m.head_dim, s.scratch.first + begin, s.scratch.last + begin, end - begin,
+           m.head_dim, scale, s.w.attended + at, m.head_dim, layer.sinks ? s.scratch.sinks + begin : nullptr);
     for (int i = begin; i < end; i++) {
       const int head = kv_head * group + i % group;
       float* attended = s.w.attended + ((size_t)kv_head * queries + i) * m.head_dim;
@@ -196,11 +196,11 @@ void attention(const Stage& s, int chunk, const Layer& layer) {
 // Computes a chunk of the channels of a product piece by piece, and calls `use(channel, size)` for each piece in
 // `narrow` [rows][CHUNK].
 template <class Use>
-void in_parts(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, Use use) {
+void for_each_piece(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, Use use) {
   const Share panels = share(panels_of(matrix), chunk, s);
   for (int p = panels.begin; p < panels.end; p += CHUNK / PANEL) {
     const int end = p + CHUNK / PANEL < panels.end ? p + CHUNK / PANEL : panels.end;
-    product(&matrix, &rows, s.rows, p, end, s.mine.narrow, CHUNK);
+    product(&matrix, &rows, s.rows, p, end, s.scratch.narrow, CHUNK);
     use(p * PANEL, (end - p) * PANEL);
   }
 }
@@ -208,13 +208,13 @@ void in_parts(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows,
 // x += (matrix * rows) * weights + bias for a chunk of the channels; weights [rows] are 1 if null.
 void add_product(const Stage& s, int chunk, const Matrix& matrix, const Rows& rows, const float* bias = nullptr,
                  const float* weights = nullptr) {
-  in_parts(s, chunk, matrix, rows, [&](int channel, int size) {
+  for_each_piece(s, chunk, matrix, rows, [&](int channel, int size) {
     for (int r = 0; r < s.rows; r++) {
       float* x = s.w.x + (size_t)r * s.model.hidden + channel;
       if (bias) add_bias(x, bias + channel, size);
       for (int c = 0; c < size; c += 16) {
-        const Lanes given = load(s.mine.narrow + (size_t)r * CHUNK + c);
-        store(x + c, weights ? fma(splat(weights[r]), given, load(x + c)) : add(load(x + c), given));
+        const Lanes term = load(s.scratch.narrow + (size_t)r * CHUNK + c);
+        store(x + c, weights ? fma(splat(weights[r]), term, load(x + c)) : add(load(x + c), term));
       }
     }
   });
@@ -231,7 +231,7 @@ struct GatedMatrices {
 void gate_and_up(const Stage& s, const GatedMatrices& of, const Rows& rows, int count, const Rows& out, int begin,
                  int end) {
   const float limit = s.model.swiglu_limit;
-  float *gated = s.mine.narrow, *raised = gated + (size_t)MAX_ROWS * GROUP;
+  float *gated = s.scratch.narrow, *raised = gated + (size_t)MAX_ROWS * GROUP;
   for (int u = begin; u < end; u++) {
     product(&of.gate, &rows, count, 2 * u, 2 * u + 2, gated, GROUP);
     product(&of.up, &rows, count, 2 * u, 2 * u + 2, raised, GROUP);
@@ -256,8 +256,8 @@ void scan_logits(const Stage& s, int chunk, const Matrix& head, int vocabulary, 
   for (int p = panels.begin; p < panels.end; p += HEAD_CHUNK / PANEL) {
     const int end = p + HEAD_CHUNK / PANEL < panels.end ? p + HEAD_CHUNK / PANEL : panels.end;
     const int first = p * PANEL, last = end * PANEL < vocabulary ? end * PANEL : vocabulary;
-    product(&head, &s.mine.rows, s.rows, p, end, s.mine.narrow, HEAD_CHUNK);
-    for (int r = 0; r < s.rows; r++) use(r, s.mine.narrow + (size_t)r * HEAD_CHUNK, first, last - first);
+    product(&head, &s.scratch.rows, s.rows, p, end, s.scratch.narrow, HEAD_CHUNK);
+    for (int r = 0; r < s.rows; r++) use(r, s.scratch.narrow + (size_t)r * HEAD_CHUNK, first, last - first);
   }
 }
 
@@ -280,7 +280,7 @@ void scan_head(const Stage& s, int chunk, const Pass& pass) {
     if (!pass.best) return;
     if (m.slots.candidates) {
       add_candidates(m, logits, first, count, candidates_of(s.w, m, chunk, r));
-    } else if (pass.numbers || m.slots.markov_w2.n) {
+    } else if (pass.finite || m.slots.markov_w2.n) {
       best[r] = better(best[r], likeliest_of(logits, first, count));
     } else {
       best[r] = better(best[r], best_of(logits, first, count));
@@ -299,11 +299,11 @@ Best best_of_chunks(const Workspace& w, int chunks, int row) {
 // Writes the pass's results for each row.
 void write_best(const Model& m, const Pass& pass, int chunks) {
   if (!pass.best) return;
-  const Workspace w = cut_workspace(m, 0, chunks, m.workspace);
+  const Workspace w = lay_out_workspace(m, 0, chunks, m.workspace);
   for (int r = 0; r < pass.rows; r++) {
     const Best best = best_of_chunks(w, chunks, r);
     pass.best[r] = best.token;
-    if (pass.numbers) pass.numbers[r] = best.total == 0.0f;
+    if (pass.finite) pass.finite[r] = best.total == 0.0f;
     if (pass.confidence) pass.confidence[r] = 1.0f / best.total;
   }
 }

@@ -49,7 +49,7 @@ void run_on(const std::vector<int32_t>& cpus) {
 
 bool before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
 
-// For one chunk, the pass that last took it in each stage.
+// One chunk: by stage, the number of the pass that last claimed it.
 struct alignas(64) ChunkClaims {
   std::atomic<uint32_t> by[MAX_STAGES]{};
 };
@@ -60,7 +60,7 @@ struct Pool {
   int threads = 1;
   std::vector<int32_t> cpus;
   std::vector<std::thread> workers;
-  std::unique_ptr<ChunkClaims[]> taken;  // [threads]
+  std::unique_ptr<ChunkClaims[]> claims;  // [threads]
 
   // Even while a pass may be joined, odd while the next is being written.
   alignas(64) std::atomic<uint32_t> pass{0};
@@ -72,14 +72,14 @@ struct Pool {
   std::mutex lock;
   std::condition_variable wake;
   int asleep = 0;
-  std::atomic<bool> ending{false};
+  std::atomic<bool> is_ending{false};
 
   void serve(int thread) {
     run_on(cpus);
     for (uint32_t seen = 0;;) {
       wait_for_pass(seen);
       seen = pass.load(std::memory_order_acquire);
-      if (ending) return;  // checked here: the pass just loaded may be the last one, which has no work
+      if (is_ending) return;  // checked after the load: the last pass has no work
       if (seen % 2) {
         pause();
         seen--;
@@ -89,7 +89,7 @@ struct Pool {
     }
   }
 
-  // If the argument is overwritten while it is copied, this pass is over.
+  // Takes part in a pass. If the argument is overwritten while it is copied, the pass is over.
   void join(int thread, uint32_t seen) {
     uint64_t copy[WORDS];
     for (int i = 0; i < WORDS; i++) copy[i] = argument[i].load(std::memory_order_relaxed);
@@ -106,25 +106,25 @@ struct Pool {
       if (pass.load(std::memory_order_acquire) != seen) return;
       pause();
     }
-    std::unique_lock<std::mutex> held(lock);
+    std::unique_lock<std::mutex> guard(lock);
     asleep++;
-    wake.wait(held, [&] { return pass.load(std::memory_order_acquire) != seen; });
+    wake.wait(guard, [&] { return pass.load(std::memory_order_acquire) != seen; });
     asleep--;
   }
 
-  // Returns the number of the pass.
-  uint32_t start(Work next, const void* with, size_t size) {
+  // Publishes a pass to all threads; returns its number.
+  uint32_t start(Work next, const void* source, size_t size) {
     const uint32_t number = pass.load(std::memory_order_relaxed) + 2;
     pass.store(number - 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
     uint64_t words[WORDS] = {};
-    memcpy(words, with, size);
+    memcpy(words, source, size);
     for (int i = 0; i < WORDS; i++) argument[i].store(words[i], std::memory_order_relaxed);
     work.store(next, std::memory_order_relaxed);
     for (int i = 0; i < stages; i++) done[i].store(0, std::memory_order_relaxed);
     bool sleepers;
     {
-      std::lock_guard<std::mutex> held(lock);
+      std::lock_guard<std::mutex> guard(lock);
       pass.store(number, std::memory_order_release);
       sleepers = asleep > 0;
     }
@@ -139,7 +139,7 @@ Pool* pool_new(int threads, const int32_t* cpus, int count) {
   pool->threads = threads;
   try {
     pool->cpus.assign(cpus, cpus + count);
-    pool->taken.reset(new ChunkClaims[threads]);
+    pool->claims.reset(new ChunkClaims[threads]);
     for (int i = 1; i < threads; i++) pool->workers.emplace_back(&Pool::serve, pool, i);
   } catch (const std::exception&) {
     pool_delete(pool);
@@ -149,7 +149,7 @@ Pool* pool_new(int threads, const int32_t* cpus, int count) {
 }
 
 void pool_delete(Pool* pool) {
-  pool->ending = true;
+  pool->is_ending = true;
   pool->start(nullptr, "", 0);
   for (std::thread& worker : pool->workers) worker.join();
   delete pool;
@@ -169,10 +169,10 @@ int pool_take(Turn* turn) {
   Pool* pool = turn->pool;
   for (int i = 0; i < turn->threads; i++) {
     const int chunk = (turn->thread + i) % turn->threads;
-    std::atomic<uint32_t>& taken = pool->taken[chunk].by[turn->stage];
-    uint32_t last = taken.load(std::memory_order_relaxed);
-    if (!before(last, turn->pass)) continue;  // taken, or this pass has ended
-    if (taken.compare_exchange_strong(last, turn->pass, std::memory_order_acq_rel)) return chunk;
+    std::atomic<uint32_t>& claim = pool->claims[chunk].by[turn->stage];
+    uint32_t last = claim.load(std::memory_order_relaxed);
+    if (!before(last, turn->pass)) continue;  // claimed, or this pass has ended
+    if (claim.compare_exchange_strong(last, turn->pass, std::memory_order_acq_rel)) return chunk;
   }
   return -1;
 }

@@ -2,7 +2,7 @@
 //
 // A stage has as many chunks as there are threads. Each thread takes its own chunk first, then any chunk that has not
 // been started; a stage ends when all chunks are done. So a thread that is preempted or still waking up delays the
-// others only if it is in the middle of a chunk. Threads spin within a pass and sleep outside.
+// others only if it is in the middle of a chunk. Threads spin during a pass and sleep between passes.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -14,8 +14,8 @@ constexpr int MAX_ARGUMENT = 128;  // bytes
 
 struct Pool;
 
-// Position of a thread in a pass. A thread may join late, even after the end: before it has taken a chunk, it must use
-// only this and its copy of the argument.
+// Position of a thread in a pass. A thread may join late, even after the end: before it takes a chunk, it may use
+// only its `Turn` and its copy of the argument.
 struct Turn {
   Pool* pool;
   uint32_t pass;
@@ -24,7 +24,7 @@ struct Turn {
 
 using Work = void (*)(const void* argument, Turn* turn);
 
-// Starts a pool whose threads may run on the logical CPUs `cpus` (none: any). Returns null if a thread cannot be
+// Starts a pool whose threads run on the logical CPUs `cpus` (empty: any). Returns null if a thread cannot be
 // started.
 Pool* pool_new(int threads, const int32_t* cpus, int count);
 void pool_delete(Pool* pool);

@@ -11,8 +11,8 @@ namespace LDF_ISA {
 // A quad's bits of a plane, moved up to bit `to` of their bytes.
 template <int bits, int quad, int to>
 inline __m256i field(const uint8_t* plane) {
-  constexpr int from = shift_of<bits>(quad);
-  __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(plane + place_of<bits>(quad)));
+  constexpr int from = bit_shift<bits>(quad);
+  __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(plane + byte_offset<bits>(quad)));
   if constexpr (bits == 8) return packed;
   if constexpr (from > to) packed = _mm256_srli_epi16(packed, from - to);
   if constexpr (from < to) packed = _mm256_slli_epi16(packed, to - from);
@@ -34,7 +34,7 @@ inline __m256i eight_channels(const uint8_t* codes) {
 }
 
 // Four inputs for each of eight channels.
-inline __m256i four(const int8_t* x) {
+inline __m256i broadcast_four(const int8_t* x) {
   int32_t bytes;
   memcpy(&bytes, x, 4);
   return _mm256_set1_epi32(bytes);

@@ -1,4 +1,4 @@
-// Memory of a pass: one block per model, divided only here.
+// Memory of a pass: one block per model, and its layout.
 #pragma once
 #include "kernels.h"
 
@@ -37,22 +37,22 @@ struct Workspace {
   float* changes;   // [MAX_ROWS][changes_of] of its coefficients
   Candidate* candidates;  // [threads][MAX_ROWS][candidates]
   float* selectors;       // [MAX_ROWS][selector_width] projections by the selector
-  Scratch mine;
+  Scratch scratch;
   size_t bytes;
 };
 
 namespace {  // local to each file, which has its own compiler flags
 
-// Allocates memory from `base`; with base null it only counts.
-class Cutter {
+// Hands out consecutive pieces of the memory at `base`; with `base` null it only counts bytes.
+class Allocator {
  public:
-  explicit Cutter(uint8_t* base) : base_(base) {}
+  explicit Allocator(uint8_t* base) : base_(base) {}
 
   template <class T>
   T* take(size_t count) {
-    T* place = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
+    T* memory = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
     used_ += (count * sizeof(T) + 63) / 64 * 64;
-    return place;
+    return memory;
   }
 
   Rows rows(size_t count, size_t k) {
@@ -73,7 +73,7 @@ class Cutter {
 
 }  // namespace
 
-// Returns the number of a convolution's products for a row, in whole panels.
+// Returns the number of coefficient changes of a row's convolutions, padded to whole panels.
 static inline size_t changes_of(const Model& m) {
   const size_t changes = m.conv.kernel ? (size_t)2 * m.conv.kernel * (m.hidden / m.conv.group) : 0;
   return (changes + PANEL - 1) / PANEL * PANEL;
@@ -83,48 +83,48 @@ static inline size_t selector_width(const Model& m) { return ((size_t)m.slots.se
 
 static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-static inline Scratch cut_scratch(const Model& m, Cutter& cutter) {
+static inline Scratch lay_out_scratch(const Model& m, Allocator& allocator) {
   const size_t hidden = m.hidden, group = m.heads / m.kv_heads;
   const size_t rank = larger(m.slots.markov_w2.k, selector_width(m));
   const size_t widest = larger(m.fuse.n ? hidden * m.tap_count : hidden, rank);
   Scratch s;
-  s.wide = cutter.take<float>(larger(widest, m.head_dim));
-  s.narrow = cutter.take<float>((size_t)MAX_ROWS * HEAD_CHUNK);
-  s.rows = cutter.rows(MAX_ROWS, widest);
-  s.gathered = cutter.rows(m.experts ? MAX_ROWS : 0, hidden);
-  s.delta = cutter.take<float>(m.delta.v_heads ? (size_t)MAX_ROWS * (2 * m.delta.k_dim + m.delta.v_dim) : 0);
-  s.state = cutter.take<float>(m.delta.v_heads ? (size_t)m.delta.k_dim * 16 : 0);
-  s.first = cutter.take<int32_t>(MAX_ROWS * group);
-  s.last = cutter.take<int32_t>(MAX_ROWS * group);
-  s.sinks = cutter.take<float>(MAX_ROWS * group);
+  s.wide = allocator.take<float>(larger(widest, m.head_dim));
+  s.narrow = allocator.take<float>((size_t)MAX_ROWS * HEAD_CHUNK);
+  s.rows = allocator.rows(MAX_ROWS, widest);
+  s.gathered = allocator.rows(m.experts ? MAX_ROWS : 0, hidden);
+  s.delta = allocator.take<float>(m.delta.v_heads ? (size_t)MAX_ROWS * (2 * m.delta.k_dim + m.delta.v_dim) : 0);
+  s.state = allocator.take<float>(m.delta.v_heads ? (size_t)m.delta.k_dim * 16 : 0);
+  s.first = allocator.take<int32_t>(MAX_ROWS * group);
+  s.last = allocator.take<int32_t>(MAX_ROWS * group);
+  s.sinks = allocator.take<float>(MAX_ROWS * group);
   return s;
 }
 
-// Divides the memory as thread `thread` of `threads` sees it; with `base` null it only measures the size.
-static inline Workspace cut_workspace(const Model& m, int thread, int threads, uint8_t* base) {
-  Cutter cutter(base);
+// Lays out the memory for thread `thread` of `threads`; with `base` null it only measures the size.
+static inline Workspace lay_out_workspace(const Model& m, int thread, int threads, uint8_t* base) {
+  Allocator allocator(base);
   const size_t across = (size_t)m.heads * m.head_dim;
   Workspace w;
-  w.x = cutter.take<float>((size_t)MAX_ROWS * m.hidden);
-  w.queries = cutter.take<float>(MAX_ROWS * across);
-  w.attended = cutter.take<float>(MAX_ROWS * across);
+  w.x = allocator.take<float>((size_t)MAX_ROWS * m.hidden);
+  w.queries = allocator.take<float>(MAX_ROWS * across);
+  w.attended = allocator.take<float>(MAX_ROWS * across);
   const size_t values = (size_t)m.delta.v_heads * m.delta.v_dim, widest = larger(across, values);
-  w.heads = cutter.rows(MAX_ROWS, widest);
-  w.gates = cutter.take<float>(m.gated || values ? MAX_ROWS * widest : 0);
-  w.inner = cutter.rows((size_t)MAX_ROWS * (m.chosen ? m.chosen : 1), m.inner);
-  w.router = cutter.take<float>((size_t)MAX_ROWS * m.experts);
-  w.shared = cutter.rows(MAX_ROWS, m.shared);
-  w.shares = cutter.take<float>(m.shared ? MAX_ROWS : 0);
-  w.best = cutter.take<float>((size_t)threads * MAX_ROWS * 3);
-  w.normed = cutter.take<float>(m.conv.kernel ? (size_t)MAX_ROWS * m.hidden : 0);
-  w.changes = cutter.take<float>(MAX_ROWS * changes_of(m));
-  w.candidates = cutter.take<Candidate>((size_t)threads * MAX_ROWS * m.slots.candidates);
-  w.selectors = cutter.take<float>(MAX_ROWS * selector_width(m));
+  w.heads = allocator.rows(MAX_ROWS, widest);
+  w.gates = allocator.take<float>(m.gated || values ? MAX_ROWS * widest : 0);
+  w.inner = allocator.rows((size_t)MAX_ROWS * (m.chosen ? m.chosen : 1), m.inner);
+  w.router = allocator.take<float>((size_t)MAX_ROWS * m.experts);
+  w.shared = allocator.rows(MAX_ROWS, m.shared);
+  w.shares = allocator.take<float>(m.shared ? MAX_ROWS : 0);
+  w.best = allocator.take<float>((size_t)threads * MAX_ROWS * 3);
+  w.normed = allocator.take<float>(m.conv.kernel ? (size_t)MAX_ROWS * m.hidden : 0);
+  w.changes = allocator.take<float>(MAX_ROWS * changes_of(m));
+  w.candidates = allocator.take<Candidate>((size_t)threads * MAX_ROWS * m.slots.candidates);
+  w.selectors = allocator.take<float>(MAX_ROWS * selector_width(m));
   for (int t = 0; t < threads; t++) {
-    const Scratch scratch = cut_scratch(m, cutter);
-    if (t == thread) w.mine = scratch;
+    const Scratch scratch = lay_out_scratch(m, allocator);
+    if (t == thread) w.scratch = scratch;
   }
-  w.bytes = cutter.used();
+  w.bytes = allocator.used();
   return w;
 }
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 from localdflash.kernels.cuda.norm import TILE, Norm, norm_factor, norm_factor_reference, rstds
-from localdflash.kernels.cuda.residual import GROUP, hand_on, hand_on_reference, store_sums
+from localdflash.kernels.cuda.residual import GROUP, store_norm_inputs, store_norm_inputs_reference, store_sums
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _convolve_out(y, bias, base, change, x, gain, before, a_out, sums, squares, 
             value += tl.load(bias + n, mask=here, other=0.0)
         total += value * _coefficients(base, change, m, n, H, groups, back, 1, KERNEL, GROUP)
     tl.store(x + m * H + n, total, mask=n < H)
-    hand_on(total, tile, gains, factor, a_out, sums, squares, H, width, BN)
+    store_norm_inputs(total, tile, gains, factor, a_out, sums, squares, H, width, BN)
 
 
 def convolve_out(
@@ -142,7 +142,7 @@ def convolve_out_reference(
 ) -> None:
     """Do what `convolve_out` does, in torch; a_out may be float32."""
     x += _mixed(y if bias is None else y + bias, changes, 1)
-    hand_on_reference(x, gain, before, a_out, sums_out, squares_out)
+    store_norm_inputs_reference(x, gain, before, a_out, sums_out, squares_out)
 
 
 def _mixed(x: Tensor, changes: Changes, side: int) -> Tensor:

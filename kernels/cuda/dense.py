@@ -6,7 +6,7 @@ from torch import Tensor
 
 from localdflash.kernels.cuda.embed import decode
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import pointers, switches
+from localdflash.kernels.cuda.matmul import plane_constants, pointers
 from localdflash.kernels.cuda.planes import COLUMNS, SUPER, Planes
 
 
@@ -30,7 +30,7 @@ def _dense(base, high, scales, supers, minimums, out, N, BN: tl.constexpr, R: tl
 
 def dense(planes: Planes, out: Tensor) -> None:
     """Write the transposed weights into the first k rows and n columns of out, float16 [padded_k, padded_n]."""
-    constants = switches(planes)
+    constants = plane_constants(planes)
     del constants["ASM"]
     _dense[(planes.padded_k // (4 * planes.rows), planes.padded_n // COLUMNS)](
         *pointers(planes), out, planes.padded_n, BN=COLUMNS, SUPER=SUPER, num_warps=8, **constants,

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import pointers, switches
+from localdflash.kernels.cuda.matmul import plane_constants, pointers
 from localdflash.kernels.cuda.planes import SUPER, Planes
 
 ROWS = 16
@@ -122,7 +122,7 @@ def embed(
     [16, K], K >= H, and sums: float32 [K / 32, 16], both zero from H on before and after. squares: float32 [P, 16].
     The norm of `a` is complete: its consumer uses `squares` both as squares and as before.
     """
-    constants = switches(table)
+    constants = plane_constants(table)
     del constants["ASM"]
     blocks, tiles = triton.cdiv(table.k, 4 * table.rows), squares.shape[0]
     _embed[(ROWS,)](

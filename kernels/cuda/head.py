@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, switches
+from localdflash.kernels.cuda.matmul import accumulate, plan, plane_constants, pointers
 from localdflash.kernels.cuda.norm import Norm, norm_factor, norm_factor_reference
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of
@@ -110,7 +110,7 @@ def head(
         a, sums, *pointers(planes), squares, before, out, logits, ids,
         scratch.keys, scratch.counter, planes.padded_k, planes.padded_n, planes.n, stride, size, eps,
         scale, softcap, P=parts, CAPPED=softcap != 0, REDUCE=REDUCE, BN=tiling.BN, STAGES=tiling.STAGES,
-        num_warps=tiling.num_warps, **switches(planes), **every_launch(a.device),
+        num_warps=tiling.num_warps, **plane_constants(planes), **every_launch(a.device),
     )  # fmt: skip
 
 

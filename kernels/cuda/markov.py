@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localdflash.kernels.cuda.head import REDUCE, HeadScratch, head_plan
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, pointers, switches
+from localdflash.kernels.cuda.matmul import accumulate, plane_constants, pointers
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.sort_keys import index_of, is_nan, key_of
 
@@ -116,7 +116,7 @@ def markov_slot(
         a, sums, *pointers(planes), table, logits, ids, out, scratch.keys, scratch.counter,
         planes.padded_k, planes.padded_n, planes.n, logits.stride(0), slot, REDUCE=REDUCE,
         WIDTH=triton.next_power_of_2(planes.padded_k), BN=tiling.BN, STAGES=tiling.STAGES, num_warps=tiling.num_warps,
-        **switches(planes), **every_launch(a.device),
+        **plane_constants(planes), **every_launch(a.device),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The 16-row GEMM on quantized weights: out[16, n] = a[16, k] @ W[n, k]^T, W in planes; `accumulate` is its core.
 
-Plain decoding and verification run the same tiles in the same order however many rows are live, so that the bits of a
-row never depend on the other rows. Rows that are not live may hold anything, NaN too.
+Single-token decoding and verification run the same tiles in the same order for any number of live rows, so the bits of
+a row never depend on the other rows. Rows that are not live may hold anything, even NaN.
 """
 
 import functools
@@ -31,23 +31,24 @@ def accumulate(
 ):  # fmt: skip
     """Return one program's part of a @ W^T: columns from `column` on, range `split` of SPLIT_K along k.
 
-    A float32 [16, BN] for each of TILES tiles of 16 rows, one or two, in a tuple. Weights are unpacked once for both,
-    and each tile has sums of its own, in the order of a single one: so a row has the same bits in either. Products that
-    are added are fused by name (`tl.fma`), here and in epilogues: a compiler would fuse others in another kernel.
+    The result is a tuple with a float32 [16, BN] for each of TILES (1 or 2) tiles of 16 rows. Weights are unpacked once
+    for both tiles. Each tile has its own sums, in the same order, so a row has the same bits in either tile. Multiply-
+    adds are explicit (`tl.fma`), here and in epilogues, since a compiler would fuse others in another kernel.
 
-    a float16 [TILES, 16, K], sums float32 [TILES, K / 32, 16] (read only with minimums), the planes' tensors as
-    `pointers` gives them, `expert` the matrix of a stack (else 0); K and N are padded. A "product" is only loaded.
+    `a` is float16 [TILES, 16, K]; `sums` float32 [TILES, K / 32, 16] is read only with minimums. The planes' tensors
+    come from `pointers`; `expert` is the index of the matrix in a stack, else 0. K and N are padded. With scaling
+    "product" the result is only loaded.
     """
     if SCALING == "product":
-        here = base_ptr + tl.arange(0, 16)[:, None] * N + column + tl.arange(0, BN)[None, :]
-        acc = tl.load(here)
-        other = tl.load(here + 16 * N) if TILES == 2 else acc
+        offsets = base_ptr + tl.arange(0, 16)[:, None] * N + column + tl.arange(0, BN)[None, :]
+        acc = tl.load(offsets)
+        acc2 = tl.load(offsets + 16 * N) if TILES == 2 else acc
     else:
-        acc, other = _multiply(
+        acc, acc2 = _multiply(
             a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, column, split, expert, R,
             HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES,
         )  # fmt: skip
-    return acc, other
+    return acc, acc2
 
 
 @triton.jit
@@ -57,70 +58,68 @@ def _multiply(
     HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
     TILES: tl.constexpr,
 ):  # fmt: skip
-    """`accumulate` for weights."""
+    """Compute `accumulate` for weights that are not "product"."""
     BLOCKS: tl.constexpr = 1 if SCALING != "byte4" else 32 // R
-    # High planes and second tiles take memory too: two programs are to fit into 100 KB.
+    # High planes and second tiles take memory too; two programs must fit into 100 KB.
     DEPTH: tl.constexpr = STAGES - (HIGH_BITS != 0) - (TILES == 2 and HIGH_BITS != 2) if STAGES > 1 else 1
-    LEAST: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # a super is never split
+    SUPER_BLOCKS: tl.constexpr = SUPER_WEIGHTS // (4 * R) if SCALING == "byte4" else 1  # a super is never split
     SCALE_WORDS: tl.constexpr = 2 if SCALING == "half4" else 1
     blocks = K // (4 * R)
-    per_split = tl.cdiv(blocks // LEAST, SPLIT_K) * LEAST
+    per_split = tl.cdiv(blocks // SUPER_BLOCKS, SPLIT_K) * SUPER_BLOCKS
     first = tl.minimum(split * per_split, blocks)
     last = tl.minimum(first + per_split, blocks)
     skipped = tl.cast(expert, tl.int64) * blocks
     base_ptr += skipped * (R * N) + column
     high_ptr += skipped * (R * N) + column
     scale_ptr += skipped * (SCALE_WORDS * N) + column
-    supers_ptr += skipped // LEAST * N + column
+    supers_ptr += skipped // SUPER_BLOCKS * N + column
     minimum_ptr += skipped * (SCALE_WORDS * N) + column
     m = tl.arange(0, 16)
     n = tl.arange(0, BN)
     r = tl.arange(0, R)
-    if HAS_MIN:  # first, so that its loads do not follow the last product: 3 % of a step on an H100
-        less, less_other = minimums(sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING, BN, ASM, TILES)
+    if HAS_MIN:  # before the products: loads after the last product cost 3% of a step on an H100
+        shift, shift2 = minimums(sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING, BN, ASM, TILES)
     acc = tl.zeros((16, BN), tl.float32)
-    other = tl.zeros((16, BN), tl.float32)  # of the second tile
+    acc2 = tl.zeros((16, BN), tl.float32)  # of the second tile
     for step in tl.range(first // BLOCKS, last // BLOCKS, num_stages=DEPTH):
         product = acc if SCALING == "half4" else tl.zeros((16, BN), tl.float32)
-        second = other if SCALING == "half4" else tl.zeros((16, BN), tl.float32)
+        product2 = acc2 if SCALING == "half4" else tl.zeros((16, BN), tl.float32)
         for i in tl.static_range(BLOCKS):
             block = step * BLOCKS + i
-            here = (block * R + r)[:, None] * N + n[None, :]
-            words = tl.load(base_ptr + here, eviction_policy="evict_first")
+            offsets = (block * R + r)[:, None] * N + n[None, :]
+            words = tl.load(base_ptr + offsets, eviction_policy="evict_first")
             high = words
             if HIGH_BITS != 0:
-                high = tl.load(high_ptr + here, eviction_policy="evict_first")
+                high = tl.load(high_ptr + offsets, eviction_policy="evict_first")
             a = a_ptr + m[:, None] * K + (block * (4 * R) + r)[None, :]
             scales = scale_ptr + block * SCALE_WORDS * N + n
-            product, second = _product(a, words, high, scales, K, N, product, second, R, HIGH_BITS, SCALING, ZERO,
+            product, product2 = _product(a, words, high, scales, K, N, product, product2, R, HIGH_BITS, SCALING, ZERO,
                                        CODE, ASM, TILES)  # fmt: skip
         if SCALING == "half4":
-            acc, other = product, second
+            acc, acc2 = product, product2
         else:
             if SCALING == "block":
                 scale = tl.load(scale_ptr + step * N + n)[None, :]
             else:
-                scale = half(tl.load(supers_ptr + step * BLOCKS // LEAST * N + n), 0)[None, :]
+                scale = half(tl.load(supers_ptr + step * BLOCKS // SUPER_BLOCKS * N + n), 0)[None, :]
             acc = tl.fma(product, scale, acc)
             if TILES == 2:
-                other = tl.fma(second, scale, other)
+                acc2 = tl.fma(product2, scale, acc2)
     if SCALING == "byte4" and R == 32:
         acc *= TINY
-        other *= TINY
+        acc2 *= TINY
     if HAS_MIN:
-        acc -= less
-        other -= less_other
-    return acc * unit(CODE), other * unit(CODE)
+        acc -= shift
+        acc2 -= shift2
+    return acc * unit(CODE), acc2 * unit(CODE)
 
 
 @triton.jit
 def _product(
-    a, words, high, scales, K, N, acc, other, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr,
+    a, words, high, scales, K, N, acc, acc2, R: tl.constexpr, HIGH_BITS: tl.constexpr, SCALING: tl.constexpr,
     ZERO: tl.constexpr, CODE: tl.constexpr, ASM: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Add a block's product with a, and with the tile behind it; scaled by "half4" wholly, by "byte4" up to the
-    super-scale.
-    """
+    """Add a block's product with each tile of rows to its sums: scaled for "half4", without super-scale for "byte4"."""
     if SCALING == "byte4" and R == 32:
         w0, w1, w2, w3 = unpack_scaled(words, high, tl.load(scales), HIGH_BITS, ASM)
     else:
@@ -134,17 +133,17 @@ def _product(
             s0, s1, s2, s3 = half(s, 0), half(s, 1), half(t, 0), half(t, 1)
         acc = _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R)
         if TILES == 2:
-            other = _scaled_dot4(a + 16 * K, w0, w1, w2, w3, s0, s1, s2, s3, other, R)
+            acc2 = _scaled_dot4(a + 16 * K, w0, w1, w2, w3, s0, s1, s2, s3, acc2, R)
     else:
         acc = _dot4(a, w0, w1, w2, w3, acc, R)
         if TILES == 2:
-            other = _dot4(a + 16 * K, w0, w1, w2, w3, other, R)
-    return acc, other
+            acc2 = _dot4(a + 16 * K, w0, w1, w2, w3, acc2, R)
+    return acc, acc2
 
 
 @triton.jit
 def _dot4(a, w0, w1, w2, w3, acc, R: tl.constexpr):
-    """Add a block's product: a points to its first operand tile, the others follow."""
+    """Add the product of a block, whose four operand tiles start at `a`."""
     acc = tl.dot(tl.load(a), w0, acc)
     acc = tl.dot(tl.load(a + R), w1, acc)
     acc = tl.dot(tl.load(a + 2 * R), w2, acc)
@@ -153,7 +152,7 @@ def _dot4(a, w0, w1, w2, w3, acc, R: tl.constexpr):
 
 @triton.jit
 def _scaled_dot4(a, w0, w1, w2, w3, s0, s1, s2, s3, acc, R: tl.constexpr):
-    """Add four products with a scale [BN] for each tile, which would not fit into float16 weights exactly."""
+    """Add four products, each times its scale [BN]: scaled weights would not be exact in float16."""
     acc = tl.fma(tl.dot(tl.load(a), w0), s0[None, :], acc)
     acc = tl.fma(tl.dot(tl.load(a + R), w1), s1[None, :], acc)
     acc = tl.fma(tl.dot(tl.load(a + 2 * R), w2), s2[None, :], acc)
@@ -165,11 +164,11 @@ def minimums(
     sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING: tl.constexpr, BN: tl.constexpr, ASM: tl.constexpr,
     TILES: tl.constexpr,
 ):  # fmt: skip
-    """Sums times minimums over blocks of four groups of 32, sixteen blocks at a time, float32 [16, BN] of two tiles."""
+    """Return the sums times the minimums of both tiles, float32 [16, BN] each, in steps of 16 blocks of 4 groups."""
     m = tl.arange(0, 16)
     n = tl.arange(0, BN)
     acc = tl.zeros((16, BN), tl.float32)
-    other = tl.zeros((16, BN), tl.float32)
+    acc2 = tl.zeros((16, BN), tl.float32)
     for start in tl.range(first, last, 16, num_stages=2):
         block = start + tl.arange(0, 16)
         valid = block < last
@@ -179,62 +178,62 @@ def minimums(
             low = tl.load(pairs, mask=valid[:, None], other=0)
             high = tl.load(pairs + N, mask=valid[:, None], other=0)
             p0, p1, p2, p3 = float16(low, 0), float16(low, 1), float16(high, 0), float16(high, 1)
-            r0, r1, r2, r3 = p0, p1, p2, p3  # float16 numbers leave no rests
+            r0, r1, r2, r3 = p0, p1, p2, p3  # float16 minimums are exact
         else:
             words = tl.load(minimum_ptr + block[:, None] * N + n[None, :], mask=valid[:, None], other=0)
             supers = tl.load(supers_ptr + (block // 2)[:, None] * N + n[None, :], mask=valid[:, None], other=0)
             p0, p1, p2, p3, r0, r1, r2, r3 = unpack_minimums(words, supers, ASM)
-        RESTS: tl.constexpr = SCALING != "half4"
-        acc = _minimum_dots(sums, valid, p0, p1, p2, p3, r0, r1, r2, r3, acc, RESTS)
+        HAS_ERRORS: tl.constexpr = SCALING != "half4"
+        acc = _minimum_dots(sums, valid, p0, p1, p2, p3, r0, r1, r2, r3, acc, HAS_ERRORS)
         if TILES == 2:
-            other = _minimum_dots(sums + K // 2, valid, p0, p1, p2, p3, r0, r1, r2, r3, other, RESTS)
-    return acc * 32.0, other * 32.0
+            acc2 = _minimum_dots(sums + K // 2, valid, p0, p1, p2, p3, r0, r1, r2, r3, acc2, HAS_ERRORS)
+    return acc * 32.0, acc2 * 32.0
 
 
 @triton.jit
-def _minimum_dots(sums, valid, p0, p1, p2, p3, r0, r1, r2, r3, acc, RESTS: tl.constexpr):
-    """Add a tile's sums, four groups a block, times float16 numbers and what those have lost."""
+def _minimum_dots(sums, valid, p0, p1, p2, p3, r0, r1, r2, r3, acc, HAS_ERRORS: tl.constexpr):
+    """Add a tile's sums, four groups per block, times float16 numbers and their rounding errors."""
     s0 = tl.load(sums, mask=valid[None, :], other=0.0)
     s1 = tl.load(sums + 16, mask=valid[None, :], other=0.0)
     s2 = tl.load(sums + 32, mask=valid[None, :], other=0.0)
     s3 = tl.load(sums + 48, mask=valid[None, :], other=0.0)
     acc = _float32_dot(s0, p0, acc)
-    if RESTS:
-        acc = _rest_dot(s0, r0, acc)
+    if HAS_ERRORS:
+        acc = _error_dot(s0, r0, acc)
     acc = _float32_dot(s1, p1, acc)
-    if RESTS:
-        acc = _rest_dot(s1, r1, acc)
+    if HAS_ERRORS:
+        acc = _error_dot(s1, r1, acc)
     acc = _float32_dot(s2, p2, acc)
-    if RESTS:
-        acc = _rest_dot(s2, r2, acc)
+    if HAS_ERRORS:
+        acc = _error_dot(s2, r2, acc)
     acc = _float32_dot(s3, p3, acc)
-    if RESTS:
-        acc = _rest_dot(s3, r3, acc)
+    if HAS_ERRORS:
+        acc = _error_dot(s3, r3, acc)
     return acc
 
 
 @triton.jit
 def _float32_dot(x, halves, acc):
     """Add x / 32 times float16 numbers with float16 matrix instructions, to nearly float32's precision."""
-    x *= 0.03125  # the sum of 32 float16 numbers need not be one
+    x *= 0.03125  # the sum of 32 float16 numbers may exceed float16
     top = x.to(tl.float16)
     acc = tl.dot(top, halves, acc)
     return tl.dot((x - top.to(tl.float32)).to(tl.float16), halves, acc)
 
 
 @triton.jit
-def _rest_dot(x, rest, acc):
-    """Add x / 32 times what float16 numbers lost."""
-    return tl.dot((x * 0.03125).to(tl.float16), rest, acc)
+def _error_dot(x, errors, acc):
+    """Add x / 32 times the rounding errors of float16 numbers."""
+    return tl.dot((x * 0.03125).to(tl.float16), errors, acc)
 
 
 def pointers(planes: Planes) -> tuple[Tensor, ...]:
-    """Return the planes' tensors in the order of `accumulate`; an absent one is given as `base`, and not read."""
+    """Return the planes' tensors in the order of `accumulate`, with `base` in place of absent ones."""
     tensors = (planes.base, planes.high, planes.scale, planes.supers, planes.minimum)
     return tuple(planes.base if tensor is None else tensor for tensor in tensors)
 
 
-def switches(planes: Planes) -> dict[str, Any]:
+def plane_constants(planes: Planes) -> dict[str, Any]:
     """Return the planes' compile-time arguments of `accumulate`, and ASM."""
     return {
         "R": planes.rows,
@@ -247,7 +246,7 @@ def switches(planes: Planes) -> dict[str, Any]:
     }
 
 
-def tiles_of(a: Tensor) -> int:
+def count_tiles(a: Tensor) -> int:
     """Return the number of tiles of 16 rows in activations [16, K] or [T, 16, K]: the constant TILES."""
     return a.shape[0] if a.ndim == 3 else 1
 
@@ -275,10 +274,10 @@ def _matmul(
 
 
 def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
-    """Return how to cut a GEMM of weights [n, k], k padded, into programs that fill the device evenly.
+    """Return the division of a GEMM with weights [n, k], k padded, into programs that fill the device evenly.
 
-    It depends on the weights and the device alone: with another cut for other numbers of rows, a row's sums would run
-    in another order, and verified tokens would differ from decoded ones.
+    It depends only on the weights and the device. If it depended on the number of rows, sums would have another order,
+    and verified tokens would differ from decoded ones.
     """
     if launch.is_simplest():
         return SplitPlan(triton.cdiv(n, BN), BN, SPLIT_K=1, STAGES=1)
@@ -287,13 +286,13 @@ def plan(n: int, k: int, device: torch.device, BN: int = 128) -> SplitPlan:
 
 @functools.cache
 def _best_plan(n: int, k: int, device: torch.device, BN: int) -> SplitPlan:
-    """Return the division that takes the fewest blocks one after another."""
-    processors, roomy = launch.multiprocessors(device)
+    """Return the division with the shortest estimated time."""
+    processors, has_large_memory = launch.multiprocessors(device)
     tiles, supers = triton.cdiv(n, BN), triton.cdiv(k, SUPER)
 
     def time(split: int) -> int:
-        """In blocks that a program reads, besides filling its pipeline (4) and handing in its part (2)."""
-        rounds = triton.cdiv(tiles * split, (3 if roomy else 2) * processors)
+        """Return the time in blocks read, plus 4 to fill the pipeline and 2 to store a partial result."""
+        rounds = triton.cdiv(tiles * split, (3 if has_large_memory else 2) * processors)
         return rounds * (2 * triton.cdiv(supers, split) + 4 + (2 if split > 1 else 0))
 
     splits = [split for split in range(1, max(1, min(16, supers // 2)) + 1) if _is_even(supers, split)]
@@ -301,14 +300,14 @@ def _best_plan(n: int, k: int, device: torch.device, BN: int) -> SplitPlan:
 
 
 def _is_even(supers: int, split: int) -> bool:
-    """Return whether every one of `split` programs has a super to read, in parts that are as large as the first's."""
+    """Return whether each of `split` programs has super-blocks to read if all parts are as large as the first."""
     return (split - 1) * triton.cdiv(supers, split) < supers
 
 
 def matmul(
     a: Tensor, sums: Tensor, planes: Planes, out: Tensor, workspace: SplitWorkspace, norm: Norm | None = None
 ) -> None:
-    """Store (a @ W^T) * the norm's factor in out, float32 or float16 [16, n].
+    """Store (a @ W^T) * the factor of `norm` in out, float32 or float16 [16, n].
 
     a float16 [16, padded_k], sums float32 [padded_k / 32, 16].
     """
@@ -318,7 +317,7 @@ def matmul(
     )
     _matmul[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), squares, before, out, workspace.partials, workspace.counters,
-        planes.padded_k, planes.padded_n, planes.n, size, eps, P=parts, **switches(planes),
+        planes.padded_k, planes.padded_n, planes.n, size, eps, P=parts, **plane_constants(planes),
         BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
@@ -331,7 +330,7 @@ def matmul_reference(
 
 
 def product_reference(a: Tensor, planes: Planes) -> Tensor:
-    """Float32 a @ W^T of [16, K] or [T, 16, K], each tile by itself: torch may add more rows in another order."""
+    """Return float32 a @ W^T of [16, K] or [T, 16, K], tile by tile: torch may sum larger batches in another order."""
     if a.ndim == 3:
         return torch.stack([product_reference(tile, planes) for tile in a])
     return a[:, : planes.k].float() @ planes.dense.T

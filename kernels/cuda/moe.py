@@ -1,12 +1,12 @@
-"""The MLP of a mixture of experts for 16 rows: an expert that several rows need is read once for all of them.
+"""The MLP of a mixture of experts for 16 rows: an expert that several rows chose is read once for all of them.
 
-`route` gives every live row its likeliest experts and lists the experts that any of them needs, on the device.
-`experts_gate_up` and `experts_down` run the listed experts over all 16 rows, and `combine` adds a row's own results to
-the residual stream, best expert first. A row's bits depend neither on the other rows nor on their experts: the tiles
-are the same for every list, and K is never split, since the experts of one row already fill a GPU with tiles.
+`route` chooses the likeliest experts of every live row and lists the active experts, on the device.
+`experts_gate_up` and `experts_down` run the active experts over all 16 rows, and `combine` adds a row's results to the
+residual stream, best expert first. A row's bits depend neither on the other rows nor on their experts: the tiles are
+the same for every list, and K is never split, since the experts of one row already fill a GPU with tiles.
 
-As in localdflash.kernels.cuda.swiglu the inner activations are sixteenths, for which the down matrices are multiplied
-by 16. Architecture: Qwen3 technical report, arXiv 2505.09388.
+As in localdflash.kernels.cuda.swiglu the inner activations are scaled by 1/16, and the down matrices by 16.
+Architecture: Qwen3 technical report, arXiv 2505.09388.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, pointers, switches
+from localdflash.kernels.cuda.matmul import accumulate, plane_constants, pointers
 from localdflash.kernels.cuda.norm import TILE, Norm, norm_factor, norm_factor_reference, rstd, rstd_reference
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.residual import GROUP, TAP_SCALE, Tap, store_sums
@@ -26,35 +26,35 @@ from localdflash.kernels.cuda.sort_keys import index_of, key_of, value_of
 from localdflash.kernels.cuda.split_k import ROWS, SplitPlan, SplitWorkspace, arrive
 from localdflash.kernels.cuda.swiglu import SWIGLU_SCALE, silu
 
-ROUTER_TILE = 32  # experts under one program of the router
-ROUTER_BLOCK = 64  # and the step along k
-EXPERT_TILE = 64  # columns of an expert under one program: narrow, so that one row's experts make enough programs
+ROUTER_TILE = 32  # experts per program of the router
+ROUTER_BLOCK = 64  # inputs per step of the router
+EXPERT_TILE = 64  # columns of an expert per program: narrow, so that one row's experts make enough programs
 EXPERT_LAUNCH = {"BN": EXPERT_TILE, "STAGES": 4, "num_warps": 4}
 
 
 class Routing:
-    """Where `route` leaves its choice for a router of `experts`, `chosen` of them a row."""
+    """Output buffers of `route` for a router of `experts`, of which each row uses `chosen`."""
 
     def __init__(self, experts: int, chosen: int, device: torch.device) -> None:
-        most = min(experts, ROWS * chosen)
+        max_active = min(experts, ROWS * chosen)
         self.experts = torch.full((ROWS, chosen), -1, dtype=torch.int32, device=device)  # best first; -1: not live
         self.weights = torch.zeros(ROWS, chosen, dtype=torch.float32, device=device)
-        self.active = torch.zeros(most, dtype=torch.int32, device=device)  # experts of any live row, ascending
-        self.count = torch.zeros(1, dtype=torch.int32, device=device)  # how many these are: the rest is stale
+        self.active = torch.zeros(max_active, dtype=torch.int32, device=device)  # experts of any live row, ascending
+        self.count = torch.zeros(1, dtype=torch.int32, device=device)  # length of `active`; the rest is stale
 
     @property
     def chosen(self) -> int:
-        """Experts a row."""
+        """Number of experts per row."""
         return self.experts.shape[1]
 
     @property
     def slots(self) -> int:
-        """Return the most experts that may be active at once."""
+        """Maximum number of active experts."""
         return self.active.shape[0]
 
 
 def router_plan(experts: int, width: int) -> SplitPlan:
-    """Return what `route` needs of the workspace, for inputs [16, width], a multiple of 128."""
+    """Return the workspace plan of `route` for inputs [16, width], width a multiple of 128."""
     splits = min(8, width // ROUTER_BLOCK)
     return SplitPlan(1, ROUTER_TILE, triton.cdiv(experts, ROUTER_TILE) * splits)
 
@@ -85,10 +85,10 @@ def _route(a_ptr, router_ptr, squares_ptr, before_ptr, live_ptr, experts_ptr, we
     if arrive((acc,), partials_ptr, counters_ptr, 0, program, BE, PROGRAMS):
         tl.store(counters_ptr, 0)
         ids = tl.arange(0, EXPERTS)
-        here = ids // BE * (SPLITS * 16 * BE) + ids % BE
+        offsets = ids // BE * (SPLITS * 16 * BE) + ids % BE
         logits = tl.zeros((16, EXPERTS), tl.float32)
         for s in tl.static_range(SPLITS):
-            part = partials_ptr + s * (16 * BE) + m[:, None] * BE + here[None, :]
+            part = partials_ptr + s * (16 * BE) + m[:, None] * BE + offsets[None, :]
             logits += tl.load(part, mask=ids[None, :] < E, other=0.0, cache_modifier=".cg")
         logits *= norm_factor(squares_ptr, before_ptr, P, H, eps)[:, None]
         keys = tl.where(ids[None, :] < E, key_of(logits, tl.broadcast_to(ids[None, :], (16, EXPERTS))), NEVER)
@@ -106,12 +106,12 @@ def _route(a_ptr, router_ptr, squares_ptr, before_ptr, live_ptr, experts_ptr, we
         else:
             total = tl.sum(tl.where(ids[None, :] < E, tl.exp(logits - largest[:, None]), 0.0), 1)
         live = m < tl.load(live_ptr)
-        own = m[:, None] * CHOSEN + ranks[None, :]
+        slots = m[:, None] * CHOSEN + ranks[None, :]
         inside = m[:, None] * 0 + ranks[None, :] < CHOSEN
-        tl.store(experts_ptr + own, tl.where(live[:, None], chosen, -1), mask=inside)
-        tl.store(weights_ptr + own, tl.where(live[:, None], shares / total[:, None], 0.0), mask=inside)
-        taken = (keys == NEVER) & (ids[None, :] < E) & live[:, None]
-        active = tl.max(taken.to(tl.int32), 0)
+        tl.store(experts_ptr + slots, tl.where(live[:, None], chosen, -1), mask=inside)
+        tl.store(weights_ptr + slots, tl.where(live[:, None], shares / total[:, None], 0.0), mask=inside)
+        is_chosen = (keys == NEVER) & (ids[None, :] < E) & live[:, None]
+        active = tl.max(is_chosen.to(tl.int32), 0)
         tl.store(active_ptr + tl.cumsum(active, 0) - active, ids, mask=active > 0)
         tl.store(count_ptr, tl.sum(active, 0))
 
@@ -188,11 +188,11 @@ def _gate_up(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum
 def experts_gate_up(
     a: Tensor, sums: Tensor, planes: Planes, norm: Norm, routing: Routing, out: Tensor, sums_out: Tensor
 ) -> None:
-    """out[slot] = silu(g) * u / 16 of all rows, with g, u = (a @ W^T) * factor of the active expert of that slot.
+    """Compute out[slot] = silu(g) * u / 16 of all rows, with g, u = (a @ W^T) * factor of the slot's active expert.
 
-    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes a stack of [2 F, k], gate and up rows in turn;
-    out float16 [slots, 16, padded_k of its consumer], whose columns past F are zero and stay so; sums_out float32
-    [slots, out columns / 32, 16]. Rows that are not routed to the expert are of no use, but finite where a is.
+    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes a stack of [2 F, k] whose gate and up rows
+    alternate; out float16 [slots, 16, padded_k of its consumer], whose columns past F stay zero; sums_out float32
+    [slots, out columns / 32, 16]. Results of rows that did not choose the expert are unused, but finite where a is.
     """
     width = out.shape[2]
     _gate_up[(triton.cdiv(planes.n, EXPERT_TILE), routing.slots)](
@@ -206,7 +206,7 @@ def experts_gate_up_reference(
     a: Tensor, sums: Tensor, planes: Planes, norm: Norm, routing: Routing, out: Tensor, sums_out: Tensor
 ) -> None:
     """Compute the kernel's result in plain torch, in float32; a and out may be float32."""
-    for slot, matrix in _active(planes, routing):
+    for slot, matrix in _active_matrices(planes, routing):
         product = a[:, : planes.k].float() @ matrix.T * norm_factor_reference(norm)
         gate, up = product.unflatten(1, (-1, 2)).unbind(-1)
         out[slot, :, : planes.n // 2] = (F.silu(gate) * up * SWIGLU_SCALE).to(out.dtype)
@@ -230,14 +230,14 @@ def _down(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_pt
         release(PDL)
         m, ranks, n = tl.arange(0, 16), tl.arange(0, RANKS), tile * BN + tl.arange(0, BN)
         inside = m[:, None] * 0 + ranks[None, :] < CHOSEN
-        mine = tl.load(experts_ptr + m[:, None] * CHOSEN + ranks[None, :], mask=inside, other=-1) == expert
-        rank = tl.max(tl.where(mine, ranks[None, :], -1), 1)
+        is_own = tl.load(experts_ptr + m[:, None] * CHOSEN + ranks[None, :], mask=inside, other=-1) == expert
+        rank = tl.max(tl.where(is_own, ranks[None, :], -1), 1)
         row = m * CHOSEN + rank
         tl.store(out_ptr + row[:, None] * H + n[None, :], acc, mask=(rank[:, None] >= 0) & (n[None, :] < H))
 
 
 def experts_down(a: Tensor, sums: Tensor, planes: Planes, routing: Routing, out: Tensor) -> None:
-    """out[m, j] = a[slot, m] @ W^T for every live row m and its expert number j, which is active in that slot.
+    """Compute out[m, j] = a[slot, m] @ W^T for every live row m and its j-th expert, active in that slot.
 
     a float16 [slots, 16, padded_k] and its sums [slots, padded_k / 32, 16], from `experts_gate_up`; planes a stack of
     [H, F]; out float32 [16, chosen, H].
@@ -251,17 +251,17 @@ def experts_down(a: Tensor, sums: Tensor, planes: Planes, routing: Routing, out:
 
 def experts_down_reference(a: Tensor, sums: Tensor, planes: Planes, routing: Routing, out: Tensor) -> None:
     """Compute the kernel's result in plain torch, in float32; a may be float32."""
-    for slot, matrix in _active(planes, routing):
+    for slot, matrix in _active_matrices(planes, routing):
         rows, ranks = (routing.experts == routing.active[slot]).nonzero(as_tuple=True)
         out[rows, ranks] = a[slot, rows, : planes.k].float() @ matrix.T
 
 
 def _options(planes: Planes, device: torch.device) -> dict[str, Any]:
-    return EXPERT_LAUNCH | switches(planes) | every_launch(device)
+    return EXPERT_LAUNCH | plane_constants(planes) | every_launch(device)
 
 
-def _active(planes: Planes, routing: Routing) -> list[tuple[int, Tensor]]:
-    """Slots with their experts' dense matrices [n, k]."""
+def _active_matrices(planes: Planes, routing: Routing) -> list[tuple[int, Tensor]]:
+    """Return the active slots with their experts' dense matrices [n, k]."""
     matrices = planes.dense.view(planes.experts, planes.n, planes.k)
     return [(slot, matrices[int(routing.active[slot])]) for slot in range(int(routing.count))]
 
@@ -306,9 +306,9 @@ def combine(
     squares_out: Tensor,
     tap: Tap | None = None,
 ) -> None:
-    """Add weights[:, j] * y[:, j] for every j to x, and write what the next norm needs, as `residual` does.
+    """Add weights[:, j] * y[:, j] for every j to x, and write the inputs of the next norm, as `residual` does.
 
-    y float32 [16, chosen, H] from `experts_down`; the others as there. squares_out must not be before.squares.
+    y float32 [16, chosen, H] from `experts_down`; the others as in `residual`. squares_out must not be before.squares.
     """
     hidden = x.shape[1]
     ring, column, start = (a_out, 0, routing.count) if tap is None else (tap.ring, tap.column, tap.start)

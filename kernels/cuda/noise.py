@@ -1,7 +1,7 @@
-"""Gumbel noise that is a function of seed, position and token alone: nothing is drawn, so nothing is in an order.
+"""Gumbel noise that is a function of seed, position and token alone, without a generator's state.
 
--log(w) of an exponential waiting time w = -log(1 - u), with u uniform from a hash of 32 bits. The short times are the
-ones that win a draw: for them the logarithm is written as a series, which keeps all bits of u.
+The noise is -log(w) of an exponential waiting time w = -log(1 - u), with u uniform from a 32-bit hash. Short times win
+a draw, so for small u the logarithm is computed as a series, which keeps all bits of u.
 """
 
 import torch
@@ -14,7 +14,7 @@ MASK = 0xFFFFFFFF
 
 @triton.jit
 def _scramble(x):
-    """Return the finalizer of MurmurHash3, a bijection of uint32."""
+    """Return the hash of x by the finalizer of MurmurHash3, a bijection of uint32."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13)) * 0xC2B2AE35
     return x ^ (x >> 16)
@@ -22,7 +22,7 @@ def _scramble(x):
 
 @triton.jit
 def noise(ints, position, token):
-    """Gumbel noise, float32 [n], of tokens [n] at one position, for the seed in ints[1:3]."""
+    """Return Gumbel noise, float32 [n], of tokens [n] at one position, for the seed in ints[1:3]."""
     low = tl.load(ints + 1).to(tl.uint32, bitcast=True)
     high = tl.load(ints + 2).to(tl.uint32, bitcast=True)
     first = _scramble(low + _scramble(position.to(tl.uint32)))
@@ -34,7 +34,7 @@ def noise(ints, position, token):
 
 
 def noise_reference(ints: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
-    """Gumbel noise, float32 [rows, n], of tokens [rows, n] at positions [rows], for the seed in ints[1:3]."""
+    """Return Gumbel noise, float32 [rows, n], of tokens [rows, n] at positions [rows], for the seed in ints[1:3]."""
     low, high = (ints[i].long() & MASK for i in (1, 2))
     first = _scramble_reference((low + _scramble_reference(positions.long())) & MASK)[:, None]
     second = _scramble_reference((high + first) & MASK)

@@ -1,7 +1,7 @@
-"""RMSNorm without a kernel of its own: producers store partial sums of squares, consumers scale their accumulator.
+"""RMSNorm fused into other kernels: producers store partial sums of squares, consumers scale their accumulator.
 
-A producer stores `a = x * gain * r` in float16, with r = rstd(before) of an earlier norm to keep it in range, and
-`squares`: the sums of x^2 over tiles of 128. The consumer's product is linear in a, so that multiplying its rows by
+A producer stores `a = x * gain * r` in float16, and `squares`, the sums of x^2 over tiles of 128. The factor r =
+rstd(before) of an earlier norm keeps a in range. The consumer's product is linear in a, so multiplying its rows by
 rstd(squares) / rstd(before) gives the product with the normed x.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from localdflash.kernels.cuda.launch import ASM
 
-TILE = 128  # columns under one partial sum of squares
+TILE = 128  # columns per partial sum of squares
 COMPILED = tl.constexpr(ASM)
 
 
@@ -23,19 +23,19 @@ class Norm:
     """Inputs of a consumer that finishes the norm of its input, a row of `size` values."""
 
     squares: Tensor  # float32 [parts, 16], or [T, parts, 16] of T tiles of rows
-    before: Tensor  # of that shape: the squares whose rstd is already in the input
+    before: Tensor  # like `squares`: those of the earlier norm whose rstd is already in the input
     size: int
     eps: float
 
     @property
     def parts(self) -> int:
-        """Partial sums a row: P of `rstd`."""
+        """Number of partial sums per row: P of `rstd`."""
         return self.squares.shape[-2]
 
 
 @triton.jit
 def square(x):
-    """Return the square, rounded before it is added to another: a compiler may else fuse one or the other."""
+    """Return the square of x, rounded, so that no compiler fuses it with an addition."""
     if COMPILED:
         y = tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
@@ -45,7 +45,7 @@ def square(x):
 
 @triton.jit
 def rstd(squares_ptr, P: tl.constexpr, H, eps, BM: tl.constexpr = 16, BACK: tl.constexpr = 0):
-    """1 / sqrt(mean of squares + eps), float32 [BM], each of the row that lies BACK rows before, or the first one."""
+    """Return 1 / sqrt(mean of squares + eps), float32 [BM]; entry m is of row max(m - BACK, 0)."""
     p = tl.arange(0, triton.next_power_of_2(P))
     m = tl.arange(0, BM)
     if BACK:
@@ -85,12 +85,12 @@ def rstds(squares_ptr, P: tl.constexpr, H, eps, TILES: tl.constexpr):
 
 
 def rstd_reference(squares: Tensor, size: int, eps: float) -> Tensor:
-    """1 / sqrt(mean of squares + eps) of squares [..., parts, 16], float32 [..., 16]."""
+    """Return 1 / sqrt(mean of squares + eps) of squares [..., parts, 16], float32 [..., 16]."""
     return torch.rsqrt(squares.sum(-2) / size + eps)
 
 
 def norm_factor_reference(norm: Norm | None) -> Tensor | float:
-    """Return what a consumer multiplies its rows by: [..., 16, 1], or 1 without a norm."""
+    """Return the factors of a consumer's rows, [..., 16, 1], or 1 without a norm."""
     if norm is None:
         return 1.0
     factor = rstd_reference(norm.squares, norm.size, norm.eps) / rstd_reference(norm.before, norm.size, norm.eps)

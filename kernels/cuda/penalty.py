@@ -1,7 +1,7 @@
-"""The repetition penalty, in place: tokens that the newest text holds become less likely, each once per row.
+"""The repetition penalty, in place: tokens of the newest text become less likely, each once per row.
 
-Row m follows tokens[0..start] and draft[1..m]; the window is the newest part of that. A logit above zero is divided by
-the penalty, any other multiplied by it.
+Row m follows tokens[0..start] and draft[1..m]; the window is the newest part of this text. Positive logits are divided
+by the penalty, others multiplied by it.
 """
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 
-CHUNK = 1024  # tokens of the window at once
+CHUNK = 1024  # tokens of the window per step
 
 
 @triton.jit
 def _window_tokens(first, newest, tokens, draft, context, V, CHUNK: tl.constexpr):
-    """CHUNK tokens from position `first` on, and which of them are in the window and in the vocabulary."""
+    """Return CHUNK tokens from position `first` on, and a mask of those in the window and the vocabulary."""
     position = first + tl.arange(0, CHUNK)
     committed = tl.load(tokens + position, mask=position <= tl.minimum(newest, context), other=-1)
     drafted = tl.load(draft + position - context, mask=(position > context) & (position <= newest), other=-1)

@@ -1,13 +1,13 @@
-"""Planes: the one in-memory format of quantized weights, whatever file they came from.
+"""Planes: the in-memory format of all quantized weights on CUDA.
 
 A matrix [n, k] is cut along k into blocks of 4 * R weights (R = 16 or 32). In a block, word r of a column holds four
-4-bit fields; field i is the code of k = block * 4R + i * R + r. One loaded tile of words [R, columns] thus unpacks in
-place into four operand tiles, each contiguous in k, and with groups of R weights each tile has one scale per column.
+4-bit fields; field i is the code of k = block * 4R + i * R + r. A loaded tile of words [R, columns] thus unpacks in
+place into four operand tiles, each contiguous in k. With groups of R weights each tile has one scale per column.
 
     weight = value(code) * scale(group) - minimum(group)
 
 * `base` holds the low four bits, `high` the rest: none, two bits (bytes) or four bits (words).
-* value: `code - zero`, or the floating-point number that the code spells (e2m1).
+* value: `code - zero`, or the floating-point number with these bits (e2m1).
 * scale, by `scaling`:
     "block"  float32 [k / 4R, n]; a group is one block of 128
     "half4"  int32 [k / 4R, 2, n]: the four float16 scales of a block; word j holds groups 2j (low half) and 2j + 1
@@ -16,12 +16,12 @@ place into four operand tiles, each contiguous in k, and with groups of R weight
 * minimum, with `scaling`: for "byte4" an int32 [k / 4R, n] of unsigned bytes, times the high half of `supers`; for
   "half4" laid out as the scales; "block" has none; None if there is none.
 
-"product" is no weight at all: `base` is a finished product a @ W^T, float32 [rows, n padded], which a kernel takes over
-instead of multiplying itself. So the fused epilogues serve GEMMs of other kinds too
+With scaling "product" there are no weights: `base` is a finished product a @ W^T, float32 [rows, n padded], which a
+kernel loads instead of multiplying. So the fused epilogues serve GEMMs of other kinds too
 (localdflash.backends.cuda.native_fp4).
 
-n is padded to a multiple of 128, k to a multiple of 4R; padding has code and scale zero. A stack of `experts` matrices
-lies one below the other along the first axis of every tensor.
+n is padded to a multiple of 128, k to a multiple of 4R; padding has code and scale zero. The matrices of a stack of
+`experts` follow each other along the first axis of every tensor.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from torch import Tensor
 Scaling = Literal["block", "half4", "byte4", "product"]
 Code = Literal["int", "e2m1"]
 COLUMNS = 128  # n is a multiple of this
-SUPER = 256  # weights under one pair of super-scales
+SUPER = 256  # weights per pair of super-scales
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
@@ -57,24 +57,24 @@ class Planes:
 
     @property
     def padded_n(self) -> int:
-        """Columns of every tensor."""
+        """Number of columns of every tensor."""
         return self.base.shape[1]
 
     @property
     def padded_k(self) -> int:
-        """Weights per column of one expert, padding included."""
+        """Number of weights per column of one expert, padding included."""
         return self.base.shape[0] * 4 // self.experts
 
     @property
     def high_bits(self) -> int:
-        """0, 2 or 4."""
+        """Bits of a field in `high`: 0, 2 or 4."""
         if self.high is None:
             return 0
         return 2 if self.high.dtype == torch.uint8 else 4
 
     @property
     def nbytes(self) -> int:
-        """Device memory held."""
+        """Bytes of all tensors."""
         tensors = (self.base, self.high, self.scale, self.supers, self.minimum)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
@@ -85,12 +85,12 @@ class Planes:
 
 
 def pack_fields(codes: Tensor, rows: int, bits: int) -> Tensor:
-    """Codes [K, N], 0 .. 2**bits - 1 with bits 2 or 4, as words [K / 4, N]: uint8 for 2 bits, int16 for 4."""
+    """Pack codes [K, N] of 2 or 4 bits into words [K / 4, N]: uint8 for 2 bits, int16 for 4."""
     k, n = codes.shape
     fields = codes.to(torch.int32).view(k // (4 * rows), 4, rows, n)
     shifts = torch.arange(4, dtype=torch.int32, device=codes.device).view(1, 4, 1, 1) * bits
     words = (fields << shifts).sum(1, dtype=torch.int32).view(k // 4, n)
-    return words.to(torch.uint8) if bits == 2 else words.to(torch.int16)  # int16: the bits stay, the sign is theirs
+    return words.to(torch.uint8) if bits == 2 else words.to(torch.int16)  # int16 keeps the bits
 
 
 def unpack_fields(words: Tensor, rows: int, bits: int) -> Tensor:
@@ -101,7 +101,7 @@ def unpack_fields(words: Tensor, rows: int, bits: int) -> Tensor:
 
 
 def pack_bytes(groups: Tensor) -> Tensor:
-    """Return the bytes [G, N] (uint8 or int8), four groups a block, as int32 [G / 4, N], lowest byte first."""
+    """Pack bytes [G, N] (uint8 or int8) of four groups per block into int32 [G / 4, N], lowest byte first."""
     fields = groups.to(torch.int32).bitwise_and(255).view(-1, 4, groups.shape[1])
     low = fields[:, 0] | (fields[:, 1] << 8) | (fields[:, 2] << 16)
     return low | (fields[:, 3] << 24)
@@ -115,7 +115,7 @@ def unpack_bytes(words: Tensor, signed: bool) -> Tensor:
 
 
 def pack_halves(low: Tensor, high: Tensor) -> Tensor:
-    """Two float16 tensors as the halves of one int32."""
+    """Pack two float16 tensors into the halves of an int32."""
     pair = torch.stack((low.to(torch.float16), high.to(torch.float16)), -1).contiguous()
     return pair.view(torch.int32).squeeze(-1)
 
@@ -127,7 +127,7 @@ def unpack_halves(words: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(planes: Planes) -> Tensor:
-    """Float32 [experts * n, k] of planes, by the definition in the module docstring. Slow and plain on purpose."""
+    """Return the weights, float32 [experts * n, k], by the definition in the module docstring; slow."""
     p, total = planes, planes.padded_k * planes.experts
     codes = unpack_fields(p.base, p.rows, 4)
     if p.high is not None:
@@ -148,7 +148,7 @@ def _values(codes: Tensor, planes: Planes) -> Tensor:
 
 
 def _groups(planes: Planes) -> tuple[Tensor, Tensor | None]:
-    """Scales and minimums by group, float32 [groups, N]."""
+    """Return scales and minimums by group, float32 [groups, N]."""
     p = planes
     if p.scaling == "block":
         return p.scale, None
@@ -162,5 +162,5 @@ def _groups(planes: Planes) -> tuple[Tensor, Tensor | None]:
 
 
 def _four_halves(words: Tensor) -> Tensor:
-    """Words [blocks, 2, N] of four groups a block as float32 [groups, N]."""
+    """Unpack words [blocks, 2, N] of four groups per block to float32 [groups, N]."""
     return torch.stack(unpack_halves(words), 2).view(-1, words.shape[-1])

@@ -1,11 +1,11 @@
 """Query, key and value heads of 16 rows: GEMM, norm per head, RoPE and the write into the cache, in one launch.
 
-One tile is one head. Row m sits at position start + m, into whose slot its key and value go, both computed in float32
-and rounded once, when they are stored.
+One tile is one head. Row m has position start + m; its key and value are computed in float32 and rounded once, when
+they are stored into the cache slot of that position.
 
-The heads that a call computes need not be all of a layer: files often keep values in another quantization, so that
-they come as planes of their own. And they may be K and V of many layers: a DFlash drafter projects its
-context for all of its layers at once, into a stacked cache, with planes that stack [k heads, v heads] of each layer.
+A call may compute only some heads of a layer: in many files V has another quantization, and thus its own planes. Or it
+computes K and V of many layers: a DFlash drafter projects its context for all layers at once into a stacked cache, with
+planes that stack [k heads, v heads] of each layer.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from torch import Tensor
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.kv_cache import CODES, SMALLEST, Cache, check_type, limit
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
+from localdflash.kernels.cuda.matmul import accumulate, count_tiles, plan, plane_constants, pointers, product_reference
 from localdflash.kernels.cuda.norm import Norm, norm_factor_reference, norm_factors, square
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.rope import Rope, rotate
@@ -41,8 +41,8 @@ class HeadRange:
         """Return the number of Q, K and V heads of a layer."""
         return self.q_heads + 2 * self.kv_heads
 
-    def of(self, layer: int, begin: int, end: int) -> tuple[slice, slice]:
-        """Heads `begin` .. `end - 1` of a layer that this call has: their places among its own, and from `begin` on."""
+    def slices(self, layer: int, begin: int, end: int) -> tuple[slice, slice]:
+        """Return the heads `begin` .. `end - 1` of a layer in this range, as slices of the range and of these heads."""
         base = layer * self.heads + begin
         low = min(max(self.first, base), base + end - begin)
         high = max(min(self.first + self.count, base + end - begin), low)
@@ -51,16 +51,16 @@ class HeadRange:
 
 @triton.jit
 def finite(x, LIMIT: tl.constexpr):
-    """NaN as zero, and the rest within +-LIMIT: a cache holds only finite values."""
+    """Return x within +-LIMIT and 0 for NaN: a cache contains only finite values."""
     return tl.minimum(tl.maximum(tl.where(x == x, x, 0.0), -LIMIT), LIMIT)  # noqa: PLR0124
 
 
 @triton.jit
 def to_code(x, dtype: tl.constexpr):
-    """Float32 within the range of int8 or e4m3, rounded to the nearest code, ties to even.
+    """Round float32 within the range of int8 or e4m3 to the nearest code, ties to even.
 
-    Adding and taking away 1.5 * 2**23 steps of the target's grid rounds to that grid. The cast is then exact, also in
-    the interpreter, whose own rounding to e4m3 is wrong.
+    Adding and subtracting 1.5 * 2**23 steps of the code's grid rounds to that grid. The cast is then exact, also in the
+    interpreter, whose rounding to e4m3 is wrong.
     """
     if dtype == tl.int8:
         return ((x + 12582912.0) - 12582912.0).to(tl.int8)
@@ -78,17 +78,17 @@ def store_cache(x, y, codes_ptr, scale_ptr, row, D: tl.constexpr, LIMIT: tl.cons
     """
     HALF: tl.constexpr = D // 2
     dtype: tl.constexpr = codes_ptr.dtype.element_ty
-    here = codes_ptr + row[:, None] * D + tl.arange(0, HALF)[None, :]
+    ptrs = codes_ptr + row[:, None] * D + tl.arange(0, HALF)[None, :]
     x, y = finite(x, LIMIT), finite(y, LIMIT)
     if LARGEST > 0:
         peak = tl.maximum(tl.max(tl.abs(x), 1), tl.max(tl.abs(y), 1))
         scale = tl.maximum(peak, SMALLEST) / LARGEST
         tl.store(scale_ptr + row, scale)
-        tl.store(here, to_code(x / scale[:, None], dtype))
-        tl.store(here + HALF, to_code(y / scale[:, None], dtype))
+        tl.store(ptrs, to_code(x / scale[:, None], dtype))
+        tl.store(ptrs + HALF, to_code(y / scale[:, None], dtype))
     else:
-        tl.store(here, x.to(dtype))
-        tl.store(here + HALF, y.to(dtype))
+        tl.store(ptrs, x.to(dtype))
+        tl.store(ptrs + HALF, y.to(dtype))
 
 
 @Kernel
@@ -138,9 +138,9 @@ def _qkv(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr
                 y = tl.fma(y, cos, x * sin)
                 x = rotated
             if head < Q_HEADS:
-                here = q_ptr + (m * Q_HEADS + head)[:, None] * D + d[None, :]
-                tl.store(here, x.to(q_ptr.dtype.element_ty))
-                tl.store(here + HALF, y.to(q_ptr.dtype.element_ty))
+                ptrs = q_ptr + (m * Q_HEADS + head)[:, None] * D + d[None, :]
+                tl.store(ptrs, x.to(q_ptr.dtype.element_ty))
+                tl.store(ptrs + HALF, y.to(q_ptr.dtype.element_ty))
             elif head < Q_HEADS + KV_HEADS:
                 row = row * KV_HEADS + head - Q_HEADS
                 store_cache(x, y, k_ptr, k_scale_ptr, row, D, LIMIT, LARGEST, SMALLEST)
@@ -165,39 +165,39 @@ def qkv(
     bias: Tensor | None = None,
     eps: float = 1e-6,
 ) -> None:
-    """Project `a` to the heads of `part`; Q into q_out, K and V into the cache.
+    """Project `a` to the heads of `part`; store Q in q_out, K and V in the cache.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; norm None if a is normed already; q_gain float32 [D]
-    and k_gain [D], or [layers, D] for a stack, are the gains of the norm per head, whose epsilon is `eps`, and None
-    where the model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
+    and k_gain [D], or [layers, D] for a stack, are the gains of the per-head norm with epsilon `eps`, None if the
+    model has none; start int32 [1], in device memory; q_out float16 [16, q_heads, D], None for a stack; bias
     float32 [count * D]. Tables and cache reach 16 past the largest start.
 
-    Two tiles of rows are computed together, with the bits of either alone, the second from 16 behind start on: a,
+    Two tiles of rows may be computed together, with the bits of separate calls. The second starts at start + 16; a,
     sums, norm and q_out are then [2, ...].
     """
-    head_dim = _check(planes, part, cache)
+    head_dim = _head_dim(planes, part, cache)
     cut = plan(planes.n, planes.padded_k, a.device, BN=head_dim)
     squares, before, parts, size, norm_eps = (
         (sums, sums, 0, 1, 0.0) if norm is None else (norm.squares, norm.before, norm.parts, norm.size, norm.eps)
     )
-    given = (bias, q_gain, k_gain, rope.cos, rope.sin, start, q_out, cache.k, cache.v, cache.k_scale)
-    tensors = (sums if tensor is None else tensor for tensor in (*given, cache.v_scale))
+    optional = (bias, q_gain, k_gain, rope.cos, rope.sin, start, q_out, cache.k, cache.v, cache.k_scale)
+    tensors = (sums if tensor is None else tensor for tensor in (*optional, cache.v_scale))
     _qkv[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), squares, before, *tensors, workspace.partials, workspace.counters,
         planes.padded_k, planes.padded_n, size, norm_eps, eps, part.first, cache.k.shape[-3], P=parts, D=head_dim,
         Q_HEADS=part.q_heads, KV_HEADS=part.kv_heads, BIAS=bias is not None, HEAD_NORM=k_gain is not None,
-        LIMIT=limit(cache.k.dtype), LARGEST=CODES.get(cache.k.dtype, 0.0), SMALLEST=SMALLEST, **switches(planes),
-        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=tiles_of(a), num_warps=cut.num_warps, **every_launch(a.device),
+        LIMIT=limit(cache.k.dtype), LARGEST=CODES.get(cache.k.dtype, 0.0), SMALLEST=SMALLEST, **plane_constants(planes),
+        SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=count_tiles(a), num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 
-def _check(planes: Planes, part: HeadRange, cache: Cache) -> int:
-    """Return the size of a head, once the kernel is known to fit it."""
+def _head_dim(planes: Planes, part: HeadRange, cache: Cache) -> int:
+    """Return the head dimension; ModelError if the kernel does not support it or the weights do not fit."""
     head_dim = cache.k.shape[-1]
     if head_dim not in HEAD_DIMS:
-        raise ModelError(f"heads of {head_dim}: the CUDA kernels have 64 and 128; use the llama.cpp backend")
+        raise ModelError(f"head dimension: {head_dim} (expected 64 or 128 on CUDA); use the llama.cpp backend")
     if planes.n != part.count * head_dim:
-        raise ModelError(f"{part.count} heads of {head_dim} do not fit weights of {planes.n} rows; the file is wrong")
+        raise ModelError(f"{part.count} heads of {head_dim} do not fit weights of {planes.n} rows; the file is damaged")
     check_type(cache.k.dtype, cache.k.device)
     return head_dim
 
@@ -224,10 +224,10 @@ def qkv_reference(
         product = product + bias
     product = product.view(-1, product.shape[-1])  # [16 T, count * D]
     positions = (start + torch.arange(len(product), device=start.device)).long()
-    place_heads(product, part, q_gain, k_gain, rope, positions, q_out, cache, eps)
+    store_heads(product, part, q_gain, k_gain, rope, positions, q_out, cache, eps)
 
 
-def place_heads(
+def store_heads(
     product: Tensor,
     part: HeadRange,
     q_gain: Tensor | None,
@@ -242,20 +242,20 @@ def place_heads(
     heads = product.view(len(product), part.count, cache.k.shape[-1])
     stacked = cache.k.ndim == 4
     for layer in range(cache.k.shape[0] if stacked else 1):
-        one = cache.layer(layer) if stacked else cache
+        layer_cache = cache.layer(layer) if stacked else cache
         gain = k_gain[layer] if stacked and k_gain is not None else k_gain
-        mine, its = part.of(layer, 0, part.q_heads)
+        source, target = part.slices(layer, 0, part.q_heads)
         if q_out is not None:
-            rotated = rotate(_head_norm(heads[:, mine], q_gain, eps), rope, positions)
-            q_out.view(-1, *q_out.shape[-2:])[:, its] = rotated.to(q_out.dtype)
-        mine, its = part.of(layer, part.q_heads, part.q_heads + part.kv_heads)
-        one.write(positions, rotate(_head_norm(heads[:, mine], gain, eps), rope, positions), None, its)
-        mine, its = part.of(layer, part.q_heads + part.kv_heads, part.heads)
-        one.write(positions, None, heads[:, mine], its)
+            rotated = rotate(_head_norm(heads[:, source], q_gain, eps), rope, positions)
+            q_out.view(-1, *q_out.shape[-2:])[:, target] = rotated.to(q_out.dtype)
+        source, target = part.slices(layer, part.q_heads, part.q_heads + part.kv_heads)
+        layer_cache.write(positions, rotate(_head_norm(heads[:, source], gain, eps), rope, positions), None, target)
+        source, target = part.slices(layer, part.q_heads + part.kv_heads, part.heads)
+        layer_cache.write(positions, None, heads[:, source], target)
 
 
 def _head_norm(heads: Tensor, gain: Tensor | None, eps: float) -> Tensor:
-    """RMSNorm over the last axis, float32; nothing without a gain."""
+    """Return the RMSNorm over the last axis, float32; without a gain, the heads unchanged."""
     if gain is None:
         return heads
     return heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + eps) * gain

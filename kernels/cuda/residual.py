@@ -1,9 +1,9 @@
-"""The residual stream: x += a @ W^T, and what the next norm and the drafter need of it, in one launch.
+"""The residual stream: x += a @ W^T with the inputs of the next norm and the drafter's taps, in one launch.
 
-Each tile of 128 columns is read and written by one program only, the last to arrive at it. A tap of the drafter is
-stored as x / 16 in float16: residual streams of some models leave its range, and a power of two costs no digit. The
-drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` reads the taps of the next 16 tokens that
-the drafter has not seen.
+Each tile of 128 columns is read and written by one program only, the last to arrive at it. Taps (hidden-state features
+of the drafter) are stored as x / 16 in float16: residual streams of some models leave its range, and a power of two is
+exact. The drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` reads the taps of the next 16
+tokens for the drafter.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
+from localdflash.kernels.cuda.matmul import accumulate, count_tiles, plan, plane_constants, pointers, product_reference
 from localdflash.kernels.cuda.norm import TILE, Norm, rstd_reference, rstds, square
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.split_k import SplitWorkspace, arrive, gather
 
 TAP_SCALE = 1 / 16
-GROUP = 32  # columns under one entry of `sums`
+GROUP = 32  # columns per entry of `sums`
 ROWS = 16
-GATHERED = 1024  # columns of a row that one program of `gather_taps` copies
+COPY_COLUMNS = 1024  # columns of a row that one program of `gather_taps` copies
 
 
 @dataclass(frozen=True)
 class Tap:
-    """Where hidden states go for the drafter: row (start + m) % RING of a ring, from `column` on."""
+    """Destination of hidden states for the drafter: row (start + m) % RING of a ring buffer, from `column` on."""
 
     ring: Tensor  # float16 [RING, taps * H]
     column: int
@@ -37,15 +37,15 @@ class Tap:
 
 @triton.jit
 def store_sums(a, sums_ptr, group, groups, BN: tl.constexpr):
-    """Sums of a float32 [16, BN] over groups of 32 columns into sums [groups, 16], from row `group` on."""
+    """Store the sums of `a`, float32 [16, BN], over groups of 32 columns in sums [groups, 16], from row `group` on."""
     g = group + tl.arange(0, BN // 32)
     totals = tl.sum(tl.reshape(a, (16, BN // 32, 32)), 2)  # [16, BN / 32]
     tl.store(sums_ptr + g[None, :] * 16 + tl.arange(0, 16)[:, None], totals, mask=g[None, :] < groups)
 
 
 @triton.jit
-def hand_on(x, tile, gain, factor, out_ptr, sums_ptr, squares_ptr, H, width, BN: tl.constexpr):
-    """Leave what the next norm needs of a tile of the residual stream, float32 [16, BN]; see `residual`.
+def store_norm_inputs(x, tile, gain, factor, out_ptr, sums_ptr, squares_ptr, H, width, BN: tl.constexpr):
+    """Store the next norm's inputs for a tile of the residual stream, float32 [16, BN]; see `residual`.
 
     gain float32 [BN] of its columns, factor float32 [16] of its rows.
     """
@@ -74,11 +74,11 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
     n = tile * BN + tl.arange(0, BN)
     inside = n[None, :] < H
     gain = tl.load(gain_ptr + n, mask=n < H, other=0.0)
-    here = x_ptr + m[:, None] * H + n[None, :]
+    ptrs = x_ptr + m[:, None] * H + n[None, :]
     wait(PDL)
     factors = rstds(before_ptr, P, size, eps, TILES)
     if ADD:
-        kept = tl.load(here, mask=inside, other=0.0), tl.load(here + (TILES - 1) * 16 * H, mask=inside, other=0.0)
+        old_x = tl.load(ptrs, mask=inside, other=0.0), tl.load(ptrs + (TILES - 1) * 16 * H, mask=inside, other=0.0)
     accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
                       0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
@@ -88,13 +88,13 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
             if BIAS:
                 x += tl.load(bias_ptr + n, mask=n < H, other=0.0)[None, :]
             if ADD:
-                x += kept[t]
-            tl.store(here + t * 16 * H, x, mask=inside)
+                x += old_x[t]
+            tl.store(ptrs + t * 16 * H, x, mask=inside)
             if TAP:
                 row = (tl.load(start_ptr) + 16 * t + m) % ring_rows
                 tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
                 tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
-            hand_on(x, tile, gain, factors[t], out_ptr + t * (16 * width), sums_out_ptr + t * (width // 2),
+            store_norm_inputs(x, tile, gain, factors[t], out_ptr + t * (16 * width), sums_out_ptr + t * (width // 2),
                     squares_ptr + t * (tl.num_programs(0) * 16), H, width, BN)  # fmt: skip
 
 
@@ -113,15 +113,15 @@ def residual(
     tap: Tap | None = None,
     bias: Tensor | None = None,
 ) -> None:
-    """Set x to a @ W^T + bias, plus x itself with `add`, and a_out to x * gain * rstd(before.squares), 1 without it.
+    """Set x to a @ W^T + bias, plus x with `add`, and a_out to x * gain * rstd(before.squares), if there is a `before`.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; x float32 [16, H]; gain and bias float32 [H]; a_out
-    float16 [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out,
-    which are zero past column H and stay so; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles.
+    float16 [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out.
+    Both stay zero past column H; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles.
     squares_out must not be before.squares, nor a_out be a: tiles are written while others still read.
 
-    Two tiles of rows are computed together, with the bits of either alone: all but gain and bias are then [2, ...],
-    and the second tile is tapped 16 behind the first.
+    Two tiles of rows may be computed together, with the bits of separate calls: all but gain and bias are then
+    [2, ...], and the taps of the second tile follow 16 rows after those of the first.
     """
     hidden = x.shape[-1]
     cut = plan(planes.n, planes.padded_k, a.device, BN=TILE)
@@ -133,8 +133,8 @@ def residual(
         a, sums, *pointers(planes), x, gain, squares, sums if bias is None else bias, a_out, sums_out, squares_out,
         ring, start, workspace.partials, workspace.counters, planes.padded_k, planes.padded_n, hidden, size, eps,
         a_out.shape[-1], *ring.shape, column, P=parts, ADD=add, BIAS=bias is not None, TAP=tap is not None,
-        TAP_SCALE=TAP_SCALE, **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES,
-        TILES=tiles_of(a), num_warps=cut.num_warps, **every_launch(a.device),
+        TAP_SCALE=TAP_SCALE, **plane_constants(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES,
+        TILES=count_tiles(a), num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 
 
@@ -159,17 +159,17 @@ def residual_reference(
     if bias is not None:
         product = product + bias
     x.copy_(x + product if add else product)
-    hand_on_reference(x, gain, before, a_out, sums_out, squares_out)
+    store_norm_inputs_reference(x, gain, before, a_out, sums_out, squares_out)
     if tap is not None:
         tapped = (x * TAP_SCALE).to(tap.ring.dtype).view(-1, hidden)
         rows = (tap.start + torch.arange(len(tapped), device=x.device)) % tap.ring.shape[0]
         tap.ring[rows, tap.column : tap.column + hidden] = tapped
 
 
-def hand_on_reference(
+def store_norm_inputs_reference(
     x: Tensor, gain: Tensor, before: Norm | None, a_out: Tensor, sums_out: Tensor, squares_out: Tensor
 ) -> None:
-    """Leave what the next norm needs of the residual stream x [..., 16, H]; see `residual`."""
+    """Store the next norm's inputs for the residual stream x [..., 16, H]; see `residual`."""
     hidden = x.shape[-1]
     scaled = x * gain
     if before is not None:
@@ -180,7 +180,7 @@ def hand_on_reference(
 
 
 def group_sums_reference(a: Tensor) -> Tensor:
-    """Sums of a [..., 16, K] over groups of 32 columns, float32 [..., K / 32, 16]."""
+    """Return the sums of a [..., 16, K] over groups of 32 columns, float32 [..., K / 32, 16]."""
     return a.float().unflatten(-1, (-1, GROUP)).sum(-1).mT
 
 
@@ -206,8 +206,9 @@ def gather_taps(ring: Tensor, start: Tensor, a: Tensor, sums: Tensor) -> None:
     taps * H on. sums: float32 [K / 32, 16].
     """
     (size, width), stride = ring.shape, a.shape[1]
-    grid = (ROWS, triton.cdiv(stride, GATHERED))
-    _gather_taps[grid](ring, start, a, sums, size, width, stride, CHUNK=GATHERED, num_warps=4, **every_launch(a.device))
+    grid = (ROWS, triton.cdiv(stride, COPY_COLUMNS))
+    options = every_launch(a.device)
+    _gather_taps[grid](ring, start, a, sums, size, width, stride, CHUNK=COPY_COLUMNS, num_warps=4, **options)
 
 
 def gather_taps_reference(ring: Tensor, start: Tensor, a: Tensor, sums: Tensor) -> None:

@@ -1,6 +1,6 @@
-"""Rotary position embedding, rotate-half (NeoX) form, as tables that the kernels read.
+"""Rotary position embedding in the rotate-half (NeoX) form, as tables for the kernels.
 
-Element d of a head's first half and element d of its second half turn together by position * theta**(-2d / D). Source:
+Element d of a head's first half and element d of its second half are rotated by position * theta**(-2d / D). Source:
 RoFormer, arXiv 2104.09864, in the layout of GPT-NeoX, Llama and Qwen.
 """
 
@@ -26,11 +26,11 @@ def rope_tables(
     factors: Tensor | None = None,
     magnitude: float = 1.0,
 ) -> Rope:
-    """Tables for positions 0 .. positions - 1.
+    """Return the tables for positions 0 .. positions - 1.
 
-    `factors` float32 [D / 2] divide the frequencies (`rope_freqs.weight` of Llama 3 files, YaRN), and what is turned
-    becomes `magnitude` times as long (YaRN). Angles are float32, as in
-    the code that the models were trained with, and computed on the CPU, so that every device has the same bits.
+    `factors` float32 [D / 2] divide the frequencies (`rope_freqs.weight` of Llama 3 files, YaRN), and `magnitude`
+    multiplies the rotated vectors (YaRN). Angles are float32, as in the models' training, and computed on the CPU, so
+    that every device has the same bits.
     """
     frequencies = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     if factors is not None:
@@ -40,7 +40,7 @@ def rope_tables(
 
 
 def rotate(heads: Tensor, rope: Rope, positions: Tensor) -> Tensor:
-    """Rows [T, heads, D] float32 turned to their positions (integer [T])."""
+    """Return rows [T, heads, D] float32, rotated by their positions (integer [T])."""
     cos, sin = rope.cos[positions].unsqueeze(1), rope.sin[positions].unsqueeze(1)  # [T, 1, D / 2]
     first, second = heads.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

@@ -1,18 +1,18 @@
-"""The state of a pair on its device, and the small launches of a round that read and write it.
+"""State of a pair on its device, and the small kernels of a step that read and write it.
 
 The state is int32 [8]: CONTEXT = tokens in the target's cache (the anchor is token number CONTEXT), DRAFTER = tokens in
-the drafter's cache, LIVE = rows of the draft that count, STEP = steps so far, SECOND = where the second tile of a
-prompt's rows starts, STATUS = 0, or 1 after logits that were not numbers, DRAFTED_BY = 0 nobody, 1 lookup, 2 the
-drafter. SECOND and CONTEXT lie 16 bytes apart, so that kernels are not compiled for either alignment.
+the drafter's cache, LIVE = valid rows of the verify batch, STEP = steps so far, SECOND = position of a prompt's second
+tile of rows, STATUS = 1 after invalid logits, else 0, DRAFTED_BY = 0 no drafter, 1 lookup, 2 the drafter. SECOND and
+CONTEXT lie 16 bytes apart, so that one compiled kernel fits the alignment of both.
 
-Acceptance is lossless. Walk from the anchor (row 0): `choice` of a row is the target's token after it; go to the next
-row if it carries this token, else stop, and the token is the bonus. The bonus becomes the next anchor, whose keys and
-values no row holds. The accepted tokens and the bonus are written to `tokens` behind the anchor; CONTEXT moves onto the
-bonus.
+Acceptance is lossless. Walk from the anchor (row 0): `choice` of a row is the target's token after it. If the next row
+is this token, go there; else stop with this token as the bonus. The bonus becomes the next anchor, and is not yet in
+the KV cache. The accepted tokens and the bonus are written to `tokens` after the anchor; CONTEXT becomes the bonus's
+position.
 
-A record of the step goes to row STEP % slots of a ring, int32 [slots, 24]: step, drafted, drafted_by, accepted, status,
-count, then the `count` committed ids, then -1. A row that decides and has no choice (-1: its logits were not numbers)
-sets STATUS, and while STATUS is set nothing is committed; the host clears it.
+A record of the step is written to row STEP % slots of a ring buffer, int32 [slots, 24]: step, drafted, drafted_by,
+accepted, status, count, then the `count` committed ids, then -1. If the row where the walk stops has no choice (-1:
+invalid logits), STATUS is set. While STATUS is set nothing is committed; the host clears it.
 """
 
 import torch
@@ -27,7 +27,7 @@ FIELDS = 8
 ROWS = 16
 BY_DRAFTER = 2
 RECORD = 24  # integers in a record
-HEADER = 6  # of them, before the ids
+HEADER = 6  # integers of a record before the ids
 
 
 @Kernel
@@ -44,7 +44,7 @@ def _begin(tokens, state, draft, fill, CONTEXT: tl.constexpr, LIVE: tl.constexpr
 
 
 def begin(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> None:
-    """Start a round: draft (int32 [16]) = the anchor, then `fill`; one row lives and nobody has drafted.
+    """Start a step: set draft (int32 [16]) to the anchor, then `fill`, with one live row and no drafter.
 
     tokens: int32 [slots], committed ids by position. state: int32 [8].
     """
@@ -75,7 +75,7 @@ def _next_tokens(tokens, state, ids, slots, ROWS: tl.constexpr, CONTEXT: tl.cons
 
 
 def next_tokens(tokens: Tensor, state: Tensor, ids: Tensor) -> None:
-    """Ids (int32 [2, 16]) = the tokens of a prompt from CONTEXT on, two tiles of rows that are all alive."""
+    """Set ids (int32 [2, 16]) to the prompt's tokens from CONTEXT on: two tiles of live rows."""
     _next_tokens[(1,)](
         tokens, state, ids, len(tokens), ROWS=ids.numel(), CONTEXT=CONTEXT, LIVE=LIVE, SECOND=SECOND, num_warps=1,
         **every_launch(ids.device),
@@ -85,9 +85,9 @@ def next_tokens(tokens: Tensor, state: Tensor, ids: Tensor) -> None:
 def next_tokens_reference(tokens: Tensor, state: Tensor, ids: Tensor) -> None:
     """Do what `next_tokens` does, in torch."""
     start = int(state[CONTEXT])
-    found = tokens[start : start + ids.numel()]
+    chunk = tokens[start : start + ids.numel()]
     ids.zero_()
-    ids.view(-1)[: len(found)] = found
+    ids.view(-1)[: len(chunk)] = chunk
     state[LIVE], state[SECOND] = ROWS, start + ROWS
 
 
@@ -99,7 +99,7 @@ def _propose(choice, state, draft, first, drafts, LIVE: tl.constexpr, DRAFTED_BY
     wait(PDL)
     release(PDL)
     proposal = tl.load(choice + m - 1 + first, mask=(m > 0) & (m <= drafts), other=0)
-    # A drafter without numbers (-1) has no proposal from there on.
+    # After invalid logits (-1) the drafter proposes nothing.
     live = tl.min(tl.where(proposal < 0, m, drafts + 1), 0)
     tl.store(draft + m, tl.where(m < live, proposal, 0), mask=m > 0)
     tl.store(state + LIVE, live)
@@ -107,7 +107,7 @@ def _propose(choice, state, draft, first, drafts, LIVE: tl.constexpr, DRAFTED_BY
 
 
 def propose(choice: Tensor, state: Tensor, draft: Tensor, first: int, drafts: int) -> None:
-    """Draft[1 .. drafts] = the drafter's choices (int32 [16]) for its slots from `first` on, behind the anchor."""
+    """Set draft[1 .. drafts] to the drafter's choices (int32 [16]) for its slots from `first` on."""
     _propose[(1,)](
         choice,
         state,
@@ -140,7 +140,7 @@ def _caught_up(state, CONTEXT: tl.constexpr, DRAFTER: tl.constexpr, PDL: tl.cons
 
 
 def caught_up(state: Tensor) -> None:
-    """Count 16 more tokens as seen by the drafter, but no more than there are."""
+    """Advance DRAFTER by 16 tokens, at most to CONTEXT."""
     _caught_up[(1,)](state, CONTEXT=CONTEXT, DRAFTER=DRAFTER, num_warps=1, **every_launch(state.device))
 
 
@@ -189,10 +189,10 @@ def _accept(draft, choice, tokens, state, record, slots, CONTEXT: tl.constexpr, 
 
 
 def accept(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, record: Tensor) -> None:
-    """Commit what the target agrees with; see the module.
+    """Commit the tokens that the target accepts; see the module docstring.
 
-    draft, choice: int32 [16], of which LIVE rows count. tokens: int32 [capacity + 16], by position. state: int32 [8].
-    record: int32 [slots, 24].
+    draft, choice: int32 [16], of which the first LIVE rows are valid. tokens: int32 [capacity + 16], by position.
+    state: int32 [8]. record: int32 [slots, 24].
     """
     _accept[(1,)](
         draft, choice, tokens, state, record, record.shape[0], CONTEXT=CONTEXT, LIVE=LIVE, STEP=STEP, STATUS=STATUS,

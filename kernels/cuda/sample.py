@@ -1,12 +1,12 @@
-"""From rows of logits to one token per row: penalty, temperature, top-k, top-p, min-p, draw.
+"""Sampling of one token per row of logits: penalty, temperature, top-k, top-p, min-p, Gumbel draw.
 
-The order of the filters is that of `localdflash.engine.sampling`: tokens in falling order of their logits, of equals
-the lower id first; each filter keeps a beginning of that order. The draw is the largest of score + temperature * noise
-(Gumbel), with noise that is a function of seed, position and token alone: drafted or not, a position gets one token.
+The filters work as in `localdflash.engine.sampling`: tokens are in falling order of their logits, ties by rising id,
+and each filter keeps a prefix of this order. The sample is the token with the largest score + temperature * noise
+(Gumbel). The noise depends only on seed, position and token, so a position gets the same token with and without drafts.
 
-Two launches after the penalty's. `_scan` reads all logits once and leaves, per tile, the winner were nothing filtered.
-`_draw` starts there and, while a filter refuses the winner, takes the best of the tokens before it in the order: no
-sorting, and all that it reads are the groups of tokens whose peak is high enough.
+Two launches follow the penalty. `_scan` reads all logits once and stores the unfiltered winner of each tile. `_draw`
+starts with the best of these. While a filter refuses the winner, it takes the best token before it in the order. So
+nothing is sorted, and only groups of tokens with a high peak are read.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from localdflash.kernels.cuda.penalty import penalise, penalise_reference
 from localdflash.kernels.cuda.sort_keys import index_of, key_of, value_of
 
 TILE = 4096  # tokens that one program scans
-GROUP = 32  # tokens under one peak
+GROUP = 32  # tokens per peak
 PART = 128  # groups that `_draw` reads at once
 
 
@@ -32,15 +32,15 @@ class SampleScratch:
 
     seen: Tensor  # int32 [16, cdiv(V, 32)]
     peaks: Tensor  # float32 [16, groups]: the largest logit of every group
-    members: Tensor  # int32 [16, groups]: groups that may hold a survivor
+    members: Tensor  # int32 [16, groups]: groups that may contain a token that passes the filters
     tile_peaks: Tensor  # float32 [16, tiles]
     tile_weights: Tensor  # float32 [16, tiles]: sum of exp((logit - tile's peak) / temperature)
     tile_noisy: Tensor  # float32 [16, tiles]: the largest score + noise
-    tile_keys: Tensor  # int64 [16, tiles]: and its token
+    tile_keys: Tensor  # int64 [16, tiles]: the sort key of that token
 
     @classmethod
     def empty(cls, vocab: int, device: torch.device, rows: int = 16) -> "SampleScratch":
-        """Buffers for logits [rows, vocab]."""
+        """Allocate the buffers for logits [rows, vocab]."""
         tiles = triton.cdiv(vocab, TILE)
 
         def zeros(columns: int, dtype: torch.dtype) -> Tensor:
@@ -60,17 +60,17 @@ class SampleScratch:
 
 @triton.jit
 def _scores(logits, token, mask):
-    """Logits, with infinity for what is not a number."""
+    """Load logits, with infinity in place of NaN."""
     score = tl.load(logits + token, mask=mask, other=-float("inf"))
     return tl.where(score <= float("inf"), score, float("inf"))
 
 
 @triton.jit
 def _best(noisy, key, mask):
-    """Return the largest of noisy where mask, and its key; of equals the largest key."""
-    LEAST: tl.constexpr = -(2**63)
+    """Return the largest of `noisy` under `mask`, and its key; the largest key among ties."""
+    LOWEST_KEY: tl.constexpr = -(2**63)
     value = tl.max(tl.where(mask, noisy, -float("inf")), 0)
-    return value, tl.max(tl.where(mask & (noisy == value), key, LEAST), 0)
+    return value, tl.max(tl.where(mask & (noisy == value), key, LOWEST_KEY), 0)
 
 
 @Kernel
@@ -100,38 +100,38 @@ def _scan(logits, floats, ints, start, peaks, tile_peaks, tile_weights, tile_noi
 
 
 @triton.jit
-def _members(logits, members, first, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
-    """Score, token and key of the tokens of PART member groups from `first` on; the least key where there is none."""
-    LEAST: tl.constexpr = -(2**63)
+def _load_members(logits, members, first, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
+    """Return score, token and key of the tokens of PART member groups from `first` on; LOWEST_KEY for no token."""
+    LOWEST_KEY: tl.constexpr = -(2**63)
     i = tl.arange(0, PART * GROUP)
     group = tl.load(members + first + i // GROUP, mask=first + i // GROUP < count, other=0)
     token = group * GROUP + i % GROUP
     mask = (first + i // GROUP < count) & (token < V)
     score = _scores(logits, token, mask)
-    return score, token, tl.where(mask, key_of(score, token), LEAST)
+    return score, token, tl.where(mask, key_of(score, token), LOWEST_KEY)
 
 
 @triton.jit
-def _count(bound, logits, members, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
-    """Return how many tokens have at least the key `bound`."""
+def _count_from(bound, logits, members, count, V, GROUP: tl.constexpr, PART: tl.constexpr):
+    """Return the number of tokens whose key is at least `bound`."""
     total = tl.full((), 0, tl.int32)
     for first in range(0, count, PART):
-        _, _, key = _members(logits, members, first, count, V, GROUP, PART)
+        _, _, key = _load_members(logits, members, first, count, V, GROUP, PART)
         total += tl.sum((key >= bound).to(tl.int32), 0)
     return total
 
 
 @triton.jit
-def _before(
+def _sample_before(
     bound, logits, members, count, V, top, temperature, ints, position, GROUP: tl.constexpr, PART: tl.constexpr
 ):
-    """Of the tokens before the one with key `bound`: their weight, and the key of the one that the noise prefers."""
-    LEAST: tl.constexpr = -(2**63)
+    """Return the total weight of the tokens before key `bound`, and the key of the one with the largest noisy score."""
+    LOWEST_KEY: tl.constexpr = -(2**63)
     weight = tl.full((), 0.0, tl.float32)
     value = tl.full((), -float("inf"), tl.float32)
-    winner = tl.full((), LEAST, tl.int64)
+    winner = tl.full((), LOWEST_KEY, tl.int64)
     for first in range(0, count, PART):
-        score, token, key = _members(logits, members, first, count, V, GROUP, PART)
+        score, token, key = _load_members(logits, members, first, count, V, GROUP, PART)
         weight += tl.sum(tl.where(key > bound, tl.exp((score - top) / temperature), 0.0), 0)
         noisy = score + temperature * noise(ints, position, token)
         part_value, part_winner = _best(noisy, key, key > bound)
@@ -143,7 +143,7 @@ def _before(
 
 @triton.jit
 def _peak_bound(peaks, k):
-    """Return a lower bound for the k-th largest score: the k-th largest peak, or less than any if there are fewer."""
+    """Return the k-th largest peak, a lower bound of the k-th largest score; below any peak if there are fewer."""
     low = tl.full((), -(2**31), tl.int64)
     high = tl.full((), 2**31, tl.int64)
     while high - low > 1:
@@ -161,7 +161,7 @@ def _draw(logits, floats, ints, start, peaks, members, tile_peaks, tile_weights,
           PART: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (rows,)."""
     INFINITY: tl.constexpr = float("inf")
-    LEAST: tl.constexpr = -(2**63)
+    LOWEST_KEY: tl.constexpr = -(2**63)
     m = tl.program_id(0)
     g = tl.arange(0, GROUPS)
     t = tl.arange(0, TILES)
@@ -182,28 +182,28 @@ def _draw(logits, floats, ints, start, peaks, members, tile_peaks, tile_weights,
             limited = (top_k > 0) & (top_k < V)
             at = m * tiles + t
             noisy = tl.load(tile_noisy + at, mask=t < tiles, other=-INFINITY)
-            _, drawn = _best(noisy, tl.load(tile_keys + at, mask=t < tiles, other=LEAST), t < tiles)
+            _, drawn = _best(noisy, tl.load(tile_keys + at, mask=t < tiles, other=LOWEST_KEY), t < tiles)
             bound = drawn >> 32
             ordered = (key_of(peak, g) >> 32).to(tl.int32)
             if limited:
                 bound = _peak_bound(ordered, top_k)
-            member = (ordered >= bound.to(tl.int32)) & (g < groups)
-            tl.store(members + tl.cumsum(member.to(tl.int32), 0) - 1, g, mask=member)
-            count = tl.sum(member.to(tl.int32), 0)
+            is_member = (ordered >= bound.to(tl.int32)) & (g < groups)
+            tl.store(members + tl.cumsum(is_member.to(tl.int32), 0) - 1, g, mask=is_member)
+            count = tl.sum(is_member.to(tl.int32), 0)
             tl.debug_barrier()
 
             if limited:
                 low = bound << 32
                 high = (tl.max(ordered, 0).to(tl.int64) + 1) << 32
-                survivors = _count(low, logits, members, count, V, GROUP, PART)
+                survivors = _count_from(low, logits, members, count, V, GROUP, PART)
                 while survivors > top_k:
                     middle = (low >> 1) + (high >> 1) + (low & high & 1)
-                    above = _count(middle, logits, members, count, V, GROUP, PART)
+                    above = _count_from(middle, logits, members, count, V, GROUP, PART)
                     enough = above >= top_k
                     survivors = tl.where(enough, above, survivors)
                     low = tl.where(enough, middle, low)
                     high = tl.where(enough, high, middle)
-                total, drawn = _before(
+                total, drawn = _sample_before(
                     low - 1, logits, members, count, V, top, temperature, ints, position, GROUP, PART
                 )
             else:
@@ -211,15 +211,15 @@ def _draw(logits, floats, ints, start, peaks, members, tile_peaks, tile_weights,
                 weight = tl.load(tile_weights + at, mask=t < tiles, other=0.0)
                 total = tl.sum(weight * tl.exp((tile_peak - top) / temperature), 0)
 
-            refused = True
-            while refused:
-                before, following = _before(
+            is_refused = True
+            while is_refused:
+                before, following = _sample_before(
                     drawn, logits, members, count, V, top, temperature, ints, position, GROUP, PART
                 )
                 in_nucleus = (top_p >= 1.0) | (before < top_p * total)
                 likely = tl.exp((value_of(drawn) - top) / temperature) >= min_p
-                refused = (following > LEAST) & ((in_nucleus & likely) == 0)
-                drawn = tl.where(refused, following, drawn)
+                is_refused = (following > LOWEST_KEY) & ((in_nucleus & likely) == 0)
+                drawn = tl.where(is_refused, following, drawn)
             token = index_of(drawn)
         else:
             first = tl.min(tl.where(peak == top, g, GROUPS), 0)
@@ -241,7 +241,7 @@ def sample(
 ) -> None:
     """Write the token of every row of logits (float32 [16, V], penalised in place) into choice (int32 [16]).
 
-    -1 where a row's largest logit is not finite. params: float32 [4], temperature (0: the largest), top_p, min_p,
+    A row whose largest logit is not finite gets -1. params: float32 [4], temperature (0: the largest), top_p, min_p,
     penalty. ints: int32 [4], top_k (0: off), low and high half of the seed, penalty window. tokens: int32
     [capacity + 16], by position. draft: int32 [16]. start: int32 [1], the anchor's position; row m's is start + m.
     """
@@ -278,18 +278,18 @@ def sample_reference(
         choice.copy_(logits.argmax(1).masked_fill(failed, -1))
         return
     falling, order = logits.sort(dim=1, descending=True, stable=True)
-    keeps = survivors(falling.double(), temperature, int(ints[0]), top_p, min_p)
+    passed = survivors(falling.double(), temperature, int(ints[0]), top_p, min_p)
     positions = start + torch.arange(len(logits), device=logits.device)
     noisy = falling + params[0] * noise_reference(ints, positions, order)
-    drawn = noisy.masked_fill(~keeps, -torch.inf).argmax(1, keepdim=True)
+    drawn = noisy.masked_fill(~passed, -torch.inf).argmax(1, keepdim=True)
     choice.copy_(order.gather(1, drawn)[:, 0].masked_fill(failed, -1))
 
 
 def survivors(falling: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
-    """Which scores, float64 [rows, V] in falling order, pass the filters: bool [rows, V]."""
+    """Return which scores, float64 [rows, V] in falling order, pass the filters, bool [rows, V]."""
     weights = ((falling - falling[:, :1]) / temperature).exp()
     if top_k:
         weights[:, top_k:] = -1.0
-    kept = weights.clamp(min=0.0)
-    before = (kept.cumsum(1) - kept) / kept.sum(1, keepdim=True)
+    weight = weights.clamp(min=0.0)
+    before = (weight.cumsum(1) - weight) / weight.sum(1, keepdim=True)
     return (weights >= min_p) & ((before < top_p) | (top_p >= 1.0))

@@ -1,8 +1,8 @@
-"""DFlash 2's selector: of a slot's k best tokens, the one that goes best with the token before it.
+"""DFlash 2's selector: chooses among a slot's k best tokens the one that best follows the previous token.
 
-`top_k`: a program sorts the best k out of one slice of a row of logits; the last one of a row merges the slices.
-`select`: one program walks over the slots. It reads a few rows of the codebooks for each slot, and each slot waits for
-the one before. Source: inco.ai/blog/dflash2.
+`top_k`: a program finds the best k tokens of one slice of a row of logits; the last program of a row merges the slices.
+`select`: one program walks over the slots in sequence and reads a few rows of the codebooks for each.
+Source: inco.ai/blog/dflash2.
 """
 
 import torch
@@ -20,7 +20,7 @@ SLICE = 2048  # logits that one program sorts
 
 
 class TopKScratch:
-    """The best keys of every slice of a row of at most `n` logits, and the slices that arrived. Counters are zero."""
+    """The best keys of every slice of a row of at most `n` logits, and counters of finished slices, zero at rest."""
 
     def __init__(self, device: torch.device, n: int) -> None:
         self.keys = torch.zeros(ROWS, triton.cdiv(n, SLICE), MAX_K, dtype=torch.int64, device=device)
@@ -43,7 +43,7 @@ def _top_k(logits, values, tokens, ids, part_keys, counters, n, stride, slices, 
         best = tl.max(keys, 0)
         tl.store(part_keys + tl.program_id(1) * K + rank, best)
         keys = tl.where(keys == best, -0x8000000000000000, keys)
-    tl.debug_barrier()  # all threads have stored before one of them takes the ticket
+    tl.debug_barrier()  # all threads must have stored before one takes the ticket
     ticket = tl.atomic_add(counters + row, 1, sem="acq_rel", scope="gpu")
     if ticket == slices - 1:
         i = tl.arange(0, MERGE)
@@ -62,11 +62,11 @@ def _top_k(logits, values, tokens, ids, part_keys, counters, n, stride, slices, 
 def top_k(logits: Tensor, values: Tensor, tokens: Tensor, scratch: TopKScratch, ids: Tensor | None = None) -> None:
     """Write the k largest logits of each row, in falling order, and their indices (or `ids` of them).
 
-    Of equal logits the lower index comes first; NaN comes before all, with token -1. logits: float32 [16, n]. values:
+    Ties are ordered by index; NaN comes first, with token -1. logits: float32 [16, n]. values:
     float32 [16, k], tokens: int32 [16, k], k <= 16 and k <= n. ids: int32 [n]. UsageError for another k.
     """
     n, k = logits.shape[1], values.shape[1]
-    _check(n, k)
+    _check_k(n, k)
     slices = triton.cdiv(n, SLICE)
     _top_k[(ROWS, slices)](
         logits, values, tokens, ids, scratch.keys, scratch.counters, n, logits.stride(0), slices, K=k, SLICE=SLICE,
@@ -78,45 +78,45 @@ def top_k_reference(
     logits: Tensor, values: Tensor, tokens: Tensor, scratch: TopKScratch | None, ids: Tensor | None = None
 ) -> None:
     """Do what `top_k` does, in torch; `scratch` is not used."""
-    _check(logits.shape[1], values.shape[1])
+    _check_k(logits.shape[1], values.shape[1])
     order = logits.argsort(dim=-1, descending=True, stable=True)[:, : values.shape[1]]
     best = logits.gather(1, order)
     values.copy_(best)
     tokens.copy_(torch.where(best.isnan(), -1, order if ids is None else ids[order]))
 
 
-def _check(n: int, k: int) -> None:
+def _check_k(n: int, k: int) -> None:
     if not 1 <= k <= min(MAX_K, n):
-        raise UsageError(f"top_k gives 1 to {min(MAX_K, n)} tokens of {n}, not {k}; ask for fewer")
+        raise UsageError(f"top_k: {k} of {n} tokens requested (expected 1 to {min(MAX_K, n)})")
 
 
 @Kernel
 @triton.jit
-def _select(values, tokens, wanted, predecessors, successors, draft, out, first, count, RANK, K: tl.constexpr,
+def _select(values, tokens, selectors, predecessors, successors, draft, out, first, count, RANK, K: tl.constexpr,
             CANDIDATES: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (1,)."""
     c = tl.arange(0, CANDIDATES)
     r = tl.arange(0, WIDTH)
     wait(PDL)
     release(PDL)
-    before = tl.load(draft)
+    previous = tl.load(draft)
     for slot in range(first, first + count):
         token = tl.load(tokens + slot * K + c, mask=c < K, other=0)
         row = tl.maximum(token, 0).to(tl.int64)  # -1 stands for a NaN
-        goal = tl.load(wanted + slot * RANK + r, mask=r < RANK, other=0.0)
-        goal *= tl.load(predecessors + before.to(tl.int64) * RANK + r, mask=r < RANK, other=0.0).to(tl.float32)
+        goal = tl.load(selectors + slot * RANK + r, mask=r < RANK, other=0.0)
+        goal *= tl.load(predecessors + previous.to(tl.int64) * RANK + r, mask=r < RANK, other=0.0).to(tl.float32)
         codes = tl.load(successors + row[:, None] * RANK + r[None, :], mask=(r < RANK)[None, :], other=0.0)
         score = tl.load(values + slot * K + c, mask=c < K, other=0.0) + tl.sum(codes.to(tl.float32) * goal[None, :], 1)
         best = tl.max(tl.where(c < K, key_of(score, c), -0x8000000000000000), 0)
         chosen = tl.sum(tl.where(c == index_of(best), token, 0), 0)
         tl.store(out + slot, tl.where(is_nan(best), -1, chosen))
-        before = tl.maximum(chosen, 0)
+        previous = tl.maximum(chosen, 0)
 
 
 def select(
     values: Tensor,
     tokens: Tensor,
-    wanted: Tensor,
+    selectors: Tensor,
     predecessors: Tensor,
     successors: Tensor,
     draft: Tensor,
@@ -124,16 +124,16 @@ def select(
     first: int,
     count: int,
 ) -> None:
-    """Write out[slot], for `count` slots from `first` on, slot by slot behind the anchor draft[0].
+    """Write out[slot] for `count` slots from `first` on, in sequence, starting from the anchor draft[0].
 
-    out[slot] is the candidate c with the largest values[slot, c] + (predecessors[token before] * wanted[slot]) .
-    successors[c]; of equals the one that comes first, -1 where a score is NaN. values: float32 [16, k] and tokens:
-    int32 [16, k], as `top_k` leaves them. wanted: float32 [16, rank]. Codebooks: float16 [V, rank]. draft and out:
+    out[slot] is the candidate c with the largest values[slot, c] + (predecessors[previous token] *
+    selectors[slot]) . successors[c]: the first of ties, or -1 if a score is NaN. values: float32 [16, k] and tokens:
+    int32 [16, k], the results of `top_k`. selectors: float32 [16, rank]. Codebooks: float16 [V, rank]. draft and out:
     int32 [16].
     """
-    k, rank = values.shape[1], wanted.shape[1]
+    k, rank = values.shape[1], selectors.shape[1]
     _select[(1,)](
-        values, tokens, wanted, predecessors, successors, draft, out, first, count, rank, K=k,
+        values, tokens, selectors, predecessors, successors, draft, out, first, count, rank, K=k,
         CANDIDATES=triton.next_power_of_2(k), WIDTH=triton.next_power_of_2(rank), num_warps=4,
         **every_launch(out.device),
     )  # fmt: skip
@@ -142,7 +142,7 @@ def select(
 def select_reference(
     values: Tensor,
     tokens: Tensor,
-    wanted: Tensor,
+    selectors: Tensor,
     predecessors: Tensor,
     successors: Tensor,
     draft: Tensor,
@@ -151,10 +151,10 @@ def select_reference(
     count: int,
 ) -> None:
     """Do what `select` does, in torch and float32; codebooks may be float32."""
-    before = int(draft[0])
+    previous = int(draft[0])
     for slot in range(first, first + count):
-        goal = predecessors[before].float() * wanted[slot]
+        goal = predecessors[previous].float() * selectors[slot]
         scores = values[slot] + successors[tokens[slot].clamp(min=0).long()].float() @ goal
         chosen = int(tokens[slot, scores.argmax()])
         out[slot] = -1 if bool(scores.isnan().any()) else chosen
-        before = max(chosen, 0)
+        previous = max(chosen, 0)

@@ -1,11 +1,11 @@
 """Deterministic split-K in one launch: the program that arrives last at a tile sums all partial tiles in index order.
 
-Nobody waits for anybody, so that no schedule can deadlock, and the order of arrival never shows in the result. The
-counters are zero before and after every kernel. A kernel touches the workspace only after `launch.wait`.
+No program waits for another, so no schedule can deadlock, and the result does not depend on the order of arrival. A
+kernel accesses the workspace only after `launch.wait`.
 
-The last program sets a counter back itself, so that the next launch finds zero. After a launch that was aborted, or
-that lost a ticket, the counter is not zero, and every later step would take a wrong program for the last one. So
-`set_back` zeroes all counters of a pair before each sequence of launches.
+Counters are zero before and after every kernel: the last program resets its counter. After an aborted launch a counter
+may differ from zero, and later steps would take the wrong program for the last one. So `set_back` zeroes all counters
+of a pair before each sequence of launches.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ from torch import Tensor
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
 
 ROWS = 16
-MAX_TILES = 2  # of 16 rows in one program: more would spill registers
-AT_ONCE = 256  # counters that one store sets
+MAX_TILES = 2  # tiles of 16 rows per program: more would spill registers
+CLEAR_CHUNK = 256  # counters per store
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """Division of a GEMM: `tiles` of BN columns, each by SPLIT_K programs, with the launch options that go with it."""
+    """Division of a GEMM: `tiles` of BN columns, each computed by SPLIT_K programs, with the launch options."""
 
     tiles: int
     BN: int
@@ -35,10 +35,7 @@ class SplitPlan:
 
 
 class SplitWorkspace:
-    """Partial tiles and counters for every GEMM of a device; they run one after another, so one workspace does.
-
-    Counters hold zero except while a kernel runs.
-    """
+    """Partial tiles and counters that all GEMMs of a device share, since they run one after another."""
 
     def __init__(self, device: torch.device, plans: Iterable[SplitPlan]) -> None:
         split = [plan for plan in plans if plan.SPLIT_K > 1]
@@ -51,13 +48,13 @@ class SplitWorkspace:
 def arrive(
     accs, partials_ptr, counters_ptr, tile, split, BN: tl.constexpr, SPLIT_K: tl.constexpr, TILES: tl.constexpr = 1
 ):
-    """Hand in a partial tile float32 [16, BN] for each of TILES tiles of rows; whether this program is the last."""
+    """Store a partial float32 [16, BN] of each of TILES tiles of rows; return whether this program arrived last."""
     ticket = tl.zeros((), tl.int32)
     if SPLIT_K > 1:
-        here = tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :]
+        offsets = tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :]
         for t in tl.static_range(TILES):
-            tl.store(partials_ptr + ((tile * SPLIT_K + split) * TILES + t) * (16 * BN) + here, accs[t])
-        tl.debug_barrier()  # all threads have stored before one of them takes the ticket
+            tl.store(partials_ptr + ((tile * SPLIT_K + split) * TILES + t) * (16 * BN) + offsets, accs[t])
+        tl.debug_barrier()  # all threads must have stored before one takes the ticket
         ticket = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
     return ticket == SPLIT_K - 1
 
@@ -67,48 +64,50 @@ def gather(
     acc, partials_ptr, counters_ptr, tile, BN: tl.constexpr, SPLIT_K: tl.constexpr, t: tl.constexpr = 0,
     TILES: tl.constexpr = 1,
 ):  # fmt: skip
-    """The sum float32 [16, BN] of partial tiles, of tile t of the rows, for the program that `arrive` called last."""
+    """Return the sum float32 [16, BN] of the partial tiles of tile t of the rows; only the last program calls it."""
     if SPLIT_K == 1:
         return acc
-    here = t * (16 * BN) + tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :]
+    offsets = t * (16 * BN) + tl.arange(0, 16)[:, None] * BN + tl.arange(0, BN)[None, :]
     partials_ptr += tile * (SPLIT_K * TILES * 16 * BN)
-    total = tl.load(partials_ptr + here, cache_modifier=".cg")  # .cg: from L2, where the others' stores are
+    total = tl.load(partials_ptr + offsets, cache_modifier=".cg")  # .cg: from L2, where other programs' stores are
     for s in tl.static_range(1, SPLIT_K):
-        total += tl.load(partials_ptr + s * (TILES * 16 * BN) + here, cache_modifier=".cg")
+        total += tl.load(partials_ptr + s * (TILES * 16 * BN) + offsets, cache_modifier=".cg")
     tl.store(counters_ptr + tile, 0)
     return total
 
 
 @Kernel
 @triton.jit
-def _set_back(tiles, heads, last, found, slices, many_tiles, many_heads, many_slices, AT_ONCE: tl.constexpr,
+def _set_back(tiles, heads, last, lookup_match, slices, tile_count, head_count, slice_count, CLEAR_CHUNK: tl.constexpr,
               PDL: tl.constexpr):  # fmt: skip
     """Grid (1,). slices may be None."""
-    i = tl.arange(0, AT_ONCE)
+    i = tl.arange(0, CLEAR_CHUNK)
     wait(PDL)
     release(PDL)
-    for first in range(0, many_tiles, AT_ONCE):
-        tl.store(tiles + first + i, 0, mask=first + i < many_tiles)
-    tl.store(heads + i, 0, mask=i < many_heads)
+    for first in range(0, tile_count, CLEAR_CHUNK):
+        tl.store(tiles + first + i, 0, mask=first + i < tile_count)
+    tl.store(heads + i, 0, mask=i < head_count)
     tl.store(last, 0)
-    tl.store(found + i, 0, mask=i < 2)
+    tl.store(lookup_match + i, 0, mask=i < 2)
     if slices is not None:
-        tl.store(slices + i, 0, mask=i < many_slices)
+        tl.store(slices + i, 0, mask=i < slice_count)
 
 
-def set_back(tiles: Tensor, heads: Tensor, last: Tensor, found: Tensor, slices: Tensor | None = None) -> None:
+def set_back(tiles: Tensor, heads: Tensor, last: Tensor, lookup_match: Tensor, slices: Tensor | None = None) -> None:
     """Zero the counters of split products (`tiles`), attention (`heads`, at most 256), head (`last`), top_k (`slices`,
-    16), all int32, and what lookup has found, int64 [2].
+    16), all int32, and the match of lookup, int64 [2].
     """
-    assert len(heads) <= AT_ONCE
+    assert len(heads) <= CLEAR_CHUNK
     _set_back[(1,)](
-        tiles, heads, last, found, slices, len(tiles), len(heads), 0 if slices is None else len(slices),
-        AT_ONCE=AT_ONCE, num_warps=1, **every_launch(tiles.device),
+        tiles, heads, last, lookup_match, slices, len(tiles), len(heads), 0 if slices is None else len(slices),
+        CLEAR_CHUNK=CLEAR_CHUNK, num_warps=1, **every_launch(tiles.device),
     )  # fmt: skip
 
 
-def set_back_reference(tiles: Tensor, heads: Tensor, last: Tensor, found: Tensor, slices: Tensor | None = None) -> None:
+def set_back_reference(
+    tiles: Tensor, heads: Tensor, last: Tensor, lookup_match: Tensor, slices: Tensor | None = None
+) -> None:
     """Do what `set_back` does, in torch."""
-    for counters in (tiles, heads, last, found, slices):
+    for counters in (tiles, heads, last, lookup_match, slices):
         if counters is not None:
             counters.zero_()

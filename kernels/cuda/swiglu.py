@@ -1,7 +1,7 @@
-"""SwiGLU: silu(gate) * up of 16 rows, with the GEMM that makes both, in one launch. Source: arXiv 2002.05202.
+"""SwiGLU: silu(gate) * up of 16 rows, fused with the GEMM of gate and up. Source: arXiv 2002.05202.
 
 Rows of the two matrices alternate (gate 0, up 0, gate 1, up 1, ...), so that a tile holds both factors of its outputs.
-The output is 1/16 of the product: it leaves the range of float16 in some models, and a power of two costs no digit.
+The output is scaled by 1/16: the product leaves the range of float16 in some models, and a power of two is exact.
 The down matrix is multiplied by 16 when it is loaded.
 """
 
@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localdflash.kernels.cuda.launch import Kernel, every_launch, release, wait
-from localdflash.kernels.cuda.matmul import accumulate, plan, pointers, product_reference, switches, tiles_of
+from localdflash.kernels.cuda.matmul import accumulate, count_tiles, plan, plane_constants, pointers, product_reference
 from localdflash.kernels.cuda.norm import Norm, norm_factor_reference, norm_factors
 from localdflash.kernels.cuda.planes import Planes
 from localdflash.kernels.cuda.residual import group_sums_reference, store_sums
@@ -22,7 +22,7 @@ SWIGLU_SCALE = 1 / 16
 
 @triton.jit
 def silu(x):
-    """Return the product of x and sigmoid(x), with an exponential that cannot overflow."""
+    """Return x * sigmoid(x), without overflow."""
     small = tl.exp(-tl.abs(x))
     return x * tl.where(x < 0, small, 1.0) / (1.0 + small)
 
@@ -60,9 +60,9 @@ def swiglu(
 ) -> None:
     """Set out to silu(g) * u / 16 of g, u = (a @ W^T) * factor of the norm, and sums_out to its sums over 32 columns.
 
-    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes [2 F, k], gate and up rows in turn; out float16
-    [16, padded_k of its consumer] and sums_out float32 [out columns / 32, 16] are zero past column F and stay so.
-    Two tiles of rows are computed together, with the bits of either alone: all but the planes are then [2, ...].
+    a float16 [16, padded_k] with its sums [padded_k / 32, 16]; planes [2 F, k], gate and up rows alternate; out
+    float16 [16, padded_k of its consumer] and sums_out float32 [out columns / 32, 16] stay zero past column F.
+    Two tiles of rows may be computed together, with the bits of separate calls: all but the planes are then [2, ...].
     """
     cut = plan(planes.n, planes.padded_k, a.device)
     squares, before, parts, size, eps = (
@@ -71,7 +71,7 @@ def swiglu(
     _swiglu[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), squares, before, out, sums_out, workspace.partials, workspace.counters,
         planes.padded_k, planes.padded_n, size, eps, planes.n // 2, out.shape[-1], P=parts, SCALE=SWIGLU_SCALE,
-        **switches(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=tiles_of(a),
+        **plane_constants(planes), BN=cut.BN, SPLIT_K=cut.SPLIT_K, STAGES=cut.STAGES, TILES=count_tiles(a),
         num_warps=cut.num_warps, **every_launch(a.device),
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Planes to float16 operands inside a kernel: one word tile [R, BN] unpacks in place into four tiles [R, BN], exactly.
+"""Unpacks planes to float16 operands inside a kernel: one tile of words [R, BN] to four tiles [R, BN], exactly.
 
-No integer is ever converted: OR-ing a code of at most ten bits into the mantissa of 1024.0 (0x6400) makes the float16
-number 1024 + code, four bits further left 1024 + 16 code, and one packed multiply-add takes the offset off again.
-The assembly works on packed pairs whatever their place in the tile; the interpreter takes the plain branches.
+Integers are not converted. OR-ing a code of at most ten bits into the mantissa of 1024.0 (0x6400) gives the float16
+number 1024 + code, or four bits further left 1024 + 16 * code, and one packed multiply-add subtracts the offset. The
+assembly works on packed pairs at any place in the tile; the interpreter takes the branches without assembly.
 """
 
 import triton
@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def unpack(words, high, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, ASM: tl.constexpr):
-    """Words int16 [R, BN], and those of the high plane, to four float16 tiles: the codes' values / `unit(CODE)`."""
+    """Unpack words int16 [R, BN] and those of the high plane to four float16 tiles of values / `unit(CODE)`."""
     if not ASM:
         w0 = _value(_code(words, high, 0, HIGH_BITS), ZERO, CODE)
         w1 = _value(_code(words, high, 1, HIGH_BITS), ZERO, CODE)
@@ -31,9 +31,9 @@ def unpack(words, high, HIGH_BITS: tl.constexpr, ZERO: tl.constexpr, CODE: tl.co
 
 @triton.jit
 def unpack_scaled(words, high, scales, HIGH_BITS: tl.constexpr, ASM: tl.constexpr):
-    """As `unpack`, times the four bytes of scales int32 [BN]: code * byte / TINY, exact up to 31 * 63.
+    """Unpack to code * byte / TINY with the four bytes of scales int32 [BN], exact up to 31 * 63.
 
-    A code of ten bits is, taken as the bits of a float16, the subnormal code / TINY: no offset to take off again.
+    The bits of a ten-bit code are the float16 subnormal code / TINY, so there is no offset to subtract.
     """
     if ASM:
         even, odd = tl.inline_asm_elementwise(
@@ -56,7 +56,7 @@ def unpack_scaled(words, high, scales, HIGH_BITS: tl.constexpr, ASM: tl.constexp
 
 @triton.jit
 def unpack_minimums(words, supers, ASM: tl.constexpr):
-    """Words int32 of four bytes times supers' high halves: four products, each as float16 and float16 rest, exactly."""
+    """Multiply the four bytes of words int32 by the high halves of supers; return float16 products and their errors."""
     if ASM:
         p0, p1, p2, p3, r0, r1, r2, r3 = tl.inline_asm_elementwise(
             MINIMUMS_ASM,
@@ -91,26 +91,26 @@ TINY = tl.constexpr(2.0**24)
 
 @triton.jit
 def float16(words, i: tl.constexpr):
-    """Half i of words int32, a float16 number."""
+    """Return half i of words int32, a float16 number."""
     return (words >> (16 * i)).to(tl.int16).to(tl.float16, bitcast=True)
 
 
 @triton.jit
 def half(words, i: tl.constexpr):
-    """Half i of words int32, a float16 number, as float32."""
+    """Return half i of words int32, a float16 number, as float32."""
     return float16(words, i).to(tl.float32)
 
 
 @triton.jit
 def byte(words, i: tl.constexpr):
-    """Byte i of words int32, signed, as float32: in the mantissa of 2^23, to spare a slow conversion."""
+    """Return the signed byte i of words int32 as float32, through the mantissa of 2^23: conversions are slow."""
     raised = (((words >> (8 * i)) ^ 0x80) & 0xFF) | 0x4B000000
     return raised.to(tl.float32, bitcast=True) - 8388736.0
 
 
 @triton.constexpr_function
 def unit(code):
-    """Return what `unpack` leaves out: the exponent of an e2m1 number is copied, with float16's bias."""
+    """Return the factor that `unpack` leaves out: an e2m1 exponent is copied unbiased into a float16."""
     return {"int": 1.0, "e2m1": 2.0**14}[code]
 
 
@@ -132,7 +132,7 @@ def _value(code, ZERO: tl.constexpr, CODE: tl.constexpr):
 
 @triton.jit
 def _raise(words, high, HIGH_BITS: tl.constexpr, MAGIC: tl.constexpr = 0x64):
-    """Four float16 tiles 1024 + code; tiles 1 and 3 are 1024 + 16 * code unless HIGH_BITS is 4."""
+    """Return four float16 tiles 1024 + code; tiles 1 and 3 are 1024 + 16 * code unless HIGH_BITS is 4."""
     if HIGH_BITS == 0:
         return _assemble(words, high, raise_4_asm(MAGIC), 0)
     elif HIGH_BITS == 2:  # noqa: RET505
@@ -143,7 +143,7 @@ def _raise(words, high, HIGH_BITS: tl.constexpr, MAGIC: tl.constexpr = 0x64):
 
 @triton.jit
 def _assemble(words, high, TEXT: tl.constexpr, HIGH_BITS: tl.constexpr):
-    """Run TEXT on packed elements: two at a time, or four beside a high plane of bytes."""
+    """Run TEXT on packed elements: two at a time, or four with a high plane of bytes."""
     if HIGH_BITS == 0:
         return tl.inline_asm_elementwise(
             TEXT,
@@ -175,7 +175,7 @@ def _assemble(words, high, TEXT: tl.constexpr, HIGH_BITS: tl.constexpr):
 
 @triton.jit
 def _affine(raised, STEP: tl.constexpr, ZERO: tl.constexpr):
-    """1024 + STEP * code to code - ZERO."""
+    """Convert 1024 + STEP * code to code - ZERO."""
     return tl.inline_asm_elementwise(affine_asm(STEP, ZERO), "=r,r", [raised], dtype=tl.float16, is_pure=True, pack=2)
 
 
@@ -234,7 +234,7 @@ def _minimum(i: int) -> str:
     fma.rn.f16x2 ${4 + i}, code, factor, product;"""
 
 
-# $8, $9: four bytes each, $10, $11: pairs of factors -> $0..$3: bytes times the upper factor, $4..$7: what they lost.
+# $8, $9: four bytes each, $10, $11: pairs of factors -> $0..$3: bytes times the upper factor, $4..$7: rounding errors.
 MINIMUMS_ASM = tl.constexpr(
     """{
     .reg .b32 code, product, factor, offset;

@@ -14,9 +14,9 @@ from tests.support.guessing import Eager
 
 
 class FakeTarget:
-    """Target that is a table [V, V, V]: the logits after two tokens. Asserts that every call is valid.
+    """Target defined by a table [V, V, V] of logits after two tokens. Asserts that every call is valid.
 
-    A row's features are its position, its token and the token before it, so that a drafter can check its rows.
+    A row's features are its position, its token and the previous token, so that a drafter can check its rows.
     """
 
     is_recurrent = False
@@ -25,8 +25,8 @@ class FakeTarget:
         self.table, self.context, self.max_width = table, context, max_width
         self.vocab_size = len(table)
         self.cached: list[int] = []
-        self.extended: list[int] = []  # sizes of the chunks that prefills sent
-        self._fresh: list[int] = []  # tokens of the rows that wait for `keep`
+        self.extended: list[int] = []  # chunk sizes of prefills
+        self._fresh: list[int] = []  # tokens of verified rows, until `keep`
 
     @property
     def length(self) -> int:
@@ -76,7 +76,7 @@ class FakeTarget:
         assert len(self.cached) == length
 
     def _before(self, rows: Sequence[int]) -> list[int]:
-        """Return the token before each row."""
+        """Return the previous token of each row."""
         return [self.cached[-1] if self.cached else 0, *rows[:-1]]
 
     def _taps(self, rows: Sequence[int]) -> TargetFeatures:
@@ -93,32 +93,32 @@ class FakeDrafter:
     def __init__(self, name: str, invent: Callable[[list[int], int], Any], is_model: bool = True) -> None:
         self.name, self.is_model, self._invent = name, is_model, invent
         self.is_autoregressive, self.max_draft_tokens, self.unread_tokens = False, 63, 0
-        self.seen: list[int] = []
-        self.asked = 0
+        self.observed: list[int] = []
+        self.propose_calls = 0
 
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         assert taps is not None
         assert len(taps) == len(ids)
         for token, (position, own, before) in zip(ids, taps.tolist(), strict=True):
-            assert (position, own, before) == (len(self.seen), token, self.seen[-1] if self.seen else 0)
-            self.seen.append(token)
+            assert (position, own, before) == (len(self.observed), token, self.observed[-1] if self.observed else 0)
+            self.observed.append(token)
 
     def propose(self, anchor: int, limit: int) -> Draft:
         assert limit >= 1
-        self.asked += 1
-        tokens, confidence = self._invent([*self.seen, anchor], limit)
+        self.propose_calls += 1
+        tokens, confidence = self._invent([*self.observed, anchor], limit)
         return Draft(self.name, tokens, confidence) if tokens else EMPTY_DRAFT
 
     def rollback(self, length: int) -> None:
-        assert 0 <= length <= len(self.seen)
-        del self.seen[length:]
+        assert 0 <= length <= len(self.observed)
+        del self.observed[length:]
 
     def save(self) -> bytes:
-        return np.array(self.seen, np.int32).tobytes()
+        return np.array(self.observed, np.int32).tobytes()
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
-        self.seen = np.frombuffer(state, np.int32).tolist()
-        assert self.seen == list(ids)
+        self.observed = np.frombuffer(state, np.int32).tolist()
+        assert self.observed == list(ids)
 
 
 @pytest.fixture(scope="session")

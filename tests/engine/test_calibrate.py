@@ -58,7 +58,7 @@ def test_costs_are_those_of_the_machine(timed_target: Make, fake_drafter: Make) 
     for rows in (1, 2, 4, 8, 16, 32):
         assert controller.predict_verify_ms(rows) == pytest.approx(1.0 + 0.2 * (rows - 1))
     assert controller.draft_ms == {"lookup": 0.0, "model": pytest.approx(2.5)}
-    assert (target.length, drafter.seen) == (0, [])
+    assert (target.length, drafter.observed) == (0, [])
 
 
 def test_nodes_that_are_forwards_cost_apart(timed_target: Make, fake_drafter: Make) -> None:

@@ -1,4 +1,4 @@
-"""A request from ids to ids: its end, its statistics, and cancellation within one step."""
+"""A request: its end, its statistics, and cancellation within one step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from localdflash.engine.stats import Stats
 Make = Callable[..., Any]
 
 V = 8
-COUNTING = np.zeros((V, V, V), np.float32)  # after token t comes t + 1
+COUNTING = np.zeros((V, V, V), np.float32)  # token t + 1 follows token t
 COUNTING[:, np.arange(V), (np.arange(V) + 1) % V] = 1.0
 
 
@@ -42,8 +42,12 @@ def test_it_stops_at_an_end_which_is_the_last_token(pair: HostPair) -> None:
     request = Request([0, 1, 2], 30, ends=frozenset({5}))
     assert answer(pair, request) == [3, 4, 5]
     assert request.finish_reason == "stop"
-    assert answer(pair, Request([0, 1, 2], 4)) == [3, 4, 5, 6]  # ends are the request's, not the pair's
-    assert answer(pair, Request([5, 5, 5], 3, ends=frozenset({5}))) == [6, 7, 0]  # one in the prompt ends nothing
+    assert answer(pair, Request([0, 1, 2], 4)) == [3, 4, 5, 6]  # end tokens belong to the request, not to the pair
+    assert answer(pair, Request([5, 5, 5], 3, ends=frozenset({5}))) == [
+        6,
+        7,
+        0,
+    ]  # an end token in the prompt has no effect
 
 
 def test_it_stops_where_the_context_is_full(pair: HostPair) -> None:
@@ -64,7 +68,7 @@ def test_it_stops_within_one_step_of_being_cancelled(pair: HostPair) -> None:
     assert request.stats.steps == 2
 
 
-def test_what_was_done_is_counted(pair: HostPair) -> None:
+def test_statistics_count_steps_and_tokens(pair: HostPair) -> None:
     request = Request([0, 1, 2], 9)
     tokens = answer(pair, request)
     stats = request.stats

@@ -1,4 +1,4 @@
-"""HostPair: cached tokens are not computed again, target and drafters agree, refusals say why."""
+"""HostPair: cached tokens are not recomputed, target and drafters stay in step, errors give the reason."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def extended(pair: HostPair) -> list[int]:
     return sizes
 
 
-def test_only_what_is_not_cached_is_computed(pair: HostPair) -> None:
+def test_only_uncached_tokens_are_computed(pair: HostPair) -> None:
     pair.prefill(PROMPT)
     extended(pair)
     assert pair.prefill([*PROMPT, 4]) == 1
@@ -56,7 +56,7 @@ def test_only_what_is_not_cached_is_computed(pair: HostPair) -> None:
 
 
 @pytest.mark.parametrize(("first", "drafter", "drafted"), [(1, "text", 4), (2, "model", 1)])
-def test_a_lookup_draft_that_begins_as_the_models_draft_is_believed(
+def test_lookup_draft_that_agrees_with_the_models_draft_is_trusted(
     first: int, drafter: str, drafted: int, fake_target: Make, fake_drafter: Make, greedy: Sampler
 ) -> None:
     lookup = fake_drafter("text", lambda *_: ([1, 5, 5, 5], [0.5] * 4), is_model=False)
@@ -76,20 +76,20 @@ def test_without_a_controller_nothing_is_drafted(fake_target: Make, fake_drafter
     pair = HostPair(fake_target(TABLE), [drafter])
     pair.prefill(PROMPT)
     assert pair.step(greedy, 9).drafted == 0
-    assert (pair.drafters, drafter.asked, drafter.seen) == ((), 0, [])
+    assert (pair.drafters, drafter.propose_calls, drafter.observed) == ((), 0, [])
 
 
-def test_while_nothing_is_to_be_drafted_drafters_observe(pair: HostPair, greedy: Sampler) -> None:
+def test_drafters_observe_without_drafting(pair: HostPair, greedy: Sampler) -> None:
     drafter: Any = pair.drafters[0]
     pair.prefill(PROMPT)
     pair.drafting_enabled = False
     assert [pair.step(greedy, 9).drafted for _ in range(4)] == [0] * 4
-    assert (drafter.asked, drafter.seen) == (0, pair.ids[:-1])
+    assert (drafter.propose_calls, drafter.observed) == (0, pair.ids[:-1])
     pair.drafting_enabled = True
     assert pair.step(greedy, 9).drafted == 3
 
 
-def test_a_prefill_cancelled_between_chunks_keeps_what_it_has(pair: HostPair, greedy: Sampler) -> None:
+def test_cancelled_prefill_keeps_computed_chunks(pair: HostPair, greedy: Sampler) -> None:
     answers = iter([False, True])
     ids = [1, 2, 3] * 6
     assert pair.prefill(ids, lambda: next(answers)) == 5
@@ -109,7 +109,7 @@ def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(pair: Host
     pair.prefill(PROMPT)
     with pytest.raises(ContextOverflow, match=rf"\b{length}\b.*\b32\b"):
         pair.prefill([1] * length)
-    assert list(pair.cached) == PROMPT[:-1]  # nothing was touched
+    assert list(pair.cached) == PROMPT[:-1]  # nothing changed
 
 
 def test_the_context_can_be_filled_to_the_last_token_and_no_further(pair: HostPair, greedy: Sampler) -> None:
@@ -131,7 +131,7 @@ def test_a_rollback_outside_of_the_sequence_is_refused(pair: HostPair, length: i
 
 
 @pytest.mark.parametrize("where", ["verify", "keep", "extend", "observe", "propose", "sample"])
-def test_what_fails_midway_leaves_a_pair_that_works(
+def test_pair_works_after_a_failed_call(
     pair: HostPair, greedy: Sampler, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> Any:

@@ -34,15 +34,15 @@ def table_of(seed: int, size: int = V, sharpness: float = 2.0) -> Table:
 def greedy_answer(
     table: Table, prompt: list[int], count: int, ends: frozenset[int] = frozenset(), params: SamplingParams = GREEDY
 ) -> list[int]:
-    """Return the answer of a model that is this table, by OpenAI's formula of bias and penalties, without an engine."""
-    ids, said = list(prompt), Counter[int]()
-    while len(ids) < len(prompt) + count and not (said and ids[-1] in ends):
+    """Return the greedy answer of a table model, by OpenAI's formula of bias and penalties, without an engine."""
+    ids, message = list(prompt), Counter[int]()
+    while len(ids) < len(prompt) + count and not (message and ids[-1] in ends):
         scores = table[ids[-2] if len(ids) > 1 else 0, ids[-1]].astype(np.float64)
         for token in range(len(table)):
             scores[token] += dict(params.logit_bias).get(token, 0.0)
-            scores[token] -= params.frequency_penalty * said[token] + params.presence_penalty * (said[token] > 0)
+            scores[token] -= params.frequency_penalty * message[token] + params.presence_penalty * (message[token] > 0)
         ids.append(int(scores.argmax()))
-        said[ids[-1]] += 1
+        message[ids[-1]] += 1
     return ids[len(prompt) :]
 
 
@@ -78,7 +78,7 @@ def drafting_pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Make:
 
 
 def take(pair: HostPair, sampler: Sampler, count: int, limits: Sequence[int] = (99,)) -> list[int]:
-    """Return `count` tokens, or fewer before an end; every step has the next of the limits."""
+    """Return at most `count` tokens, up to an end token; steps use the limits in sequence."""
     tokens: list[int] = []
     for limit in itertools.cycle(limits):
         if len(tokens) >= count or (tokens and tokens[-1] in pair.ends):
@@ -92,13 +92,13 @@ def take(pair: HostPair, sampler: Sampler, count: int, limits: Sequence[int] = (
 
 
 def check_agreement(pair: HostPair) -> None:
-    """Assert that target and drafters hold the same tokens: all but the anchor."""
+    """Assert that target and drafters cached the same tokens: all but the anchor."""
     assert list(pair.cached) == pair.ids[:-1]
     target: Any = pair.target
     assert target.cached == pair.ids[:-1]
     for drafter in pair.drafters:
         fake: Any = drafter
-        assert fake.seen == pair.ids[:-1]
+        assert fake.observed == pair.ids[:-1]
 
 
 PROMPTS = st.lists(st.integers(0, V - 1), min_size=1, max_size=40)
@@ -214,7 +214,7 @@ def test_prefills_rollbacks_and_saved_states_in_any_order(
         check_agreement(pair)
 
 
-# The distribution, at last without the help of equal seeds. Two tokens after a prompt have V * V outcomes.
+# The distribution over random seeds: two tokens after a prompt have V * V outcomes.
 SMALL = 4
 PROMPT = [2, 1]
 DRAWS = 2000
@@ -224,11 +224,11 @@ def next_tokens(scores: NDArray[np.float32], params: SamplingParams) -> dict[int
     """Return token -> probability with temperature and top-p."""
     weights = np.exp(scores.astype(np.float64) / params.temperature)
     probabilities = weights / weights.sum()
-    kept: dict[int, float] = {}
+    nucleus: dict[int, float] = {}
     for token in np.argsort(-probabilities).tolist():
-        if sum(kept.values()) < params.top_p:
-            kept[token] = float(probabilities[token])
-    return {token: p / sum(kept.values()) for token, p in kept.items()}
+        if sum(nucleus.values()) < params.top_p:
+            nucleus[token] = float(probabilities[token])
+    return {token: p / sum(nucleus.values()) for token, p in nucleus.items()}
 
 
 def exact_outcomes(table: Table, params: SamplingParams) -> dict[tuple[int, int], float]:
@@ -250,10 +250,10 @@ def p_value(pair: HostPair, params: SamplingParams, expected: dict[tuple[int, in
     assert counts.keys() <= expected.keys()
     common = [outcome for outcome, p in expected.items() if p * DRAWS >= 5]
     seen = [counts[outcome] for outcome in common]
-    wanted = [expected[outcome] * DRAWS for outcome in common]
-    if DRAWS - sum(wanted) > 1e-6:
-        seen, wanted = [*seen, DRAWS - sum(seen)], [*wanted, DRAWS - sum(wanted)]
-    return float(chisquare(seen, wanted).pvalue)
+    reference = [expected[outcome] * DRAWS for outcome in common]
+    if DRAWS - sum(reference) > 1e-6:
+        seen, reference = [*seen, DRAWS - sum(seen)], [*reference, DRAWS - sum(reference)]
+    return float(chisquare(seen, reference).pvalue)
 
 
 STATISTICAL = [SamplingParams(1.0, seed=11), SamplingParams(0.7, top_p=0.9, seed=11)]
@@ -271,7 +271,7 @@ def test_sampling_with_drafts_follows_the_exact_distribution(
 def lossy_accept(
     draft: Draft, logits: Table, sampler: Sampler, ids: Sequence[int], limit: int, ends: frozenset[int]
 ) -> list[int]:
-    """Take a drafted token that is likely enough, as several engines do, in place of the target's draw."""
+    """Accept drafted tokens that are likely enough, as several engines do, instead of the target's sample."""
     committed: list[int] = []
     for node, token in enumerate(draft.tokens[: limit - 1]):
         scores = logits[node].astype(np.float64)
@@ -283,7 +283,7 @@ def lossy_accept(
 
 
 @pytest.mark.parametrize("params", STATISTICAL)
-def test_the_statistical_test_finds_an_acceptance_that_is_a_little_lossy(
+def test_statistical_test_detects_lossy_acceptance(
     drafting_pair: Make, params: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_pair, "accept", lossy_accept)

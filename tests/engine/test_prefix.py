@@ -28,7 +28,7 @@ def saved(ids: Sequence[int], is_recurrent: bool = False) -> SavedSequence:
 
 
 class Recorder:
-    """Pair that only counts: all is computed at once, a state has ten bytes per token in each half."""
+    """Pair that counts tokens: prefills are instant, a state has ten bytes per token in each half."""
 
     is_recurrent = False
 
@@ -89,30 +89,30 @@ def test_a_saved_sequence_is_loaded_if_it_saves_32_tokens(pair: Recorder, shared
     assert ask(prefixes, pair, [*DOCUMENTS[0][:shared], 7]) == computed
 
 
-def test_a_recurrent_state_is_of_use_only_whole(pair: Recorder) -> None:
+def test_recurrent_state_is_used_only_completely(pair: Recorder) -> None:
     prefixes, pair.is_recurrent = PrefixCache(1_000_000), True
     long, other = DOCUMENTS[:2]
     short = [*long[:50], 7]
     for ids, computed in ((long, 99), (other, 99), (short, 50), (other, 0), ([*short, 8], 1), (other, 0)):
         assert ask(prefixes, pair, ids) == computed
-    for ids, computed in (([*long, 8], 1), (other, 0), ([*long[:50], 6], 0)):  # a longer one replaces none
+    for ids, computed in (([*long, 8], 1), (other, 0), ([*long[:50], 6], 0)):  # a longer state replaces none
         assert ask(prefixes, pair, ids) == computed
 
 
 def test_the_budget_holds_and_the_least_recently_used_goes_first(pair: Recorder) -> None:
     prefixes = PrefixCache(2 * 20 * 99)  # two documents
-    for ids in (*DOCUMENTS[:3], DOCUMENTS[0], DOCUMENTS[3]):  # 0 was used again: 1 goes first
+    for ids in (*DOCUMENTS[:3], DOCUMENTS[0], DOCUMENTS[3]):  # 0 was used again: 1 is evicted first
         ask(prefixes, pair, ids)
         assert prefixes.size <= 2 * 20 * 99
     assert ask(prefixes, pair, [*DOCUMENTS[0], 1]) == 1
     assert ask(prefixes, pair, [*DOCUMENTS[1], 1]) == 100
 
 
-def test_the_state_that_is_asked_for_is_not_lost_to_make_room(pair: Recorder) -> None:
+def test_requested_state_is_not_evicted(pair: Recorder) -> None:
     prefixes = PrefixCache(20 * 99)  # one document
     ask(prefixes, pair, DOCUMENTS[0])
     ask(prefixes, pair, DOCUMENTS[1])  # saves document 0
-    assert ask(prefixes, pair, [*DOCUMENTS[0], 1]) == 1  # while document 1 is saved in its place
+    assert ask(prefixes, pair, [*DOCUMENTS[0], 1]) == 1  # while document 1 is saved
 
 
 def test_a_longer_state_replaces_the_one_it_contains(pair: Recorder) -> None:
@@ -121,7 +121,7 @@ def test_a_longer_state_replaces_the_one_it_contains(pair: Recorder) -> None:
     ask(prefixes, pair, DOCUMENTS[1])
     ask(prefixes, pair, DOCUMENTS[0] + DOCUMENTS[2])
     ask(prefixes, pair, DOCUMENTS[3])
-    assert prefixes.size == 20 * (99 + 199)  # document 1, and the long one once
+    assert prefixes.size == 20 * (99 + 199)  # document 1, and the longer state once
 
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=12))
@@ -137,7 +137,7 @@ STORIES = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(stories=STORIES, budget=st.sampled_from([0, 400, 1200, 100_000]), seed=st.integers(0, 9))
-def test_answers_and_halves_are_those_of_a_cold_start(
+def test_answers_and_state_halves_match_a_cold_start(
     fake_target: Make,
     fake_drafter: Make,
     eager: Make,
@@ -163,43 +163,43 @@ def test_answers_and_halves_are_those_of_a_cold_start(
         ids = documents[which][:length] + typed
         assert ids
         assert answer(warm, ids, prefixes) == answer(HostPair(fake_target(table)), ids, None)
-        assert drafter.seen == target.cached == warm.ids[:-1]
+        assert drafter.observed == target.cached == warm.ids[:-1]
         assert prefixes.size <= budget
 
 
 class Losing(Recorder):
     """Pair whose saved states of one length are lost."""
 
-    def __init__(self, lost: int) -> None:
+    def __init__(self, lost_length: int) -> None:
         super().__init__()
-        self.lost, self.tried = lost, 0
+        self.lost_length, self.tried = lost_length, 0
 
     def load(self, state: SavedSequence) -> None:
         self.tried += 1
-        if len(state.ids) == self.lost:
+        if len(state.ids) == self.lost_length:
             raise StateLost("CUDA error: out of memory")
         super().load(state)
 
 
-def test_a_state_that_was_lost_is_dropped_once_and_its_prompt_computed(caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_state_is_dropped_and_its_prompt_computed(caplog: pytest.LogCaptureFixture) -> None:
     prefixes, pair = PrefixCache(1_000_000), Losing(98)
     for document in (DOCUMENTS[0], DOCUMENTS[1][:99], DOCUMENTS[2]):
         ask(prefixes, pair, document)
     size = prefixes.size
     assert ask(prefixes, pair, DOCUMENTS[1]) == 99
     assert "prefix of 98 tokens: CUDA error: out of memory" in caplog.text
-    assert (pair.tried, prefixes.size) == (1, size + 20)  # the live one, a token longer, took its place
+    assert (pair.tried, prefixes.size) == (1, size + 20)  # replaced by the live sequence, one token longer
     assert ask(prefixes, pair, [*DOCUMENTS[0], 7]) == 1
     assert pair.tried == 2
 
 
-def test_there_are_never_more_than_64(pair: Recorder) -> None:
+def test_at_most_64_states_are_stored(pair: Recorder) -> None:
     prefixes = PrefixCache(1 << 40)
     documents = [list(range(start, start + 40)) for start in range(0, 6700, 100)]
     for ids in documents:
         ask(prefixes, pair, ids)
     assert len(prefixes._states) == 64
-    assert [ask(prefixes, pair, ids) for ids in (documents[-2], documents[0])] == [0, 39]  # the oldest is gone
+    assert [ask(prefixes, pair, ids) for ids in (documents[-2], documents[0])] == [0, 39]  # the oldest was evicted
 
 
 PREFIX = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        sel"
@@ -228,12 +228,12 @@ def test_a_hit_computes_only_new_tokens_and_changes_neither_text_nor_drafts(load
     prefixes, fim = PrefixCache(64_000_000), (loaded.fim_format(), loaded.tokenizer)
     other = build(*fim, "import os\n\n" * 30 + "def main():\n    ", "\n")
     warm = {}
-    for typed, most in (("", 999), ("f", 4), ("f.", 4), ("f.items", 4), ("f.items", 0), ("f.it", 4)):
-        if typed == "f.items" and not most:
+    for typed, max_computed in (("", 999), ("f", 4), ("f.", 4), ("f.items", 4), ("f.items", 0), ("f.it", 4)):
+        if typed == "f.items" and not max_computed:
             run(loaded, other, prefixes)  # another document evicts nothing
         ids = build(*fim, PREFIX + typed, SUFFIX)
         text, computed = run(loaded, ids, prefixes)
-        assert computed <= most, typed
+        assert computed <= max_computed, typed
         warm[typed] = text, drafts(loaded, ids)
     for typed, (text, drafted) in warm.items():
         ids = build(*fim, PREFIX + typed, SUFFIX)

@@ -30,8 +30,8 @@ def files(root: Path) -> list[Path]:
 
 
 def test_a_state_comes_back_in_another_process(tmp_path: Path) -> None:
-    for kept in (state(0), state(1000)):
-        DiskCache(tmp_path, "model", BIG).write(kept)
+    for saved in (state(0), state(1000)):
+        DiskCache(tmp_path, "model", BIG).write(saved)
     disk = DiskCache(tmp_path, "model", BIG)
     assert disk.find_longest([*range(1000, 1040), 7], 32) == state(1000)
     assert disk.find_longest(list(range(40)), 40) == state(0)
@@ -39,7 +39,7 @@ def test_a_state_comes_back_in_another_process(tmp_path: Path) -> None:
     assert DiskCache(tmp_path, "another model", BIG).find_longest(list(range(50)), 1) is None
 
 
-def test_files_are_for_this_user_alone(tmp_path: Path) -> None:
+def test_state_files_are_private(tmp_path: Path) -> None:
     DiskCache(tmp_path / "kv", "model", BIG).write(state(0))
     (file,) = files(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -61,7 +61,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
         disk.write(state(i * 1000))
     for i, path in enumerate(disk._known):
         os.utime(path, (i, i))
-    assert disk.find_longest(list(range(50)), 50)  # used: now the newest
+    assert disk.find_longest(list(range(50)), 50)  # used, so now the newest
     disk.write(state(5000))
     assert sum(path.stat().st_size for path in files(tmp_path)) <= budget
     assert disk.find_longest(list(range(1000, 1050)), 50) is None
@@ -82,7 +82,7 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, data: st.DataObject) -> None:
         del content[place:]
     file.write_bytes(content)
     found = DiskCache(tmp_path, "model", BIG).find_longest(list(range(50)), 1)
-    assert found in (None, state(0))  # a changed byte of the header may be one that says nothing
+    assert found in (None, state(0))  # a changed byte of the header may have no meaning
     if found is None:
         DiskCache(tmp_path, "model", BIG).write(state(0))
 
@@ -94,7 +94,7 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, data: st.DataObject) -> None:
         *(save({"ids": np.asarray(ids)}) for ids in (np.full(50, np.nan, np.float32), np.zeros((5, 10)), np.int32(7))),
     ],
 )
-def test_a_file_that_is_none_of_ours_is_dropped(tmp_path: Path, content: bytes) -> None:
+def test_foreign_file_is_dropped(tmp_path: Path, content: bytes) -> None:
     folder = DiskCache(tmp_path, "model", BIG).folder
     folder.mkdir()
     (folder / f"{'0' * 32}.safetensors").write_bytes(content)
@@ -102,16 +102,16 @@ def test_a_file_that_is_none_of_ours_is_dropped(tmp_path: Path, content: bytes) 
     assert files(tmp_path) == []
 
 
-def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> None:
+def test_unfinished_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     folder = DiskCache(tmp_path, "another model", BIG).folder
     folder.mkdir()
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     (folder / f"{'0' * 32}.{process.pid}").write_bytes(b"x" * 1000)
-    mine = folder / f"{'0' * 32}.{os.getpid()}"  # of another cache that is writing now
-    mine.write_bytes(b"x")
+    unfinished = folder / f"{'0' * 32}.{os.getpid()}"  # of another cache that is writing now
+    unfinished.write_bytes(b"x")
     DiskCache(tmp_path, "model", BIG)
-    assert files(tmp_path) == [mine]
+    assert files(tmp_path) == [unfinished]
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +125,8 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("live", "written"), [(31, [0, 2000]), (32, [0, 2000, 5000])])
-def test_what_is_lost_or_short_is_not_written_and_the_others_are(tmp_path: Path, live: int, written: list[int]) -> None:
-    def lost() -> None:
+def test_lost_or_short_states_are_not_written(tmp_path: Path, live: int, written: list[int]) -> None:
+    def fail() -> None:
         raise StateLost("it is gone")
 
     class Idle:
@@ -137,7 +137,7 @@ def test_what_is_lost_or_short_is_not_written_and_the_others_are(tmp_path: Path,
 
     disk = DiskCache(tmp_path, "model", BIG)
     prefixes = PrefixCache(BIG, disk)
-    for kept in (state(0), replace(state(1000), wait=lost), state(2000)):
-        prefixes._put(kept)
+    for saved in (state(0), replace(state(1000), wait=fail), state(2000)):
+        prefixes._put(saved)
     prefixes.write_to_disk(Idle())  # type: ignore[arg-type]
     assert sorted(known.ids[0] for known in disk._known.values()) == written

@@ -31,15 +31,15 @@ def expected_distribution(logits: list[float], ids: list[int], params: SamplingP
     order = order[: params.top_k or len(order)]
     weights = {token: math.exp((scores[token] - scores[order[0]]) / params.temperature) for token in order}
     total = math.fsum(weights.values())
-    kept, mass = [], 0.0
+    survivors, mass = [], 0.0
     for token in order:
         if mass >= params.top_p:
             break
-        kept.append(token)
+        survivors.append(token)
         mass += weights[token] / total
-    kept = [token for token in kept if weights[token] >= params.min_p * weights[order[0]]]
-    total = math.fsum(weights[token] for token in kept)
-    return {token: weights[token] / total for token in kept}
+    survivors = [token for token in survivors if weights[token] >= params.min_p * weights[order[0]]]
+    total = math.fsum(weights[token] for token in survivors)
+    return {token: weights[token] / total for token in survivors}
 
 
 def actual_distribution(logits: list[float], ids: list[int], params: SamplingParams) -> dict[int, float]:
@@ -62,7 +62,7 @@ def actual_distribution(logits: list[float], ids: list[int], params: SamplingPar
     window=st.integers(0, 6),
     data=st.data(),
 )
-def test_the_distribution_is_that_of_plain_arithmetic(
+def test_distribution_matches_float64_arithmetic(
     logits: list[float],
     temperature: float,
     top_k: int,
@@ -76,19 +76,19 @@ def test_the_distribution_is_that_of_plain_arithmetic(
     ids = data.draw(st.lists(st.integers(0, len(logits) - 1), max_size=12))
     expected = expected_distribution(logits, ids, params)
     actual = actual_distribution(logits, ids, params)
-    # A bound that rounding can miss either way decides about a token whose mass is that of rounding.
+    # Rounding may decide either way about a token at the bound.
     for token in expected.keys() | actual.keys():
         assert actual.get(token, 0.0) == pytest.approx(expected.get(token, 0.0), abs=1e-9), (expected, actual)
 
 
-def test_of_equal_logits_the_lower_ids_stay() -> None:
+def test_ties_keep_the_lower_ids() -> None:
     assert actual_distribution([1.0, 5.0, 5.0, 5.0], [], SamplingParams(1.0, top_k=2)).keys() == {1, 2}
     assert Sampler(SamplingParams()).sample(np.array([1, 7, 7], np.float32), []) == 1
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(1.0), SamplingParams(repetition_penalty=1.5)])
 @pytest.mark.parametrize("bad", [[0.0, math.nan, 1.0], [math.inf, 0.0, 1.0], [-math.inf] * 3, [math.nan] * 3])
-def test_logits_that_are_not_numbers_are_an_error_of_one_line(params: SamplingParams, bad: list[float]) -> None:
+def test_invalid_logits_give_one_line_error(params: SamplingParams, bad: list[float]) -> None:
     with pytest.raises(LocaldflashError, match="not numbers") as caught:
         Sampler(params).sample(np.array(bad, np.float32), [0])
     assert "\n" not in str(caught.value)
@@ -132,7 +132,7 @@ def test_a_bias_out_of_range_is_refused(entry: Any) -> None:
         SamplingParams(logit_bias=(entry,))
 
 
-def test_tokens_of_the_answer_lose_by_presence_and_by_count() -> None:
+def test_presence_and_frequency_penalties() -> None:
     shift = LogitShift(SamplingParams(presence_penalty=0.5, frequency_penalty=0.25))
     for token in (2, 2, 4):
         shift.count(token)
@@ -141,7 +141,7 @@ def test_tokens_of_the_answer_lose_by_presence_and_by_count() -> None:
     assert scores.tolist() == [0.0, 0.0, -1.0, 0.0, -0.75, 0.0]
 
 
-def test_a_bias_forces_and_forbids() -> None:
+def test_logit_bias_forces_and_forbids_tokens() -> None:
     logits = np.array([0.0, 9.0, 1.0], np.float32)
     assert Sampler(SamplingParams(logit_bias=((1, -100.0),))).sample(logits, []) == 2
     for temperature in (0.0, 1.0):
@@ -149,7 +149,7 @@ def test_a_bias_forces_and_forbids() -> None:
 
 
 class Among:
-    """Constraint that always allows the same tokens of four, and records the sampled ones."""
+    """Constraint that always allows the same tokens, of four, and records the sampled ones."""
 
     def __init__(self, *allowed: int, renormalizes: bool = False) -> None:
         self.allowed, self.renormalizes, self.sampled = np.isin(np.arange(4), allowed), renormalizes, list[int]()
@@ -207,7 +207,7 @@ def test_recorded_probabilities_are_the_models_own(count: int, renormalizes: boo
         ),
     ],
 )
-def test_what_the_host_needs_of_the_logits(
+def test_logits_needed_on_the_host(
     params: dict[str, Any], options: dict[str, Any], needs: bool, only_argmax: bool
 ) -> None:
     sampler = Sampler(SamplingParams(**params), **options)
@@ -224,12 +224,12 @@ def chain(*tokens: int) -> Draft:
 @pytest.mark.parametrize(
     ("draft", "choices", "limit", "ends", "committed"),
     [
-        ((), (4,), 99, (), [4]),  # nothing drafted: the target's own token
-        ((4, 5, 6), (4, 5, 6, 7), 99, (), [4, 5, 6, 7]),  # all right: a bonus on top
-        ((4, 5, 6), (9, 5, 6, 7), 99, (), [9]),  # wrong at once, whatever fits later
+        ((), (4,), 99, (), [4]),  # no draft: the target's own token
+        ((4, 5, 6), (4, 5, 6, 7), 99, (), [4, 5, 6, 7]),  # all accepted, plus the bonus
+        ((4, 5, 6), (9, 5, 6, 7), 99, (), [9]),  # rejected at the first token
         ((4, 5, 6), (4, 5, 8, 7), 99, (), [4, 5, 8]),
         *(((4, 5, 6), (4, 5, 6, 7), limit, (), [4, 5, 6, 7][:limit]) for limit in range(1, 6)),
-        ((4, 5, 6), (4, 5, 6, 7), 99, (5, 7), [4, 5]),  # nothing follows an end, even if it was drafted
+        ((4, 5, 6), (4, 5, 6, 7), 99, (5, 7), [4, 5]),  # nothing follows an end token, even if drafted
         ((4, 5, 6), (4, 5, 6, 7), 99, (7,), [4, 5, 6, 7]),
         ((), (5,), 99, (5,), [5]),
     ],
@@ -243,7 +243,7 @@ def test_a_draft_is_committed_up_to_the_first_difference_the_limit_or_an_end(
     assert accept_greedy(chain(*draft), choices, limit, frozenset(ends)) == committed
 
 
-def test_the_penalty_sees_the_tokens_of_the_path_that_are_not_committed_yet() -> None:
+def test_penalty_counts_uncommitted_draft_tokens() -> None:
     sampler = Sampler(SamplingParams(repetition_penalty=2.0))
     logits = np.zeros((3, V), np.float32)
     logits[:, 4], logits[:, 5] = 2.0, 1.5

@@ -21,7 +21,7 @@ from localdflash.engine.scheduler import EngineJob, EngineTotals, Scheduler
 
 Make = Callable[..., Any]
 V = 12
-PATIENCE = 20.0  # seconds until a test gives up on the engine thread
+PATIENCE = 20.0  # seconds to wait for the engine thread
 
 
 class Gate:
@@ -110,25 +110,25 @@ def pair(fake_target: Make, fake_drafter: Make, eager: Make) -> Gated:
 
 @pytest.fixture
 def offline(fake_target: Make, fake_drafter: Make, eager: Make) -> Callable[[Request], list[int]]:
-    """Return a function that gives the tokens of a request on a pair that nobody shares."""
+    """Return a function that returns the tokens of a request on an unshared pair."""
 
     def tokens(request: Request) -> list[int]:
-        alone = make_pair(fake_target, fake_drafter, eager)
+        unshared = make_pair(fake_target, fake_drafter, eager)
         again = Request(request.ids, request.max_tokens, request.params, request.ends)
-        return [token for step in generate(alone, again) for token in step.tokens]
+        return [token for step in generate(unshared, again) for token in step.tokens]
 
     return tokens
 
 
 @contextmanager
 def running(pair: Gated, compute_lock: ComputeLock) -> Iterator[Scheduler]:
-    made = Scheduler(pair, PrefixCache(1 << 20), limit=8, compute_lock=compute_lock)
-    thread = threading.Thread(target=made.run)
+    running_scheduler = Scheduler(pair, PrefixCache(1 << 20), limit=8, compute_lock=compute_lock)
+    thread = threading.Thread(target=running_scheduler.run)
     thread.start()
     try:
-        yield made
+        yield running_scheduler
     finally:
-        made.close()
+        running_scheduler.close()
         pair.gate.release()
         thread.join(PATIENCE)
         assert not thread.is_alive()
@@ -136,8 +136,8 @@ def running(pair: Gated, compute_lock: ComputeLock) -> Iterator[Scheduler]:
 
 @pytest.fixture
 def scheduler(pair: Gated) -> Iterator[Scheduler]:
-    with running(pair, ComputeLock()) as made:
-        yield made
+    with running(pair, ComputeLock()) as running_scheduler:
+        yield running_scheduler
 
 
 def chat(tokens: int = 30, **options: Any) -> Request:
@@ -172,7 +172,9 @@ def test_a_completion_goes_before_the_next_step_of_a_chat_whose_text_stays_the_s
     assert scheduler.totals.preempted == 1
 
 
-def test_a_prefill_makes_room_too(scheduler: Scheduler, pair: Gated, offline: Callable[[Request], list[int]]) -> None:
+def test_prefill_is_preempted_by_a_completion(
+    scheduler: Scheduler, pair: Gated, offline: Callable[[Request], list[int]]
+) -> None:
     talk = Watched(Request([1, 2, 3, 4] * 60, 5))
     typed = Watched(completion(), urgent=True)
     extend = pair.target.extend
@@ -187,10 +189,10 @@ def test_a_prefill_makes_room_too(scheduler: Scheduler, pair: Gated, offline: Ca
     assert talk.wait().tokens == offline(talk.request)
     assert typed.wait().tokens == offline(typed.request)
     assert scheduler.totals.preempted == 1
-    assert talk.request.computed_tokens == 239  # what was computed before it made room counts once
+    assert talk.request.computed_tokens == 239  # tokens computed before the preemption count once
 
 
-def test_the_newest_job_of_a_document_ends_older_ones(scheduler: Scheduler, pair: Gated) -> None:
+def test_newest_job_of_a_document_cancels_older_ones(scheduler: Scheduler, pair: Gated) -> None:
     pair.gate.hold()
     first = Watched(completion(1), urgent=True, document="a.py")
     scheduler.submit(first.job)
@@ -201,11 +203,11 @@ def test_the_newest_job_of_a_document_ends_older_ones(scheduler: Scheduler, pair
     scheduler.submit(other.job)
     third = Watched(completion(8), urgent=True, document="a.py")
     scheduler.submit(third.job)
-    assert second.wait().request.finish_reason == "cancelled"  # at once: it never ran
+    assert second.wait().request.finish_reason == "cancelled"  # at once: it had not started
     assert second.tokens == []
     pair.gate.release()
     assert first.wait().request.finish_reason == "cancelled"
-    assert first.request.stats.steps == 1  # the step that was under way
+    assert first.request.stats.steps == 1  # the running step
     assert other.wait().request.finish_reason == third.wait().request.finish_reason == "length"
 
 
@@ -229,7 +231,7 @@ def test_totals_count_what_was_measured(scheduler: Scheduler, pair: Gated) -> No
     assert scheduler.totals.stats.total_ms >= stats.draft_ms + stats.verify_ms > 0
 
 
-def test_a_queue_that_is_full_says_so(scheduler: Scheduler, pair: Gated) -> None:
+def test_full_queue_refuses_requests(scheduler: Scheduler, pair: Gated) -> None:
     pair.gate.hold()
     jobs = [Watched(chat(2)) for _ in range(9)]
     scheduler.submit(jobs[0].job)
@@ -349,7 +351,7 @@ def test_a_completion_of_another_pair_goes_between_two_steps_of_a_chat(
     pairs[0].gate.until_held()
     both[1].submit(filled.job)
     assert not filled.ended.wait(0.05), "two pairs computed at the same time"
-    pairs[0].gate.step()  # the chat's first step; the completion goes before the second, all of it
+    pairs[0].gate.step()  # the chat's first step; the whole completion runs before the second
     assert filled.wait().tokens == offline(filled.request)
     assert log[0] == "chat"
     assert set(log[1:]) == {"completion"}
@@ -359,7 +361,7 @@ def test_a_completion_of_another_pair_goes_between_two_steps_of_a_chat(
     assert talk.request.computed_tokens == len(talk.request.ids) - 1, "nothing is computed again"
 
 
-def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both: list[Scheduler]) -> None:
+def test_chat_prefill_is_preempted_by_another_pairs_completion(pairs: list[Gated], both: list[Scheduler]) -> None:
     """A prefill is preempted between two chunks, as an answer is between two steps."""
     order: list[str] = []
     chunk, begun, go_on = pairs[0].target.extend, threading.Event(), threading.Event()
@@ -386,7 +388,7 @@ def test_a_chat_in_the_middle_of_its_prompt_steps_aside(pairs: list[Gated], both
     assert order.count("chunk") > 2
 
 
-def test_an_error_gives_the_turn_back(pairs: list[Gated], both: list[Scheduler]) -> None:
+def test_error_releases_the_compute_lock(pairs: list[Gated], both: list[Scheduler]) -> None:
     pairs[1].error = RuntimeError("a step broke")
     filled = Watched(completion(), urgent=True)
     both[1].submit(filled.job)

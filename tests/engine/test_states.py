@@ -25,7 +25,7 @@ DOCUMENTS = np.random.default_rng(0).integers(0, VOCABULARY, (2, 150)).tolist()
 
 @st.composite
 def prompts(draw: st.DrawFn) -> list[int]:
-    """Return the beginning of a document, with something typed after it."""
+    """Return the beginning of a document, followed by typed tokens."""
     document, length = draw(st.sampled_from(DOCUMENTS)), draw(st.integers(1, 150))
     return [*document[:length], *draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=3))]
 
@@ -33,8 +33,8 @@ def prompts(draw: st.DrawFn) -> list[int]:
 class Asked:
     """Request to a scheduler and its result; it submits others at its first token, and stops after `stop_after`."""
 
-    def __init__(self, ids: list[int], stop_after: int, urgent: bool, then: Sequence["Asked"] = ()) -> None:
-        self.ids, self.stop_after, self.others = ids, stop_after, then
+    def __init__(self, ids: list[int], stop_after: int, urgent: bool, followers: Sequence["Asked"] = ()) -> None:
+        self.ids, self.stop_after, self.others = ids, stop_after, followers
         self.tokens: list[int] = []
         self.job = EngineJob(Request(ids, 60, GREEDY), self._on_step, self._on_end, urgent)
         self.error: BaseException | None = AssertionError("it has not ended")
@@ -66,7 +66,7 @@ JOBS = st.lists(asked(st.lists(asked(st.just([])), max_size=2)), min_size=1, max
 
 
 class Oracle(Guessing):
-    """Drafter that knows how any sequence continues, and drafts around that."""
+    """Drafter that knows the continuation of any sequence, and drafts it with errors."""
 
     def propose(self, anchor: int, limit: int) -> Draft:
         sequence = [*self.ids, anchor]
@@ -86,7 +86,7 @@ def state_of(pair: HostPair) -> list[int]:
 
 @settings(max_examples=25)
 @given(jobs=JOBS, apart=st.integers(8, 60), budget=st.sampled_from([0, 3000, 1 << 30]), seed=st.integers(0, 99))
-def test_every_text_is_that_of_plain_decoding(jobs: list[Asked], apart: int, budget: int, seed: int) -> None:
+def test_texts_match_autoregressive_decoding(jobs: list[Asked], apart: int, budget: int, seed: int) -> None:
     """Preempted, cancelled and cached requests get the text of autoregressive decoding."""
     pair = make_pair(apart, seed)
     scheduler = Scheduler(pair, PrefixCache(budget))
@@ -101,7 +101,7 @@ def test_every_text_is_that_of_plain_decoding(jobs: list[Asked], apart: int, bud
     assert state_of(pair) == pair.ids[:-1]
 
 
-def test_a_new_process_goes_on_from_the_end_of_what_was_written(tmp_path: Path) -> None:
+def test_new_process_continues_from_saved_states(tmp_path: Path) -> None:
     ids, ended = DOCUMENTS[0][:100], make_pair(apart=16)
     text = [token for step in generate(ended, Request(ids, 20, GREEDY)) for token in step.tokens]
     PrefixCache(1 << 20, DiskCache(tmp_path, "model", 1 << 20)).write_to_disk(ended)

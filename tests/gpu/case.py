@@ -1,4 +1,4 @@
-"""A call of an operation with the same numbers on every device, for the tests in this folder.
+"""Calls of operations with the same arguments on every device, for the tests in this folder.
 
 A case builds the keyword arguments that kernel and reference share. Shapes are those of real models on a GPU, where
 the GEMMs are split along k, and small in Triton's interpreter.
@@ -22,25 +22,25 @@ ROW_AXES |= {"out": 0, "y": 0}
 
 @dataclass(frozen=True)
 class Case:
-    """One operation with one set of arguments; `free`: rows may change places, since none knows its position."""
+    """One operation with one set of arguments; `free`: rows may be permuted, since none depends on its position."""
 
     name: str
     op: Callable[..., None]
     reference: Callable[..., None]
     build: Callable[[torch.device], Arguments]
     outputs: tuple[str, ...]
-    rows: bool = False  # whether rows that are not live may be spoilt
+    rows: bool = False  # whether rows that are not live may contain NaN
     free: bool = False
     needs: tuple[int, int] = (8, 0)  # compute capability
 
     def lacking(self, device: torch.device) -> str:
-        """Why the device cannot run it, or ""."""
+        """Return the reason why the device cannot run the case, or ""."""
         if device.type != "cuda" or torch.cuda.get_device_capability(device) >= self.needs:
             return ""
         return f"compute capability {self.needs[0]}.{self.needs[1]} is needed"
 
     def run(self, device: torch.device, change: Callable[[Arguments], None] | None = None) -> dict[str, Tensor]:
-        """Outputs of the kernel, on the CPU."""
+        """Return the outputs of the kernel, on the CPU."""
         arguments = self.build(device)
         if change:
             change(arguments)
@@ -48,7 +48,7 @@ class Case:
         return self.results(arguments)
 
     def expected(self) -> dict[str, Tensor]:
-        """Outputs of the reference, in float32 on the CPU."""
+        """Return the outputs of the reference, in float32 on the CPU."""
         arguments = self.build(CPU)
         self.reference(**arguments)
         return self.results(arguments)
@@ -60,7 +60,7 @@ class Case:
 
 
 def built(make: Callable[[], Arguments], **by_device: Callable[[torch.device], Any]) -> Callable[..., Arguments]:
-    """Arguments made on the CPU with a fixed seed and moved, and others made where they are needed."""
+    """Return a function that builds the arguments for a device; random ones come from a fixed seed on the CPU."""
 
     def build(device: torch.device) -> Arguments:
         torch.manual_seed(0)

@@ -1,7 +1,7 @@
 """Tests that need an NVIDIA GPU: `make gpu-test`, or LOCALDFLASH_GPU_TESTS=1 and pytest on this folder.
 
-LOCALDFLASH_GPU_TESTS=interpreter runs them on a CPU, on small shapes, in Triton's interpreter: to try the tests
-themselves. Without the variable they are skipped, since the other tests set up the interpreter for the whole process.
+LOCALDFLASH_GPU_TESTS=interpreter runs them on a CPU, on small shapes, in Triton's interpreter: to test the
+tests. Without the variable they are skipped, since the other tests set up the interpreter for the whole process.
 """
 
 import json
@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 MODE = os.environ.get("LOCALDFLASH_GPU_TESTS", "")
 
 if not (ROOT / "localdflash" / "kernels").exists():
-    localdflash.__path__.append(str(ROOT))  # a source tree that was not installed has kernels/ beside the package
+    localdflash.__path__.append(str(ROOT))  # in a source tree that is not installed, kernels/ lies next to the package
 
 
 def _reason() -> str:
-    """Why these tests cannot run, empty if they can."""
+    """Return the reason why these tests cannot run, or ""."""
     if MODE == "interpreter":
         return ""
     if MODE != "1":
@@ -31,7 +31,7 @@ def _reason() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is below this folder, and skip it where it cannot run."""
+    """Mark the tests of this folder, and skip them if they cannot run."""
     reason = _reason()
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Append a line for a test that has ended to the file LOCALDFLASH_GPU_LINES: the GPU benchmark reads it."""
+    """Append the result of a test to the file LOCALDFLASH_GPU_LINES, which the GPU benchmark reads."""
     path = os.environ.get("LOCALDFLASH_GPU_LINES")
     if not path or "PYTEST_XDIST_WORKER" in os.environ or (report.when != "call" and report.outcome == "passed"):
         return
@@ -52,7 +52,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish() -> None:
-    """End a worker of xdist whose GPU answers no call any more; xdist starts another one in its place."""
+    """End an xdist worker whose GPU no longer answers; xdist starts another one."""
     if MODE != "1" or "PYTEST_XDIST_WORKER" not in os.environ:
         return
     try:
@@ -63,7 +63,7 @@ def pytest_runtest_logfinish() -> None:
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:
-    """Where the kernels run."""
+    """Return the device of the kernels."""
     return torch.device("cpu") if MODE == "interpreter" else torch.device("cuda", torch.cuda.current_device())
 
 

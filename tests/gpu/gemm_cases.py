@@ -1,4 +1,4 @@
-"""Cases of everything that multiplies with quantized weights."""
+"""Cases of all operations that multiply by quantized weights."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -117,7 +117,7 @@ def _head(name: str, n: int, k: int, **options: float) -> Case:
 
 
 def _markov(name: str, n: int, rank: int) -> Case:
-    """One slot of DSpark's chain: the token's row of the table is laid out in `a` for the next."""
+    """Return a case of one slot of DSpark's chain: the row of the slot's token is written to `a` for the next slot."""
 
     def make() -> Arguments:
         planes = random_planes(name, n, rank)
@@ -132,7 +132,7 @@ def _markov(name: str, n: int, rank: int) -> Case:
 
 
 def _convolve(n: int, kernel: int, group: int) -> list[Case]:
-    """Both sides of a sublayer of DFlash 2."""
+    """Return cases of both sides of a DFlash 2 sublayer."""
 
     def common() -> Arguments:
         width = -n % 128 + n
@@ -162,7 +162,7 @@ def _convolve(n: int, kernel: int, group: int) -> list[Case]:
 
 
 def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case]:
-    """The four launches of a mixture, each on what the references before it leave."""
+    """Return cases of the four launches of a mixture, each on the results of the previous references."""
 
     def after(steps: int) -> Arguments:
         a = torch.randn(16, k).half()
@@ -200,19 +200,19 @@ def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case
 
 
 def _two_tiles(case: Case) -> Case:
-    """The call with a second tile of rows: the first's, each five places further on."""
+    """Return the case with a second tile of rows, the first tile's rotated by five."""
 
     def pair(tensor: torch.Tensor, axis: int) -> torch.Tensor:
         return torch.stack((tensor, tensor.roll(5, axis)))
 
     def build(device: torch.device) -> Arguments:
-        made = case.build(device)
-        for name, value in made.items():
+        arguments = case.build(device)
+        for name, value in arguments.items():
             if name in ROW_AXES and isinstance(value, torch.Tensor):
-                made[name] = pair(value, ROW_AXES[name])
+                arguments[name] = pair(value, ROW_AXES[name])
             if isinstance(value, Norm):
-                made[name] = replace(value, squares=pair(value.squares, 1), before=pair(value.before, 1))
-        return made
+                arguments[name] = replace(value, squares=pair(value.squares, 1), before=pair(value.before, 1))
+        return arguments
 
     return replace(case, name=f"two tiles {case.name}", build=build, rows=False, free=False)
 

@@ -1,6 +1,6 @@
 """Every kernel on the GPU against its reference, and bit by bit against itself.
 
-The references are checked against float64 and Hugging Face elsewhere, without a GPU. What only a GPU can show is here:
+The references are checked against float64 and Hugging Face elsewhere, without a GPU. These tests need a GPU:
 the matrix instructions, the inline assembly, split sums across programs that really run at once, dependent launches.
 """
 
@@ -18,7 +18,7 @@ from localdflash.kernels.cuda.norm import Norm
 from tests.gpu import gemm_cases, token_cases
 from tests.gpu.case import CPU, ROW_AXES, Case
 
-pytestmark = [  # numpy, of rows that hold NaN in the interpreter
+pytestmark = [  # numpy, for rows with NaN in the interpreter
     pytest.mark.filterwarnings("ignore:.*NaN slice:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"),
 ]
@@ -30,7 +30,7 @@ def named(cases: list[Case]) -> pytest.MarkDecorator:
 
 
 def rows_of(results: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
-    """Some rows of every output that has rows."""
+    """Return some rows of every output that has rows."""
     return {
         name: value[rows] if ROW_AXES[name] == 0 else value[:, rows]
         for name, value in results.items()
@@ -46,25 +46,25 @@ def _skipped_where_the_chip_lacks_something(request: pytest.FixtureRequest, devi
 
 @named(CASES)
 def test_against_the_reference(case: Case, device: torch.device) -> None:
-    want = case.expected()
-    for name, got in case.run(device).items():
-        assert got.shape == want[name].shape
-        assert not describe_difference(name, got, want[name]), name
+    expected = case.expected()
+    for name, actual in case.run(device).items():
+        assert actual.shape == expected[name].shape
+        assert not describe_difference(name, actual, expected[name]), name
 
 
 @named(CASES)
 def test_the_simplest_launch_against_the_reference(case: Case, device: torch.device) -> None:
-    """Not split over programs, one stage, not dependent: what is tried where the usual launch fails its check."""
-    want = case.expected()
+    """The simplest launch (no split, one stage, not dependent) is the fallback after a failed check."""
+    expected = case.expected()
     with launch.simplest():
         found = case.run(device)
-    for name, got in found.items():
-        assert not describe_difference(name, got, want[name]), name
+    for name, actual in found.items():
+        assert not describe_difference(name, actual, expected[name]), name
 
 
 @named(CASES)
 def test_runs_are_bit_equal(case: Case, device: torch.device) -> None:
-    """In the same buffers too, whose counters must be as they were."""
+    """The second run uses the same buffers, whose counters must be reset."""
     first = case.run(device)
     arguments = case.build(device)
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_runs_are_bit_equal(case: Case, device: torch.device) -> None:
 
 
 def restore(value: object, fresh: object) -> None:
-    """Give an output, a tensor or an object with tensors, its first contents."""
+    """Restore the initial contents of an output, a tensor or an object with tensors."""
     if isinstance(value, Tensor) and isinstance(fresh, Tensor):
         value.copy_(fresh)
     elif hasattr(value, "__dict__"):
@@ -103,12 +103,12 @@ def spoil(live: int) -> Callable[[Arguments], None]:
 @pytest.mark.parametrize("live", [1, 7])
 def test_rows_do_not_depend_on_the_rows_after_them(case: Case, live: int, device: torch.device) -> None:
     integers, part = case.run(device), case.run(device, spoil(live))
-    for name, want in rows_of(integers, slice(live)).items():
-        assert same_bits(rows_of(part, slice(live))[name], want), name
+    for name, expected in rows_of(integers, slice(live)).items():
+        assert same_bits(rows_of(part, slice(live))[name], expected), name
 
 
 def rolled(by: int) -> Callable[[Arguments], None]:
-    """Give every row the place `by` before its own."""
+    """Return a change that moves every row `by` places forward."""
 
     def change(arguments: Arguments) -> None:
         for name, value in arguments.items():
@@ -127,39 +127,39 @@ def rolled(by: int) -> Callable[[Arguments], None]:
 def test_a_row_has_the_same_bits_in_every_place(case: Case, by: int, device: torch.device) -> None:
     """A drafted token is verified in another row than without drafts."""
     integers, turned = case.run(device), case.run(device, rolled(by))
-    for name, got in rows_of(turned, slice(1)).items():
-        assert same_bits(got, rows_of(integers, slice(by, by + 1))[name]), name
+    for name, actual in rows_of(turned, slice(1)).items():
+        assert same_bits(actual, rows_of(integers, slice(by, by + 1))[name]), name
 
 
 @named([case for case in token_cases.CASES if case.name.startswith("attention chain")])
 @pytest.mark.parametrize("t", [1, 15])
-def test_attention_of_a_row_of_a_block_is_plain_decoding(case: Case, t: int, device: torch.device) -> None:
-    def alone(arguments: Arguments) -> None:
+def test_block_attention_matches_single_token_decoding(case: Case, t: int, device: torch.device) -> None:
+    def single_row(arguments: Arguments) -> None:
         arguments["start"] += t
         arguments["q"].copy_(arguments["q"].roll(-t, 0))
 
-    block, plain = case.run(device), case.run(device, alone)
+    block, plain = case.run(device), case.run(device, single_row)
     assert same_bits(plain["out"][0], block["out"][t])
     assert same_bits(plain["sums"][:, 0], block["sums"][:, t])
 
 
 @named([case for case in gemm_cases.CASES if case.name.startswith("qkv")])
 @pytest.mark.parametrize("t", [1, 15])
-def test_heads_of_a_row_of_a_block_are_those_of_plain_decoding(case: Case, t: int, device: torch.device) -> None:
+def test_block_heads_match_single_token_decoding(case: Case, t: int, device: torch.device) -> None:
     start = int(case.build(CPU)["start"])
 
-    def alone(arguments: Arguments) -> None:
+    def single_row(arguments: Arguments) -> None:
         rolled(t)(arguments)
         arguments["start"] += t
 
-    block, plain = case.run(device), case.run(device, alone)
+    block, plain = case.run(device), case.run(device, single_row)
     assert same_bits(plain["q_out"][0], block["q_out"][t])
     for name in (name for name in block if name.startswith("cache.")):
         assert same_bits(plain[name][start + t], block[name][start + t]), name
 
 
-def alone(tile: int) -> Callable[[Arguments], None]:
-    """Leave one of two tiles of rows."""
+def single_row(tile: int) -> Callable[[Arguments], None]:
+    """Return a change that keeps one of two tiles of rows."""
 
     def change(arguments: Arguments) -> None:
         for name, value in arguments.items():
@@ -177,12 +177,12 @@ def alone(tile: int) -> Callable[[Arguments], None]:
 @named(gemm_cases.TILED)
 @pytest.mark.parametrize("tile", [0, 1])
 def test_two_tiles_leave_the_bits_of_each(case: Case, tile: int, device: torch.device) -> None:
-    """A prompt's rows are those that decoding would have computed."""
-    both, one = case.run(device), case.run(device, alone(tile))
-    start = int(case.build(CPU).get("start", 57)) + 16 * tile  # 57: of a tap
-    for name, got in one.items():
+    """A prompt's rows have the bits of decoding."""
+    two_tiles, single_tile = case.run(device), case.run(device, single_row(tile))
+    start = int(case.build(CPU).get("start", 57)) + 16 * tile  # 57: start of a tap
+    for name, actual in single_tile.items():
         if name in ROW_AXES:
-            assert same_bits(both[name][tile], got), name
-        elif not name.endswith("start"):  # a ring, or a cache
-            places = (start + torch.arange(16)) % len(got)
-            assert same_bits(both[name].view(torch.uint8)[places], got.view(torch.uint8)[places]), name
+            assert same_bits(two_tiles[name][tile], actual), name
+        elif not name.endswith("start"):  # a ring buffer, or a cache
+            places = (start + torch.arange(16)) % len(actual)
+            assert same_bits(two_tiles[name].view(torch.uint8)[places], actual.view(torch.uint8)[places]), name

@@ -1,4 +1,4 @@
-"""The whole pair on the GPU: every way gives the same text, and the text is that of float32 but for near ties.
+"""The whole pair on the GPU: every step mode gives the same text, which is that of float32 up to near ties.
 
 With LOCALDFLASH_GPU_TESTS=interpreter the references stand in for the kernels, since the interpreter would take hours.
 """
@@ -45,20 +45,20 @@ def pair(device: torch.device) -> CudaPair:
 
 @pytest.fixture(scope="module")
 def exact() -> CudaPair:
-    """The pair in float32, by the references."""
+    """Load the pair in float32, with the references."""
     return load_pair(EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf", CPU, Options(draft=False), REFERENCES)
 
 
 @pytest.fixture(scope="module")
 def prompts(device: torch.device) -> list[list[int]]:
-    """Some of every category."""
+    """Return some prompts of every category."""
     found = json.loads((ROOT / "lab" / "scripts" / "gpu" / "embedded_prompts.json").read_text())
     return [prompt["ids"] for prompt in found[:: 17 if device.type == "cuda" else 90]]
 
 
 @pytest.fixture
 def length(device: torch.device) -> int:
-    """Tokens to generate."""
+    """Return the number of tokens to generate."""
     return 96 if device.type == "cuda" else 12
 
 
@@ -77,7 +77,7 @@ def test_drafts_do_not_change_a_token(pair: CudaPair, prompts: list[list[int]], 
     [
         {"temperature": 1.0},
         {"temperature": 0.7, "top_k": 40, "top_p": 0.9},
-        {"temperature": 0.7, "presence_penalty": 0.5, "logit_bias": ((198, -2.0),)},  # the host draws
+        {"temperature": 0.7, "presence_penalty": 0.5, "logit_bias": ((198, -2.0),)},  # the host samples
     ],
 )
 def test_sampled_drafts_do_not_change_a_token_either(
@@ -93,32 +93,32 @@ def test_sampled_drafts_do_not_change_a_token_either(
 def test_no_answer_waits_for_a_compiler(
     pair: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton compiles nothing, and looks for nothing in its cache, once the pair is loaded."""
-    asked = list[str]()
-    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", lambda **told: asked.append(told["repr"]))
+    """Triton compiles nothing and looks up nothing in its cache after loading."""
+    compiled = list[str]()
+    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", lambda **info: compiled.append(info["repr"]))
     for mode in MODES[:2] + MODES[3:]:
         run(pair.with_mode(mode), prompts[0], length)
         run(pair.with_mode(mode), prompts[0], length, temperature=0.8, repetition_penalty=1.1)
-    assert not asked
+    assert not compiled
 
 
 def test_a_closed_pair_gives_its_memory_back(device: torch.device) -> None:
     if device.type != "cuda":
         pytest.skip("memory of a GPU")
-    held = list[int]()
+    reserved = list[int]()
     for _ in range(3):
         pair = load(EMBEDDED, device, context=2048)
         pair.close()
         free_unused_memory()
-        held.append(torch.cuda.memory_reserved(device))  # the GPU's own count has other processes in it
-    assert held[2] == held[1]
+        reserved.append(torch.cuda.memory_reserved(device))  # the GPU's count includes other processes
+    assert reserved[2] == reserved[1]
 
 
-def test_what_is_put_aside_while_another_prompt_runs_comes_back(
+def test_offloaded_sequence_is_restored(
     pair: CudaPair, prompts: list[list[int]], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit, though its slots are written over from the first one on."""
-    monkeypatch.setattr("localdflash.backends.cuda.offload.STAGING_BYTES", 1 << 18)  # a few slots a block
+    """The state is bit-identical, although its slots were overwritten."""
+    monkeypatch.setattr("localdflash.backends.cuda.offload.STAGING_BYTES", 1 << 18)  # a few slots per block
     ids = prompts[0]
     text = run(pair, ids, length)
     pair.rollback(len(ids))
@@ -148,16 +148,16 @@ def logits(pair: CudaPair, ids: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
 def test_logits_are_those_of_float32(
     pair: CudaPair, exact: CudaPair, prompts: list[list[int]], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 513 tokens on a prompt is read in blocks."""
+    """Prompts of 513 or more tokens are read in blocks."""
     joined = [token for prompt in prompts for token in prompt]
     for ids in prompts[::4] if size <= 200 else [joined]:
-        got, want = (logits(one, ids[:size], monkeypatch) for one in (pair, exact))
-        assert float(want.std()) > 0.5
-        assert float((got - want).abs().max()) < 0.02 * float(want.abs().max())
+        actual, expected = (logits(one, ids[:size], monkeypatch) for one in (pair, exact))
+        assert float(expected.std()) > 0.5
+        assert float((actual - expected).abs().max()) < 0.02 * float(expected.abs().max())
 
 
 def write_slots(folder: Path, fields: dict[str, Any]) -> None:
-    """A random drafter of DSpark or DFlash 2 for the tiny target, as safetensors with its configuration."""
+    """Write a random DSpark or DFlash 2 drafter for the tiny target, as safetensors."""
     c = synthetic.TINY
     document = fields | {
         "architectures": ["DFlashDraftModel"], "block_size": 8, "mask_token_id": 511, "target_layer_ids": [1, 3, 5],
@@ -183,7 +183,7 @@ def write_slots(folder: Path, fields: dict[str, Any]) -> None:
 def test_drafters_that_choose_slot_by_slot(
     fields: dict[str, Any], device: torch.device, tmp_path: Path, length: int
 ) -> None:
-    """The text is the target's, and what a graph proposes is what float32 does, but for near ties."""
+    """The text is the target's, and a graph proposes the tokens of float32, up to near ties."""
     synthetic.write_target(tmp_path / "target.gguf", synthetic.TINY, "tiny")
     write_slots(tmp_path, fields)
     pair, exact = (load(tmp_path, each, "drafter.safetensors", context=1024) for each in (device, CPU))

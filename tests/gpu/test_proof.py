@@ -1,4 +1,4 @@
-"""The checks that every user's GPU has to pass, over the embedded pair, as `doctor --check-gpu` runs them.
+"""The checks of `doctor --check-gpu` on the embedded pair.
 
 With LOCALDFLASH_GPU_TESTS=interpreter the references stand in for the kernels, whose rows depend on torch's products.
 """
@@ -28,7 +28,7 @@ def pair(device: torch.device) -> CudaPair:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_a_gpu_must_show(stage: str, pair: CudaPair, device: torch.device) -> None:
+def test_gpu_check_stages_pass(stage: str, pair: CudaPair, device: torch.device) -> None:
     if stage == "rows" and device.type != "cuda":
         pytest.skip("torch's products on a processor round a row by its place")
     checks = dict(stages.stages(pair, list(range(100, 140)), lambda _: None))

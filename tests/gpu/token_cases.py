@@ -1,4 +1,4 @@
-"""Cases of attention, and of what handles tokens."""
+"""Cases of attention and of operations on tokens."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def _select(vocabulary: int, k: int, rank: int) -> Case:
     def make() -> Arguments:
         return {
             "values": torch.randn(16, k).sort(descending=True).values,
-            "tokens": torch.randint(vocabulary, (16, k), dtype=torch.int32), "wanted": torch.randn(16, rank),
+            "tokens": torch.randint(vocabulary, (16, k), dtype=torch.int32), "selectors": torch.randn(16, rank),
             "predecessors": torch.randn(vocabulary, rank).half(), "successors": torch.randn(vocabulary, rank).half(),
             "draft": torch.full((16,), 7, dtype=torch.int32), "out": torch.zeros(16, dtype=torch.int32),
             "first": 1, "count": 7,
@@ -81,7 +81,7 @@ def _ids(*values: int) -> Tensor:
 
 
 def _bookkeeping() -> list[Case]:
-    """The small launches of a round."""
+    """Return cases of the small launches of a step."""
     tokens = torch.arange(1000, 1100, dtype=torch.int32)
     text = torch.tensor([7, 8, 9, 1, 2, 3, 4, 5, 6] * 5 + [0] * 55, dtype=torch.int32)
 
@@ -100,8 +100,9 @@ def _bookkeeping() -> list[Case]:
         case("propose from the anchor", rounds.propose, rounds.propose_reference, ("state", "draft"),
              choice=_ids(1, 2, 3, 4, -1), state=_state(40), draft=_ids(9), first=0, drafts=8),
         case("caught_up", rounds.caught_up, rounds.caught_up_reference, ("state",), state=_state(40, 30)),
-        case("set_back", split_k.set_back, split_k.set_back_reference, ("tiles", "heads", "last", "found", "slices"),
-             tiles=_ids(1) , heads=_ids(2), last=_ids(3)[:1], found=torch.tensor([5, 6]), slices=_ids(4)),
+        case("set_back", split_k.set_back, split_k.set_back_reference,
+             ("tiles", "heads", "last", "lookup_match", "slices"),
+             tiles=_ids(1) , heads=_ids(2), last=_ids(3)[:1], lookup_match=torch.tensor([5, 6]), slices=_ids(4)),
         case("accept", rounds.accept, rounds.accept_reference, ("tokens", "state", "record"),
              **agreeing, state=_state(40, live=3)),
         Case("lookup", lookup_kernel.lookup, lookup_kernel.lookup_reference, built(

@@ -46,7 +46,7 @@ cache_mb = 1
 disk_cache_mb = 2000
 queue = 8
 """
-# setting, another value, the same as a variable spells it
+# setting, another value, its spelling in a variable
 OTHERS: list[tuple[str, Any, str]] = [
     ("model.pair", "other", "other"),
     ("model.gpu_layers", -1, "-1"),
@@ -56,7 +56,7 @@ OTHERS: list[tuple[str, Any, str]] = [
     ("server.port", None, "0"),
     ("server.idle_minutes", 1.5, "1.5"),
 ]
-# setting, value in TOML, what is said of it
+# setting, value in TOML, message
 WRONG = [
     ("model.pair", '""', "expected one line of printable text"),
     ("model.pair", '"models/x.gguf"', "expected an absolute path, found 'models/x.gguf'"),
@@ -73,7 +73,7 @@ WRONG = [
 
 @pytest.fixture
 def write(home: Path) -> Write:
-    """Makes config.toml."""
+    """Return a function that writes config.toml."""
 
     def make(text: str) -> Path:
         file = config_file()
@@ -89,7 +89,7 @@ def value_of(config: Config, name: str) -> Any:
     return getattr(getattr(config, table), key)
 
 
-def test_the_file_names_everything(write: Write) -> None:
+def test_config_file_sets_every_setting(write: Write) -> None:
     file = write(WHOLE)
     config = load_config()
     assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8")
@@ -115,13 +115,13 @@ def test_a_variable_wins_over_the_file(
         assert other == name or value_of(config, other) == value_of(before, other)
 
 
-@pytest.mark.parametrize(("name", "value", "said"), WRONG)
-def test_a_wrong_value_is_named_with_its_line(name: str, value: str, said: str, write: Write) -> None:
+@pytest.mark.parametrize(("name", "value", "message"), WRONG)
+def test_a_wrong_value_is_named_with_its_line(name: str, value: str, message: str, write: Write) -> None:
     table, key = name.split(".")
     file = write(f"# mine\n\n[{table}]\n{key} = {value}\n")
     with pytest.raises(ModelError) as raised:
         load_config()
-    assert str(raised.value).startswith(f"{file}:4: {name}: {said}")
+    assert str(raised.value).startswith(f"{file}:4: {name}: {message}")
     assert "secret" not in str(raised.value)
 
 
@@ -148,15 +148,15 @@ def test_a_key_never_goes_unencrypted_to_another_machine(
     if fine:
         assert load_config().server.url == url
         return
-    said = "server.url: the key of server.key_file would be sent unencrypted to "
+    message = "server.url: the key of server.key_file would be sent unencrypted to "
     with pytest.raises(UsageError) as raised:
         load_config()
-    assert str(raised.value).startswith(f"{file}:3: {said}")
+    assert str(raised.value).startswith(f"{file}:3: {message}")
     write("[server]\nkey_file = '/key'\n")
     monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
     with pytest.raises(UsageError) as raised:
         load_config()
-    assert str(raised.value).startswith(f"LOCALDFLASH_SERVER_URL: {said}")
+    assert str(raised.value).startswith(f"LOCALDFLASH_SERVER_URL: {message}")
 
 
 def test_the_working_folder_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

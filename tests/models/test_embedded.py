@@ -1,4 +1,4 @@
-"""The pair that ships: its files, its agreement with independent oracles, and identity on held-out prompts."""
+"""The embedded pair: its files, agreement with independent oracles, and lossless drafting on held-out prompts."""
 
 from collections.abc import Iterator
 from dataclasses import replace

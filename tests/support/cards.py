@@ -29,11 +29,11 @@ def _tensors() -> list[Tensor]:
 
 @dataclass
 class Card:
-    """Memory of `size` bytes. `taken` by others; `looks` counts how often what is free was asked for."""
+    """Memory of `size` bytes, of which other processes use `taken`; `queries` counts queries of free memory."""
 
     size: int
     taken: int = 0
-    looks: int = 0
+    queries: int = 0
     _reserved: int = 0
 
     def allocated(self) -> int:
@@ -42,7 +42,7 @@ class Card:
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def reserved(self) -> int:
-        """Return the bytes that torch keeps, until its cache is emptied."""
+        """Return the bytes reserved by torch until its cache is emptied."""
         self._reserved = max(self._reserved, self.allocated())
         return self._reserved
 
@@ -56,18 +56,18 @@ class Card:
 
     def info(self) -> tuple[int, int]:
         """Return the driver's answer."""
-        self.looks += 1
+        self.queries += 1
         return self.left(), self.size
 
     def check(self) -> None:
-        """Fail as an allocation does where there is no room."""
+        """Raise OutOfMemoryError if the card is overfull."""
         if self.left() < 0:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
 
 @contextmanager
 def in_this_machine(card: Card, margin: int) -> Iterator[None]:
-    """Make the CUDA engine find one GPU with this memory, of which it leaves a margin free."""
+    """Make the CUDA engine find one GPU with this memory, and leave a margin free."""
     gc.collect()
     gc.freeze()  # existing tensors are not counted
     with (
@@ -79,7 +79,7 @@ def in_this_machine(card: Card, margin: int) -> Iterator[None]:
         patch.object(torch.cuda, "memory_reserved", lambda _device: card.reserved()),
         patch.object(torch.cuda, "memory_allocated", lambda _device: card.allocated()),
         patch.object(torch.cuda, "empty_cache", card.empty),
-        patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
+        patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, modes: dict.fromkeys(modes, 1.0)),
     ):
         try:
             yield

@@ -1,4 +1,4 @@
-"""Vocabularies and chat templates in the forms that families of models have, written for the tests."""
+"""Vocabularies and chat templates in the forms of model families, written for the tests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +84,7 @@ TEMPLATES = {"harmony": HARMONY, "qwen3": QWEN3, "qwen3.5": QWEN35, "gemma": GEM
 TOKENS = {"harmony": HARMONY_TOKENS, "qwen3": QWEN_TOKENS, "qwen3.5": QWEN_TOKENS, "gemma": GEMMA_TOKENS}
 
 
-# Templates that tell of tools in each family's words; what is not about tools is left out of them.
+# Templates that describe tools in each family's format, reduced to the parts about tools.
 
 _CALLS = "{%- for call in message.tool_calls or [] -%}{%- set call = call.function -%}"
 TOOL_TEMPLATES = {
@@ -113,7 +113,7 @@ TOOL_TEMPLATES = {
         "{%- if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif -%}"
         "{%- for message in messages %}{{ message.role + ': ' + message.content + '<|eot_id|>' }}{% endfor -%}"
     ),
-    "words": (  # knows none
+    "words": (  # without tools
         "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}"
         "{%- endfor -%}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif -%}"
     ),

@@ -15,7 +15,7 @@ from localdflash.lab.scripts.support.scripted_engine import ScriptedEngine, scri
 from localdflash.lab.scripts.support.terminal import READY, Terminal
 from tests.support import daemons
 
-# The engine that such a chat starts is a scripted one; SCRIPT in its environment says what it answers.
+# Such a chat starts a scripted engine; SCRIPT in its environment contains the answers.
 _ENGINE = "from localdflash.lab.scripts.support.scripted_engine import main; main()"
 SCRIPTED = f"from localdflash.server import spawn; spawn.PROGRAM = {_ENGINE!r};"
 
@@ -65,7 +65,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **about: Any) -> It
 
 @contextmanager
 def scene_without_engine(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **rest: Any) -> Iterator[Scene]:
-    """Yield a scene in which a chat with `program=SCRIPTED` starts an engine that answers this."""
+    """Yield a scene in which a chat with `program=SCRIPTED` starts an engine with scripted answers."""
     with daemons.short_home(monkeypatch) as home, ExitStack() as stack:
         monkeypatch.setenv("SCRIPT", script(*answers, **rest))
         yield Scene(home, _folder(home), ScriptedEngine(), stack.enter_context(ExitStack()))

@@ -1,6 +1,6 @@
 """Child process of the CUDA engine's check, without a GPU: with the reference operations in place of the kernels.
 
-As a program it takes the options, and the name of an operation to make wrong, or "".
+As a program it takes the options, and the name of a faulty operation, or "".
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ PROGRAM = "from tests.support.checked_child import main; main(%r)"
 
 
 def main(wrong: str) -> None:
-    """Check a pair with a wrong operation, if one is named."""
+    """Check a pair, with a fault in the operation `wrong` if it is not ""."""
 
     def wrap(name: str, op: Any) -> Any:
         def run(*given: Any, **named: Any) -> None:
@@ -35,7 +35,7 @@ def main(wrong: str) -> None:
         patch("localdflash.backends.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
         patch("localdflash.backends.cuda.load_cuda.budget_of", lambda _device: MemoryBudget(1 << 40, 0, "memory")),
         patch("localdflash.backends.cuda.assembly.check_heads", lambda *_: None),
-        patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, ways: dict.fromkeys(ways, 1.0)),
+        patch("localdflash.backends.cuda.assembly.measure", lambda _stepper, _runner, modes: dict.fromkeys(modes, 1.0)),
         patch("localdflash.backends.cuda.load_cuda.free_unused_memory", lambda: None),
         patch.object(ops, "KERNELS", wrap_ops(REFERENCES, wrap)),
         patch.multiple(stages, **SMALL),

@@ -1,4 +1,4 @@
-"""Processes in which Triton compiles: in the tests' own one it is an interpreter."""
+"""Processes in which Triton compiles: in the test process it is an interpreter."""
 
 import json
 import os

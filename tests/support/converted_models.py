@@ -39,12 +39,12 @@ LLAMA3_ROPE = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,  # so short that all three ranges of frequencies are there
+    "original_max_position_embeddings": 64,  # short enough for all three frequency ranges to occur
 }
 
 
 def hugging_face_shape(layers: int, context: int, eps: float) -> dict[str, Any]:
-    """Return the fields that the configurations of all families have."""
+    """Return the fields common to the configurations of all families."""
     return {
         "vocab_size": VOCABULARY,
         "hidden_size": HIDDEN,
@@ -104,7 +104,7 @@ class Case:
     def write(self, path: Path, kind: str = "F32", experts: str = "", tokens: Sequence[str] = ()) -> Path:
         """Write a file with the reference writer, without a tokenizer; vectors, biases and routers stay float32.
 
-        `tokens` are said to be the vocabulary, as models with a tokenizer do.
+        `tokens` are written as the vocabulary, as in models with a tokenizer.
         """
         writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_tokenizer_model("none")
@@ -150,13 +150,13 @@ def converted(model: Any) -> Any:
 
 
 def interleaved(values: Tensor) -> Tensor:
-    """Put elements of every head that rotate together next to each other, as llama.cpp's Llama expects."""
+    """Put elements of every head that rotate together next to each other, as in llama.cpp's Llama files."""
     heads = values.view(-1, HEAD_DIM, values.shape[1])
     return torch.stack((heads[:, : HEAD_DIM // 2], heads[:, HEAD_DIM // 2 :]), 2).reshape(values.shape)
 
 
 def rounded_tensor(values: Tensor, kind: str) -> Tensor:
-    """Return the values that are left after quantization to `kind`."""
+    """Return the values after quantization to `kind`."""
     return torch.from_numpy(rounded(values.numpy(), kind))
 
 

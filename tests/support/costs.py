@@ -5,24 +5,24 @@ from collections.abc import Sequence
 from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
 
-VERIFY_MS = {1: 1.0, 8: 1.5, 32: 3.0}  # by rows
-DRAFT_MS, NODE_MS = 0.3, 0.1  # of a block or a first node, and of further ones
+VERIFY_MS = {1: 1.0, 8: 1.5, 32: 3.0}  # by batch width
+DRAFT_MS, NODE_MS = 0.3, 0.1  # a block or first node, each further node
 
 
 class FixedCosts(Controller):
-    """Learns what drafts are worth; a verify and a draft always take what was said."""
+    """Controller that learns acceptance; verify batches and drafts have fixed costs."""
 
     def record_verify(self, rows: int, ms: float) -> None:
-        """Record the verify batch at its written cost."""
+        """Record the verify batch at its fixed cost."""
         super().record_verify(rows, self.predict_verify_ms(rows))
 
     def record_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
-        """Record the draft at its written cost."""
+        """Record the draft at its fixed cost."""
         super().record_draft(drafter, self.predict_draft_ms(drafter, nodes), nodes)
 
 
 def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:
-    """Return a controller with which a pair drafts wherever a draft is likely to be right."""
+    """Return a controller with which a pair drafts whenever acceptance is likely."""
     costs = {drafter.name: DRAFT_MS if drafter.is_model else 0.0 for drafter in drafters}
     by_node = {drafter.name: NODE_MS for drafter in drafters if drafter.is_autoregressive}
     return FixedCosts(VERIFY_MS, costs, next_ms=by_node)

@@ -1,4 +1,4 @@
-"""Daemons for tests, with a home whose socket path is short, removed afterwards."""
+"""Daemons for tests, with a temporary home whose socket path is short."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from localdflash.lab.scripts.support.bench_daemon import PROGRAM, client, is_rea
 from localdflash.server.address import Address
 from localdflash.server.sockets import located
 
-__all__ = ["PROGRAM", "client", "is_ready", "until"]  # tests have them from here
+__all__ = ["PROGRAM", "client", "is_ready", "until"]  # re-exported for tests
 
 BY_TCP = os.environ.get(paths.TRANSPORT_VARIABLE) == "tcp"  # as `make test-tcp` has it
 unix_only = pytest.mark.skipif(BY_TCP or sys.platform == "win32", reason="is about Unix sockets")

@@ -38,7 +38,7 @@ def rope(x: Array, positions: Array, config: DFlashConfig) -> Array:
 
 
 class Oracle:
-    """A drafter over the target's embedding and head [V, H], of which a short vocabulary's rows are taken."""
+    """A drafter with the target's embedding and head [V, H], or only the head's rows of a short vocabulary."""
 
     def __init__(
         self, config: DFlashConfig, weights: Mapping[str, NDArray[Any]], embedding: Array, head: Array
@@ -52,9 +52,9 @@ class Oracle:
         """Return tokens and confidence of every proposing slot after a context of taps [T, n_taps * H]."""
         tokens, confidence = [anchor], []
         for state, logits in zip(*self.slots(taps, anchor), strict=True):
-            row, sure = self.slot(tokens[-1], state, logits)
+            row, probability = self.slot(tokens[-1], state, logits)
             tokens.append(int(self.tokens[row]))
-            confidence.append(sure)
+            confidence.append(probability)
         return tokens[1:], confidence
 
     def slots(self, taps: Array, anchor: int) -> tuple[Array, Array]:
@@ -65,34 +65,34 @@ class Oracle:
             logits = np.tanh(logits / self.config.softcap) * self.config.softcap
         return hidden, logits
 
-    def scores(self, before: int, state: Array, logits: Array) -> Array:
-        """Return the score of every row of the head after the token `before`."""
+    def scores(self, previous: int, state: Array, logits: Array) -> Array:
+        """Return the score of every row of the head after the token `previous`."""
         w = self.w
         if self.config.markov_rank:
-            bias: Array = w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][before]
+            bias: Array = w["markov_head.markov_w2.weight"] @ w["markov_head.markov_w1.weight"][previous]
             return logits + bias
         if self.config.selector_rank:
             a, s = (w[f"candidate_selector.{name}_codebook"] for name in ("predecessor", "successor"))
-            wanted = a[before] * (w["candidate_selector.hidden_projection.weight"] @ state)
-            fit: Array = s[self.tokens] @ wanted
-            return logits + fit
+            code = a[previous] * (w["candidate_selector.hidden_projection.weight"] @ state)
+            score: Array = s[self.tokens] @ code
+            return logits + score
         return logits
 
     def candidates(self, logits: Array) -> NDArray[np.intp]:
         """Return the rows of the head that a slot may propose, the likeliest first."""
         return np.argsort(-logits, kind="stable")[: self.config.selector_top_k or None]
 
-    def slot(self, before: int, state: Array, logits: Array) -> tuple[int, float]:
-        """Return the row that a slot proposes after the token `before`, and its confidence."""
+    def slot(self, previous: int, state: Array, logits: Array) -> tuple[int, float]:
+        """Return the row that a slot proposes after the token `previous`, and its confidence."""
         w = self.w
         rows = self.candidates(logits)
-        scores = self.scores(before, state, logits)[rows]
+        scores = self.scores(previous, state, logits)[rows]
         best = int(scores.argmax())
-        sure = 1 / np.exp(scores - scores[best]).sum()
+        probability = 1 / np.exp(scores - scores[best]).sum()
         if self.config.judges:
-            features = np.concatenate((state, w["markov_head.markov_w1.weight"][before]))
-            sure = sigmoid(w["confidence_head.proj.weight"][0] @ features + w["confidence_head.proj.bias"][0])
-        return int(rows[best]), float(sure)
+            features = np.concatenate((state, w["markov_head.markov_w1.weight"][previous]))
+            probability = sigmoid(w["confidence_head.proj.weight"][0] @ features + w["confidence_head.proj.bias"][0])
+        return int(rows[best]), float(probability)
 
     def hidden(self, taps: Array, anchor: int) -> Array:
         """Return the normed hidden states of all slots."""
@@ -121,8 +121,8 @@ class Oracle:
         shape = (len(u), 2, self.config.conv_kernel, u.shape[1] // self.config.conv_group, 1)
         changes = (u @ self.w[prefix + "kernel_projection.weight"].T).reshape(shape)
         spread = np.broadcast_to(changes, (*shape[:-1], self.config.conv_group))
-        found: Array = self.w[prefix + "base_kernel"] + spread.reshape(*shape[:3], -1)
-        return found
+        coefficients: Array = self.w[prefix + "base_kernel"] + spread.reshape(*shape[:3], -1)
+        return coefficients
 
     def convolved(self, x: Array, coefficients: Array | None, side: int) -> Array:
         if coefficients is None:
@@ -135,10 +135,10 @@ class Oracle:
 
     def attention(self, layer: int, fused: Array, u: Array, start: int) -> Array:
         config, c = self.config, self.config.decoder
-        before, block = np.arange(start, dtype=float), np.arange(start, start + len(u), dtype=float)
+        previous, block = np.arange(start, dtype=float), np.arange(start, start + len(u), dtype=float)
         kv, size = c.num_key_value_heads, len(u)
         q = self.heads(layer, u, "q", c.num_attention_heads, block)
-        k = np.concatenate((self.heads(layer, fused, "k", kv, before), self.heads(layer, u, "k", kv, block)))
+        k = np.concatenate((self.heads(layer, fused, "k", kv, previous), self.heads(layer, u, "k", kv, block)))
         v = np.concatenate((self.heads(layer, fused, "v", kv, None), self.heads(layer, u, "v", kv, None)))
         out = np.zeros_like(q)
         for row in range(size):

@@ -22,7 +22,7 @@ HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, EPS, THETA = 64, 96, 4, 2, 32, 1e-5, 1
 
 @dataclass(frozen=True)
 class Eagle3:
-    """`embedding` and `head` are the target's [V, H], read where it has none; `short`: tokens of its head's rows."""
+    """EAGLE-3 drafter. `embedding` and `head` [V, H] are the target's, used if it has none; `short`: its head's ids."""
 
     weights: dict[str, NDArray[np.float32]]
     embedding: NDArray[np.float32]
@@ -111,7 +111,7 @@ def random_eagle3(
     short: tuple[int, ...] = (),
     norm_before_residual: bool = False,
 ) -> Eagle3:
-    """Return a drafter for a target of these tables [V, H]; `own`: with tables of its own."""
+    """Return a drafter for a target with these tables [V, H]; `own`: the drafter has its own tables."""
     rng, vocabulary, hidden = np.random.default_rng(0), *embedding.shape
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ _PIECES = re.compile(
 
 @dataclass(frozen=True)
 class Sequence:
-    """`kind` is what it is and does whatever its numbers are, so that those of two runs can be compared."""
+    """An escape sequence; `kind` is its function without numbers, so that two runs can be compared."""
 
     kind: str
     text: str
@@ -27,20 +27,20 @@ class Sequence:
 def sequences(data: bytes) -> list[Sequence]:
     """Return the sequences, and the control characters other than tab, line feed and carriage return that stand alone.
 
-    A byte that is no UTF-8 counts as one of those: a terminal without UTF-8 reads it as C1.
+    A byte that is not UTF-8 counts as a control character: a terminal without UTF-8 reads it as C1.
     """
     return [Sequence(_kind(found), found[0]) for found in _PIECES.finditer(data.decode("utf-8", "surrogateescape"))]
 
 
 def invisible(text: str) -> set[str]:
-    """Return the characters in a text that nobody sees, or that turn its direction: Unicode's Cf, Zl, Zp and tags."""
+    """Return the invisible and direction-changing characters of a text: Unicode's Cf, Zl, Zp and tags."""
     return {char for char in text if unicodedata.category(char) in ("Cf", "Zl", "Zp") or 0xE0000 <= ord(char) < 0xE1000}
 
 
 def _kind(found: re.Match[str]) -> str:
     if final := found["final"]:
         private = re.sub(r"[0-;]", "", found["parameters"])
-        number = found["parameters"] if final in "hlpquty" else ""  # modes and queries: their number is what they do
+        number = found["parameters"] if final in "hlpquty" else ""  # modes and queries: the number is the function
         return f"CSI {private or ''}{number.strip(private)}{found['between']}{final}"
     if found["string"]:
         return f"{_STRING[found['string']]} {found['body'].partition(';')[0]}"

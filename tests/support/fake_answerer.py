@@ -15,7 +15,7 @@ ANSWER = (AnswerPiece("It ", STEP), AnswerPiece("is.", None), Done("stop", NUMBE
 
 
 class FakeAnswerer:
-    """Answers with `script`: pieces, or an exception, or None to wait for ever."""
+    """Answers with `script`: pieces, an exception, or None to wait forever."""
 
     info: ServerInfo | None = ABOUT
     stage = "ready"
@@ -26,7 +26,7 @@ class FakeAnswerer:
         self.script = list(script)
         self.on_stage: Callable[[str], None] = lambda _: None
         self.requests: list[tuple[list[Message], str, bool]] = []
-        self.read: list[list[Message]] = []  # ahead
+        self.read: list[list[Message]] = []  # by `read_ahead`
         self.closed = 0
         self.waits = asyncio.Event()
 
@@ -36,18 +36,18 @@ class FakeAnswerer:
         assert isinstance(settings, ChatSettings)
         self.requests.append((list(messages), system, continue_last))
         try:
-            for one in self.script:
-                if isinstance(one, Exception):
-                    raise one
-                if one is None:
+            for item in self.script:
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
                     self.waits.set()
                     await asyncio.Event().wait()
-                yield one
+                yield item
         finally:
             self.closed += 1
 
     async def ready(self) -> ServerInfo:
-        """Return the server's facts at once."""
+        """Return the server's information immediately."""
         assert self.info
         return self.info
 

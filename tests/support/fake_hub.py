@@ -22,9 +22,9 @@ class File:
     """File on the hub; fields that are None have their correct values."""
 
     data: bytes
-    large: bool = True  # in LFS: named by its SHA-256, served from another address
-    digest: str | None = None  # what the hub says the hash is
-    size: int | None = None  # what the hub says the size is
+    large: bool = True  # in LFS: identified by SHA-256, served from another address
+    digest: str | None = None  # hash reported by the hub
+    size: int | None = None  # size reported by the hub
     stop_after: int | None = None  # bytes of each answer before the connection drops
     error: tuple[int, str] | None = None  # status and X-Error-Code
     commit: str | None = COMMIT
@@ -40,13 +40,13 @@ class File:
 
 @dataclass
 class FakeHub:
-    """Files by owner/name/file. `requests` are those that came: method, path, Range."""
+    """Files by owner/name/file. `requests` are the received ones: method, path, Range."""
 
     files: dict[str, File] = field(default_factory=dict)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
-    listing: bytes | None = None  # the answer for every repository's files; None: those of `files`
+    listing: bytes | None = None  # the answer for every list of files; None: lists `files`
     tokens_on_cdn: list[str] = field(default_factory=list)
-    sent: Callable[[int], None] = lambda _count: None  # called as bytes leave, with those of the answer so far
+    sent: Callable[[int], None] = lambda _count: None  # called during an answer with the number of bytes sent
 
     def __enter__(self) -> Self:
         self._servers = [_server(self, _Hub), _server(self, _Cdn)]
@@ -66,13 +66,13 @@ class FakeHub:
         return f"http://127.0.0.1:{self._servers[1].server_port}"
 
     def downloads(self, name: str) -> list[str | None]:
-        """Return the ranges of all answers that carried bytes of a file."""
+        """Return the ranges of all answers with bytes of a file."""
         return [span for method, path, span in self.requests if method == "GET" and path == f"/blob/{name}"]
 
 
 @contextmanager
 def hub_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """Yield a hub that huggingface_hub asks in this process, with a cache of its own and no account."""
+    """Yield a hub for huggingface_hub in this process, with an empty cache and no account."""
     from huggingface_hub import close_session, constants
 
     with FakeHub() as hub:
@@ -95,7 +95,7 @@ def environment(hub: FakeHub, folder: Path) -> dict[str, str]:
 
 
 def in_hub_cache(folder: Path, name: str, data: bytes, digest: str, commit: str = COMMIT) -> Path:
-    """Put a file into the hub's cache in its own layout (blob, snapshot link, ref); return the blob's path."""
+    """Put a file into the hub's cache (blob, snapshot link, ref); return the blob's path."""
     owner, repository, path = name.split("/", 2)
     root = folder / "hf-cache" / f"models--{owner}--{repository}"
     blob, link, ref = root / "blobs" / digest, root / "snapshots" / commit / path, root / "refs" / "main"

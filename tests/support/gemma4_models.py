@@ -24,8 +24,8 @@ from tests.support.gguf_writing import names_of, tensor_name
 LAYERS, WINDOW = 4, 24
 GLOBAL_KV_HEADS, GLOBAL_HEAD_DIM = 1, 64  # of layers without a window
 SLIDES = [True, False, True, False]
-TURNED = 0.25  # part of a head that turns where no window is
-CAP = 5.0  # of logits, so low that it shows
+TURNED = 0.25  # rotated part of a head in layers without a window
+CAP = 5.0  # of logits, low enough to have an effect
 SHAPE: dict[str, Any] = hugging_face_shape(LAYERS, 512, 1e-6) | {"intermediate_size": 96}
 NUMBERS: dict[str, Any] = {
     "embedding_length_per_layer_input": 0,

@@ -31,7 +31,7 @@ HALF_SCALES = {
 
 
 def write_header(path: Path, *tokens: str, name: str = "") -> Path:
-    """Write a file of nothing but a vocabulary of these tokens."""
+    """Write a file that contains only a vocabulary of these tokens."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(name)
     writer.add_token_list(list(tokens))

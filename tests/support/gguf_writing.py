@@ -31,15 +31,15 @@ def add_tensor(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32], 
 
 def add_vocabulary(writer: gguf.GGUFWriter, target: Path) -> int:
     """Add the vocabulary of another file; return its size."""
-    facts = read_header(target).metadata
-    tokens = facts["tokenizer.ggml.tokens"]
+    metadata = read_header(target).metadata
+    tokens = metadata["tokenizer.ggml.tokens"]
     assert isinstance(tokens, list)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(facts["tokenizer.ggml.pre"])
+    writer.add_tokenizer_pre(metadata["tokenizer.ggml.pre"])
     writer.add_token_list(tokens)
-    writer.add_token_types(facts["tokenizer.ggml.token_type"])
-    writer.add_token_merges(facts["tokenizer.ggml.merges"])
-    writer.add_eos_token_id(facts["tokenizer.ggml.eos_token_id"])
+    writer.add_token_types(metadata["tokenizer.ggml.token_type"])
+    writer.add_token_merges(metadata["tokenizer.ggml.merges"])
+    writer.add_eos_token_id(metadata["tokenizer.ggml.eos_token_id"])
     return len(tokens)
 
 

@@ -17,7 +17,7 @@ YARN = {
     "rope_type": "yarn",
     "rope_theta": 1e4,
     "factor": 8.0,
-    "beta_fast": 8.0,  # so that frequencies of all three kinds are there
+    "beta_fast": 8.0,  # so that all three frequency ranges occur
     "beta_slow": 1.0,
     "original_max_position_embeddings": 64,
 }
@@ -37,8 +37,8 @@ NUMBERS: dict[str, Any] = {
 def case_of(kind: str = "F32", experts: str = "F32", llama_cpp: bool = False) -> Case:
     """Return a model whose weights survive quantization of matrices and experts to these types unchanged.
 
-    `llama_cpp`: frequencies scaled as llama.cpp does, which rounds where their kinds begin (the model itself does not)
-    and knows one `beta_fast`.
+    `llama_cpp`: frequencies scaled as in llama.cpp, which rounds the bounds of their ranges, unlike the model, and
+    has a fixed `beta_fast`.
     """
     config = GptOssConfig(
         **hugging_face_shape(LAYERS, CONTEXT, 1e-5),
@@ -61,7 +61,7 @@ def case_of(kind: str = "F32", experts: str = "F32", llama_cpp: bool = False) ->
                 parameter.copy_(2 * noise)
             elif name.endswith("bias"):
                 parameter.copy_(noise)
-            elif "experts" in name:  # [experts, inputs, outputs]; so large that some are beyond the limit of 7
+            elif "experts" in name:  # [experts, inputs, outputs]; some exceed the limit of 7
                 parameter.copy_(rounded_tensor(0.6 * noise.transpose(1, 2), experts).transpose(1, 2))
             else:
                 parameter.copy_(0.2 * noise if "router" in name else rounded_tensor(0.2 * noise, kind))

@@ -11,7 +11,7 @@ from localdflash.engine.pair import TargetFeatures
 
 
 class Eager(Controller):
-    """Verifies the whole of every draft, whatever it costs: the hardest case for losslessness."""
+    """Controller that verifies complete drafts at any cost: the hardest case for losslessness."""
 
     def choose_prefix(self, draft: Draft) -> tuple[int, float]:
         return len(draft), 1e9 + len(draft)
@@ -21,12 +21,12 @@ class Eager(Controller):
 
 
 class Guessing:
-    """Drafter of the tokens in `coming`: some drafts are wrong from a token on, some are short. Records its input."""
+    """Drafter of the tokens in `coming`; some drafts are wrong from a token on or short. Records its input."""
 
     name, is_model, is_autoregressive, unread_tokens = "guess", True, False, 0
 
-    def __init__(self, vocabulary: int, longest: int, seed: int = 0) -> None:
-        self.max_draft_tokens, self._vocabulary, self._random = longest, vocabulary, np.random.default_rng(seed)
+    def __init__(self, vocabulary: int, max_draft: int, seed: int = 0) -> None:
+        self.max_draft_tokens, self._vocabulary, self._random = max_draft, vocabulary, np.random.default_rng(seed)
         self.coming: list[int] = []  # the expected continuation
         self.ids: list[int] = []
         self.taps: list[NDArray[np.float32]] = []

@@ -12,7 +12,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpr
 
 @contextmanager
 def reversed_programs() -> Iterator[None]:
-    """Run the programs of a grid, which the interpreter takes one by one, from the last to the first."""
+    """Run the programs of a grid from the last to the first."""
     forward = interpreter_builder.set_grid_idx
 
     def backward(x: int, y: int, z: int) -> None:
@@ -45,7 +45,7 @@ VALUES = np.concatenate([E2M1, -E2M1])
 
 
 def install_dot_scaled() -> None:
-    """Give an interpreter before triton 3.8 `tl.dot_scaled`, of e2m1 codes, two a byte, and e8m0 scales."""
+    """Add `tl.dot_scaled` to interpreters before triton 3.8, for e2m1 codes, two per byte, and e8m0 scales."""
     if not hasattr(InterpreterBuilder, "create_dot_scaled"):
         InterpreterBuilder.create_dot_scaled = _dot_scaled
 

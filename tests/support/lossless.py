@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import Target
 
-Row = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # a token's logits and features
+Row = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # logits and features of a token
 
 
 def verify(target: Target, tokens: Sequence[int]) -> list[Row]:
@@ -19,7 +19,7 @@ def verify(target: Target, tokens: Sequence[int]) -> list[Row]:
 
 
 def one_by_one(target: Target, tokens: Sequence[int]) -> list[Row]:
-    """Return the rows of single-token batches, all of them kept."""
+    """Return the rows of single-token batches, each kept."""
     rows = []
     for token in tokens:
         rows += verify(target, [token])
@@ -56,28 +56,28 @@ def assert_lossless(
 ) -> None:
     """Assert that batch widths, rejected drafts, prompt chunks, saved states and other texts change no bit.
 
-    The last tokens of `ids`, as many as the largest width, are verified behind the others.
+    The last tokens of `ids`, as many as the largest width, are verified after the others.
     """
     widths = list(widths)
     prompt, tokens = list(ids[: -max(widths)]), list(ids[-max(widths) :])
     wrong = [abs(token - 1) for token in tokens]
     fill(target, prompt, target.max_width)
-    alone = one_by_one(target, tokens)
+    single_rows = one_by_one(target, tokens)
 
     for width in widths:
         target.crop(len(prompt))
-        if target.length != len(prompt):  # recurrent layers do not go back
+        if target.length != len(prompt):  # recurrent layers cannot roll back
             fill(target, prompt, target.max_width)
-        right = width // 2 + 1  # tokens of the draft that are accepted
-        batch = tokens[:right] + wrong[right:width]
-        assert same(verify(target, batch)[:right], alone[:right]), width
-        target.keep(right)
-        if right < len(tokens):
-            assert same(verify(target, tokens[right : right + 1]), alone[right : right + 1]), width
+        accepted = width // 2 + 1  # number of accepted draft tokens
+        batch = tokens[:accepted] + wrong[accepted:width]
+        assert same(verify(target, batch)[:accepted], single_rows[:accepted]), width
+        target.keep(accepted)
+        if accepted < len(tokens):
+            assert same(verify(target, tokens[accepted : accepted + 1]), single_rows[accepted : accepted + 1]), width
 
     for chunk in chunks:
         fill(target, prompt, chunk)
-        assert same(verify(target, tokens[:1]), alone[:1]), chunk
+        assert same(verify(target, tokens[:1]), single_rows[:1]), chunk
 
     for length in lengths:
         fill(target, prompt[:length], target.max_width)
@@ -93,4 +93,4 @@ def assert_lossless(
         target.verify(tokens[0], EMPTY_DRAFT)
         target.keep(0)
         fill(target, prompt, target.max_width)
-        assert same(verify(target, tokens[:1]), alone[:1])
+        assert same(verify(target, tokens[:1]), single_rows[:1])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 PING = 'event: ping\ndata: {"type":"ping"}'
-FIELDS = {  # of each event beside its type
+FIELDS = {  # of each event, next to its type
     "message_start": {"message"},
     "content_block_start": {"index", "content_block"},
     "content_block_delta": {"index", "delta"},
@@ -14,7 +14,7 @@ FIELDS = {  # of each event beside its type
     "message_stop": set(),
     "error": {"error"},
 }
-GROWS = {  # the field of a block that each delta adds to
+GROWS = {  # the field of a block that each delta extends
     "text_delta": ("text", "text", "text"),
     "thinking_delta": ("thinking", "thinking", "thinking"),
     "signature_delta": ("thinking", "signature", "signature"),

@@ -21,7 +21,7 @@ EPS, NORMS = 1e-6, ("enorm", "hnorm", "shared_head_norm")
 
 
 class Head:
-    """MTP head that proposes from committed tokens and the target's states of them [T, H]."""
+    """MTP head that proposes from committed tokens and their states [T, H] in the target."""
 
     def __init__(self, model: Any, block: Any, weights: dict[str, Tensor]) -> None:
         # Hugging Face's mixtures do not run in float64
@@ -31,7 +31,7 @@ class Head:
 
     @torch.no_grad()
     def propose(self, ids: Sequence[int], states: NDArray[np.float32], anchor: int, count: int) -> list[Tensor]:
-        """Return logits [V] of every node, each the likeliest token of the one before."""
+        """Return logits [V] of every node; a node's token is the likeliest of the previous node."""
         none = torch.zeros(HIDDEN, dtype=self._type)
         tokens, before = [*ids, anchor], [none, *torch.from_numpy(states).to(self._type)]
         found = list[Tensor]()
@@ -57,7 +57,7 @@ class Head:
 
 
 def case_of(architecture: str, kind: str = "F32") -> tuple[Case, Head]:
-    """Return a `qwen35` or `qwen35moe` with a head behind its layers; `model` has the layers alone."""
+    """Return a `qwen35` or `qwen35moe` with a head after its layers; `model` has only the layers."""
     case = qwen35.case_of(architecture, kind, (TRUNK - 1, TRUNK), TRUNK + 1)
     generator = torch.Generator().manual_seed(2)
     weights = {name: 1 + 0.3 * torch.randn(HIDDEN, generator=generator) for name in NORMS}

@@ -3,9 +3,9 @@
     case = Case(variant, target)                     # a variant of `random_drafters.VARIANTS`
     case.check(drafter of case.write(path, "F32"), near=0.05)
 
-The float64 oracle follows a draft slot by slot, each after the tokens proposed before. A token may differ from the
-oracle's only in a near tie: if changes of scores and logits by at most `near` standard deviations of the slot's logits
-would make it the best. So all drafters that pass propose the same tokens, except for near ties.
+The float64 oracle computes a draft slot by slot, each after the tokens proposed so far. A token may differ from the
+oracle's only in a near tie, that is, if changing scores and logits by at most `near` standard deviations of the slot's
+logits would make it the best. So all drafters that pass propose the same tokens, except for near ties.
 """
 
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ from localdflash.engine.pair import Drafter
 from tests.support.dflash_oracle import Array, Oracle
 from tests.support.random_drafters import config_of, random_weights, vocabulary_of, write_gguf
 
-BLOCKS = 24  # drafts that are compared
+BLOCKS = 24  # number of compared drafts
 
 
 @dataclass(frozen=True)
 class Block:
-    """One draft: the features of the tokens before it, its anchor, the oracle's states and logits of its slots."""
+    """One draft: features of the preceding tokens, anchor, and the oracle's states and logits of the slots."""
 
     taps: NDArray[np.float32]  # of the tokens since the last draft
     anchor: int
@@ -40,7 +40,7 @@ class Slot:
     """Distance of a proposal from the oracle's."""
 
     same: bool
-    gap: float  # missing score, in standard deviations of the logits
+    gap: float  # score gap, in standard deviations of the logits
     apart: float  # relative difference of the confidences
 
 
@@ -114,4 +114,4 @@ class Case:
         last = np.sort(logits)[-top]
         candidates = logits >= last
         better = np.minimum(scores - scores[row], logits - last if top < len(logits) else np.inf)[candidates]
-        return max(float(better.max()), float(last - logits[row]), 0.0)  # a better candidate might be none, too
+        return max(float(better.max()), float(last - logits[row]), 0.0)  # a better token may also not be a candidate

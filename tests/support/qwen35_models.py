@@ -57,7 +57,7 @@ def case_of(
 ) -> Case:
     """Return a `qwen35`, `qwen35moe` or `qwen3next` whose weights survive quantization to `kind` unchanged.
 
-    `attention`: the layers that are no delta nets.
+    `attention`: the layers that are not delta nets.
     """
     recurrent = [layer not in attention for layer in range(layers)]
     shape = SHAPE | {"layer_types": ["linear_attention" if net else "full_attention" for net in recurrent]}
@@ -80,7 +80,7 @@ def case_of(
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("linear_attn.norm.weight"):
                 parameter.copy_(1 + 0.3 * noise)
-            elif parameter.ndim == 1:  # norms, of which 1 is the neutral 0, and what decides how fast heads forget
+            elif parameter.ndim == 1:  # norm weights stored minus 1, and the decay parameters
                 parameter.copy_(0.3 * noise - (1 if name.endswith("A_log") else 0))
             elif "conv1d" in name:
                 parameter.copy_(0.4 * noise)

@@ -18,7 +18,7 @@ from tests.support.gguf_writing import add_metadata, add_tensor, add_vocabulary,
 Weights = dict[str, NDArray[np.float32]]
 CONVOLVED = {"conv_kernel": 3, "conv_group": 16, "selector_rank": 32, "selector_top_k": 7}
 YARN = {"factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 8.0, "beta_slow": 1.0}
-# A window is longer than a block where rows see later ones: llama.cpp has none to that side.
+# Windows of bidirectional layers exceed the block: llama.cpp has no window towards later rows.
 VARIANTS: dict[str, dict[str, Any]] = {
     "full": {},
     "sliding in part, causal by default": {"window": 6, "sliding": (True, False)},
@@ -110,7 +110,7 @@ def random_weights(config: DFlashConfig) -> Weights:
 
 
 def _size_of(name: str) -> float:
-    """Return the scale of a matrix: heads contribute about as much as the logits' spread, convolutions about a half."""
+    """Return the scale of a matrix: heads add about the logits' standard deviation, convolutions about half of it."""
     if "kernel_projection" in name:
         return 0.06
     if "codebook" in name or "hidden_projection" in name:
@@ -203,7 +203,7 @@ def _of_second(config: DFlashConfig) -> dict[str, int]:
 
 def _save(path: Path, config: DFlashConfig, weights: Weights) -> Path:
     tensors: dict[str, NDArray[Any]] = dict(weights)
-    if config.short:  # a token of a reduced vocabulary is so far from its row
+    if config.short:  # offset of a reduced vocabulary's token from its row
         ids = np.array(config.short)
         tensors["d2t"] = ids - np.arange(len(ids))
         tensors["t2d"] = np.isin(np.arange(config.decoder.vocab_size), ids)

@@ -12,7 +12,7 @@ from localdflash.models.weights.gguf import read_header
 from tests.support.gguf_writing import add_metadata, add_vocabulary, finish, shape_numbers
 
 EMBEDDED = Path(__file__).parents[2] / "localdflash" / "models" / "embedded" / "target.gguf"
-BLOCKS = {"Q8_0": (34, 1e-4), "Q4_0": (18, 2e-3)}  # bytes of 32 weights, the first two of them their scale
+BLOCKS = {"Q8_0": (34, 1e-4), "Q4_0": (18, 2e-3)}  # bytes of 32 weights, beginning with a two-byte scale
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Shape:
     head_dim: int = 64
     experts: int = 0
     used: int = 0
-    scale: float = 0.01  # of weights in F16; above that experts are chosen by the row, too
+    scale: float = 0.01  # bytes of weights in F16; above that, routing also depends on the row
 
 
 def write(path: Path, shape: Shape) -> Path:

@@ -44,7 +44,7 @@ WAITING = HEAD.replace('"mine"', '"waiting"').replace('["llama.cpp"]', "[]") + T
 
 
 def register(home: Path, entries: str) -> None:
-    """Make these the user's own registry."""
+    """Write these entries as the user's registry."""
     (home / "config").mkdir(parents=True, exist_ok=True)
     (home / "config" / "models.toml").write_text(entries)
 

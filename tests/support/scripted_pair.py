@@ -23,14 +23,14 @@ from tests.support.served import Client
 
 
 class ScriptedTarget:
-    """See `Target`. After any prompt it generates `script`; `prompts` has the lengths of the prompts."""
+    """See `Target`. Generates `script` after any prompt; `prompts` records prompt lengths."""
 
     is_recurrent, context, max_width = False, 2000, 9
 
     def __init__(self, vocab_size: int, script: Sequence[int]) -> None:
         self.vocab_size, self.script, self.length = vocab_size, list(script), 0
         self.prompts: list[int] = []
-        self._rows = 0  # that wait for `keep`
+        self._rows = 0  # tokens verified, until `keep`
 
     def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         self.length += len(ids)
@@ -117,16 +117,16 @@ def scripted_pair(vocabulary: Path, *parts: str) -> Iterator[Options]:
 @contextmanager
 def scripted_client(vocabulary: Path, *parts: str) -> Iterator[tuple[Client, LoadedPair]]:
     """Yield a client of an app whose pair generates these parts."""
-    with scripted_pair(vocabulary, *parts) as options, _client(options) as made:
-        yield made
+    with scripted_pair(vocabulary, *parts) as options, _client(options) as client:
+        yield client
 
 
 @contextmanager
 def answering_client(vocabulary: Path, answer: Callable[[str], Sequence[str]]) -> Iterator[tuple[Client, LoadedPair]]:
     """Yield a client of an app whose pair generates the parts that `answer` returns for the prompt's text."""
     target = AnsweringTarget(Tokenizer.load(vocabulary), answer)
-    with _loading(vocabulary, target) as options, _client(options) as made:
-        yield made
+    with _loading(vocabulary, target) as options, _client(options) as client:
+        yield client
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture(scope="session")
 def engine_set(metrics: Metrics) -> Iterator[Engines]:
-    """Start one engine, which drafts whatever this machine's speed; a test may reload it."""
+    """Start one engine that drafts independently of this machine's speed; a test may reload it."""
     options = Options(threads=1, backend="llama.cpp", costs=drafting_pays)
     engines = Engines(PairWorker(options, 64_000_000, 4, metrics.observe))
     engines.start()
@@ -79,14 +79,14 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def app(engine_set: Engines, metrics: Metrics) -> Starlette:
-    """Return the app; words are healed from its first request on, however busy the machine is."""
-    made = create_app(engine_set, metrics)
+    """Return the app; token healing is ready before its first request."""
+    application = create_app(engine_set, metrics)
     worker = engine_set.worker("chat")
     assert worker
     loaded = worker.loaded
     assert loaded
-    made.state.shared.filler(loaded)._spellings.result()
-    return made
+    application.state.shared.filler(loaded)._spellings.result()
+    return application
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Stream:
         """Run the first `position` pieces, and only the work that they wait for."""
         while self.done < position:
             self.done += 1
-            with torch._C.DisableTorchFunction():  # what happens on the device is ordinary torch
+            with torch._C.DisableTorchFunction():  # work on the device is ordinary torch
                 self.work.popleft()()
 
     def synchronize(self) -> None:
@@ -108,7 +108,7 @@ class SoftwareGpu(TorchFunctionMode):
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()
-        self._owned: dict[int, Tensor] = {}  # device memory by its address; kept, so that no address is used again
+        self._owned: dict[int, Tensor] = {}  # device memory by address; never freed, so that no address is reused
         self._pinned: dict[int, Tensor] = {}
         self.restart(seed)
 

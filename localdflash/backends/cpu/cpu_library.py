@@ -137,8 +137,8 @@ class PassStruct(ctypes.Structure):
         ("ids", c_void_p),
         ("rows", c_int32),
         ("start", c_int32),
-        *((name, c_void_p) for name in ("taps", "logits", "best", "confidence", "numbers")),
-        ("keeps", c_int32),
+        *((name, c_void_p) for name in ("taps", "logits", "best", "confidence", "finite")),
+        ("keep_all", c_int32),
     ]
 
 

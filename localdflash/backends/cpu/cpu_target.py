@@ -142,8 +142,8 @@ class CpuTarget:
         self._ids = np.zeros(MAX_ROWS, np.int32)
         self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
         self._logits_at = address(self._logits)
-        self._best, self._are_numbers = np.zeros(MAX_ROWS, np.int32), np.zeros(MAX_ROWS, np.int32)
-        self._best_at, self._are_numbers_at = address(self._best), address(self._are_numbers)
+        self._best, self._are_finite = np.zeros(MAX_ROWS, np.int32), np.zeros(MAX_ROWS, np.int32)
+        self._best_at, self._are_finite_at = address(self._best), address(self._are_finite)
         self._features = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
         self._pass = cpu_library.PassStruct(address(self._ids), 0, 0, address(self._features) if taps else None)
 
@@ -184,7 +184,7 @@ class CpuTarget:
         """See `GreedyTarget`."""
         rows = len(draft) + 1
         self._forward((anchor, *draft.tokens), logits=False, best=True)
-        if 0 in self._are_numbers[:rows].tolist():  # faster than numpy's `all` on a few rows
+        if 0 in self._are_finite[:rows].tolist():  # faster than numpy's `all` on a few rows
             raise LocaldflashError(NOT_NUMBERS)
         return self._best[:rows].tolist(), self._features[:rows] if len(self._taps) else None
 
@@ -237,6 +237,6 @@ class CpuTarget:
         job = self._pass
         job.rows, job.start = rows, self.length
         job.logits = self._logits_at if logits else None
-        job.best, job.numbers = (self._best_at, self._are_numbers_at) if best else (None, None)
-        job.keeps = not (logits or best)
+        job.best, job.finite = (self._best_at, self._are_finite_at) if best else (None, None)
+        job.keep_all = not (logits or best)
         self.pool.forward(ctypes.byref(self.model), ctypes.byref(job), self.pool.handle)

@@ -29,14 +29,14 @@ KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn
 RESERVE = 700 << 20
 MAX_CONTEXT = slots_of(BUCKETS[-1]) - SLACK
 INT8, INT4 = (8.25, 32), (4.25, 32)  # as in `PLANES`
-GATHERED = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
+COPY_COLUMNS = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
 BITS = {"8 bits": 8, "4 bits": 4}
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
     """Return the bytes on the device of a GGUF drafter; k and v are stored with q, and stacked for the context."""
     once = {name: info for name, info in own_tensors(header).items() if not name.startswith("conf_proj")}
-    tables = sum(table_bytes(name, *once.pop(name).shape) for name in GATHERED if name in once)
+    tables = sum(table_bytes(name, *once.pop(name).shape) for name in COPY_COLUMNS if name in once)
     bases = [once.pop(name) for name in list(once) if name.endswith("_conv_base")]
     twice = [info for name, info in once.items() if name.endswith(("attn_k.weight", "attn_v.weight"))]
     matrices = sum(tensor_bytes(info.ggml_type, info.shape) for info in [*once.values(), *twice])
@@ -57,7 +57,7 @@ def drafter_bytes(config: DFlashConfig, bits: int) -> int:
     if sides:
         shapes += [(sides * h // config.conv_group, h)] * convolutions
     ranks = config.markov_rank, config.selector_rank, config.selector_rank
-    tables = sum(table_bytes(name, c.vocab_size, rank) for name, rank in zip(GATHERED, ranks, strict=True))
+    tables = sum(table_bytes(name, c.vocab_size, rank) for name, rank in zip(COPY_COLUMNS, ranks, strict=True))
     return sum(matrix_bytes(*kind, n, k) for n, k in shapes) + tables + convolutions * sides * h * 4
 
 

@@ -14,7 +14,7 @@ from localdflash.backends.cuda.stack import ROWS, Stack, TapRing
 from localdflash.backends.cuda.weights import Dense, LayerWeights, TargetWeights
 from localdflash.kernels.cuda.kv_cache import Cache, decode
 from localdflash.kernels.cuda.planes import Planes
-from localdflash.kernels.cuda.qkv import place_heads
+from localdflash.kernels.cuda.qkv import store_heads
 from localdflash.kernels.cuda.residual import TAP_SCALE
 from localdflash.kernels.cuda.swiglu import SWIGLU_SCALE
 
@@ -67,7 +67,7 @@ class PromptReader:
             product = self._product(a, heads.planes)
             if heads.bias is not None:
                 product += heads.bias
-            place_heads(product, heads.part, *gains, rope, positions, q, cache, c.rms_norm_eps)
+            store_heads(product, heads.part, *gains, rope, positions, q, cache, c.rms_norm_eps)
         return q
 
     def _attend(self, q: Tensor, cache: Cache, end: int) -> Tensor:

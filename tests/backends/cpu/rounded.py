@@ -1,7 +1,7 @@
 """Oracle of the CPU engine in torch: the reference decoder with activations and cache rounded as the engine does.
 
 Weights are the file's; every product sees its input in groups of 32 as 8-bit codes times a scale, K and V are
-float16, the rest is float32. The engine may differ where a last bit tips a code over: that is small, not zero.
+float16, the rest is float32. A difference in a last bit may change a code in the engine, so results differ slightly.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ GROUP = 32
 
 
 def rounded(x: Tensor) -> Tensor:
-    """Round groups of 32 numbers to codes of -127 to 127 times the largest / 127."""
+    """Quantize groups of 32 numbers to codes of -127 to 127 with one scale, and dequantize them."""
     groups = x.reshape(*x.shape[:-1], -1, GROUP)
     largest = groups.abs().amax(-1, keepdim=True)
     codes = (groups * torch.where(largest > 0, 127 / largest, 0)).round()
@@ -30,7 +30,7 @@ def rounded(x: Tensor) -> Tensor:
 
 
 def round_inputs(model: Decoder | DFlash) -> None:
-    """Make every product of a model see rounded rows, router and confidence head excepted."""
+    """Round the input rows of every product of a model, except router and confidence head."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and not name.endswith(("mlp.gate", "confidence_head.proj")):
             module.register_forward_pre_hook(lambda _module, inputs: (rounded(inputs[0]),))
@@ -61,9 +61,9 @@ def logits_of(model: Decoder, ids: Sequence[int], taps: Sequence[int] = ()) -> t
     return model.logits(hidden)[0], torch.cat(tapped, -1)[0] if tapped else torch.empty(len(ids), 0)
 
 
-def relative(found: Tensor, wanted: Tensor) -> float:
+def relative(actual: Tensor, expected: Tensor) -> float:
     """Return the RMS of the difference divided by the RMS of `wanted`."""
-    return float((found - wanted).pow(2).mean().sqrt() / wanted.pow(2).mean().sqrt())
+    return float((actual - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt())
 
 
 def engine_logits(target: Target, ids: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""A packed model holds the file's weights in their places."""
+"""Packed models contain every weight of the file in the right place."""
 
 import shutil
 import subprocess
@@ -62,7 +62,7 @@ def rotate_half(rows: Bytes) -> Bytes:
 @pytest.mark.parametrize(
     ("architecture", "kind"), [("qwen3", GGMLType.Q8_0), ("qwen3moe", GGMLType.Q5_1), ("llama", GGMLType.Q3_K)]
 )
-def test_every_weight_of_a_target_is_in_its_place(tmp_path: Path, architecture: str, kind: GGMLType) -> None:
+def test_target_weights_are_packed_in_place(tmp_path: Path, architecture: str, kind: GGMLType) -> None:
     tensors = target_tensors(architecture, kind)
     path = write(tmp_path / "model.gguf", tensors, architecture)
     model = open_target(path)
@@ -74,14 +74,14 @@ def test_every_weight_of_a_target_is_in_its_place(tmp_path: Path, architecture: 
     names = MIXTURE_FIELDS if architecture == "qwen3moe" else LAYER_FIELDS
     for i, layer in enumerate(model.layers()):
         for theirs, ours in names.items():
-            wanted = tensors.get(f"blk.{i}.{theirs}.weight")
-            if wanted is None:
+            expected = tensors.get(f"blk.{i}.{theirs}.weight")
+            if expected is None:
                 assert architecture == "llama"
                 assert ours not in layer
                 continue
             if architecture == "llama" and ours in ("query", "key"):
-                wanted = wanted[0], rotate_half(wanted[1])
-            check(layer[ours], *wanted, ours)
+                expected = expected[0], rotate_half(expected[1])
+            check(layer[ours], *expected, ours)
         assert layer["gate"].experts == (EXPERTS if architecture == "qwen3moe" else 1)
         assert ("router" in layer) == (architecture == "qwen3moe")
 
@@ -89,7 +89,7 @@ def test_every_weight_of_a_target_is_in_its_place(tmp_path: Path, architecture: 
 @pytest.mark.parametrize(
     ("name", "bits"), [("drafter.gguf", 8), ("drafter.safetensors", 4), ("DSpark that judges", 8), ("DFlash 2", 4)]
 )
-def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, tmp_path: Path, name: str, bits: int) -> None:
+def test_drafter_weights_are_packed_in_place(tiny_pair: Path, tmp_path: Path, name: str, bits: int) -> None:
     kind = Kind.Q4_0 if bits == 4 else Kind.Q8_0
     path = tiny_pair / name if name.startswith("drafter") else write_random(tmp_path, name, tiny_pair)
     state = dflash_files.load(path).state_dict()
@@ -97,13 +97,13 @@ def test_every_weight_of_a_drafter_is_in_its_place(tiny_pair: Path, tmp_path: Pa
         packed, left = open_drafter(path, bits=bits), {key: value.numpy() for key, value in state.items()}
         assert packed.config == config_of_file(path)
         for theirs, ours in map_drafter_names(packed.config).items():
-            part, wanted = packed.parts.get(ours), left.pop(key_of(theirs), None)
-            if wanted is None:
+            part, expected = packed.parts.get(ours), left.pop(key_of(theirs), None)
+            if expected is None:
                 assert part is None
             elif isinstance(part, PackedMatrix):
-                assert holds(part, GGMLType.F32, wanted.view(np.uint8), kind), ours
+                assert holds(part, GGMLType.F32, expected.view(np.uint8), kind), ours
             else:
-                np.testing.assert_array_equal(part, wanted)
+                np.testing.assert_array_equal(part, expected)
         assert not left
 
 
@@ -116,7 +116,7 @@ def write_random(folder: Path, variant: str, pair: Path) -> Path:
     ("name", "start", "part"),
     [("blk.1.ffn_up.weight", 34, "a scale is not"), ("blk.0.attn_norm.weight", 4, "a number is not")],
 )
-def test_a_tensor_with_a_number_that_is_not_finite_is_named(tmp_path: Path, name: str, start: int, part: str) -> None:
+def test_non_finite_tensor_is_named(tmp_path: Path, name: str, start: int, part: str) -> None:
     tensors = target_tensors()
     raw = tensors[name][1].copy()
     raw.reshape(-1)[start : start + 4] = 0xFF
@@ -166,7 +166,7 @@ def floats(*shape: int) -> tuple[GGMLType, Any]:
         ),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, changes: Tensors, parts: list[str]) -> None:
+def test_tensor_with_wrong_shape_is_named(tmp_path: Path, changes: Tensors, parts: list[str]) -> None:
     refused(write(tmp_path / "model.gguf", target_tensors() | changes), *parts)
 
 
@@ -179,9 +179,7 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, changes: Tensors, p
         ("qwen3", {"block_count": 3}, "blk.2.attn_norm.weight is missing"),
     ],
 )
-def test_a_model_that_would_run_wrong_is_refused(
-    tmp_path: Path, architecture: str, numbers: dict[str, Any], part: str
-) -> None:
+def test_unsupported_model_is_refused(tmp_path: Path, architecture: str, numbers: dict[str, Any], part: str) -> None:
     refused(write(tmp_path / "model.gguf", target_tensors(), architecture, **numbers), part)
 
 
@@ -193,7 +191,7 @@ def test_a_model_that_would_run_wrong_is_refused(
         ("fc.weight", torch.zeros(64, 192, dtype=torch.int8), "fc.weight is I8"),
     ],
 )
-def test_a_drafter_that_does_not_fit_is_refused(
+def test_drafter_with_wrong_tensors_is_refused(
     tiny_pair: Path, tmp_path: Path, name: str, tensor: torch.Tensor | None, part: str
 ) -> None:
     shutil.copy(tiny_pair / "config.json", tmp_path)

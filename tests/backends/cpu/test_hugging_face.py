@@ -1,4 +1,4 @@
-"""The CPU target on files as llama.cpp's converter writes them, against Hugging Face's models rounded alike."""
+"""The CPU target on files laid out as by llama.cpp's converter, against Hugging Face's models with equal rounding."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_dense_models_and_mixtures(name: str, tmp_path: Path, new_team: NewPool)
     found, model = engine_logits(CpuTarget(open_target(path), new_team()), ids), load_decoder(path)
     round_inputs(model)
     same_rounding, _ = logits_of(model, ids)
-    assert relative(found[:4], same_rounding[:4]) < 0.02  # a rounding tips over; a wrong turn makes it 1
+    assert relative(found[:4], same_rounding[:4]) < 0.02  # codes differ by one here and there; wrong RoPE gives 1
     assert relative(found, same_rounding) < 0.02
     assert relative(found, exact_logits(case, ids)) < 0.08
 
@@ -85,7 +85,7 @@ EXPERTS: dict[type, Callable[[Any], Callable[[Tensor, int], Tensor]]] = {
 
 @pytest.mark.parametrize(("kind", "experts"), [("F32", "F32"), ("Q8_0", "MXFP4")])
 def test_gpt_oss(kind: str, experts: str, tmp_path: Path, new_team: NewPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal to the last bits in the first rows; later a rounding tips over now and then, and an expert with it."""
+    """Logits agree almost exactly in the first rows; later a few codes differ, and sometimes a chosen expert."""
     case, ids = gpt_oss_models.case_of("Q8_0", experts), ids_of(120)
     target = CpuTarget(open_target(case.write(tmp_path / "model.gguf", kind, experts)), new_team())
     if experts == "F32":  # the engine rounds them to Q8_0
@@ -102,7 +102,7 @@ def test_gpt_oss(kind: str, experts: str, tmp_path: Path, new_team: NewPool, mon
 def test_qwen35(
     architecture: str, attention: Sequence[int], tmp_path: Path, new_team: NewPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal to the last bits in the first row; later a rounding tips over now and then, and a state keeps that.
+    """Logits agree almost exactly in the first row; later a few codes differ, and the state keeps the difference.
 
     llama.cpp, which rounds activations too, reads the same file and is about as far from exact logits.
     """

@@ -1,4 +1,4 @@
-"""The life of a packed file: written once, mapped from then on, and packed again whenever it is not valid."""
+"""Packed files: written once, mapped afterwards, and packed again if they are invalid."""
 
 import errno
 import os
@@ -49,7 +49,7 @@ def folder(home: Path) -> Path:
 
 
 def record_calls(monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[..., Any]) -> list[Any]:
-    """Record `what` of the arguments of each call of a function of `packed_file`."""
+    """Record `what(*arguments)` of each call of a function of `packed_file`."""
     seen: list[Any] = []
     called = getattr(packed_file, name)
 
@@ -72,8 +72,8 @@ def is_right(path: Path, seed: int = 0, notice: str = "") -> bool:
     opened, tensors = open_target(path), target_tensors(seed=seed)
     assert notice in opened.notice
     assert bool(notice) == bool(opened.notice)
-    wanted = {"token_embd": opened.parts["embedding"], "blk.1.ffn_down": opened.parts["layers.1.down"]}
-    return all(holds(ours, *tensors[f"{theirs}.weight"]) for theirs, ours in wanted.items()) and np.array_equal(
+    expected = {"token_embd": opened.parts["embedding"], "blk.1.ffn_down": opened.parts["layers.1.down"]}
+    return all(holds(ours, *tensors[f"{theirs}.weight"]) for theirs, ours in expected.items()) and np.array_equal(
         opened.parts["norm"], dequantized(*tensors["output_norm.weight"])
     )
 
@@ -131,7 +131,7 @@ def test_a_changed_source_is_packed_again(model: Path, folder: Path, packings: l
     assert the_only(folder)
 
 
-def test_a_file_cut_anywhere_is_packed_again(model: Path, folder: Path, packings: list[Path]) -> None:
+def test_truncated_file_is_packed_again(model: Path, folder: Path, packings: list[Path]) -> None:
     assert is_right(model)
     file = the_only(folder)
     size = file.stat().st_size
@@ -142,7 +142,7 @@ def test_a_file_cut_anywhere_is_packed_again(model: Path, folder: Path, packings
         assert file.stat().st_size == size
 
 
-def test_any_damaged_bit_is_noticed(model: Path, folder: Path, packings: list[Path]) -> None:
+def test_any_flipped_bit_is_detected(model: Path, folder: Path, packings: list[Path]) -> None:
     assert is_right(model)
     file = the_only(folder)
     whole = file.read_bytes()
@@ -162,7 +162,7 @@ def test_any_damaged_bit_is_noticed(model: Path, folder: Path, packings: list[Pa
         assert file.read_bytes()[: -packed_file.SEAL.size] == whole[: -packed_file.SEAL.size]
 
 
-def test_a_file_that_was_copied_or_touched_is_read_once(
+def test_copied_or_touched_file_is_verified_once(
     model: Path, folder: Path, packings: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings = record_calls(monkeypatch, "_digest", lambda _, size: size)
@@ -184,7 +184,7 @@ def test_a_file_that_was_copied_or_touched_is_read_once(
 
 
 @pytest.mark.parametrize("content", [b"LDFPACK\n" + bytes(64), "other version", "other model"])
-def test_another_file_under_its_name_is_replaced(
+def test_foreign_file_under_the_packed_name_is_replaced(
     model: Path, folder: Path, tmp_path: Path, content: bytes | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as other:
@@ -219,7 +219,7 @@ def test_a_failing_disk_only_causes_a_notice(
     assert not list(folder.iterdir())
 
 
-def test_space_is_checked_before_writing_and_an_old_file_makes_room(
+def test_disk_space_is_checked_and_an_old_file_evicted(
     model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -233,7 +233,7 @@ def test_space_is_checked_before_writing_and_an_old_file_makes_room(
     assert the_only(folder)
 
 
-def test_without_a_folder_and_without_memory_it_is_one_line(
+def test_missing_folder_or_memory_gives_one_line_error(
     model: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Memory(NamedTuple):
@@ -247,7 +247,7 @@ def test_without_a_folder_and_without_memory_it_is_one_line(
         open_target(model)
 
 
-def test_an_interrupt_and_a_source_that_changes_leave_nothing_behind(model: Path, folder: Path) -> None:
+def test_interrupt_or_changed_source_leaves_no_files(model: Path, folder: Path) -> None:
     def interrupt(*_: int) -> None:
         raise KeyboardInterrupt
 
@@ -272,7 +272,7 @@ def test_two_processes_may_pack_at_once(model: Path, folder: Path) -> None:
     assert is_right(model)
 
 
-def test_a_file_cut_while_it_is_in_use_is_one_line(model: Path, folder: Path, cpu_engine: None) -> None:
+def test_file_truncated_in_use_gives_one_line_error(model: Path, folder: Path, cpu_engine: None) -> None:
     open_target(model)
     program = f"{OPEN} m = open_target(Path(sys.argv[1])); os.truncate(sys.argv[2], 100); print(m.head.codes.sum())"
     command = [sys.executable, "-P", "-c", program, str(model), str(the_only(folder))]
@@ -284,7 +284,7 @@ def test_a_file_cut_while_it_is_in_use_is_one_line(model: Path, folder: Path, cp
     assert is_right(model)
 
 
-def test_other_faults_still_end_a_process_by_their_signal(model: Path, tmp_path: Path, cpu_engine: None) -> None:
+def test_other_faults_end_the_process_by_signal(model: Path, tmp_path: Path, cpu_engine: None) -> None:
     (tmp_path / "other").write_bytes(bytes(1 << 16))
     program = (
         f"{OPEN} model = open_target(Path(sys.argv[1])); file = open(sys.argv[2], 'r+b');"
@@ -306,10 +306,10 @@ def test_float_weights_are_rounded_as_gguf_does(becomes: GGMLType, size: float, 
     ours = (_round_to_q8_0 if becomes == GGMLType.Q8_0 else _round_to_q4_0)(values)
     theirs = gguf.quants.quantize(values, gguf.GGMLQuantizationType(int(becomes)))
     np.testing.assert_array_equal(dequantized(becomes, ours), dequantized(becomes, theirs))
-    for packed, wanted in zip(
+    for packed, expected in zip(
         pack_rows(values.view(np.uint8), GGMLType.F32, Kind[becomes.name]), pack_rows(ours, becomes), strict=True
     ):
-        np.testing.assert_array_equal(packed, wanted)
+        np.testing.assert_array_equal(packed, expected)
 
 
 def test_scales_that_are_not_finite_are_refused() -> None:

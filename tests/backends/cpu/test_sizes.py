@@ -1,4 +1,4 @@
-"""The CPU engine's memory by the files' headers: against shapes, stand-ins without weights, and what it refuses."""
+"""The CPU engine's memory, planned from file headers, against loaded models; and refusals of unsupported pairs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_hybrids_are_planned_with_their_states(
     assert parts[SCRATCH] == pytest.approx(target.scratch_bytes, rel=0.01)
 
 
-def test_headers_are_enough(model: Path, tiny_pair: Path, tmp_path: Path) -> None:
+def test_sizes_need_only_headers(model: Path, tiny_pair: Path, tmp_path: Path) -> None:
     hollow = write_header_alone(model, tmp_path / "hollow.gguf")
     assert CpuSizes(model, None).parts(1024, NO_DRAFTER) == CpuSizes(hollow, None).parts(1024, NO_DRAFTER)
     (tmp_path / "config.json").write_bytes((tiny_pair / "config.json").read_bytes())
@@ -63,7 +63,7 @@ def test_headers_are_enough(model: Path, tiny_pair: Path, tmp_path: Path) -> Non
     assert sizes.drafters == (UNCHANGED, NO_DRAFTER)
 
 
-def test_pairs_that_the_engine_does_not_run_are_refused(tmp_path: Path, tiny_pair: Path) -> None:
+def test_unsupported_pairs_are_refused(tmp_path: Path, tiny_pair: Path) -> None:
     odd = write(tmp_path / "odd.gguf", Shape("Q8_0", 256, 1, 4, 2, 512, 512, head_dim=48))
     with pytest.raises(ModelError, match=r"heads of 48 .*use `--backend llama.cpp`"):
         CpuSizes(odd, None)

@@ -1,4 +1,4 @@
-"""The CPU target: what it computes, and that no bit of it depends on drafts, chunks, threads or instruction sets."""
+"""The CPU target: its logits, and that no bit depends on drafts, chunks, threads or instruction sets."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -81,7 +81,7 @@ def test_threads_and_instruction_sets_change_no_bit(path: Path, new_team: NewPoo
     assert all(same(rows, results[i % 2]) for i, rows in enumerate(results))
 
 
-def test_a_long_prompt_leaves_states_on_the_way(tmp_path: Path, new_team: NewPool) -> None:
+def test_long_prompt_saves_intermediate_states(tmp_path: Path, new_team: NewPool) -> None:
     case, ids = qwen35_models.case_of("qwen35", "Q8_0"), ids_of(5 * APART + 30)
     case.numbers["context_length"] = 6 * APART
     target = CpuTarget(open_target(case.write(tmp_path / "model.gguf", "Q8_0")), new_team(), taps=(0,))
@@ -89,48 +89,48 @@ def test_a_long_prompt_leaves_states_on_the_way(tmp_path: Path, new_team: NewPoo
     for length, kept in ((5 * APART + 10, 5 * APART), (4 * APART, 4 * APART), (3 * APART + 5, 3 * APART)):
         target.crop(length)
         assert target.length == kept
-    wanted = verify(target, ids[kept : kept + 9])
+    expected = verify(target, ids[kept : kept + 9])
     target.crop(3 * APART - 1)
     assert target.length == 0
     fill(target, ids[:kept], 64)
-    assert same(verify(target, ids[kept : kept + 9]), wanted)
+    assert same(verify(target, ids[kept : kept + 9]), expected)
 
 
 @pytest.mark.parametrize("path", ["Q8_0", "gpt-oss", "qwen35"], indirect=True)
-def test_rows_with_a_kv_cache_in_8_bits_are_near_those_of_float16(path: Path, new_team: NewPool) -> None:
+def test_int8_kv_cache_logits_are_near_float16(path: Path, new_team: NewPool) -> None:
     packed, ids, rows = open_target(path), ids_of(120), []
     for kv in KV_FORMATS:
         target = CpuTarget(packed, new_team(), kv=kv)
         fill(target, ids[:100], 50)
         rows.append(np.stack([row[0] for row in verify(target, ids[100:])]))
-    wanted, found = rows
-    assert (found != wanted).any()
-    assert np.linalg.norm(found - wanted) < 0.12 * np.linalg.norm(wanted)  # a mixture goes to other experts at times
+    expected, actual = rows
+    assert (actual != expected).any()
+    assert np.linalg.norm(actual - expected) < 0.12 * np.linalg.norm(expected)  # a mixture may choose other experts
 
 
 @pytest.mark.parametrize("path", SHAPES, indirect=True)
 def test_rounded_activations_are_near_float32(path: Path, new_team: NewPool) -> None:
-    """Near the reference with the same rounding, to the last bits until one of these tips a rounding over."""
+    """Logits are near those of the reference with the same rounding, until the first code differs."""
     ids = ids_of(130, 150)
     target, model = CpuTarget(open_target(path), new_team(), taps=TAPS), load_decoder(path)
     exact, _ = logits_of(model, ids)
     round_inputs(model)
     logits, taps = logits_of(model, ids, TAPS)
-    found = list[Row]()
+    actual = list[Row]()
     for start in range(0, len(ids), 26):
-        found += verify(target, ids[start : start + 26])
+        actual += verify(target, ids[start : start + 26])
         target.keep(26)
-    found_logits, found_taps = (torch.from_numpy(np.stack(part)) for part in zip(*found, strict=True))
+    found_logits, found_taps = (torch.from_numpy(np.stack(part)) for part in zip(*actual, strict=True))
     first = model.config.hidden_size
     assert relative(found_logits[:4], logits[:4]) < 1e-4
     assert relative(found_taps[:4], taps[:4]) < 1e-4
     assert relative(found_taps[:, :first], taps[:, :first]) < 0.006
     assert relative(found_logits, logits) < 0.03
-    assert relative(found_logits, exact) < 0.12  # random weights: a mixture goes to other experts now and then
+    assert relative(found_logits, exact) < 0.12  # with random weights a mixture sometimes chooses other experts
 
 
 @pytest.mark.parametrize("kind", QUANTIZED, ids=[kind.name for kind in QUANTIZED])
-def test_every_type_of_weights(kind: GGMLType, tmp_path: Path, new_team: NewPool) -> None:
+def test_every_weight_type(kind: GGMLType, tmp_path: Path, new_team: NewPool) -> None:
     ids, pools = ids_of(33, 70), [new_team(3, name) for name in load().instruction_sets]
     for architecture in ("qwen3", "qwen3moe"):
         path = write_packed(tmp_path / f"{architecture}.gguf", target_tensors(architecture, kind), architecture)
@@ -142,9 +142,9 @@ def test_every_type_of_weights(kind: GGMLType, tmp_path: Path, new_team: NewPool
         for width in (1, 2, 3, 9, 16, 32):
             assert same(verify(target, ids[:width]), rows[:width]), width
         round_inputs(model)
-        found, (wanted, _) = torch.from_numpy(np.stack([row[0] for row in rows])), logits_of(model, ids)
-        assert relative(found[:2], wanted[:2]) < 0.02  # a rounding may tip over; a wrong weight makes it more
-        assert relative(found, wanted) < 0.05
+        actual, (expected, _) = torch.from_numpy(np.stack([row[0] for row in rows])), logits_of(model, ids)
+        assert relative(actual[:2], expected[:2]) < 0.02  # a rounding may tip over; a wrong weight makes it more
+        assert relative(actual, expected) < 0.05
 
     # Embeddings are exact: blocks that add nothing leave them unchanged, where a tap sees them.
     tensors = target_tensors(kind=kind)
@@ -168,7 +168,7 @@ MIXES = {
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_files_that_llama_cpp_wrote(mix: str, tmp_path: Path, new_team: NewPool) -> None:
+def test_files_quantized_by_llama_cpp(mix: str, tmp_path: Path, new_team: NewPool) -> None:
     experts = 4 if mix == "MXFP4_MOE" else 0
     shape = random_models.Shape("F16", 256, 2, 4, 2, 256, 256, experts=experts, used=min(experts, 2), scale=0.1)
     source = random_models.write(tmp_path / "model.gguf", shape)
@@ -177,16 +177,16 @@ def test_files_that_llama_cpp_wrote(mix: str, tmp_path: Path, new_team: NewPool)
     assert types & MIXES[mix]
     assert types <= MIXES[mix]
     theirs, ids = LlamaCppTarget(path, 64, 1), ids_of(32, 70)
-    wanted, found = verify(theirs, ids), verify(CpuTarget(open_target(path), new_team()), ids)
+    expected, actual = verify(theirs, ids), verify(CpuTarget(open_target(path), new_team()), ids)
     theirs.close()
-    assert relative(*(torch.from_numpy(np.stack([row[0] for row in rows])) for rows in (found, wanted))) < 0.05
+    assert relative(*(torch.from_numpy(np.stack([row[0] for row in rows])) for rows in (actual, expected))) < 0.05
 
 
 # Greedy verification, limits and refusals
 
 
 @pytest.mark.parametrize("path", ["Q8_0"], indirect=True)
-def test_the_likeliest_tokens_are_those_of_the_logits(path: Path, new_team: NewPool) -> None:
+def test_greedy_tokens_match_logits(path: Path, new_team: NewPool) -> None:
     packed, draft = open_target(path), Draft("test", (5, 9, 2), (0.5, 0.5, 0.5))
     target = CpuTarget(packed, new_team(), taps=(0,))
     target.extend([1, 2, 3])
@@ -222,7 +222,7 @@ def test_invalid_requests_are_refused(path: Path, new_team: NewPool) -> None:
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
-def test_only_the_named_positions_are_cleared_and_states_of_another_size_refused(kv: str) -> None:
+def test_only_given_positions_are_cleared_and_wrong_state_sizes_refused(kv: str) -> None:
     config = SHAPES["Q8_0"][0]
     cache = KVCache(2, config, 60, kv)
     assert cache.capacity == 64
@@ -237,7 +237,7 @@ def test_only_the_named_positions_are_cleared_and_states_of_another_size_refused
             cache.load(wrong, 33)
 
 
-def test_a_pair_in_8_bits(tiny_pair: Path) -> None:
+def test_pair_with_int8_kv_cache(tiny_pair: Path) -> None:
     files = tiny_pair / "target.gguf", tiny_pair / "drafter.gguf"
     with ExitStack() as stack:
 
@@ -247,11 +247,11 @@ def test_a_pair_in_8_bits(tiny_pair: Path) -> None:
 
         loaded, plain, halves = load("int8", True), load("int8", False), load("f16", True)
         for params in (SamplingParams(temperature=0.0), SamplingParams(temperature=0.9, seed=3)):
-            drafted, wanted = (
+            drafted, expected = (
                 [step.tokens for step in generate(one.pair, Request(ids_of(20), 60, params))] for one in (loaded, plain)
             )
-            assert [*chain(*drafted)] == [*chain(*wanted)]
-            assert params.temperature or len(drafted) < len(wanted) == 60
+            assert [*chain(*drafted)] == [*chain(*expected)]
+            assert params.temperature or len(drafted) < len(expected) == 60
         for part in (TARGET_KV, DRAFTER_KV):
             assert loaded.predicted[part] == loaded.memory()[part]
         assert loaded.identity() != halves.identity()

@@ -1,4 +1,4 @@
-"""Random histories of a pair, and what must be true of them: see test_pair_deferred."""
+"""Random histories of calls of a pair, checked against an oracle; see test_pair_deferred."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -33,25 +33,25 @@ SAMPLED = SamplingParams(temperature=0.8, seed=11)
 BIASED = SamplingParams(logit_bias=((3, 1.5), (7, -100.0), (11, 1.0)))  # what the host has to choose
 
 
-class Anything(StepModes):
-    """Ways in a random order."""
+class RandomModes(StepModes):
+    """Controller that chooses step modes at random."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(dict.fromkeys(MODES, 1.0))
         self._random = random.Random(seed)
-        self._way: StepMode = "lookup"
+        self._mode: StepMode = "lookup"
         self._restless = self._random.choice([0.03, 0.4])
 
     def choose(self) -> StepMode:
-        """Mostly the same as before."""
+        """Return mostly the same mode as before."""
         if self._random.random() < self._restless:
-            self._way = self._random.choice(MODES)
-        return self._way
+            self._mode = self._random.choice(MODES)
+        return self._mode
 
 
 @dataclass
 class World:
-    """Two pairs over memory of their own, and the model as the oracle has it."""
+    """Two pairs with separate memory, and the oracle of their model."""
 
     pair: CudaPair
     other: CudaPair
@@ -59,7 +59,7 @@ class World:
 
     @torch.inference_mode()
     def right(self, ids: list[int], first: int, params: SamplingParams) -> list[int]:
-        """The tokens that belong after ids[: first], ids[: first + 1], ... up to all but the last."""
+        """Return the expected tokens after ids[: first], ids[: first + 1], ... up to all but the last."""
         text = torch.tensor([ids[:-1]])
         hidden, _ = self.model(text, torch.arange(len(ids) - 1), causal)
         logits = self.model.logits(hidden)[0, first - 1 :]
@@ -78,7 +78,7 @@ class World:
 def tiny_world(
     folder: Path, ops: Ops = REFERENCES, launch: Callable[[Callable[[], object]], object] | None = None
 ) -> Iterator[World]:
-    """Two tiny pairs with small limits. `launch`: how what is asserted of a step's start comes to happen there."""
+    """Yield two tiny pairs with small limits. `launch` runs the assertions about the start of a step."""
     target, drafter = write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the tensors are small
@@ -96,7 +96,7 @@ def tiny_world(
 
 
 def _watch(pair: CudaPair, patch: pytest.MonkeyPatch, launch: Callable[[Callable[[], object]], object]) -> None:
-    """Attention must be launched for as many chunks as a step reaches, and the drafter must have caught up."""
+    """Assert that attention is launched for all chunks of a step, and that the drafter has all features."""
     stepper, step = pair.stepper, pair.stepper.step
 
     def check(mode: StepMode, splits: int) -> None:
@@ -114,7 +114,7 @@ def _watch(pair: CudaPair, patch: pytest.MonkeyPatch, launch: Callable[[Callable
 
 
 class Broken(RuntimeError):
-    """Something that fails once."""
+    """The injected error of a failing call."""
 
 
 @dataclass
@@ -132,14 +132,14 @@ class History:
         return self.world.pair
 
     def prompt(self) -> list[int]:
-        """New text, text that goes on, or text that turns away from what is there."""
+        """Choose new text, a continuation, or text that diverges from the cached sequence."""
         r, ids = self.random, self.pair.ids
         kept = ids[: r.choice([0, len(ids), r.randrange(len(ids) + 1)])]
         new = [r.randrange(20) for _ in range(r.choice([1, 3, 16, 17, 40]))]
         return (kept + new)[: LENGTH - 1]
 
     def check(self) -> None:
-        """Every committed token is the right one."""
+        """Assert that every committed token is the expected one."""
         ids = self.pair.ids
         if len(ids) > self.checked > 0:
             assert ids[self.checked :] == self.world.right(ids, self.checked, self.sampler.params)
@@ -186,7 +186,7 @@ class History:
             self.random.choice([self.prefill, self.rollback, self.steps])()
 
     def request(self) -> None:
-        """The next steps belong to a request of its own."""
+        """Start another request with random sampling parameters."""
         self.check()
         self.sampler = Sampler(self.random.choice([SAMPLED, SamplingParams(), BIASED]))
         self.pair.ends = frozenset(self.random.sample(range(160), self.random.choice([0, 0, 60])))
@@ -212,7 +212,7 @@ class History:
             self.checked = len(ids)
 
     def elsewhere(self) -> None:
-        """Another pair over the same memory works in between."""
+        """Let the other pair, over the same memory, work in between."""
         self.check()
         plain = self.pair.with_mode(self.random.choice(MODES))
         plain.forget()
@@ -222,14 +222,14 @@ class History:
         self.checked = 0
 
     def documents(self) -> None:
-        """One of them knows what comes next, so that lookup's drafts are long and right."""
+        """Set documents, one with the expected continuation, so that lookup drafts are long and accepted."""
         text = list(self.pair.ids) or [1]
         for _ in range(30):
             text += self.world.right([*text, 0], len(text), SamplingParams())
         self.pair.set_documents([[self.random.randrange(20) for _ in range(9)], text])
 
     def _break(self, name: str, after: int, call: Callable[[], object]) -> None:
-        """One call of the runner fails, before it does anything or after."""
+        """Make one call of the runner fail, before or after its work."""
         original, calls, late = getattr(self.pair.runner, name), [after], self.random.random() < 0.5
 
         def broken(*args: Any) -> Any:
@@ -249,7 +249,7 @@ class History:
             setattr(self.pair.runner, name, original)
 
     def end(self) -> None:
-        """Keys, values and what the drafter was told are those of a fresh prefill of the same text."""
+        """Assert that KV cache and drafter features equal those of a fresh prefill of the same text."""
         self.check()
         if not 2 <= len(self.pair.ids) < LENGTH:
             return
@@ -278,7 +278,7 @@ FAILING = (*ACTS, History.prefill_broken, History.step_broken)
 
 def play(world: World, acts: list[Callable[[History], None]], seed: int) -> None:
     world.pair.forget()
-    world.pair.modes, world.pair.ends = Anything(seed), frozenset()
+    world.pair.modes, world.pair.ends = RandomModes(seed), frozenset()
     history = History(world, random.Random(seed))
     for act in acts:
         act(history)

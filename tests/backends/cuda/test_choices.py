@@ -1,4 +1,4 @@
-"""Operations in simpler forms: what is tried after a fault, and that the text stays."""
+"""Operations in simpler forms: the fallback after a fault, and unchanged text."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_every_operation_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "failed", "then"),
+    ("text", "failed", "fallback"),
     [
         ("", "attention of layer 3", "attention:simple"),
         ("attention:simple", "loading, attention", "attention:reference"),
@@ -40,14 +40,14 @@ def test_every_operation_can_be_chosen() -> None:
         ("graph:off", "rows", ",".join(f"{name}:simple" for name in sorted(OPERATIONS)) + ",graph:off"),
     ],
 )
-def test_what_is_tried_next(text: str, failed: str, then: str | None) -> None:
+def test_fallback_order(text: str, failed: str, fallback: str | None) -> None:
     lower = Choices.parse(text).fallback(failed)
-    assert (None if lower is None else str(lower)) == then
+    assert (None if lower is None else str(lower)) == fallback
     assert lower is None or Choices.parse(str(lower)) == lower
 
 
 @pytest.mark.parametrize("text", ["attention", "attention:fast", "graph:simple", "softmax:simple"])
-def test_what_is_not_known_is_refused(text: str) -> None:
+def test_unknown_entries_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=f"{VARIABLE}: .*{text}.* .*attention, .*graph"):
         Choices.parse(text)
 
@@ -73,7 +73,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wrong(op: Op, arguments: dict[str, Any]) -> None:
-    """Leave other numbers, or ids."""
+    """Change the numbers or ids of a result."""
     op(**arguments)
     for name, tensor in calls.tensors(arguments).items():
         if name in ("x", "q_out", "out", "choice", "draft", "a", "tokens"):
@@ -84,7 +84,7 @@ def broken(_op: Op, _arguments: dict[str, Any]) -> None:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-# One in every run of the tests, all of them at night.
+# One case in every test run, all of them at night.
 FAULTS = [
     pytest.param(name, fault, marks=() if (name, fault) == ("attention", wrong) else pytest.mark.nightly)
     for name in USED
@@ -93,7 +93,7 @@ FAULTS = [
 
 
 def sound(target: Path, drafter: Path, ops: Ops) -> tuple[CudaPair, Choices]:
-    """Load the pair in the forms that pass the checks of operations, and say which they are."""
+    """Load the pair in forms that pass the checks; return their choices."""
     choices: Choices | None = Choices()
     while choices is not None:
         stage = name = "loading"
@@ -105,7 +105,7 @@ def sound(target: Path, drafter: Path, ops: Ops) -> tuple[CudaPair, Choices]:
             return pair, choices
         except CheckFailed as error:
             name = error.operation
-        except RuntimeError:  # what the child reports of an error that no operation is known for
+        except RuntimeError:  # how the child reports an error without a known operation
             name = stage
         choices = choices.fallback(name)
     raise AssertionError("nothing is left to try")

@@ -1,6 +1,6 @@
-"""No answer launches anything that was not compiled when the pair was loaded.
+"""Answers launch only kernels that were compiled when the pair was loaded.
 
-Launches are noted and not run, but for the bookkeeping, which references do: so long histories take no time.
+Launches are recorded and not run, except bookkeeping, which references run: so long histories are fast.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -34,21 +34,21 @@ ANSWERS = [("plain", SHIFTED), ("lookup", PENALISED), ("block", SamplingParams()
 
 @dataclass
 class World:
-    """A pair, what was compiled for it, and what it has launched since."""
+    """A pair, its compiled kernels, and its launches since."""
 
     pair: CudaPair
     compiled: set[Hashable]
     launched: set[Hashable]
 
     def check(self) -> None:
-        """Everything that was launched is compiled."""
+        """Assert that every launch was compiled at load."""
         assert self.launched
         names = sorted({str(variant) for variant in self.launched - self.compiled})
         assert not names, names[0]
 
 
 def noting(name: str, launched: set[Hashable]) -> Callable[..., None]:
-    """An operation whose launches are noted; every token that a head would choose is 0."""
+    """Return an operation that records its launches; heads choose token 0."""
 
     def run(*arguments: Any, **options: Any) -> None:
         with collect_launches() as launches:
@@ -96,7 +96,9 @@ def write(pair: CudaPair, ids: list[int], count: int, params: SamplingParams, **
 
 
 @pytest.mark.parametrize(("mode", "params"), ANSWERS, ids=str)
-def test_answers_of_any_length(world: World, mode: StepMode, params: SamplingParams) -> None:
+def test_answers_of_any_length_launch_compiled_kernels_only(
+    world: World, mode: StepMode, params: SamplingParams
+) -> None:
     pair = world.pair.with_mode(mode if world.pair.stepper.block or mode != "block" else "lookup")
     pair.forget()
     world.launched.clear()
@@ -107,7 +109,7 @@ def test_answers_of_any_length(world: World, mode: StepMode, params: SamplingPar
 
 @pytest.fixture
 def graphed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """The world's pair runs by graphs, which record sequences and begin with none; those that were captured."""
+    """Let the pair run by graphs, none captured yet; return the list of captured sequences."""
     captured = list[Callable[[], None]]()
 
     def capture(sequence: Callable[[], None]) -> Any:
@@ -158,7 +160,7 @@ def test_each_variant_is_compiled_once_and_counted(world: World, monkeypatch: py
     assert told == [(done, len(made)) for done in range(len(made) + 1)]
 
 
-def test_what_is_compiled_is_kept_in_our_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_are_cached_in_our_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton")
     monkeypatch.setenv(runner.CACHE_VARIABLE, "")  # so that it is set back
     monkeypatch.delenv(runner.CACHE_VARIABLE)

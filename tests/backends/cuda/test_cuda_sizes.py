@@ -1,4 +1,4 @@
-"""The planner against the tensors that a loaded pair really holds, and what it says where they do not fit."""
+"""The planner against the tensors of loaded pairs, and its errors for unsupported files."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,12 +22,12 @@ from tests.security.gguf_mutations import build, parse
 from tests.support.cuda_pairs import load_on_cpu
 from tests.support.random_drafters import config_of
 
-RESERVED = 1 << 30  # bytes that torch is made to say it holds
+RESERVED = 1 << 30  # bytes that the patched torch reports as held
 EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded"
 
 
 def storages(thing: Any, seen: set[int]) -> Iterator[int]:
-    """Bytes of every tensor that is reachable, each storage once."""
+    """Return the bytes of every reachable tensor, each storage once."""
     if id(thing) in seen or isinstance(thing, type):
         return
     seen.add(id(thing))
@@ -42,14 +42,14 @@ def storages(thing: Any, seen: set[int]) -> Iterator[int]:
         yield from storages(part, seen)
 
 
-def test_planes_take_what_is_planned() -> None:
+def test_planes_use_planned_bytes() -> None:
     for kind in PLANES:
         raw = torch.zeros(200 * 512 // kind.block_weights * kind.block_bytes, dtype=torch.uint8)
         assert planes_of_blocks(raw, kind, 200, 512).nbytes == tensor_bytes(kind, (200, 512)), kind
 
 
 @pytest.mark.parametrize("drafts", [True, False])
-def test_weights_and_caches_are_those_that_were_planned(drafts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_pair_uses_planned_bytes(drafts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: RESERVED)
     target, drafter = EMBEDDED / "target.gguf", EMBEDDED / "drafter.gguf" if drafts else None
     pair = load_on_cpu(target, drafter, KERNELS, context=1024)
@@ -59,36 +59,38 @@ def test_weights_and_caches_are_those_that_were_planned(drafts: bool, monkeypatc
     for part in found.keys() - {SCRATCH}:
         assert found[part] == pytest.approx(planned[part], rel=0.12), part  # tables of RoPE are scratch in the plan
     assert sum(found.values()) == RESERVED
-    held = sum(storages(pair.stepper, set()))
-    assert total(planned) == pytest.approx(held, rel=0.05)
+    loaded_bytes = sum(storages(pair.stepper, set()))
+    assert total(planned) == pytest.approx(loaded_bytes, rel=0.05)
 
 
 @pytest.mark.parametrize(
-    ("name", "ne", "said"),
+    ("name", "ne", "message"),
     [
         ("blk.0.attn_output.weight", (64, 32), r"has shape \[32, 64\], not \[64, 64\]"),
         ("blk.5.attn_norm.weight", (32,), r"has shape \[32\], not \[64\]"),
         ("blk.3.ffn_up.weight", (), "is missing"),
     ],
 )
-def test_a_target(name: str, ne: tuple[int, ...], said: str, tiny_pair: Path, tmp_path: Path) -> None:
+def test_unsupported_target_is_refused(
+    name: str, ne: tuple[int, ...], message: str, tiny_pair: Path, tmp_path: Path
+) -> None:
     path = changed(tiny_pair / "target.gguf", name, ne, tmp_path)
-    with pytest.raises(ModelError, match=f"tensor {name} {said}"):
+    with pytest.raises(ModelError, match=f"tensor {name} {message}"):
         load_on_cpu(path, context=64)
 
 
 def changed(path: Path, name: str, ne: tuple[int, ...], folder: Path) -> Path:
-    """The file with another shape of a tensor, or without it."""
+    """Write the file with another shape of a tensor, or without the tensor."""
     parsed = parse(path.read_bytes())
     tensors = [replace(one, ne=ne) if one.name == name else one for one in parsed.tensors]
-    kept = tuple(one for one in tensors if one.ne)
-    assert kept != parsed.tensors
+    present = tuple(one for one in tensors if one.ne)
+    assert present != parsed.tensors
     out = folder / path.name
-    out.write_bytes(build(replace(parsed, tensors=kept)))
+    out.write_bytes(build(replace(parsed, tensors=present)))
     return out
 
 
-def test_a_quantization_that_planes_do_not_hold(tmp_path: Path) -> None:
+def test_unsupported_quantization_is_refused(tmp_path: Path) -> None:
     header = write_gguf(tmp_path / "model.gguf", {"blk.0.attn_q.weight": ("IQ4_XS", np.zeros((4, 136), np.uint8))})
     with pytest.raises(ModelError, match=r"blk\.0\.attn_q\.weight is IQ4_XS.*--backend llama\.cpp"):
         check_kinds(header)
@@ -102,7 +104,7 @@ def test_a_quantization_that_planes_do_not_hold(tmp_path: Path) -> None:
         ({"taps": (1, 3, 1)}, "a duplicate tap"),
     ],
 )
-def test_a_drafter_that_is_too_large(changes: dict[str, Any], what: str) -> None:
+def test_too_large_drafter_is_refused(changes: dict[str, Any], what: str) -> None:
     config = config_of("DFlash 2", 500)
     check_drafter(config, "x")
     with pytest.raises(ModelError, match=f"x: the CUDA engine runs no drafters with {what}.*--backend llama.cpp"):

@@ -1,7 +1,7 @@
 """Drafters of every configuration on the CUDA engine, against the torch drafter with the same weights.
 
-Once in float32 with the references in place of kernels, once with the kernels in Triton's interpreter: a block is the
-same to the token. What the engine cannot run is refused by name before anything is loaded.
+Blocks equal token by token, in float32 with the references in place of kernels and with the kernels in Triton's
+interpreter. Unsupported drafters are refused by name before anything is loaded.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ ANCHOR = 11
 
 @pytest.fixture(scope="module")
 def target(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of nine layers, with heads as the kernels have them, and as many tokens as the drafters'."""
+    """Write a target of nine layers with the kernels' head size and the drafters' vocabulary."""
     shape = replace(SHAPE, vocab_size=vocabulary_of(tiny_pair), hidden_size=64, num_hidden_layers=9)
     return write_target(tmp_path_factory.mktemp("target") / "target.gguf", shape)
 
@@ -50,7 +50,7 @@ def vocabulary_of(pair: Path) -> int:
 
 
 def shaped(variant: str, vocabulary: int) -> DFlashConfig:
-    """A variant with heads as the kernels have them."""
+    """Return a variant with the kernels' head size."""
     biased = BIASED in variant
     name = variant.removesuffix(BIASED).removesuffix(", ") or "full"
     config = config_of(name, vocabulary)
@@ -59,7 +59,7 @@ def shaped(variant: str, vocabulary: int) -> DFlashConfig:
 
 
 def written(variant: str, pair: Path, folder: Path, **changes: Any) -> Path:
-    """The GGUF of a variant: Q8_0 holds its numbers exactly, and so do planes."""
+    """Write the GGUF of a variant; Q8_0 and planes represent its weights exactly."""
     config = shaped(variant, vocabulary_of(pair))
     changes = changes | (YARN if BIASED in variant else {})
     return write_gguf(folder / "drafter.gguf", config, random_weights(config), pair / "target.gguf", **changes)
@@ -91,7 +91,7 @@ def block(pair: CudaPair, taps: Tensor) -> list[int]:
     return stepper.draft[1 : int(stepper.state[LIVE])].tolist()
 
 
-def wanted(drafter: DFlashDrafter, taps: Tensor) -> Sequence[int]:
+def expected_block(drafter: DFlashDrafter, taps: Tensor) -> Sequence[int]:
     drafter.rollback(0)
     drafter.observe([7] * len(taps), taps.numpy())
     return list(drafter.propose(ANCHOR, 99).tokens)
@@ -113,16 +113,16 @@ def test_blocks_are_those_of_the_torch_drafter(
     pair, drafter = open_pair(target, path, ops), torch_drafter(target, path)
     for context in (1, 23) if ops is REFERENCES else (20,):
         taps = random_taps(drafter.model.config, context)
-        found = block(pair, taps)
-        assert len(found) == drafter.max_draft_tokens
-        assert found == wanted(drafter, taps)
+        actual = block(pair, taps)
+        assert len(actual) == drafter.max_draft_tokens
+        assert actual == expected_block(drafter, taps)
 
 
 @pytest.mark.parametrize(
     "ops", [REFERENCES, pytest.param(KERNELS, marks=pytest.mark.nightly)], ids=["torch", "kernels"]
 )
 @pytest.mark.parametrize(("variant", "temperature"), [("DSpark, reduced vocabulary", 0.0), ("DFlash 2", 1.0)])
-def test_whatever_drafts_the_text_is_the_targets(
+def test_every_drafter_is_lossless(
     variant: str, temperature: float, ops: Ops, target: Path, tiny_pair: Path, tmp_path: Path
 ) -> None:
     pair, count = open_pair(target, written(variant, tiny_pair, tmp_path), ops), 8 if ops is REFERENCES else 3
@@ -137,7 +137,7 @@ def test_whatever_drafts_the_text_is_the_targets(
 # Planned and refused
 
 
-def test_blocks_and_heads_of_another_size_are_refused_before_anything_is_loaded(
+def test_unsupported_block_and_head_sizes_are_refused_before_loading(
     target: Path, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = written("full", tiny_pair, tmp_path, block_size=32)
@@ -160,7 +160,7 @@ PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
     params=["dense f16", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("dense int8", "experts"))],
 )
 def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CudaPair, CudaPair]:
-    """A pair with kernels, and in float32."""
+    """Load a pair with the kernels, and the same in float32."""
     folder = tmp_path_factory.mktemp("tiny")
     shape = replace(SHAPE, **EXPERTS) if request.param == "experts" else SHAPE
     target, drafter = write_target(folder / "target.gguf", shape), write_drafter(folder, shape)
@@ -171,7 +171,7 @@ def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.timeout(300)
 def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, CudaPair]) -> None:
-    """Before any token is chosen, where a near tie could hide or fake a difference."""
+    """Values are compared before tokens are chosen, since near ties could hide or fake a difference."""
     for pair in pairs:
         pair.forget()
         pair.prefill(PROMPT)

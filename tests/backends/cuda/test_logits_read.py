@@ -1,4 +1,4 @@
-"""Requests whose tokens the host chooses: by the formula, by another backend, and the same whatever is drafted."""
+"""Requests whose tokens the host chooses, against formulas and another backend, with and without drafts."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ def run(pair: Pair, params: SamplingParams | None = None, **fields: Any) -> list
 
 
 def check(pair: CudaPair, expected: list[int], params: SamplingParams, constraint: type | None = None) -> None:
-    """Every way gives the text, also where drafts are long, and right for a while."""
+    """Assert that every step mode gives the text, also with long, partly accepted drafts."""
     pair.set_documents([[*IDS[-4:], *expected[:20], 6, 6, 6]])
     for mode in MODES:
         assert run(pair.with_mode(mode), params, constraint=constraint and constraint()) == expected
@@ -58,7 +58,7 @@ def check(pair: CudaPair, expected: list[int], params: SamplingParams, constrain
 
 
 class Alternating:
-    """Tokens of one parity after those of the other."""
+    """Constraint that alternates even and odd tokens."""
 
     renormalizes = True
     newest = 0
@@ -85,7 +85,7 @@ def test_a_constraint_masks_every_row_of_a_draft(pair: CudaPair, model: Decoder)
     check(pair, expected, params, Alternating)
 
 
-def test_a_constraint_that_fails_drops_the_sequence_and_the_next_request_is_right(pair: CudaPair) -> None:
+def test_failing_constraint_drops_the_sequence_and_next_request_succeeds(pair: CudaPair) -> None:
     class Failing(Alternating):
         def advance(self, token: int) -> None:
             raise LocaldflashError("no")

@@ -1,4 +1,4 @@
-"""The FP4 mode in Triton's interpreter: products of rounded activations, taken over by the fused kernels."""
+"""The FP4 mode in Triton's interpreter: products of rounded activations, used by the fused kernels."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ install_dot_scaled()
 PROMPT = [7, 8, 9, 10, 11, 7, 8, 9, 10]
 
 
-def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:
+def test_fused_kernel_uses_the_fp4_product(tmp_path: Path) -> None:
     pair = load_on_cpu(write_target(tmp_path / "t.gguf", SHAPE, "MXFP4"), None, KERNELS, context=256)
     planes = pair.stepper.target.layers[0].output
     native = NativeFp4()
@@ -41,7 +41,7 @@ def test_a_fused_kernel_takes_the_product_over(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_drafts_change_nothing_in_this_mode_either(tmp_path: Path) -> None:
+def test_fp4_mode_is_lossless(tmp_path: Path) -> None:
     target = write_target(tmp_path / "t.gguf", SHAPE, "MXFP4")
     pair = load_on_cpu(target, None, KERNELS, context=256, native_fp4=True)
     plain = answer(pair.with_mode("plain"), PROMPT, 4)

@@ -1,4 +1,4 @@
-"""Sequences that leave the device while it works: what is put aside is whole, and nobody waits for more than needed."""
+"""Sequences offloaded while the device works: their states are complete, and requests wait only for what they need."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -26,16 +26,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Only the first block, of some fifty slots, leaves before the gate is opened."""
+    """Copy only the first block, of about fifty slots, before the gate is opened."""
     monkeypatch.setattr("localdflash.backends.cuda.offload.STAGING_BYTES", 1 << 17)
     gate, blocks = threading.Event(), OffloadedSequence.blocks
 
-    def held(self: OffloadedSequence, stage: torch.Tensor) -> Iterator[int]:
+    def gated_blocks(self: OffloadedSequence, stage: torch.Tensor) -> Iterator[int]:
         for number, left in enumerate(blocks(self, stage)):
             assert number == 0 or gate.wait(30)
             yield left
 
-    monkeypatch.setattr(OffloadedSequence, "blocks", held)
+    monkeypatch.setattr(OffloadedSequence, "blocks", gated_blocks)
     yield gate
     gate.set()
 
@@ -46,7 +46,7 @@ def is_right(world: World, prompt: list[int]) -> bool:
     return world.pair.ids[len(prompt) :] == world.right(world.pair.ids, len(prompt), SamplingParams())
 
 
-def test_a_completion_does_not_wait_for_a_chat_to_leave(world: World, gate: threading.Event) -> None:
+def test_completion_does_not_wait_for_offloading_of_a_chat(world: World, gate: threading.Event) -> None:
     pair, completion, longer = world.pair, [9, 8], [8, 9] * 40
     pair.prefill(CHAT)
     state = pair.save()
@@ -68,7 +68,7 @@ def test_a_completion_does_not_wait_for_a_chat_to_leave(world: World, gate: thre
 
 
 def failing(message: str) -> Callable[..., Iterator[int]]:
-    """Blocks of which all but the first are lost."""
+    """Yield the first block; the others are lost."""
 
     def blocks(self: OffloadedSequence, stage: Any) -> Iterator[int]:
         yield 3
@@ -77,10 +77,8 @@ def failing(message: str) -> Callable[..., Iterator[int]]:
     return blocks
 
 
-def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the prefix cache: the requests that want it go on, and the pair is as it was."""
+def test_lost_state_is_dropped_and_recomputed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prefix cache drops the state; requests for it succeed, and the pair works."""
     pair, prefixes, other = world.pair, PrefixCache(1 << 30), [9, 8] * 30
 
     def ask(ids: list[int]) -> int:
@@ -91,7 +89,7 @@ def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
     with monkeypatch.context() as patch:
         patch.setattr(OffloadedSequence, "blocks", failing("no pinned memory is left\nand more of that"))
         ask(CHAT)
-        ask(other)  # the chat is put aside, and lost
+        ask(other)  # the chat is offloaded, and lost
         (state,) = prefixes._states.values()
         for _ in range(2):
             with pytest.raises(StateLost, match=r"^no pinned memory is left$"):
@@ -100,11 +98,11 @@ def test_a_state_that_was_lost_is_dropped_and_its_text_computed_again(
     assert ask(CHAT) == len(CHAT) - 1
     assert is_right(world, CHAT)
     assert ask([*other, 1]) == 1
-    assert ask([*CHAT, 1]) <= 1  # put aside anew
+    assert ask([*CHAT, 1]) <= 1  # offloaded again
 
 
 @pytest.mark.parametrize(("slots", "stage"), [(0, 30), (7, 2), (100, 30)])
-def test_what_has_left_comes_back(slots: int, stage: int) -> None:
+def test_offloaded_sequence_is_restored(slots: int, stage: int) -> None:
     torch.manual_seed(slots)
     groups: list[list[torch.Tensor]] = [[torch.randn(120, 2, 4), torch.randn(120, 3).half()], [torch.randn(120, 1)]]
     leaving = OffloadedSequence(groups, slots)

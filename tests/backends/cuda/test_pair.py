@@ -23,7 +23,7 @@ from localdflash.models.load_options import Options
 from tests.support.converted_models import MODELS, Case, case_of, ids_of
 from tests.support.cuda_pairs import CPU, answer
 
-COPYING = [3, 5, 8, 13, 21, 34] * 5  # lookup finds its way in this
+COPYING = [3, 5, 8, 13, 21, 34] * 5  # repeats, so that lookup drafts
 
 
 def open_pair(target: Path, drafter: Path | None = None, **settings: Any) -> CudaPair:
@@ -89,7 +89,7 @@ def test_drafts_do_not_change_a_token(drafting: CudaPair, settings: dict[str, An
 
 
 def test_proposals_are_those_of_the_torch_drafter(drafting: CudaPair, tiny_pair: Path) -> None:
-    """At every step the drafter has the context that the torch one was given, prompt and accepted rows alike."""
+    """At every step the drafter has the same context as the torch drafter: prompt and accepted rows."""
     model, drafter = load_decoder(tiny_pair / "target.gguf"), load_drafter(tiny_pair / "drafter.gguf")
     target = TorchTarget(model, taps=drafter.config.taps)
     oracle = DFlashDrafter(drafter, model.embed_tokens.weight, model.lm_head.weight)
@@ -134,7 +134,7 @@ def test_the_context_is_filled_to_its_last_token_and_bad_calls_are_refused(tiny_
         pair.rollback(11)
 
 
-def test_plain_decoding_for_one_request_leaves_the_rest_as_it_was(drafting: CudaPair) -> None:
+def test_decoding_one_request_without_drafts_changes_nothing_else(drafting: CudaPair) -> None:
     ids, pair = ids_of(20) + COPYING, drafting.with_mode("block")
     expected = run(pair, ids, 30)
     rates = [(record.ms, record.tokens) for record in pair.modes.records.values()]
@@ -148,7 +148,7 @@ def test_plain_decoding_for_one_request_leaves_the_rest_as_it_was(drafting: Cuda
     assert sum(step.drafted for step in again)
 
 
-def test_logits_that_are_no_numbers_fail_the_request_and_nothing_else(drafting: CudaPair) -> None:
+def test_invalid_logits_fail_only_their_request(drafting: CudaPair) -> None:
     pair, ids = drafting.with_mode("block"), ids_of(30)
     expected, gain = run(pair, ids, 20), pair.stepper.target.final_gain
     first = float(gain[0])
@@ -163,14 +163,14 @@ def simulate(
     tokens: dict[StepMode, int], ms: dict[StepMode, float], steps: int = 2000
 ) -> tuple[dict[StepMode, int], float]:
     """Return how often each mode was chosen, given its tokens per step, and the tokens per millisecond overall."""
-    modes, taken, spent, got = StepModes(dict(ms)), dict.fromkeys(ms, 0), 0.0, 0
+    modes, steps_by_mode, spent, token_count = StepModes(dict(ms)), dict.fromkeys(ms, 0), 0.0, 0
     for _ in range(steps):
         mode = modes.choose()
         modes.record_step(mode, tokens[mode], ms[mode])
-        taken[mode] += 1
+        steps_by_mode[mode] += 1
         spent += ms[mode]
-        got += tokens[mode]
-    return taken, got / spent
+        token_count += tokens[mode]
+    return steps_by_mode, token_count / spent
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def simulate(
         ({"lookup": 9, "block": 9}, "lookup"),
     ],
 )
-def test_the_better_way_wins(tokens: dict[StepMode, int], best: StepMode) -> None:
-    taken, rate = simulate(tokens, {"lookup": 1.0, "block": 1.3})
-    assert taken[best] > 0.9 * sum(taken.values())
+def test_faster_mode_is_chosen(tokens: dict[StepMode, int], best: StepMode) -> None:
+    steps_by_mode, rate = simulate(tokens, {"lookup": 1.0, "block": 1.3})
+    assert steps_by_mode[best] > 0.9 * sum(steps_by_mode.values())
     assert rate > 0.97 * max(tokens["lookup"], tokens["block"] / 1.3)

@@ -1,6 +1,6 @@
-"""The pair's fuzz on a GPU in software: what was started has not happened before somebody waits for it.
+"""Random histories of a pair on a software GPU, where work may run only when the host waits for it.
 
-Half of the histories run as late as can be, the others in an order by chance; graphs are captured anew in each.
+Half of the histories run work as late as possible, the others in random order; each captures its own graphs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from tests.backends.cuda.histories import STAGING_BYTES, World, any_history, fuz
 from tests.support.software_gpu import CUDA, SoftwareGpu, poisoned
 
 GPU = SoftwareGpu()
-LATE = None  # nothing happens before it is waited for
+LATE = None  # work runs only when it is waited for
 
 
 def accept_and_forget(draft: Tensor, choice: Tensor, tokens: Tensor, state: Tensor, records: Tensor) -> None:
@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 class LateSequence(OffloadedSequence):
-    """Sequence whose slots are copied only when something waits for them; or, by chance, all at once."""
+    """Sequence whose slots are copied only when they are waited for, or at random all at once."""
 
     def __init__(self, groups: Sequence[Sequence[Tensor]], slots: int) -> None:
         super().__init__(groups, slots)
@@ -69,7 +69,7 @@ class LateSequence(OffloadedSequence):
 
 
 class LateOffloader(Offloader):
-    """Without the thread."""
+    """Offloader without a thread."""
 
     def send(self, groups: Sequence[Sequence[Tensor]], slots: int) -> OffloadedSequence:
         """See `Offloader`."""
@@ -88,7 +88,7 @@ def play_late(world: World, acts: list[Any], seed: int, pace: int | None) -> Non
 
 @fuzz
 @any_history
-def test_any_history_leads_to_the_right_tokens(world: World, acts: list[Any], seed: int) -> None:
+def test_random_histories_give_correct_tokens(world: World, acts: list[Any], seed: int) -> None:
     play_late(world, acts, seed, seed if seed % 2 else LATE)
 
 

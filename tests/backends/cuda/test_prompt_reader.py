@@ -1,4 +1,4 @@
-"""Prompts in blocks: what they leave is what tiles leave, and a cached prefix has the bits of a fresh one."""
+"""Prompts read in blocks: the same results as in tiles, and a cached prefix with the bits of a fresh one."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaPair]:
 
 
 def caches(pair: CudaPair, length: int) -> list[Tensor]:
-    """The first slots of every layer's K and V, of target and drafter."""
+    """Return the first slots of K and V of every layer of target and drafter."""
     return [tensor[:length].clone() for group in pair._layers() for tensor in group]
 
 
@@ -42,7 +42,7 @@ def fresh(pair: CudaPair, ids: Sequence[int]) -> list[Tensor]:
     return caches(pair, len(ids) - 1)
 
 
-def test_a_block_leaves_what_tiles_leave(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_matches_tiles(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = prompt(2 * BLOCK + 9)
     blocks = fresh(pair, ids)
     assert pair._in_blocks == 2 * BLOCK
@@ -55,7 +55,7 @@ def test_a_block_leaves_what_tiles_leave(pair: CudaPair, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_cached_prefix_has_the_bits_of_a_fresh_one(pair: CudaPair, seed: int) -> None:
-    """Whatever was read before it, up to any place, and however it was put aside."""
+    """The earlier sequence, the length of the prefix and the kind of storage are random."""
     chance, text = random.Random(seed), prompt(CONTEXT - 20, seed)
     pair.forget()
     saved = list[SavedSequence]()
@@ -66,12 +66,12 @@ def test_a_cached_prefix_has_the_bits_of_a_fresh_one(pair: CudaPair, seed: int) 
         if saved and chance.random() < 0.3:
             pair.load(chance.choice(saved))
         pair.prefill(ids)
-        got = caches(pair, len(ids) - 1)
+        actual = caches(pair, len(ids) - 1)
         if chance.random() < 0.3:
             saved.append(pair.save())
         read = pair._in_blocks
-        want = fresh(pair, ids)
-        assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+        expected = fresh(pair, ids)
+        assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
         assert read == pair._in_blocks
 
 
@@ -80,10 +80,10 @@ def test_a_mixture_has_no_reader(tmp_path: Path) -> None:
     assert load_on_cpu(target, None, context=CONTEXT).stepper.reader is None
 
 
-def test_an_8_bit_cache_is_read_whole() -> None:
-    """In pieces, the last of them short."""
+def test_int8_cache_is_read_completely() -> None:
+    """The cache is read in pieces, of which the last is shorter."""
     slots = 2 * prompt_reader.BLOCK + 5
     cache = Cache.empty(1, slots, 2, 64, torch.int8, torch.device("cpu")).layer(0)
     cache.write(torch.arange(slots), *torch.randn(2, slots, 2, 64))
-    for codes, scale, want in zip((cache.k, cache.v), (cache.k_scale, cache.v_scale), cache.read(), strict=True):
-        assert torch.equal(prompt_reader._floats(codes, scale, torch.float16), want.half())
+    for codes, scale, expected in zip((cache.k, cache.v), (cache.k_scale, cache.v_scale), cache.read(), strict=True):
+        assert torch.equal(prompt_reader._floats(codes, scale, torch.float16), expected.half())

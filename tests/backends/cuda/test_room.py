@@ -1,4 +1,4 @@
-"""Memory of a GPU while pairs come and go: a card that counts this process's tensors stands in for one."""
+"""GPU memory while pairs are loaded and closed, on a fake card that counts this process's tensors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ LARGE = 2_000_000_000
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> LocalPair:
-    """A pair whose context is most of it."""
+    """Write a pair whose KV cache is most of its memory."""
     folder = tmp_path_factory.mktemp("tiny")
     shape = replace(SHAPE, context_length=TRAINED)
     target = write_target(folder / "target.gguf", shape)
@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> LocalPair:
 
 @pytest.fixture
 def machine() -> Iterator[Callable[..., Card]]:
-    """Makes a card of so many bytes, which is then this machine's."""
+    """Return a function that installs a card of a size."""
     with ExitStack() as stack:
 
         def make(size: int, margin: int = MARGIN) -> Card:
@@ -56,17 +56,17 @@ def sizes_of(files: LocalPair) -> CudaSizes:
 
 
 def needed(files: LocalPair, context: int) -> int:
-    """Bytes of the pair with its whole drafter."""
+    """Return the bytes of the pair with its unchanged drafter."""
     return total(sizes_of(files).parts(context, "8 bits"))
 
 
 # Plans
 
 
-def test_others_that_take_more_than_was_left_shorten_the_context(
+def test_memory_taken_by_others_shortens_the_context(
     files: LocalPair, machine: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others take memory right after the first look at what is free; an allocation that does not fit then fails."""
+    """Other processes take memory right after free memory is first measured, and an allocation fails."""
     planned = total(sizes_of(files).parts(TRAINED, "none"))
     card, made = machine(planned + 3_000_000, margin=3_000_000), Stepper
     info = card.info
@@ -99,10 +99,10 @@ def test_pairs_come_and_go_without_leaving_anything(files: LocalPair, machine: C
     contexts = set[int]()
     for tries in range(1, 4):
         running = load(files, Options())
-        assert card.looks == tries, "free memory is measured once for a plan"
+        assert card.queries == tries, "free memory is measured once for a plan"
         contexts.add(running.context)
         assert card.allocated() > 10_000_000
-        running.close()  # which whoever holds the record need not let go of
+        running.close()  # which holders of the record may keep
         assert card.left() == card.size
     assert len(contexts) == 1
 
@@ -113,14 +113,14 @@ STAGES = [("Stepper", 12_000), ("measure", 0)]
 SAID = {"measure": "CUDA error: out of memory"}
 
 
-def fail(stage: str, times: int, card: Card, patch: pytest.MonkeyPatch) -> list[int]:
-    """Let a stage run out of memory so often; the list gets what was allocated before each of its calls."""
+def fail(stage: str, failures: int, card: Card, patch: pytest.MonkeyPatch) -> list[int]:
+    """Let a stage run out of memory `failures` times; return the list of bytes allocated before each call."""
     original, seen = getattr(assembly, stage), list[int]()
 
     def once(*arguments: Any, **options: Any) -> Any:
         seen.append(card.allocated())
         made = original(*arguments, **options)
-        if len(seen) <= times:
+        if len(seen) <= failures:
             raise RuntimeError(SAID[stage]) if stage in SAID else torch.OutOfMemoryError("CUDA out of memory")
         return made
 
@@ -129,7 +129,7 @@ def fail(stage: str, times: int, card: Card, patch: pytest.MonkeyPatch) -> list[
 
 
 @pytest.mark.parametrize(("stage", "context"), STAGES)
-def test_where_it_runs_out_of_memory_the_next_smaller_plan_is_loaded(
+def test_out_of_memory_loads_the_next_smaller_plan(
     stage: str, context: int, files: LocalPair, machine: Callable[..., Card], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = machine(needed(files, 16_000) + MARGIN)
@@ -160,7 +160,7 @@ def unknown(*_: object) -> Any:
     ],
     ids=["a desktop", "none", "no library"],
 )
-def test_a_desktop_is_seen(name: str, function: Any, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_desktop_is_detected(name: str, function: Any, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid="1234"))
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", {"GPU-1234": 7}.__getitem__)

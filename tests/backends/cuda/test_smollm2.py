@@ -30,7 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
 
 @pytest.fixture(autouse=True)
 def _one_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the next one would write over the logits, and be computed for nothing at the end."""
+    """Disable queued steps: the next step would overwrite the logits."""
     monkeypatch.setattr("localdflash.backends.cuda.cuda_pair.MAX_STEPS_IN_FLIGHT", 1)
 
 
@@ -46,11 +46,11 @@ def ids() -> list[int]:
 
 @torch.inference_mode()
 def test_logits_are_those_of_the_torch_reference(pair: CudaPair, reference: Decoder, ids: list[int]) -> None:
-    """Both compute with the file's numbers as they are, so that only the order of sums differs."""
+    """Both compute with the file's exact numbers, so only the order of sums differs."""
     hidden, _ = reference(torch.tensor([ids]), torch.arange(len(ids)), causal, ())
-    wanted, plain = reference.logits(hidden)[0], pair.with_mode("plain")
+    expected, plain = reference.logits(hidden)[0], pair.with_mode("plain")
     for length in (1, 16, len(ids)):
         plain.forget()
         plain.prefill(ids[:length])
         plain.step(Sampler(SamplingParams(temperature=1.0, seed=1)), 1)
-        assert relative(plain.stepper.sampling.logits[0], wanted[length - 1]) < 1e-5
+        assert relative(plain.stepper.sampling.logits[0], expected[length - 1]) < 1e-5

@@ -1,4 +1,4 @@
-"""Targets of every architecture that pairs are made of, in llama.cpp and in float32, against Hugging Face's models."""
+"""Targets of every supported architecture in llama.cpp, against Hugging Face's models in float32."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +16,11 @@ from tests.support.converted_models import Case, ids_of
 from tests.support.target_models import ARCHITECTURES, NO_FILLERS, RECURRENT, WIDE, WITHOUT_WAY_BACK, case_of
 
 TAPS = (0, 1)
-COUNT = 120  # more than the windows hold
+COUNT = 120  # longer than the windows
 
 
 class TableOfGelu(nn.Module):
-    """As ggml's processor backend has it: input and result are rounded to float16."""
+    """GELU of ggml's CPU backend: input and result are rounded to float16."""
 
     def forward(self, x: Tensor) -> Tensor:
         found = F.gelu(x.half().float(), approximate="tanh").half().float()
@@ -38,15 +38,15 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture
 def target(case: Case, tmp_path: Path) -> Iterator[LlamaCppTarget]:
-    way = NO_FILLERS if case.architecture in WITHOUT_WAY_BACK else WIDE
-    found = LlamaCppTarget(case.write(tmp_path / "model.gguf"), 256, 1, TAPS, way.limit_width(MAX_WIDTH_WITH_STATES))
+    mode = NO_FILLERS if case.architecture in WITHOUT_WAY_BACK else WIDE
+    found = LlamaCppTarget(case.write(tmp_path / "model.gguf"), 256, 1, TAPS, mode.limit_width(MAX_WIDTH_WITH_STATES))
     yield found
     found.close()
 
 
 @torch.inference_mode()
 def test_logits_and_taps_are_those_of_hugging_face(case: Case, target: LlamaCppTarget) -> None:
-    """Of Gemma's float16 a rounding tips over after some rows."""
+    """Gemma's float16 rounding differs after some rows."""
     ids, logits, taps, width = ids_of(COUNT), [], [], 1
     for start in iter(lambda: target.length, COUNT):
         rows = ids[start : start + width]

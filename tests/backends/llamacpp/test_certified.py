@@ -1,4 +1,4 @@
-"""Which way a pair runs, from measurements that are handed in; and that they are kept and made anew."""
+"""Choice of a decode mode from given measurements; storage and renewal of measurements."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ FOURS = DecodeMode(ONE_PATH, (4, 8, 12, 16, 32))
 SLOW = DecodeMode(NOT_REPACKED, tuple(range(1, 33)))
 
 
-def record(*ways: MeasuredMode) -> FileMeasurement:
-    return FileMeasurement(1.0, ways)
+def record(*modes: MeasuredMode) -> FileMeasurement:
+    return FileMeasurement(1.0, modes)
 
 
 def at(way: DecodeMode, price: float, eight: float = 3.0) -> MeasuredMode:
@@ -48,14 +48,14 @@ def at(way: DecodeMode, price: float, eight: float = 3.0) -> MeasuredMode:
     [
         (1.02, "auto", True, "exact"),
         (1.10, "auto", True, "exact"),
-        (1.10, "auto", False, "plain"),  # lookup alone does not earn it
+        (1.10, "auto", False, "plain"),  # not worth it for lookup alone
         (1.10, "exact", False, "exact"),
         (1.20, "auto", True, "fast"),
         (1.20, "exact", True, "exact"),
         (1.00, "fast", True, "fast"),
     ],
 )
-def test_exactness_may_cost_so_much(price: float, mode: Any, with_drafter: bool, kind: str) -> None:
+def test_mode_is_chosen_by_cost_of_exactness(price: float, mode: Any, with_drafter: bool, kind: str) -> None:
     chosen = choose_mode(record(at(ALL, price)), mode, with_drafter)
     assert (chosen.kind, chosen.drafts) == (kind, kind != "plain")
     assert chosen.mode == (ALL if kind == "exact" else UNMODIFIED)
@@ -63,20 +63,20 @@ def test_exactness_may_cost_so_much(price: float, mode: Any, with_drafter: bool,
         assert f"{price:.2f}" in chosen.message
 
 
-def test_nothing_is_claimed_where_nothing_was_certified() -> None:
+def test_no_certified_width_claims_nothing() -> None:
     for mode in ("auto", "exact"):
         assert choose_mode(record(), mode, True).kind == "not certified"
     assert choose_mode(record(), "auto", False).kind == "plain"
     assert "may differ" in choose_mode(record(), "exact", False).message
 
 
-def test_the_cheapest_way_wins_with_drafts_and_plain_steps_counted() -> None:
+def test_cheapest_mode_wins_counting_drafts_and_single_token_steps() -> None:
     assert choose_mode(record(at(FOURS, 1.9, 2.0), at(SLOW, 1.2, 4.0)), "exact", True).mode == SLOW
     assert choose_mode(record(at(FOURS, 1.9, 2.0), at(SLOW, 1.9, 9.0)), "exact", True).mode == FOURS
 
 
 @pytest.mark.parametrize("mode", ["auto", "exact", "fast"])
-def test_decodes_of_recurrent_layers_are_no_wider_than_what_is_taken_back(mode: Any) -> None:
+def test_recurrent_batches_fit_the_rollback_limit(mode: Any) -> None:
     chosen = choose_mode(FileMeasurement(1.0, (), max_width=1), mode, True)
     assert (chosen.drafts, chosen.mode) == (False, UNMODIFIED)  # prompts are read in full width
     assert "recurrent layers" in chosen.message
@@ -86,9 +86,7 @@ def test_decodes_of_recurrent_layers_are_no_wider_than_what_is_taken_back(mode: 
     assert chosen.mode.widths == tuple(range(1, MAX_WIDTH_WITH_STATES + 1))
 
 
-def test_what_was_measured_is_kept_for_this_file_device_and_threads(
-    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measurements_are_stored_by_file_device_and_threads(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
     def measured(*arguments: object) -> FileMeasurement:
@@ -118,32 +116,32 @@ def test_a_damaged_record_is_measured_again(tiny_pair: Path, home: Path, monkeyp
         assert load_or_measure(tiny_pair / "target.gguf", "cpu", 1, lambda _: None) == record(at(ALL, 1.1))
 
 
-def test_recurrent_layers_are_certified_with_what_they_take_back(tmp_path: Path) -> None:
+def test_recurrent_layers_are_certified_with_rollback(tmp_path: Path) -> None:
     path = case_of("qwen35", "Q8_0").write(tmp_path / "model.gguf", "Q8_0")
     found = measure(lambda repack: llama_library.load_model(path, repack=repack), (ONE_PATH, NOT_REPACKED), 1)
     assert found.max_width == skip_measuring(path).max_width == MAX_WIDTH_WITH_STATES
     assert any(known.mode.widths[-1] == MAX_WIDTH_WITH_STATES for known in found.modes)
-    assert all(known.mode.borders for known in found.modes)  # two places of one sequence cannot be compared
+    assert all(known.mode.borders for known in found.modes)  # two positions of one sequence cannot be compared
 
 
 @pytest.mark.parametrize("widths", [(1, 2, 3, 4, 5, 6, 7, 8), (2, 4, 8), (4, 8, 12, 16, 32), (8,)])
-def test_no_row_of_a_draft_sees_another_padded_length_than_its_plain_step(widths: tuple[int, ...]) -> None:
+def test_draft_rows_see_the_padded_length_of_single_token_steps(widths: tuple[int, ...]) -> None:
     way = DecodeMode(NOT_REPACKED, widths, borders=True)
     for length in range(600):
-        most = way.max_rows(length)
-        assert 1 <= most <= widths[-1]
-        for rows in range(2, most + 1):
+        max_rows_at = way.max_rows(length)
+        assert 1 <= max_rows_at <= widths[-1]
+        for rows in range(2, max_rows_at + 1):
             blocks = -(-(length + way.width_for(rows)) // 256)  # a cache is padded to whole blocks
             assert all(-(-(length + row + widths[0]) // 256) == blocks for row in range(rows)), (length, rows)
 
 
-Kernel = Callable[[int, int, int], float]  # (width, row, place) -> what the row's bits depend on
+Kernel = Callable[[int, int, int], float]  # (width, row, position) -> value that determines the row's bits
 
 
 class Made:
-    """A decoder whose row i holds its token and what a kernel adds; `hidden` rows are equal by luck.
+    """Fake decoder whose rows contain the token and the kernel's value; in `hidden` rows it is equal by chance.
 
-    Decodes of the widths `forgetful` leave other states than single-token batches do.
+    Batches of the widths `forgetful` leave other states than single-token batches.
     """
 
     def __init__(self, kernel: Kernel, hidden: Sequence[int] = (), forgetful: Sequence[int] = ()) -> None:
@@ -174,12 +172,12 @@ make: Any = Made
 
 
 def repacked(width: int, row: int, _place: int) -> float:
-    """Depend on the group of four rows that a row is in."""
+    """Depend on the row's group of four rows."""
     return float(row < width - width % 4)
 
 
 def split(width: int, _row: int, place: int) -> float:
-    """Depend on whether a single row meets a long cache, where it is split over threads."""
+    """Depend on whether a single row has a long cache, which is split over threads."""
     return float(width == 1 and place > 0)
 
 
@@ -198,18 +196,18 @@ def growing(width: int, _row: int, place: int) -> float:
         (lambda width, row, _: width * 100.0 + row, []),
     ],
 )
-def test_widths_that_agree_in_every_row_and_place(kernel: Kernel, expected: list[WidthClass]) -> None:
+def test_bit_exact_widths_agree_in_every_row_and_position(kernel: Kernel, expected: list[WidthClass]) -> None:
     assert find_classes(make(kernel)) == expected
 
 
-def test_widths_that_leave_other_states_are_no_class() -> None:
+def test_widths_with_different_states_are_not_certified() -> None:
     assert find_classes(make(lambda *_: 0.0, forgetful=(3, 16)))[0].widths == tuple(
         width for width in WIDTHS if width not in (3, 16)
     )
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen35"])
-def test_a_real_decoder_gives_the_same_rows_again_and_reaches_all_places(architecture: str, tmp_path: Path) -> None:
+def test_real_decoder_is_deterministic_at_all_positions(architecture: str, tmp_path: Path) -> None:
     model = llama_library.load_model(case_of(architecture, "Q8_0").write(tmp_path / "model.gguf", "Q8_0"), repack=False)
     with closing(LlamaDecoder(model, NOT_REPACKED, 1)) as decoder:
         for place in range(3):

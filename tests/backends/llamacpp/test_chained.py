@@ -1,6 +1,6 @@
-"""Heads that go on from hidden states propose what the float64 computation of the same weights does, after any history.
+"""Drafter heads on hidden states propose the same as a float64 computation of the same weights, after any history.
 
-The oracle reads the whole text anew for every draft: what is left of it in the drafter's cache must not matter.
+The oracle reads the whole text for every draft, so stale state in the drafter's cache would show.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ from tests.support.target_models import WIDE, case_of
 
 CONTEXT, HIDDEN = 256, 64
 WAY = WIDE.limit_width(MAX_WIDTH_WITH_STATES)
-TIE = 1e-3  # logits that are nearer than this may change places
+TIE = 1e-3  # logits closer than this may swap ranks
 Propose = Callable[[Sequence[int], NDArray[np.float32], int, int], Sequence[Any]]
 EAGLES: dict[str, dict[str, Any]] = {
     "eagle3": {},
@@ -37,7 +37,7 @@ HEADS = ("qwen35", "qwen35moe")
 
 
 class Tried(NamedTuple):
-    """A drafter, its oracle, and how wide its taps are."""
+    """A drafter, its oracle, and the width of its taps."""
 
     drafter: ChainedDrafter
     oracle: Propose
@@ -87,8 +87,8 @@ class Text:
 def check(tried: Tried, text: Text, anchor: int, limit: int) -> list[int]:
     draft = tried.drafter.propose(anchor, limit)
     assert len(draft) == min(limit, tried.drafter.max_draft_tokens)
-    wanted = tried.oracle(text.ids, text.taps, anchor, len(draft))
-    for token, confidence, logits in zip(draft.tokens, draft.confidence, map(np.asarray, wanted), strict=True):
+    expected = tried.oracle(text.ids, text.taps, anchor, len(draft))
+    for token, confidence, logits in zip(draft.tokens, draft.confidence, map(np.asarray, expected), strict=True):
         best, second = np.sort(logits)[:-3:-1]
         if best - second < TIE:
             break
@@ -109,7 +109,7 @@ def test_random_histories(tried: Tried, prompt: int, steps: list[tuple[str, int,
     drafter.rollback(0)
     assert drafter.propose(3, 4) is EMPTY_DRAFT
     text.grow(drafter, ids_of(prompt + 3, prompt))
-    drafter.rollback(prompt)  # of what waits
+    drafter.rollback(prompt)  # of unread features
     text.ids = text.ids[:prompt]
     for what, count, limit in steps:
         if what == "save":
@@ -127,8 +127,8 @@ def test_random_histories(tried: Tried, prompt: int, steps: list[tuple[str, int,
 
 
 @pytest.mark.parametrize("architecture", HEADS)
-def test_a_head_reads_what_the_model_s_own_head_does(architecture: str, tmp_path: Path) -> None:
-    """And that it is loaded changes nothing of the model."""
+def test_head_matches_the_models_own_head(architecture: str, tmp_path: Path) -> None:
+    """Loading the head does not change the model."""
     case, _ = mtp_models.case_of(architecture)
     ids = ids_of(15)
     with torch.no_grad():

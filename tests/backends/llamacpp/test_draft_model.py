@@ -1,4 +1,4 @@
-"""A small model that drafts proposes its own greedy text, whatever was accepted, rejected, taken back or saved."""
+"""A draft model proposes its own greedy text after any accepted, rejected, rolled back or saved tokens."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +15,7 @@ from tests.support.converted_models import VOCABULARY, ids_of
 from tests.support.target_models import case_of
 
 CONTEXT = 128
-TIE = 0.01  # logits that are nearer than this may change places: the KV cache is in float16
+TIE = 0.01  # logits closer than this may swap ranks: the KV cache is float16
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def test_random_histories(small: tuple[LlamaCppDraftModel, Any], prompt: int, st
     ids, anchor, draft = ids_of(prompt, prompt), 5, list[int]()
     drafter.observe(ids, None)
     for what, count, limit in steps[:8]:
-        if what == "accept":  # some of the last draft, and another token
+        if what == "accept":  # part of the last draft, then another token
             fresh = [anchor, *draft[:count]]
-        elif what == "plain":  # tokens that nobody drafted
+        elif what == "plain":  # tokens that were not drafted
             fresh = ids_of(count + 1, len(ids))
         else:
             fresh = []
@@ -85,7 +85,7 @@ def test_random_histories(small: tuple[LlamaCppDraftModel, Any], prompt: int, st
         draft = check(drafter, model, ids, anchor, limit)
 
 
-def test_it_drafts_up_to_the_end_of_its_context(small: tuple[LlamaCppDraftModel, Any]) -> None:
+def test_drafts_up_to_the_end_of_the_context(small: tuple[LlamaCppDraftModel, Any]) -> None:
     drafter, model = small
     drafter.rollback(0)
     ids = ids_of(CONTEXT - 4, 2)

@@ -39,7 +39,7 @@ def test_rollback_waiting_features_and_saved_states(target: LlamaCppTarget, tiny
     drafter.rollback(0)
     drafter.observe([7] * 8, taps[:8])
     drafter.observe([7] * 22, taps[8:])
-    drafter.rollback(12)  # of what waits
+    drafter.rollback(12)  # of unread features
     assert drafter.length == 12
     assert drafter.propose(3, 7).tokens == shorter.tokens
     drafter.rollback(0)
@@ -65,7 +65,7 @@ def folder(tiny_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shortened(tiny_pair, tmp_path_factory.mktemp("short") / "pair", IDS)
 
 
-def test_it_drafts_like_torch_and_computes_no_other_logits(target: LlamaCppTarget, folder: Path) -> None:
+def test_drafts_match_torch_and_only_needed_logits_are_computed(target: LlamaCppTarget, folder: Path) -> None:
     model = load_decoder(folder / "target.gguf")
     reference = DFlashDrafter(load(folder / "drafter.gguf"), model.embed_tokens.weight, model.lm_head.weight)
     drafter = LlamaCppDFlashDrafter(folder / "drafter.gguf", target, threads=1)
@@ -74,10 +74,10 @@ def test_it_drafts_like_torch_and_computes_no_other_logits(target: LlamaCppTarge
         taps = np.random.default_rng(length).normal(size=(1, 192)).astype(np.float32)
         for one in (drafter, reference):
             one.observe([0], taps)
-        found, wanted = drafter.propose(length, 7), reference.propose(length, 7)
-        assert set(found.tokens) <= set(IDS)
-        assert np.isfinite(found.confidence).all()
-        same += [a == b for a, b in zip(found.tokens, wanted.tokens, strict=True)]
+        actual, wanted = drafter.propose(length, 7), reference.propose(length, 7)
+        assert set(actual.tokens) <= set(IDS)
+        assert np.isfinite(actual.confidence).all()
+        same += [a == b for a, b in zip(actual.tokens, wanted.tokens, strict=True)]
         address = llama_library.logits_reader()(drafter.handle)
         assert address
         logits = llama_library.float_rows(address, 8, target.vocab_size)
@@ -86,7 +86,7 @@ def test_it_drafts_like_torch_and_computes_no_other_logits(target: LlamaCppTarge
     assert np.mean(same) >= 0.95  # random weights give near ties
 
 
-Change = Callable[[bytearray, int], None]  # the file, and the offset of d2t
+Change = Callable[[bytearray, int], None]  # the file, and the offset of tensor d2t
 
 
 def another_id(raw: bytearray, at: int) -> None:
@@ -113,7 +113,7 @@ def other_name(raw: bytearray, at: int) -> None:
         (other_name, "d2t and output.weight do not belong together; run"),
     ],
 )
-def test_a_head_that_would_end_the_process_is_refused(
+def test_head_that_would_crash_llama_cpp_is_refused(
     change: Change, message: str, target: LlamaCppTarget, folder: Path, tmp_path: Path
 ) -> None:
     raw, path = bytearray((folder / "drafter.gguf").read_bytes()), tmp_path / "drafter.gguf"
@@ -122,4 +122,4 @@ def test_a_head_that_would_end_the_process_is_refused(
     with pytest.raises(ModelError, match=message) as caught:
         LlamaCppDFlashDrafter(path, target)
     assert "\n" not in str(caught.value)
-    assert api.llama_max_devices() >= 1  # the library lives
+    assert api.llama_max_devices() >= 1  # the library still works

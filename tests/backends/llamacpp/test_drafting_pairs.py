@@ -1,6 +1,6 @@
-"""A pair that drafts by a small model, by its own head or by EAGLE-3 writes the text of decoding without drafts.
+"""A pair with a draft model, an MTP head or EAGLE-3 generates the text of decoding without drafts.
 
-Drafters of random weights are hardly ever right, so a random number of their tokens is replaced by the right ones.
+Drafters with random weights are rarely accepted, so a random number of their tokens is replaced by expected ones.
 Accepted, rejected, rolled back and saved tokens all pass through their caches.
 """
 
@@ -42,14 +42,14 @@ KINDS = ("draft-model", "draft-model with recurrent layers", "mtp", "eagle3")
 
 
 def files_of(kind: str, folder: Path) -> LocalPair:
-    """Write target and drafter of random weights; a draft model is the target, a little changed."""
+    """Write target and drafter with random weights; a draft model is the slightly changed target."""
     target, drafter = folder / "target.gguf", folder / "drafter.gguf"
     if kind == "mtp":
         mtp_models.case_of("qwen35", "Q8_0")[0].write(target, "Q8_0", tokens=TOKENS)
         return LocalPair("tiny", target, None, None, None, None)
     case = case_of({"eagle3": "gpt-oss", "draft-model": "llama"}.get(kind, "qwen35"))
     case.write(target, "Q8_0", tokens=TOKENS)
-    if kind == "eagle3":  # the last block's output is a tap, too, where llama.cpp gives that
+    if kind == "eagle3":  # the last block's output is a tap too, if llama.cpp provides it
         eagle = random_eagle3(case.tensors["token_embd.weight"], case.tensors["output.weight"], (0, 1, 3))
         return LocalPair("tiny", target, eagle.write(drafter, VOCABULARY, TOKENS), None, None, None)
     rng = np.random.default_rng(4)
@@ -107,9 +107,9 @@ class Tried:
 
     def plain(self, ids: list[int], count: int, params: SamplingParams = GREEDY) -> list[int]:
         self._plain.crop(0)
-        found, _ = run(HostPair(self._plain), ids, count, params=params, draft=False)
-        self.helped.coming = [*ids, *found]
-        return found
+        actual, _ = run(HostPair(self._plain), ids, count, params=params, draft=False)
+        self.helped.coming = [*ids, *actual]
+        return actual
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -122,16 +122,16 @@ def test_random_requests_and_a_text_up_to_the_end_of_the_context(tried: Tried) -
     prefixes, accepted, drafted = PrefixCache(BIG), 0, 0
     tried.pair.forget()
     for prompt, count, params in random_requests(tried.pair, 8, seed=1):
-        wanted = tried.plain(prompt, 24, params)
-        found, request = run(tried.pair, prompt, count, prefixes, params=params)
-        assert found == wanted[:count]
+        expected = tried.plain(prompt, 24, params)
+        actual, request = run(tried.pair, prompt, count, prefixes, params=params)
+        assert actual == expected[:count]
         accepted, drafted = accepted + request.stats.accepted, drafted + request.stats.drafted
     assert 20 < accepted < drafted
     ids = ids_of(160)
-    wanted = tried.plain(ids, 99)
-    found, request = run(tried.pair, ids, 99)
-    assert (found, request.finish_reason, len(ids) + len(found)) == (wanted, "context", CONTEXT)
-    assert run(tried.pair, ids, 99)[0] == wanted
+    expected = tried.plain(ids, 99)
+    actual, request = run(tried.pair, ids, 99)
+    assert (actual, request.finish_reason, len(ids) + len(actual)) == (expected, "context", CONTEXT)
+    assert run(tried.pair, ids, 99)[0] == expected
 
 
 @pytest.fixture(params=KINDS)
@@ -144,15 +144,15 @@ def files(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 OPTIONS = Options(threads=1, context=CONTEXT, rows="exact", device="cpu", costs=drafting_pays)
 
 
-def test_it_is_loaded_planned_and_drafts(files: LocalPair) -> None:
+def test_pair_is_planned_loaded_and_drafts(files: LocalPair) -> None:
     running = load(files, OPTIONS)
     with closing(running):
         name = running.drafters[-1]
         assert name == ("mtp" if not files.drafter_gguf else "draft-model" if name == "draft-model" else "eagle3")
         ids = ids_of(60)
-        found, request = run(running.pair, ids, 40)
+        actual, request = run(running.pair, ids, 40)
         running.pair.forget()
-        assert found == run(running.pair, ids, 40, draft=False)[0]
+        assert actual == run(running.pair, ids, 40, draft=False)[0]
         assert request.stats.steps_by_drafter.get(name) or name != "draft-model"  # the others are random
         measured = running.measured()
         for part in (TARGET, DRAFTER):
@@ -172,7 +172,7 @@ def test_it_is_loaded_planned_and_drafts(files: LocalPair) -> None:
         ({}, "d2t contains ids outside"),
     ],
 )
-def test_an_eagle3_file_that_would_end_the_process_is_refused(
+def test_eagle3_file_that_would_crash_llama_cpp_is_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     case = case_of("llama")
@@ -185,7 +185,7 @@ def test_an_eagle3_file_that_would_end_the_process_is_refused(
         load(LocalPair("tiny", target, path, None, None, None), OPTIONS)
 
 
-def test_a_tap_that_llama_cpp_does_not_give_leaves_the_drafter_out(tmp_path: Path) -> None:
+def test_unavailable_tap_disables_the_drafter(tmp_path: Path) -> None:
     case = case_of("llama")
     target = case.write(tmp_path / "target.gguf", tokens=TOKENS)
     eagle = random_eagle3(case.tensors["token_embd.weight"], case.tensors["output.weight"], (0, 1, 2))

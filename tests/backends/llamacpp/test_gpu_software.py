@@ -1,4 +1,4 @@
-"""llama.cpp on a GPU, which Mesa computes in software: the processor's numbers, within what float16 rounds.
+"""llama.cpp on a software GPU (Mesa): the same results as on the processor, up to float16 rounding.
 
 `make test-gpu-software` builds the device and runs these tests. Steps have 8 rows, so that few shaders are compiled.
 """
@@ -40,7 +40,7 @@ MIXTURE = Shape("Q8_0", 64, 3, 2, 1, 64, 1024, head_dim=32, experts=4, used=2)
 @pytest.fixture(scope="module", autouse=True)
 def _device() -> None:
     assert installed(), "run `make gpu-software`"
-    os.environ.update(environment())  # before llama.cpp is asked for anything
+    os.environ.update(environment())  # before llama.cpp is loaded
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def logits(path: Path, placement: Placement) -> NDArray[np.float32]:
 
 
 def check_close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    """Assert that numbers agree but for activations rounded to float16 or to 8 bits."""
+    """Assert that numbers agree up to rounding of activations to float16 or 8 bits."""
     assert np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
 
 
@@ -82,7 +82,7 @@ def test_the_device_has_a_name_and_memory(gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("layers", [ALL_LAYERS, 3])
-def test_the_same_numbers_as_on_the_processor(gpu: Device, layers: int) -> None:
+def test_gpu_logits_match_the_processor(gpu: Device, layers: int) -> None:
     check_close(logits(EMBEDDED, Placement(gpu, layers)), logits(EMBEDDED, PROCESSOR))
 
 
@@ -106,12 +106,12 @@ def test_taps_and_a_drafter_that_shares_embedding_and_head(gpu: Device) -> None:
     check_close(drafted[0][0], drafted[1][0])
     on_gpu, on_processor = drafted[0][1], drafted[1][1]
     np.testing.assert_allclose(on_gpu.confidence, on_processor.confidence, atol=0.05)
-    sure = [i for i, one in enumerate(on_processor.confidence) if one > 0.6]  # a near tie may go either way
-    assert [on_gpu.tokens[i] for i in sure] == [on_processor.tokens[i] for i in sure]
+    confident = [i for i, one in enumerate(on_processor.confidence) if one > 0.6]  # a near tie may go either way
+    assert [on_gpu.tokens[i] for i in confident] == [on_processor.tokens[i] for i in confident]
     assert len(drafted[0][2]) == len(drafted[1][2])
 
 
-def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
+def test_bit_exact_widths_are_found(gpu: Device, tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", SMALL)
     model = llama_library.load_model(path, placement=Placement(gpu, ALL_LAYERS))
     try:
@@ -119,12 +119,12 @@ def test_a_class_of_widths_is_found(gpu: Device, tmp_path: Path) -> None:
             (found,) = find_classes(decoder, (2,), (2, 4, 8, 16))
     finally:
         api.llama_model_free(model)
-    assert found.widths == (2, 4, 8)  # ggml-vulkan multiplies up to 8 rows by other shaders than more
+    assert found.widths == (2, 4, 8)  # ggml-vulkan has other shaders for up to 8 rows
 
 
 @pytest.mark.parametrize("quantization", ["Q8_0", "Q4_K_M", "Q4_1"])
-def test_drafted_rows_are_those_of_plain_decoding(gpu: Device, quantization: str, tmp_path: Path) -> None:
+def test_drafted_rows_match_single_token_decoding(gpu: Device, quantization: str, tmp_path: Path) -> None:
     path = quantize(EMBEDDED, tmp_path / "model.gguf", quantization)
-    way = DecodeMode(ON_GPU[0], (8,), borders=True)
-    with closing(LlamaCppTarget(path, 512, 1, (), way, Placement(gpu, ALL_LAYERS))) as target:
+    mode = DecodeMode(ON_GPU[0], (8,), borders=True)
+    with closing(LlamaCppTarget(path, 512, 1, (), mode, Placement(gpu, ALL_LAYERS))) as target:
         assert differing(target, PROMPT, 6, 3) == (0, 13, {1, 2, 3, 4})

@@ -38,7 +38,7 @@ def target(path: Path) -> Iterator[LlamaCppTarget]:
 
 
 class Plain:
-    """Decoding without drafts, prompts read from their beginning: texts, and the taps of all cached tokens."""
+    """Decoding without drafts, prompts read from the beginning: returns text and the taps of all cached tokens."""
 
     def __init__(self, target: LlamaCppTarget) -> None:
         self._seen = Guessing(VOCABULARY, 0)
@@ -63,14 +63,14 @@ def drafting(target: LlamaCppTarget) -> tuple[HostPair, Guessing]:
 
 
 def test_random_requests(target: LlamaCppTarget, plain: Plain) -> None:
-    """TargetFeatures are those without drafting, too."""
+    """The target's features also equal those without drafting."""
     pair, guessing = drafting(target)
     prefixes, accepted, drafted = PrefixCache(BIG), 0, 0
     for prompt, count, params in random_requests(pair, 12, seed=0):
-        wanted, taps = plain(prompt, 24, params)
-        guessing.coming = [*prompt, *wanted]
-        found, request = run(pair, prompt, count, prefixes, params=params)
-        assert found == wanted[:count]
+        expected, taps = plain(prompt, 24, params)
+        guessing.coming = [*prompt, *expected]
+        actual, request = run(pair, prompt, count, prefixes, params=params)
+        assert actual == expected[:count]
         assert guessing.ids == pair.ids[:-1]
         assert np.array_equal(guessing.taps, taps[: len(guessing.taps)])
         accepted, drafted = accepted + request.stats.accepted, drafted + request.stats.drafted
@@ -78,11 +78,11 @@ def test_random_requests(target: LlamaCppTarget, plain: Plain) -> None:
 
 
 @pytest.mark.parametrize("path", ["gpt-oss", "gemma4"], indirect=True)
-def test_a_shorter_part_of_a_saved_sequence_has_all_keys_of_its_window(target: LlamaCppTarget, plain: Plain) -> None:
-    """llama.cpp alone would leave them out, and put the next rows into their cells."""
+def test_prefix_of_a_saved_sequence_has_all_keys_of_its_window(target: LlamaCppTarget, plain: Plain) -> None:
+    """llama.cpp alone would drop them, and reuse their cells."""
     ids = ids_of(110)
     shorter = [*ids[:50], 7]
-    wanted, _ = plain(shorter, 20)
+    expected, _ = plain(shorter, 20)
     for between in (0, 20):
         pair, _ = drafting(target)
         run(pair, ids, 5)
@@ -91,15 +91,13 @@ def test_a_shorter_part_of_a_saved_sequence_has_all_keys_of_its_window(target: L
         pair.load(state)
         if between:
             run(pair, [*state.ids, 1], between)
-        found, request = run(pair, shorter, 20)
-        assert (found, request.computed_tokens) == (wanted, 0)
+        actual, request = run(pair, shorter, 20)
+        assert (actual, request.computed_tokens) == (expected, 0)
 
 
-@pytest.mark.measures_rows  # though there is nothing to measure
+@pytest.mark.measures_rows  # although there is nothing to measure
 @pytest.mark.parametrize("architecture", WITHOUT_WAY_BACK)
-def test_without_a_way_back_nothing_is_drafted_and_the_text_is_that_of_hugging_face(
-    architecture: str, tmp_path: Path
-) -> None:
+def test_model_without_rollback_drafts_nothing_and_matches_hugging_face(architecture: str, tmp_path: Path) -> None:
     case, prefixes, computed, prompts = case_of(architecture), PrefixCache(BIG), 0, 0
     files = LocalPair("tiny", case.write(tmp_path / "model.gguf"), None, None, None, None)
 
@@ -113,10 +111,10 @@ def test_without_a_way_back_nothing_is_drafted_and_the_text_is_that_of_hugging_f
     with closing(load(files, Options(threads=1, context=256, rows="exact", device="cpu"))) as running:
         assert "recurrent layers" in running.rows
         ids = ids_of(40) * 2  # prompt lookup would find a draft
-        found, request = run(running.pair, ids, 30, documents=[ids])
-        assert (found, request.stats.drafted) == (likeliest(ids, 30), 0)
+        actual, request = run(running.pair, ids, 30, documents=[ids])
+        assert (actual, request.stats.drafted) == (likeliest(ids, 30), 0)
         for ids, count, _ in random_requests(running.pair, 6, seed=0):  # type: ignore[arg-type]
-            found, request = run(running.pair, ids, count := count // 2 + 1, prefixes)
-            assert found == likeliest(ids, count)
+            actual, request = run(running.pair, ids, count := count // 2 + 1, prefixes)
+            assert actual == likeliest(ids, count)
             computed, prompts = computed + request.computed_tokens, prompts + len(ids)
     assert computed < 0.9 * prompts, "some prompts continue from a kept state"

@@ -1,4 +1,4 @@
-"""Where a pair is put when a GPU has little memory, by hand-made sizes and by headers."""
+"""Placement of a pair on a GPU with little memory, by made-up sizes and by file headers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ MIXTURE = Shape("Q8_0", 256, 4, 4, 2, 128, 8192, experts=4, used=2)
 
 @dataclass(frozen=True)
 class Layered:
-    """Ten blocks of 100 MB, 60 of them experts, and a head of 50 MB; 0.01 MB a token and block; a drafter of 80 MB."""
+    """Ten blocks of 100 MB (60 MB experts), 0.01 MB per token and block, a head of 50 MB, a drafter of 80 MB."""
 
     placement: Placement
     trained: int = 16384
@@ -45,9 +45,9 @@ class Layered:
         return {**parts, TARGET + IN_MEMORY: (1050 - there) * MB}
 
 
-def steps(least: int, mixture: bool) -> list[Placement]:
-    kept = [Placement(GPU, 11, range(count)) for count in range(11 if mixture else 1)]
-    return kept + [Placement(GPU, n, range(11 - n, 10) if mixture else range(0)) for n in range(10, least - 1, -1)]
+def steps(needed: int, mixture: bool) -> list[Placement]:
+    on_gpu = [Placement(GPU, 11, range(count)) for count in range(11 if mixture else 1)]
+    return on_gpu + [Placement(GPU, n, range(11 - n, 10) if mixture else range(0)) for n in range(10, needed - 1, -1)]
 
 
 def budget(megabytes: int) -> MemoryBudget:
@@ -80,7 +80,7 @@ def test_experts_go_first_then_layers_then_the_drafter(
         assert "the drafter was left out" in placed.fit.notice
 
 
-def test_the_rest_goes_to_the_context_and_too_little_is_reported_with_numbers() -> None:
+def test_remaining_memory_goes_to_the_context_or_error_has_numbers() -> None:
     placed = choose_placement(Layered, steps(5, False), budget(1050 + 80 + 1000), 0)
     assert placed.fit
     assert (placed.placement.layers, placed.fit.context) == (11, 9984)
@@ -89,14 +89,14 @@ def test_the_rest_goes_to_the_context_and_too_little_is_reported_with_numbers() 
         choose_placement(Layered, steps(5, False), budget(50 + 4 * 140 - 1), 4000)
 
 
-def test_a_roomy_pair_lies_on_the_gpu_with_its_drafter_and_its_context_or_is_refused() -> None:
-    least = 1050 + 819 + 80
-    placed = choose_placement(Layered, steps(1, True), budget(least), 0, roomy=True)
+def test_roomy_pair_is_entirely_on_the_gpu_or_refused() -> None:
+    needed = 1050 + 819 + 80
+    placed = choose_placement(Layered, steps(1, True), budget(needed), 0, roomy=True)
     assert placed.fit
     assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, UNCHANGED, 8192)
     with pytest.raises(OutOfMemory, match="all 11 layers and a context of 8192 tokens need"):
-        choose_placement(Layered, steps(1, True), budget(least - 1), 0, roomy=True)
-    assert choose_placement(Layered, steps(1, True), budget(least - 1), 0).fit, "it fits, but is cramped"
+        choose_placement(Layered, steps(1, True), budget(needed - 1), 0, roomy=True)
+    assert choose_placement(Layered, steps(1, True), budget(needed - 1), 0).fit, "it fits, but is cramped"
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +109,13 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("mixture") / "model.gguf", MIXTURE)
 
 
-def test_bytes_by_the_header(dense: Path, mixture: Path) -> None:
+def test_sizes_from_headers(dense: Path, mixture: Path) -> None:
     header, of_mixture = read_header(dense), read_header(mixture)
     sizes = {name: info.nbytes for name, info in header.tensors.items()}
     table, everything = sizes["token_embd.weight"], sum(sizes.values())
     last = sum(size for name, size in sizes.items() if name.startswith("blk.3."))
     assert offloaded(header, PROCESSOR) == (0, everything)
-    assert offloaded(header, Placement(GPU, 5)) == (everything, table)  # the table is the head, too
+    assert offloaded(header, Placement(GPU, 5)) == (everything, table)  # the embedding is also the head
     head = sizes["output_norm.weight"]
     assert offloaded(header, Placement(GPU, 2)) == (last + head + table, everything - last - head)
     assert [cache_share(header, Placement(GPU, layers)) for layers in (0, 1, 3, 5)] == [0, 0, 0.5, 1]
@@ -127,7 +127,7 @@ def test_bytes_by_the_header(dense: Path, mixture: Path) -> None:
     )
 
 
-def test_a_full_gpu_leaves_the_pair_to_the_processor(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_gpu_puts_the_pair_on_the_processor(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Device("Vulkan0", "a card", False, 1000, 8000 * MB)
     monkeypatch.setattr(llama_library, "devices", lambda: [full])
     monkeypatch.setattr(placing, "devices", lambda: [full])
@@ -140,14 +140,14 @@ def test_a_full_gpu_leaves_the_pair_to_the_processor(dense: Path, monkeypatch: p
 
 
 class OnProcessor(LlamaCppSizes):
-    """Sizes that are planned without a GPU, since there is none here, but counted as if it were there."""
+    """Sizes planned without a GPU, but counted as on a GPU."""
 
     def __init__(self, target: Path, drafter: Path | None, placement: Placement = PROCESSOR) -> None:
         super().__init__(target, drafter)
         self._placement = placement
 
 
-def test_what_was_loaded_is_read_by_device() -> None:
+def test_loaded_bytes_are_parsed_by_device() -> None:
     lines = [
         "load_tensors:   CPU_Mapped model buffer size =     1.00 MiB",
         "load_tensors:      Vulkan0 model buffer size =     6.00 MiB",

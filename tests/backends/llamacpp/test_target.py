@@ -31,7 +31,7 @@ def ids_of(count: int, seed: int = 0) -> list[int]:
 
 
 def test_is_lossless(target: LlamaCppTarget) -> None:
-    """At a short and at a long length, where a single row may be split among threads."""
+    """Test a short and a long context, where a single row may be split over threads."""
     for length in (37, 600):
         assert_lossless(
             target, ids_of(length + 32), range(1, 33), chunks=(1, 5, 31), lengths=(1, 70 if length > 70 else 30)
@@ -66,7 +66,7 @@ def test_taps_can_be_set_refused_and_turned_off(target: LlamaCppTarget, monkeypa
 
 
 class Interrupts(list[str]):
-    """A listener that presses Ctrl+C at the first line, while the library is loading."""
+    """Log listener that interrupts at the first line, while the library is loading."""
 
     def append(self, _line: str) -> None:
         if not self:

@@ -32,11 +32,11 @@ from tests.support.random_drafters import (
 )
 
 
-def check(path: Path, wanted: DFlashConfig, weights: Weights, pair: Path) -> None:
-    """Assert that the drafter of a file proposes what the oracle does, after contexts of several lengths."""
+def check(path: Path, reference: DFlashConfig, weights: Weights, pair: Path) -> None:
+    """Assert that the drafter of a file proposes the oracle's tokens, after contexts of several lengths."""
     target, dflash = load_decoder(pair / "target.gguf"), load(path)
     embedding, head = (table.double().numpy() for table in (target.embed_tokens.weight, target.lm_head.weight))
-    oracle = Oracle(wanted, weights, embedding, head)
+    oracle = Oracle(reference, weights, embedding, head)
     for context in (1, 4, 23):
         drafter = DFlashDrafter(dflash, target.embed_tokens.weight, target.lm_head.weight)
         taps = taps_of(drafter, context, seed=context)
@@ -64,10 +64,10 @@ def test_biases_and_yarn(tiny_pair: Path, tmp_path: Path) -> None:
     config = replace(config, decoder=replace(config.decoder, attention_bias=True))
     weights = random_weights(config)
     path = write_zlab(tmp_path, config, weights, rope_scaling=YARN | {"rope_type": "yarn", "truncate": False})
-    found = load(path).config.decoder
-    assert found.rope_magnitude > 1
+    actual = load(path).config.decoder
+    assert actual.rope_magnitude > 1
     stretched = replace(
-        config, decoder=replace(config.decoder, rope_factors=found.rope_factors, rope_magnitude=found.rope_magnitude)
+        config, decoder=replace(config.decoder, rope_factors=actual.rope_factors, rope_magnitude=actual.rope_magnitude)
     )
     check(path, stretched, weights, tiny_pair)
 
@@ -114,7 +114,7 @@ def test_a_saved_state_drafts_the_same(drafter: DFlashDrafter) -> None:
     assert drafter.propose(3, 7) == expected
 
 
-def test_missing_taps_are_said(drafter: DFlashDrafter) -> None:
+def test_missing_taps_are_reported(drafter: DFlashDrafter) -> None:
     with pytest.raises(LocaldflashError, match="taps are off"):
         drafter.observe([1], None)
 

@@ -1,4 +1,4 @@
-"""GGUF files as decoders: Hugging Face's logits for every architecture, and a refusal by name of what does not fit."""
+"""Decoders from GGUF files: Hugging Face's logits for every architecture, and refusals that name the field."""
 
 from dataclasses import replace
 from functools import cache
@@ -21,11 +21,11 @@ known_case = cache(case_of)
 
 
 def changed(name: str, numbers: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> Case:
-    """Return a model with other metadata or tensors; None leaves one out."""
+    """Return a model with other metadata or tensors; None removes an entry."""
     case = known_case(name)
     its = {key: value for key, value in (case.numbers | (numbers or {})).items() if value is not None}
-    held = {key: value for key, value in (case.tensors | (tensors or {})).items() if value is not None}
-    return replace(case, numbers=its, tensors=held)
+    present = {key: value for key, value in (case.tensors | (tensors or {})).items() if value is not None}
+    return replace(case, numbers=its, tensors=present)
 
 
 @torch.inference_mode()
@@ -37,7 +37,7 @@ def test_logits_and_hidden_states_are_those_of_hugging_face(name: str, tmp_path:
     ids = torch.tensor([ids_of(120), ids_of(120, seed=1)])
     expected = case.model(ids, output_hidden_states=True)
     hidden, taps = ours(ids, torch.arange(120), causal, (0, 1))
-    assert float(expected.logits.std()) > 0.5  # there is something to compare
+    assert float(expected.logits.std()) > 0.5  # logits are not all near zero
     torch.testing.assert_close(ours.logits(hidden), expected.logits, atol=1e-4, rtol=1e-4)
     for tap, values in zip((0, 1), taps, strict=True):
         torch.testing.assert_close(values, expected.hidden_states[tap + 1], atol=1e-4, rtol=1e-4)
@@ -62,7 +62,7 @@ NO_HEAD_SIZE = dict.fromkeys(("attention.key_length", "attention.value_length", 
 
 UNSUPPORTED: tuple[tuple[str, dict[str, Any], list[str]], ...] = (
     ("qwen3", {"rope.scaling.type": "yarn"}, ["scaled RoPE", ELSEWHERE]),
-    ("qwen3", {"rope.scaling.factor": 4.0}, ["scaled RoPE", ELSEWHERE]),  # llama.cpp applies it without a type, too
+    ("qwen3", {"rope.scaling.factor": 4.0}, ["scaled RoPE", ELSEWHERE]),  # llama.cpp applies it without a type too
     ("qwen3", {"rope.scale_linear": 4.0}, ["scaled RoPE"]),
     ("qwen3", {"rope.scaling.attn_factor": 4.0}, ["scaled RoPE"]),
     ("qwen3", {"rope.dimension_count": 16}, ["partial RoPE", ELSEWHERE]),
@@ -110,11 +110,11 @@ def refused(path: Path, words: list[str]) -> None:
 @pytest.fixture(scope="module")
 def model() -> Decoder:
     """Return a decoder of random weights for 160 tokens."""
-    made = Decoder(DecoderConfig(VOCABULARY, 32, 3, 4, 2, 16, 64, context_length=160)).eval().requires_grad_(False)
+    decoder = Decoder(DecoderConfig(VOCABULARY, 32, 3, 4, 2, 16, 64, context_length=160)).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
-    for parameter in made.parameters():
+    for parameter in decoder.parameters():
         parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return made
+    return decoder
 
 
 def test_every_width_is_lossless(model: Decoder) -> None:

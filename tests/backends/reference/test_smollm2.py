@@ -29,7 +29,7 @@ PROMPTS = (
 
 
 def hugging_face() -> Any:
-    """Return the model as published, with the numbers that transformers' own reader finds in the file."""
+    """Return the published model with the weights that transformers' own reader reads from the file."""
     config = LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, head_dim=64, max_position_embeddings=8192, rms_norm_eps=1e-5,
@@ -47,18 +47,18 @@ def test_logits_are_those_of_hugging_face() -> None:
     packed = open_target(FILE)
     for prompt in PROMPTS:
         ids = tokenizer.encode(prompt)
-        wanted = theirs(torch.tensor([ids])).logits[0]
-        found = ours.logits(ours(torch.tensor([ids]), torch.arange(len(ids)), causal, ())[0])[0]
-        assert relative(found, wanted) < 1e-5
+        expected = theirs(torch.tensor([ids])).logits[0]
+        actual = ours.logits(ours(torch.tensor([ids]), torch.arange(len(ids)), causal, ())[0])[0]
+        assert relative(actual, expected) < 1e-5
         seen = CpuTarget(packed, pool).verify(ids[0], Draft("test", ids[1:], [1.0] * (len(ids) - 1)))
-        assert relative(torch.from_numpy(seen.logits.copy()), wanted) < 0.05  # activations of 8 bits
+        assert relative(torch.from_numpy(seen.logits.copy()), expected) < 0.05  # activations of 8 bits
     pool.close()
 
 
 def test_ids_are_those_of_the_published_pre_tokenizer() -> None:
-    facts = read_header(FILE).metadata
-    spelled: Any = facts["tokenizer.ggml.tokens"]
-    merges: Any = facts["tokenizer.ggml.merges"]
+    metadata = read_header(FILE).metadata
+    spelled: Any = metadata["tokenizer.ggml.tokens"]
+    merges: Any = metadata["tokenizer.ggml.merges"]
     vocabulary = {text: token for token, text in enumerate(spelled)}
     pairs = [tuple(merge.split(" ")) for merge in merges]
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=pairs))

@@ -46,9 +46,9 @@ def test_without_home_the_platform_decides(value: str | None, monkeypatch: pytes
 def test_private_creation(tmp_path: Path) -> None:
     old_mask = os.umask(0)
     try:
-        made = paths.create_private(tmp_path / "a" / "b" / "c")
+        created = paths.create_private(tmp_path / "a" / "b" / "c")
     finally:
         os.umask(old_mask)
-    for folder in (made, made.parent, made.parent.parent):
+    for folder in (created, created.parent, created.parent.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert paths.create_private(made) == made
+    assert paths.create_private(created) == created

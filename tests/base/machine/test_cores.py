@@ -70,12 +70,12 @@ def test_a_container_has_no_more_cores_than_its_share_of_time(
     assert len(cores.physical_cores()) == count
 
 
-def test_other_systems_are_asked_for_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_report_the_core_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 6)
     assert cores.physical_cores() == [0, 1, 2, 3, 4, 5]
 
 
-def test_more_threads_than_cores_are_clamped_with_a_word(processors: Callable[..., None]) -> None:
+def test_more_threads_than_cores_are_clamped_with_a_notice(processors: Callable[..., None]) -> None:
     processors("0", "1", allowed={0, 1})
     assert cores.clamp(64) == (2, "2 of 64 threads are used: one per core")

@@ -1,4 +1,4 @@
-"""GPU crashes: real processes that abort or are killed while the GPU computes, or otherwise."""
+"""GPU crashes: real processes that abort or are killed, during GPU work or not."""
 
 import signal
 import subprocess
@@ -23,7 +23,7 @@ def end(program: str) -> int:
     return subprocess.run([sys.executable, "-P", "-c", IMPORTS + program], timeout=60, check=False).returncode
 
 
-def test_a_process_that_ends_while_the_gpu_computes_counts() -> None:
+def test_crash_during_gpu_work_is_counted() -> None:
     for times, (how, ended_by) in enumerate(((ABORT, signal.SIGABRT), (KILL, signal.SIGKILL)), 1):
         assert end(INSIDE.format(how)) == -ended_by
         assert [count_crashes(), count_crashes()] == [times, times]
@@ -33,12 +33,12 @@ def test_a_process_that_ends_while_the_gpu_computes_counts() -> None:
 
 
 @pytest.mark.parametrize("program", [OUTSIDE.format(ABORT), INSIDE.format("raise SystemExit(1)")])
-def test_any_other_end_does_not(program: str) -> None:
+def test_other_exits_are_not_counted(program: str) -> None:
     assert end(program) != 0
     assert count_crashes() == 0
 
 
-def test_a_death_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashes_expire_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime_folder().mkdir(parents=True, mode=0o700)
     (runtime_folder() / "gpu").write_bytes(b"1")
     assert count_crashes() == 1
@@ -48,7 +48,7 @@ def test_a_death_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"1", b"0\nyesterday\n-5\n\n7\n", bytes(5000)])
-def test_a_damaged_file_breaks_nothing(content: bytes) -> None:
+def test_damaged_file_is_ignored(content: bytes) -> None:
     runtime_folder().mkdir(parents=True, mode=0o700)
     (runtime_folder() / "gpu").write_bytes(content)
     assert count_crashes() == (1 if content == b"1" else 0)

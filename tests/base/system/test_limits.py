@@ -1,4 +1,4 @@
-"""Limits of a process, and keys typed while a program starts."""
+"""Limits of a process, and keys typed during start-up."""
 
 import os
 import pty
@@ -12,7 +12,7 @@ from localdflash.base.system import limits
 from localdflash.base.system.early_keys import keep_early_keys
 
 
-def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptor_limit_is_raised_to_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     set_to = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits))
@@ -24,7 +24,7 @@ def test_the_process_may_have_as_many_descriptors_as_the_system_lets_it(monkeypa
     assert set_to == [(4096, resource.RLIM_INFINITY), (2048, 2048)]
 
 
-def test_keys_are_as_they_were_pressed_and_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_typed_early_are_kept_and_not_echoed(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
     try:
         with os.fdopen(slave) as terminal:

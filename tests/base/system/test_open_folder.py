@@ -1,4 +1,4 @@
-"""Folders held open, and the way of systems that cannot hold them: by the path, links looked for before each step."""
+"""Open folder handles, and the fallback for systems without them: paths, checked for links before each step."""
 
 import os
 import stat

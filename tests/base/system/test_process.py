@@ -10,7 +10,7 @@ from localdflash.base.system import process
 from tests.support.daemons import until
 
 
-def test_what_is_apart_ends_with_all_that_it_began() -> None:
+def test_detached_process_is_ended_with_its_children() -> None:
     program = "import subprocess, time; child = subprocess.Popen(['sleep', '60'])\n"
     program += "print(child.pid, flush=True); time.sleep(60)"
     parent = subprocess.Popen(
@@ -22,13 +22,13 @@ def test_what_is_apart_ends_with_all_that_it_began() -> None:
     process.kill_with_children(parent.pid)
     parent.communicate()
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
-    process.kill_with_children(parent.pid)  # there is nothing left of it
+    process.kill_with_children(parent.pid)  # no process is left
 
 
-def test_who_is_there() -> None:
+def test_running_processes_are_found() -> None:
     assert process.is_running(os.getpid())
-    assert process.is_running(1)  # which this user may not ask
-    assert process.is_running(10**30)  # no number of a process: nothing is claimed of it
+    assert process.is_running(1)  # owned by another user
+    assert process.is_running(10**30)  # not a process id: no process is reported
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert not process.is_running(ended.pid)

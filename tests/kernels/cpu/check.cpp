@@ -1,9 +1,9 @@
-// Compares the instruction sets that this processor can run with the portable one, bit by bit, on random numbers and on
-// those at the ends. A program of its own: where no Python runs, under an emulator or a sanitizer, it is all one needs.
+// Compares the instruction sets of this processor with the portable one, bit by bit, on random and extreme numbers.
+// A standalone program, since Python does not run under the emulator and the sanitizers.
 //
-//   check [instruction set...]     all that the processor can run, or those named, which it then must
+//   check [instruction set...]     checks the named sets, which must be supported, or all that the processor supports
 //
-// A line for each; the exit status is 0 if all are the same.
+// Prints a line for each; exits with 0 if all agree.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace ldf;
 
-// Memory that starts at a multiple of 64 bytes and ends with its last item, so that a sanitizer sees what is beyond.
+// Memory that starts at a multiple of 64 bytes and ends with its last item, so that a sanitizer sees access beyond it.
 template <class T>
 struct Aligned {
   using value_type = T;
@@ -54,15 +54,15 @@ class Random {
 
   float plain() { return static_cast<float>(from(-1000000, 1000000)) * 4e-6f; }
 
-  // Most often a plain number; sometimes zero, tiny, huge, infinite or none.
+  // Mostly a plain number; sometimes zero, tiny, huge, infinite or NaN.
   float any() {
     static const float ENDS[] = {0.0f, -0.0f, 1e-40f, 1e-20f, -3e38f, 1e30f, INFINITY, -INFINITY, NAN};
     return bits() % 200 ? plain() : ENDS[bits() % 9];
   }
 
   // A float16: small ones, or anything finite.
-  uint16_t half(bool anything) {
-    const uint32_t exponent = anything ? bits() % 31 : 8 + bits() % 8;
+  uint16_t half(bool any_exponent) {
+    const uint32_t exponent = any_exponent ? bits() % 31 : 8 + bits() % 8;
     return static_cast<uint16_t>((bits() & 0x83ffu) | exponent << 10);
   }
 
@@ -75,10 +75,10 @@ bool same(T a, T b) {
   return a == b;
 }
 
-// The bits of a NaN are free.
+// Any two NaNs are equal.
 bool same(float a, float b) { return memcmp(&a, &b, sizeof(a)) == 0 || (isnan(a) && isnan(b)); }
 
-// Where two results differ first; empty where they are the same.
+// Describes the first difference of two arrays; empty if they are equal.
 template <class T>
 std::string difference(const char* what, const Array<T>& tested, const Array<T>& expected) {
   for (size_t i = 0; i < expected.size(); i++) {
@@ -117,7 +117,7 @@ struct Quantized {
 
   Rows rows() { return {codes.data(), scales.data(), sums.data(), totals.data()}; }
 
-  std::string unlike(const Quantized& expected) const {
+  std::string compare(const Quantized& expected) const {
     const std::string in_codes = difference("codes", codes, expected.codes);
     const std::string in_scales = difference("scales", scales, expected.scales);
     const std::string in_sums = difference("sums", sums, expected.sums);
@@ -126,7 +126,7 @@ struct Quantized {
   }
 };
 
-// Rows of codes, among them all the largest, and scales, some of them NaN.
+// Random rows of codes and scales; some rows have only extreme codes, some scales are NaN.
 Quantized random_rows(Random& random, int32_t rows, int32_t k) {
   Quantized x(rows, k);
   for (int32_t row = 0; row < rows; row++) {
@@ -144,8 +144,8 @@ Quantized random_rows(Random& random, int32_t rows, int32_t k) {
   return x;
 }
 
-// What a kind takes: bytes of codes and of scales for each group of a panel, supers for each eight groups.
-struct Form {
+// Sizes of a weight type: bytes of codes and of scales per group of a panel, supers per eight groups.
+struct KindLayout {
   const char* name;
   int32_t kind, codes, scales, supers;
   bool halves;     // scales are float16
@@ -153,7 +153,7 @@ struct Form {
   uint32_t codes_end = 255;
 };
 
-const Form FORMS[] = {
+const KindLayout LAYOUTS[] = {
     {"Q8_0", Q8_0, 512, 32, 0, true, false},       {"Q4_0", Q4_0, 256, 32, 0, true, false},
     {"Q4_1", Q4_1, 256, 32, 128, true, false},     {"Q5_0", Q5_0, 320, 32, 0, true, false},
     {"Q5_1", Q5_1, 320, 32, 128, true, false},     {"IQ4_NL", IQ4_NL, 256, 32, 0, true, false},
@@ -168,43 +168,43 @@ struct Weights {
   Array<uint16_t> supers;
   Matrix matrix;
 
-  Weights(Random& random, const Form& form, int32_t n, int32_t k) {
+  Weights(Random& random, const KindLayout& layout, int32_t n, int32_t k) {
     const int64_t panels = (n + PANEL - 1) / PANEL, groups = panels * (k / GROUP);
-    const bool anything = random.bits() % 2, largest = random.bits() % 4 == 0;
-    codes = array<uint8_t>(groups * form.codes);
-    for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & form.codes_end);
-    scales = array<uint8_t>(groups * form.scales);
+    const bool any_exponent = random.bits() % 2, largest = random.bits() % 4 == 0;
+    codes = array<uint8_t>(groups * layout.codes);
+    for (uint8_t& code : codes) code = static_cast<uint8_t>((largest ? 255 : random.bits()) & layout.codes_end);
+    scales = array<uint8_t>(groups * layout.scales);
     for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random.bits() % 255);  // 255 is no exponent
-    for (size_t i = 0; form.halves && i < scales.size(); i += 2) {
-      const uint16_t half = random.half(anything);
+    for (size_t i = 0; layout.halves && i < scales.size(); i += 2) {
+      const uint16_t half = random.half(any_exponent);
       memcpy(&scales[i], &half, 2);
     }
-    supers = array<uint16_t>(groups * form.supers / (SUPER / GROUP));
-    for (uint16_t& super : supers) super = random.half(anything);
-    matrix = {form.kind, n, k, codes.data(), scales.data(), supers.empty() ? nullptr : supers.data()};
+    supers = array<uint16_t>(groups * layout.supers / (SUPER / GROUP));
+    for (uint16_t& super : supers) super = random.half(any_exponent);
+    matrix = {layout.kind, n, k, codes.data(), scales.data(), supers.empty() ? nullptr : supers.data()};
   }
 };
 
 std::string check_product(const Kernels& tested, const Kernels& expected) {
   static const int32_t SHAPES[][2] = {{40, 32}, {56, 288}, {40, 256}, {24, 1024}};  // n, k
-  constexpr int32_t BEYOND = 3;                                                     // columns that no one may touch
+  constexpr int32_t MARGIN = 3;                                                     // columns that must not be written
   Random random;
-  for (const Form& form : FORMS) {
+  for (const KindLayout& layout : LAYOUTS) {
     for (const auto& [n, k] : SHAPES) {
-      if (k % SUPER && form.by_super) continue;
-      const Weights weights(random, form, n, k);
+      if (k % SUPER && layout.by_super) continue;
+      const Weights weights(random, layout, n, k);
       const int32_t panels = (n + PANEL - 1) / PANEL;
       for (int32_t rows = 1; rows <= MAX_ROWS; rows += rows == 33 ? 31 : 1) {
         Quantized x = random_rows(random, rows, k);
         const Rows inputs = x.rows();
-        const int32_t first = rows % 2, stride = (panels - first) * PANEL + BEYOND;
-        auto out = floats(rows * stride, [] { return 7.5f; }), wanted = out;
+        const int32_t first = rows % 2, stride = (panels - first) * PANEL + MARGIN;
+        auto out = floats(rows * stride, [] { return 7.5f; }), reference = out;
         tested.product(&weights.matrix, &inputs, rows, first, panels, out.data(), stride);
-        expected.product(&weights.matrix, &inputs, rows, first, panels, wanted.data(), stride);
-        const std::string where = "product " + std::string(form.name) + " [" + std::to_string(n) + ", " +
+        expected.product(&weights.matrix, &inputs, rows, first, panels, reference.data(), stride);
+        const std::string where = "product " + std::string(layout.name) + " [" + std::to_string(n) + ", " +
                                   std::to_string(k) + "], " + std::to_string(rows) + " rows";
-        const std::string found = difference(where.c_str(), out, wanted);
-        if (!found.empty()) return found;
+        const std::string mismatch = difference(where.c_str(), out, reference);
+        if (!mismatch.empty()) return mismatch;
       }
     }
   }
@@ -216,12 +216,12 @@ std::string check_quantize(const Kernels& tested, const Kernels& expected) {
   for (const int32_t k : {32, 256, 1056}) {
     for (const int32_t rows : {1, 2, 7}) {
       const auto x = floats(rows * k, [&] { return random.any(); });
-      Quantized found(rows, k), wanted(rows, k);
-      Rows found_rows = found.rows(), wanted_rows = wanted.rows();
-      tested.quantize(x.data(), rows, k, &found_rows);
-      expected.quantize(x.data(), rows, k, &wanted_rows);
-      const std::string unlike = found.unlike(wanted);
-      if (!unlike.empty()) return "quantize " + unlike;
+      Quantized result(rows, k), reference(rows, k);
+      Rows result_rows = result.rows(), reference_rows = reference.rows();
+      tested.quantize(x.data(), rows, k, &result_rows);
+      expected.quantize(x.data(), rows, k, &reference_rows);
+      const std::string mismatch = result.compare(reference);
+      if (!mismatch.empty()) return "quantize " + mismatch;
     }
   }
   return "";
@@ -233,11 +233,11 @@ std::string check_norm(const Kernels& tested, const Kernels& expected) {
     const bool ends = random.bits() % 2;
     const auto x = floats(size, [&] { return ends ? random.any() : random.plain(); });
     const auto weight = floats(size, [&] { return random.plain(); });
-    auto out = array<float>(size), wanted = out;
+    auto out = array<float>(size), reference = out;
     tested.norm(x.data(), weight.data(), 1e-6f, size, out.data());
-    expected.norm(x.data(), weight.data(), 1e-6f, size, wanted.data());
-    const std::string found = difference("norm", out, wanted);
-    if (!found.empty()) return found;
+    expected.norm(x.data(), weight.data(), 1e-6f, size, reference.data());
+    const std::string mismatch = difference("norm", out, reference);
+    if (!mismatch.empty()) return mismatch;
   }
   return "";
 }
@@ -247,11 +247,11 @@ std::string check_rotate(const Kernels& tested, const Kernels& expected) {
   for (const int32_t head_dim : {16, 32, 48, 64, 128, 256}) {
     const auto cosines = floats(head_dim / 2, [&] { return random.plain(); });
     const auto sines = floats(head_dim / 2, [&] { return random.plain(); });
-    auto x = floats(head_dim, [&] { return random.any(); }), wanted = x;
+    auto x = floats(head_dim, [&] { return random.any(); }), reference = x;
     tested.rotate(x.data(), cosines.data(), sines.data(), head_dim);
-    expected.rotate(wanted.data(), cosines.data(), sines.data(), head_dim);
-    const std::string found = difference("rotate", x, wanted);
-    if (!found.empty()) return found;
+    expected.rotate(reference.data(), cosines.data(), sines.data(), head_dim);
+    const std::string mismatch = difference("rotate", x, reference);
+    if (!mismatch.empty()) return mismatch;
   }
   return "";
 }
@@ -261,21 +261,21 @@ std::string check_swiglu(const Kernels& tested, const Kernels& expected) {
   for (const int32_t size : {16, 48, 4096}) {
     const auto gate = floats(size, [&] { return 40.0f * random.any(); });
     const auto up = floats(size, [&] { return random.any(); });
-    auto out = array<float>(size), wanted = out;
+    auto out = array<float>(size), reference = out;
     tested.swiglu(gate.data(), up.data(), size, out.data());
-    expected.swiglu(gate.data(), up.data(), size, wanted.data());
-    const std::string found = difference("swiglu", out, wanted);
-    if (!found.empty()) return found;
+    expected.swiglu(gate.data(), up.data(), size, reference.data());
+    const std::string mismatch = difference("swiglu", out, reference);
+    if (!mismatch.empty()) return mismatch;
   }
   return "";
 }
 
-// Keys and values in float16, or in codes with their scales.
-struct Kept {
+// Memory of a KV cache, in float16 or in 8-bit codes with scales.
+struct StoredCache {
   Array<uint8_t> keys, values;
   Array<float> key_scales, value_scales;
 
-  Kept(bool codes, int32_t capacity, int32_t head_dim)
+  StoredCache(bool codes, int32_t capacity, int32_t head_dim)
       : keys(array<uint8_t>(capacity * head_dim * (codes ? 1 : 2))),
         values(keys),
         key_scales(array<float>(codes ? capacity * head_dim / GROUP : 0)),
@@ -285,44 +285,44 @@ struct Kept {
     return {keys.data(), values.data(), key_scales.empty() ? nullptr : key_scales.data(), value_scales.data()};
   }
 
-  std::string unlike(const Kept& expected) const {
+  std::string compare(const StoredCache& expected) const {
     return difference("keys", keys, expected.keys) + difference("values", values, expected.values) +
            difference("key scales", key_scales, expected.key_scales) +
            difference("value scales", value_scales, expected.value_scales);
   }
 };
 
-// Rows that see the same keys, each one more than the row before, or a window of them.
+// Compares attention of rows that see the same keys, one more key each, or a window of them.
 std::string check_attend_to(bool codes, int32_t head_dim, const Kernels& tested, const Kernels& expected) {
-  constexpr int32_t CAPACITY = 208, BEYOND = 5;
+  constexpr int32_t CAPACITY = 208, MARGIN = 5;
   Random random;
-  Kept found(codes, CAPACITY, head_dim), wanted(codes, CAPACITY, head_dim);
-  const Cache found_cache = found.cache(), wanted_cache = wanted.cache();
+  StoredCache result(codes, CAPACITY, head_dim), reference(codes, CAPACITY, head_dim);
+  const Cache result_cache = result.cache(), reference_cache = reference.cache();
   for (int32_t position = 0; position < CAPACITY; position++) {
     const auto key = floats(head_dim, [&] { return random.plain(); });
     const auto value = floats(head_dim, [&] { return random.plain(); });
-    tested.put_key(&found_cache, head_dim, position, key.data());
-    tested.put_value(&found_cache, head_dim, position, value.data());
-    expected.put_key(&wanted_cache, head_dim, position, key.data());
-    expected.put_value(&wanted_cache, head_dim, position, value.data());
+    tested.put_key(&result_cache, head_dim, position, key.data());
+    tested.put_value(&result_cache, head_dim, position, value.data());
+    expected.put_key(&reference_cache, head_dim, position, key.data());
+    expected.put_value(&reference_cache, head_dim, position, value.data());
   }
-  const std::string unlike = found.unlike(wanted);
-  if (!unlike.empty()) return unlike;
+  const std::string mismatch = result.compare(reference);
+  if (!mismatch.empty()) return mismatch;
   for (const int32_t rows : {1, 2, 5, 16, 33, 70}) {
-    const int32_t stride = head_dim + BEYOND, seen = random.from(1, CAPACITY - rows);
+    const int32_t stride = head_dim + MARGIN, context = random.from(1, CAPACITY - rows);
     const auto q = floats(rows * stride, [&] { return random.plain(); });
     for (const int32_t step : {0, 1}) {
       for (const int32_t window : {0, 37}) {
         Array<int32_t> begin = array<int32_t>(rows), end = begin;
         for (int32_t row = 0; row < rows; row++) {
           const auto at = static_cast<size_t>(row);
-          end[at] = seen + step * row;
+          end[at] = context + step * row;
           begin[at] = window && end[at] > window ? end[at] - window : 0;
         }
         auto out = floats(rows * stride, [] { return 7.5f; }), same_out = out;
-        tested.attend(&found_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f, out.data(),
+        tested.attend(&result_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f, out.data(),
                       stride);
-        expected.attend(&wanted_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f,
+        expected.attend(&reference_cache, q.data(), stride, begin.data(), end.data(), rows, head_dim, 0.3f,
                         same_out.data(), stride);
         const std::string differs = difference("attend", out, same_out);
         if (!differs.empty()) return differs + ", " + std::to_string(rows) + " rows" + (codes ? " of codes" : "");
@@ -334,31 +334,31 @@ std::string check_attend_to(bool codes, int32_t head_dim, const Kernels& tested,
 
 std::string check_attend(const Kernels& tested, const Kernels& expected) {
   for (const int32_t head_dim : {16, 64, 128}) {
-    const std::string found = check_attend_to(false, head_dim, tested, expected);
-    if (!found.empty()) return found;
+    const std::string mismatch = check_attend_to(false, head_dim, tested, expected);
+    if (!mismatch.empty()) return mismatch;
   }
   for (const int32_t head_dim : {32, 64, 96, 256}) {
-    const std::string found = check_attend_to(true, head_dim, tested, expected);
-    if (!found.empty()) return found;
+    const std::string mismatch = check_attend_to(true, head_dim, tested, expected);
+    if (!mismatch.empty()) return mismatch;
   }
   return "";
 }
 
 std::string check(const Kernels& tested, const Kernels& expected) {
   for (const auto part : {check_quantize, check_norm, check_rotate, check_swiglu, check_product, check_attend}) {
-    const std::string found = part(tested, expected);
-    if (!found.empty()) return found;
+    const std::string mismatch = part(tested, expected);
+    if (!mismatch.empty()) return mismatch;
   }
   return "";
 }
 
-// Whether an instruction set is the same as the portable one; says so.
+// Prints and returns whether an instruction set agrees with the portable one.
 bool report(const char* name) {
   const Kernels* tested = ldf_kernels(name);
-  const std::string found = tested ? check(*tested, *ldf_kernels("portable")) : "this processor has it not";
-  printf("%s: %s\n", name, found.empty() ? "ok" : found.c_str());
+  const std::string mismatch = tested ? check(*tested, *ldf_kernels("portable")) : "not supported by this processor";
+  printf("%s: %s\n", name, mismatch.empty() ? "ok" : mismatch.c_str());
   fflush(stdout);
-  return found.empty();
+  return mismatch.empty();
 }
 
 }  // namespace

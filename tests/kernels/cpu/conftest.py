@@ -17,7 +17,7 @@ BUILD = runpy.run_path(str(SOURCES / "sources.py"))
 
 
 def instruction_sets() -> list[str]:
-    """Return those of this processor if the installed library knows them, else all that are compiled here."""
+    """Return the sets of this processor if the installed library reports them, else all that can be compiled here."""
     if not installed.available():
         return installed.load().instruction_sets
     return [Path(name).stem.removeprefix("isa_") for name in BUILD["instruction_sets"]()]
@@ -32,7 +32,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Library
     if shutil.which("c++") is None:
         pytest.skip("there is no C++ compiler")
     folder = tmp_path_factory.getbasetemp()
-    shared = folder if worker_id == "master" else folder.parent  # of all workers of pytest-xdist
+    shared = folder if worker_id == "master" else folder.parent  # shared by all xdist workers
     compiled = shared / "libldf.so"
     with FileLock(shared / "libldf.lock"):
         if not compiled.exists():

@@ -1,12 +1,12 @@
-"""The check of check.cpp, beside this file, on processors that are not here: AVX-VNNI, AVX512-VNNI and AMX under Bochs.
+"""Runs check.cpp on emulated processors: AVX-VNNI, AVX512-VNNI and AMX under Bochs.
 
-`python -P tests/kernels/cpu/emulated.py [instruction set ...]` (`make test-cpus`) runs it for those named, or for all:
+`python -P tests/kernels/cpu/emulated.py [instruction set ...]` (`make test-cpus`) runs the named sets, or all:
 Linux starts in an emulated machine with init.cpp as its only process, which runs the check and turns the machine off.
-Exit codes: 0 all the same, 1 not, or not to be had (one line says why).
+Exit codes: 0 all sets agree, 1 a difference, or the emulator is not available (one line gives the reason).
 
 Nothing is installed: Bochs is compiled from Debian's source, its firmware, Linux and a boot loader are unpacked from
-Debian's packages, all into `--folder`, once; that takes minutes. Needs a C++ compiler, make, and Debian or its kin. Two
-faults of Bochs 3.0 are mended before it is compiled, see FAULTS.
+Debian's packages, all into `--folder`, once; that takes minutes. Needs a C++ compiler, make, and Debian or similar.
+Two bugs of Bochs 3.0 are patched before it is compiled, see FAULTS.
 """
 
 import argparse
@@ -46,11 +46,11 @@ OPTIONS = [
         "--with-nogui",
     ),
 ]
-SECONDS = 1800  # for one emulated machine, or one step of compiling
+SECONDS = 1800  # limit of one emulated machine, or of one compilation step
 
 
-# By file: what is replaced, and by what. Bochs takes the bytes of all tiles for unsigned, and has no XFD, without which
-# Linux lends no tiles.
+# Replacements by file. Bochs treats the bytes of all tiles as unsigned, and lacks XFD, without which Linux grants no
+# tiles.
 FAULTS = {
     "cpu/avx/amx.cc": (r"Bit32s\(([xy]byte\[\d\])\)", r"Bit32s(Bit8s(\1))"),
     "cpu/cpuid.cc": (r"leaf->eax \|= \(1<<3\);(?=\s*// EBX)", "leaf->eax |= (1<<3) | (1<<4);"),
@@ -81,7 +81,7 @@ APPEND console=ttyS0 loglevel=1 panic=-1 spectre_v2=retpoline no5lvl initrd=init
 
 
 def fetch(folder: Path) -> None:
-    """Fetch the emulator and what it starts; raise CannotFetch if that fails."""
+    """Fetch the emulator and the system that it starts; raise CannotFetch on failure."""
     if (folder / "ready").exists():
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -106,7 +106,7 @@ def fetch(folder: Path) -> None:
 
 
 def mend(source: Path) -> None:
-    """Take the faults out of Bochs."""
+    """Patch the bugs of Bochs."""
     for name, (fault, mended) in FAULTS.items():
         text, count = re.subn(fault, mended, (source / name).read_text())
         if not count:
@@ -115,7 +115,7 @@ def mend(source: Path) -> None:
 
 
 def programs(folder: Path) -> None:
-    """Link `check` and `init` so that they need no other file."""
+    """Link `check` and `init` statically."""
     sources = runpy.run_path(str(CPU / "sources.py"))
     sources["compile_library"](folder / "libldf.so", ("c++",))
     objects = map(str, (folder / "libldf.objects").glob("*.o"))
@@ -142,7 +142,7 @@ def emulate(tools: Path, built: Path, model: str, sets: list[str]) -> str:
         BOCHSRC.format(model=model, root=root, disc=machine / "disc.iso", serial=serial, log=log)
     )
     bochs = [str(tools / "bochs"), "-q", "-f", "bochsrc"]
-    # Its exit status says nothing: a machine that turns itself off is a panic to it.
+    # Its exit status has no meaning: a machine that turns itself off counts as a panic.
     done = subprocess.run(
         bochs, cwd=machine, capture_output=True, stdin=subprocess.DEVNULL, text=True, timeout=SECONDS, check=False
     )
@@ -165,11 +165,11 @@ def initramfs(programs: dict[str, Path]) -> bytes:
 
 
 def run(*command: str, folder: Path) -> None:
-    """Run a command; raises CannotFetch with the last line that it said."""
+    """Run a command; raise CannotFetch with its last line of output on failure."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise CannotFetch(f"{command[0]} failed: {said[-1] if said else f'exit code {done.returncode}'}")
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise CannotFetch(f"{command[0]} failed: {output[-1] if output else f'exit code {done.returncode}'}")
 
 
 def main() -> int:

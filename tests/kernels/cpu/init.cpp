@@ -1,4 +1,4 @@
-// The first process of an emulated machine: runs /check with its own arguments, says on the console how that went and
+// The first process of an emulated machine: runs /check with its arguments, prints the exit status on the console and
 // turns the machine off. See emulated.py.
 #include <sched.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 int main(int, char** arguments) {
   const sched_param first = {1};
-  sched_setscheduler(0, SCHED_FIFO, &first);  // nothing comes between: the emulator does not keep tiles for others
+  sched_setscheduler(0, SCHED_FIFO, &first);  // no process may run in between: the emulator does not save tiles
   if (fork() == 0) {
     execv("/check", arguments);
     _exit(127);

@@ -1,4 +1,4 @@
-// What rows.h and simd.h have and the table of kernels has not, to be called by test_rows.py.
+// C functions for test_rows.py: functions of rows.h and simd.h that are not in the table of kernels.
 #include "rows.h"
 
 using namespace ldf::LDF_ISA;

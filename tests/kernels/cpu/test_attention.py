@@ -16,7 +16,7 @@ FORMS = ("f16", "int8")
 SHAPES = [("f16", 16), ("f16", 80), ("f16", 128), ("int8", 64), ("int8", 96), ("int8", 512)]
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
-Cached = tuple[NDArray[Any], ...]  # keys and values, and their scales, as formats.h has them
+Cached = tuple[NDArray[Any], ...]  # K, V and their scales, in the layout of formats.h
 
 
 @dataclass
@@ -76,17 +76,17 @@ def unpack(kv: str, cached: Cached) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def spoil(case: Case, positions: NDArray[np.bool_]) -> None:
-    """Let what is at some positions be no number."""
+    """Overwrite some positions with NaN."""
     strips, rows = positions.reshape(-1, 1, 16), positions
     stale: Any = np.nan
     if case.kv == "f16":
         rows, stale = positions[:, None], np.uint16(STALE)
-    for array, spoilt in zip(case.cached[-2:], (strips, rows), strict=True):
-        array[...] = np.where(spoilt, stale, array)
+    for array, corrupted in zip(case.cached[-2:], (strips, rows), strict=True):
+        array[...] = np.where(corrupted, stale, array)
 
 
 def random_case(kv: str, rows: int, head_dim: int, capacity: int = 320, seed: int = 0) -> Case:
-    """Return rows with ranges of all kinds: one key, within a block, several blocks, ends as in a verify batch."""
+    """Return rows with ranges of one key, within a block, of several blocks, and of a verify batch."""
     rng = np.random.default_rng(seed)
     keys, values = (rng.standard_normal((capacity, head_dim)).astype(np.float32) for _ in range(2))
     q = rng.standard_normal((rows, head_dim)).astype(np.float32) * 2
@@ -107,8 +107,8 @@ def attend(kernels: Any, case: Case, rows: slice = slice(None)) -> Floats:
 
 
 def exact(case: Case) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[rows, head_dim] in float64 from what is in the cache, and how far off [rows, 1] the kernels may be: a sum in
-    float32 in any order, and of "int8" codes of 16 bits for queries and for the weights of a block of 64 values.
+    """Return attention [rows, head_dim] in float64, and the kernels' tolerance [rows, 1]: float32 sums in any order,
+    and for "int8" 16-bit codes of queries and of the weights of a block of 64 values.
     """
     keys, values = unpack(case.kv, case.cached)
     head_dim, rounded = case.q.shape[1], 0.5 / 32767 if case.kv == "int8" else 0.0
@@ -143,7 +143,7 @@ def test_near_float64_with_the_same_bits_on_every_instruction_set(
 
 
 @pytest.mark.parametrize(("kv", "head_dim"), SHAPES)
-def test_keys_and_values_are_put_in_their_places(all_kernels: list[Any], kv: str, head_dim: int) -> None:
+def test_put_key_and_put_value_layout(all_kernels: list[Any], kv: str, head_dim: int) -> None:
     for kernels in all_kernels:
         rng = np.random.default_rng(head_dim)
         keys, values = rng.standard_normal((2, 48, head_dim)).astype(np.float32) * np.float32(1e-3)
@@ -157,16 +157,16 @@ def test_keys_and_values_are_put_in_their_places(all_kernels: list[Any], kv: str
 
 
 @pytest.mark.parametrize("kv", FORMS)
-class TestEveryForm:
+class TestEveryFormat:
     """Both formats of the KV cache, on every instruction set of this processor."""
 
-    def test_a_row_is_the_same_alone_and_among_any_others(self, kernels: Any, kv: str) -> None:
+    def test_row_does_not_depend_on_other_rows(self, kernels: Any, kv: str) -> None:
         case = random_case(kv, 70, 80 if kv == "f16" else 96)
-        alone = np.concatenate([attend(kernels, case, slice(r, r + 1)) for r in range(70)])
+        single_rows = np.concatenate([attend(kernels, case, slice(r, r + 1)) for r in range(70)])
         for width in (*range(2, 33), 70):
             for first in {0, min(5, 70 - width)}:
                 rows = slice(first, first + width)
-                assert_same_bits(attend(kernels, case, rows), alone[rows])
+                assert_same_bits(attend(kernels, case, rows), single_rows[rows])
 
     def test_unseen_keys_have_no_influence(self, kernels: Any, kv: str) -> None:
         case = random_case(kv, 24, 64)
@@ -178,7 +178,7 @@ class TestEveryForm:
             spoil(stale, unseen)
             assert_same_bits(attend(kernels, stale)[r], expected[r])
 
-    def test_a_nan_or_infinity_shows_in_the_rows_that_see_it(self, kernels: Any, kv: str) -> None:
+    def test_nan_and_infinity_reach_the_rows_that_see_them(self, kernels: Any, kv: str) -> None:
         at = 100
         for name, wrong in (("put_key", np.nan), ("put_key", np.inf), ("put_value", np.nan), ("put_value", np.inf)):
             case = random_case(kv, 24, 64)

@@ -1,4 +1,4 @@
-"""check.cpp next to this file, instruction sets against the portable one: under sanitizers, and on an emulated ARM."""
+"""Runs check.cpp, which compares instruction sets with the portable one, under sanitizers and on an emulated ARM."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ from tests.kernels.cpu.conftest import BUILD, SOURCES
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1")
 SECONDS = 110
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(5 * SECONDS)]  # two compilations, next to other work
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(5 * SECONDS)]  # two compilations on a busy machine
 
 
 def build(folder: Path, compiler: str, machine: str = "", extra: Sequence[str] = (), link: Sequence[str] = ()) -> Path:
@@ -31,7 +31,7 @@ def results(command: Sequence[str | Path]) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in done.stdout.splitlines())
 
 
-def test_the_same_bits_and_nothing_for_the_sanitizers(tmp_path: Path) -> None:
+def test_bits_match_under_sanitizers(tmp_path: Path) -> None:
     if shutil.which("c++") is None:
         pytest.skip("there is no C++ compiler")
     found = results([build(tmp_path, "c++", extra=SANITIZERS)])
@@ -39,10 +39,12 @@ def test_the_same_bits_and_nothing_for_the_sanitizers(tmp_path: Path) -> None:
     assert set(found.values()) == {"ok"}
 
 
-def test_the_same_bits_on_an_emulated_arm(tmp_path: Path) -> None:
+def test_bits_match_on_an_emulated_arm(tmp_path: Path) -> None:
     compiler, emulator = "aarch64-linux-gnu-g++", shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if shutil.which(compiler) is None or emulator is None:
         pytest.skip(f"there is no {compiler}, or no qemu-aarch64")
     program = build(tmp_path, compiler, "aarch64", link=["-static"])
     assert results([emulator, "-cpu", "max", program]) == {"neon": "ok", "portable": "ok"}
-    assert results([emulator, "-cpu", "cortex-a53", program]) == {"portable": "ok"}  # it has no dot products
+    assert results([emulator, "-cpu", "cortex-a53", program]) == {
+        "portable": "ok"
+    }  # the emulated processor has no dot products

@@ -44,7 +44,7 @@ def harnesses(library: Library, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 def same(results: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """Return the result of all instruction sets, which must agree bit for bit, NaN apart."""
+    """Return the result, which must be bit-identical on all instruction sets except for NaN."""
     first, *others = results.values()
     for other in others:
         np.testing.assert_array_equal(other, first)
@@ -90,7 +90,7 @@ def test_every_half_is_read_and_rounding_is_to_nearest_even(harnesses: dict[str,
 
 
 def best_of(harness: ctypes.CDLL, logits: Floats, first: int = 0, function: str = "best") -> Best:
-    """Return the best of the tokens first, first + 1, ...; "likeliest" leaves out the sum."""
+    """Return the best of the tokens first, first + 1, ...; "likeliest" omits the sum."""
     out = Best()
     getattr(harness, function)(ctypes.c_void_p(address(logits)), first, logits.size, ctypes.byref(out))
     return out
@@ -106,14 +106,18 @@ def test_best_of_is_the_first_highest_and_its_total(harnesses: dict[str, ctypes.
     for count in (1, 15, 17, 4093):
         logits = np.random.default_rng(count).standard_normal(count).astype(np.float32) * 4
         logits[count // 2] = logits[-1] = logits.max()
-        found = [best_of(harness, logits, 7) for harness in harnesses.values()]
-        assert len({bytes(best) for best in found}) == 1
-        assert (found[0].token, found[0].logit) == (7 + int(np.argmax(logits)), logits.max())
+        actual = [best_of(harness, logits, 7) for harness in harnesses.values()]
+        assert len({bytes(best) for best in actual}) == 1
+        assert (actual[0].token, actual[0].logit) == (7 + int(np.argmax(logits)), logits.max())
         for harness in harnesses.values():
-            alone = best_of(harness, logits, 7, "likeliest")
-            assert (alone.token, alone.logit, alone.total) == (found[0].token, found[0].logit, 0)
+            without_total = best_of(harness, logits, 7, "likeliest")
+            assert (without_total.token, without_total.logit, without_total.total) == (
+                actual[0].token,
+                actual[0].logit,
+                0,
+            )
         exact = np.exp(logits.astype(np.float64) - logits.max()).sum()
-        assert found[0].total == pytest.approx(exact, rel=(count / 16 + 8) * EPSILON * 2)
+        assert actual[0].total == pytest.approx(exact, rel=(count / 16 + 8) * EPSILON * 2)
 
 
 def test_parts_merge_to_the_same_token_in_any_order(harnesses: dict[str, ctypes.CDLL]) -> None:
@@ -131,21 +135,21 @@ def test_nan_and_infinite_logits_show_in_the_total(harnesses: dict[str, ctypes.C
     logits = np.linspace(0, 1, 37, dtype=np.float32)
     for at in (0, 5, 16, 36):
         for what, sound in ((np.nan, False), (np.inf, False), (-np.inf, True), (3e38, True)):
-            spoilt = logits.copy()
-            spoilt[at] = what
+            corrupted = logits.copy()
+            corrupted[at] = what
             for harness in harnesses.values():
-                a, b = best_of(harness, logits, 0, "likeliest"), best_of(harness, spoilt, 37, "likeliest")
+                a, b = best_of(harness, logits, 0, "likeliest"), best_of(harness, corrupted, 37, "likeliest")
                 assert (b.total == 0) == sound
                 assert (merged(harness, a, b).total == 0) == (merged(harness, b, a).total == 0) == sound
                 if np.isnan(what):
-                    a, b = best_of(harness, logits), best_of(harness, spoilt, 37)
+                    a, b = best_of(harness, logits), best_of(harness, corrupted, 37)
                     assert np.isnan([b.total, merged(harness, a, b).total, merged(harness, b, a).total]).all()
 
 
 def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, NDArray[np.int32]]:
     """Return codes, scales and sums of rows x; assert that their totals agree."""
     rows, k = x.shape
-    found: dict[str, list[NDArray[Any]]] = {}
+    actual: dict[str, list[NDArray[Any]]] = {}
     for name in library.instruction_sets:
         codes, scales = np.full((rows, k), 99, np.int8), np.empty((rows, k // 32), np.float32)
         sums = np.empty((rows, k // 16), np.int32)
@@ -153,10 +157,10 @@ def quantized(library: Library, x: Floats) -> tuple[NDArray[np.int8], Floats, ND
         out = RowsStruct(address(codes), address(scales), address(sums), address(totals))
         library.kernels(name).quantize(address(x), rows, k, ctypes.byref(out))
         with np.errstate(over="ignore"):  # inf, from some 1e37 on
-            wanted = (sums[:, 0::2] + sums[:, 1::2]).astype(np.float32) * scales
-        assert np.array_equal(totals, wanted, equal_nan=True)
-        found[name] = [codes, scales, sums]
-    codes, scales, sums = (same({name: arrays[i] for name, arrays in found.items()}) for i in range(3))
+            reference = (sums[:, 0::2] + sums[:, 1::2]).astype(np.float32) * scales
+        assert np.array_equal(totals, reference, equal_nan=True)
+        actual[name] = [codes, scales, sums]
+    codes, scales, sums = (same({name: arrays[i] for name, arrays in actual.items()}) for i in range(3))
     return codes, scales, sums
 
 
@@ -239,8 +243,8 @@ def test_clamped_swiglu(library: Library) -> None:
     out = run(library, 1600, lambda kernels, to: kernels.swiglu_clamped(address(gate), address(up), 7.0, 1600, to))
     wide, raised = np.minimum(gate.astype(np.float64), 7), np.clip(up.astype(np.float64), -7, 7)
     with np.errstate(over="ignore", invalid="ignore"):
-        wanted = wide / (1 + np.exp(-1.702 * wide)) * (raised + 1)
+        reference = wide / (1 + np.exp(-1.702 * wide)) * (raised + 1)
     assert np.isnan(out[:3]).all()
-    shifted = (np.abs(raised) + 1) / np.abs(raised + 1)  # where up is near -1 its rounding is all there is
-    off = (2 * np.abs(1.702 * wide) + shifted + 10) * EPSILON * np.abs(wanted)  # the exponent is rounded twice
-    assert (np.abs(out - wanted) < off + 1e-35)[3:].all()
+    shifted = (np.abs(raised) + 1) / np.abs(raised + 1)  # if up is near -1 its rounding error dominates
+    off = (2 * np.abs(1.702 * wide) + shifted + 10) * EPSILON * np.abs(reference)  # the exponent is rounded twice
+    assert (np.abs(out - reference) < off + 1e-35)[3:].all()

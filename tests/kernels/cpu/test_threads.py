@@ -30,14 +30,14 @@ def run(*command: object) -> Result:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place, made = compiled(tmp_path_factory.mktemp("threads"), *SANITIZER)
-    if made.returncode:
-        pytest.skip(f"this compiler has no ThreadSanitizer: {made.stderr.splitlines()[-1]}")
+    place, compilation = compiled(tmp_path_factory.mktemp("threads"), *SANITIZER)
+    if compilation.returncode:
+        pytest.skip(f"this compiler has no ThreadSanitizer: {compilation.stderr.splitlines()[-1]}")
     return place
 
 
 @pytest.mark.parametrize(("threads", "passes"), [(1, 2000), (2, 20000), (4, 10000), (16, 300)])
-def test_every_chunk_once_and_in_its_stage(program: Path, threads: int, passes: int) -> None:
+def test_every_chunk_runs_once_in_its_stage(program: Path, threads: int, passes: int) -> None:
     ran = run(program, threads, passes)
     if "unexpected memory mapping" in ran.stderr:
         pytest.skip("this kernel's address space is not for this compiler's ThreadSanitizer")
@@ -46,9 +46,9 @@ def test_every_chunk_once_and_in_its_stage(program: Path, threads: int, passes: 
 
 
 def test_a_pool_may_end_while_its_threads_are_still_waking_up(tmp_path: Path) -> None:
-    """Without the sanitizer, which makes everything too slow to meet."""
-    program, made = compiled(tmp_path)
-    assert (made.returncode, made.stderr) == (0, "")
+    """The program runs without the sanitizer, under which the race is too unlikely."""
+    program, compilation = compiled(tmp_path)
+    assert (compilation.returncode, compilation.stderr) == (0, "")
     ran = run(program, 8, 1, 1000)
     assert (ran.returncode, ran.stdout) == (0, "0 of 1 passes went wrong\n")
 
@@ -62,7 +62,7 @@ exec c++ "$@" -O0
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the flags of x86")
-def test_flags_that_a_compiler_lacks_cost_their_instruction_sets_alone(tmp_path: Path) -> None:
+def test_unsupported_flags_drop_only_their_instruction_sets(tmp_path: Path) -> None:
     compiler = tmp_path / "old"
     compiler.write_text(OLD)
     compiler.chmod(0o755)

@@ -1,6 +1,6 @@
-// Passes of several stages by several threads, run under ThreadSanitizer: every chunk of every stage once, none before
-// the stage before it is complete. Arguments: threads, passes.
-// With a third, so many pools one after the other end right after a pass or two.
+// Passes of several stages by several threads, run under ThreadSanitizer: every chunk of every stage runs once, after
+// the previous stage is complete. Arguments: threads, passes, and optionally a number of pools that are started and
+// deleted right after zero to two passes.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ struct Argument {
   int number, stages;
 };
 
-// A cell is the sum of the stage before it plus the pass's number, so that a chunk that is early, late or done twice shows.
+// A cell is the sum of the previous stage plus the pass's number, so a chunk that runs early, late or twice shows.
 void work(const void* argument, ldf::Turn* turn) {
   const Argument& a = *static_cast<const Argument*>(argument);
   for (int stage = 0; stage < a.stages; stage++) {
@@ -34,14 +34,14 @@ void work(const void* argument, ldf::Turn* turn) {
   }
 }
 
-int wrong(const Board& found, int threads, int number, int stages) {
-  Board wanted = {};
+int is_wrong(const Board& board, int threads, int number, int stages) {
+  Board expected = {};
   for (int stage = 0; stage < stages; stage++) {
     for (int chunk = 0; chunk < threads; chunk++) {
       int before = 0;
-      for (int c = 0; stage && c < threads; c++) before += wanted.cells[stage - 1][c];
-      wanted.cells[stage][chunk] = before % 1000 + number;
-      if (found.cells[stage][chunk] != wanted.cells[stage][chunk]) return 1;
+      for (int c = 0; stage && c < threads; c++) before += expected.cells[stage - 1][c];
+      expected.cells[stage][chunk] = before % 1000 + number;
+      if (board.cells[stage][chunk] != expected.cells[stage][chunk]) return 1;
     }
   }
   return 0;
@@ -74,9 +74,9 @@ int main(int count, char** arguments) {
     const int stages = 1 + number % STAGES;
     const Argument argument{&board, number, stages};
     ldf::pool_run(pool, work, &argument, sizeof argument);
-    failures += wrong(board, threads, number, stages);
+    failures += is_wrong(board, threads, number, stages);
   }
   ldf::pool_delete(pool);
-  printf("%d of %d passes went wrong\n", failures, passes);
+  printf("%d of %d passes went is_wrong\n", failures, passes);
   return failures != 0;
 }

@@ -1,11 +1,12 @@
-"""A pytest plugin: the tests of kernels, run as compiled for a chip instead of in Triton's interpreter.
+"""Pytest plugin: runs kernel tests as compiled for a chip instead of in Triton's interpreter.
 
     CHIP=120 pytest -p tests.kernels.cuda.as_compiled tests/kernels/cuda/test_cases.py
 
 Every launch is compiled for that compute capability, and its PTX is run by `ptx_machine`: inline assembly, layouts and
-matrix instructions are those of the GPU. With RACES=<seed> programs run in random order, and see of each other what
-they must (`ptx_memory`); FAULT=<name> takes something out of the PTX before (`ptx_faults`); RAN=<file> gets the names
-of the kernels that ran, and whether with several programs. The order of asynchronous copies is not checked.
+matrix instructions are those of the GPU. With RACES=<seed> programs run in random order, and see only
+synchronised stores of each other (`ptx_memory`). FAULT=<name> removes something from the PTX (`ptx_faults`). RAN=<file>
+receives the names of the kernels that ran, and whether with several programs. The order of asynchronous copies is not
+checked.
 """
 
 import os

@@ -17,17 +17,17 @@ _VALUES = np.array(E2M1)
 
 
 def as_type(x: Array, kind: type) -> Array:
-    """The low bits of 64-bit registers as another type."""
+    """Return the low bits of 64-bit registers as another type."""
     return np.ascontiguousarray(x).view(np.uint8).reshape(-1, 8)[:, : np.dtype(kind).itemsize].copy().view(kind)[:, 0]
 
 
 def as_register(x: Array) -> Array:
-    """Any type as a 64-bit register."""
+    """Return values of any type as 64-bit registers."""
     return x.view(f"u{x.dtype.itemsize}").astype(np.uint64)
 
 
 def arithmetic(head: str, x: list[Array]) -> Array:
-    """Floating-point instructions, on float64: the caller rounds."""
+    """Compute a floating-point instruction in float64; the caller rounds."""
     functions: dict[str, Callable[..., Array]] = {
         "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,
         "min": lambda *x: functools.reduce(np.fmin, x), "max": lambda *x: functools.reduce(np.fmax, x),
@@ -63,7 +63,7 @@ def _popc(x: Array) -> Array:
 
 
 def integers(head: str, parts: list[str], kind: type, x: list[Array]) -> Array:
-    """Integer and bit instructions on operands of a type, from registers."""
+    """Compute an integer or bit instruction on registers."""
     values: list[Array] = [as_type(value, kind) for value in x]
     if head in {"mul", "mad"} and parts[1] in {"wide", "hi"}:
         wide: type = np.int64 if np.issubdtype(kind, np.signedinteger) else np.uint64

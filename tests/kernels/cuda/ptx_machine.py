@@ -1,7 +1,7 @@
 """Runs compiled kernels without a GPU: interprets a kernel's PTX with numpy, see `ptx_program`.
 
-Programs run one after the other; or, with `chance`, begun in any order and interleaved at every access to global
-memory, of which they see as little as they may: see `ptx_memory`.
+Programs run one after the other. With `chance` they start in random order, are interleaved at accesses to global
+memory, and see only what the memory model guarantees: see `ptx_memory`.
 """
 
 import random
@@ -18,7 +18,7 @@ from tests.kernels.cuda.ptx_program import GLOBAL, OPERAND, Code, Program
 
 _STATEMENT = re.compile(r"^\s*(?:@(!?)(%p\d+)\s+)?([a-z][\w.:]*)\s*(.*?);", re.S)
 _ALL = 2**64 - 1
-RESIDENT = 6  # programs that are under way at a time
+RESIDENT = 6  # programs that run at a time
 
 
 class Machine:
@@ -49,15 +49,15 @@ class Machine:
                 continue
             storage = argument.untyped_storage()
             if storage.data_ptr() not in storages:
-                whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+                storage_bytes = torch.empty(0, dtype=torch.uint8).set_(storage)
                 memory += bytes((storage.data_ptr() - len(memory)) % 256)  # the compiler saw that alignment
-                storages[storage.data_ptr()] = whole, len(memory)
-                memory += whole.numpy().tobytes()
+                storages[storage.data_ptr()] = storage_bytes, len(memory)
+                memory += storage_bytes.numpy().tobytes()
             values.append(GLOBAL + storages[storage.data_ptr()][1] + argument.data_ptr() - storage.data_ptr())
         everything = np.frombuffer(memory, np.uint8)
         parameters = [
             int(np.float32(value).view(np.uint32)) if kind == "f32" else int(value) & _ALL
-            for kind, value in zip(self.kinds, [*values, GLOBAL, GLOBAL], strict=True)  # two of Triton's own
+            for kind, value in zip(self.kinds, [*values, GLOBAL, GLOBAL], strict=True)  # two parameters of Triton
         ]
         sizes = (*grid, 1, 1)[:3]
         programs = [(x, y, z) for z, y, x in np.ndindex(sizes[::-1])]
@@ -67,8 +67,8 @@ class Machine:
             for program in programs:
                 for _ in Program(self.code, parameters, program, sizes, SharedView(everything)).run():
                     pass
-        for whole, start in storages.values():
-            whole.copy_(torch.from_numpy(everything[start : start + whole.numel()].copy()))
+        for storage_bytes, start in storages.values():
+            storage_bytes.copy_(torch.from_numpy(everything[start : start + storage_bytes.numel()].copy()))
 
     def _race(
         self,
@@ -78,7 +78,7 @@ class Machine:
         memory: Array,
         chance: random.Random,
     ) -> None:
-        """All programs, a few at a time, each going on for a while; what nobody had to see comes last."""
+        """Run all programs, a few at a time, each for a random while; unsynchronised stores become visible last."""
         chance.shuffle(programs)
         views, running = list[SharedView](), list[Iterator[None]]()
         while programs or running:

@@ -1,4 +1,4 @@
-"""Global memory as programs of a launch see it: at once, or as late as PTX's memory model allows.
+"""Global memory as seen by the programs of a launch: immediately, or as late as PTX's memory model allows.
 
 A late program reads what was there when it started, and others see its stores after the launch. Both change where it
 synchronises: a release hands out the stores of its own thread, and those of other threads that a barrier of the block
@@ -15,13 +15,13 @@ from tests.kernels.cuda.ptx_arithmetic import Array
 
 
 class SharedView:
-    """A program whose stores everybody sees at once, and that sees all of others."""
+    """View of a program whose stores are visible immediately, and that sees all stores."""
 
     def __init__(self, memory: Array) -> None:
         self.memory = memory
 
     def load(self, at: Array, threads: Array) -> Array:
-        """Bytes uint8 [n, size] at addresses int64 [n, size], each row asked for by a thread."""
+        """Bytes uint8 [n, size] at addresses int64 [n, size], each row requested by a thread."""
         return self.memory[at]
 
     def store(self, at: Array, value: Array, threads: Array) -> None:
@@ -29,20 +29,20 @@ class SharedView:
         self.memory[at] = value
 
     def barrier(self) -> None:
-        """All threads of the program meet."""
+        """Synchronise all threads of the program."""
 
     def release(self, threads: Array) -> None:
-        """Hand out what these threads (bool [threads of a program]) and those before their barriers have stored."""
+        """Publish the stores of these threads (bool [threads of a program]) and those before their barriers."""
 
     def acquire(self, threads: Array) -> None:
-        """These threads see what others have handed out."""
+        """Make published stores visible to these threads."""
 
     def exchange(self, at: Array, value: Array) -> None:
-        """An atomic instruction writes bytes [size] at addresses [size]; it reads `memory` itself."""
+        """Write bytes [size] at addresses [size] by an atomic instruction, which reads `memory` itself."""
         self.memory[at] = value
 
     def end(self) -> None:
-        """The launch is over: everything is seen."""
+        """End the launch: all stores become visible."""
 
 
 @dataclass
@@ -50,11 +50,11 @@ class _Stored:
     at: Array  # int64 [n, size]
     value: Array  # uint8 [n, size]
     threads: Array  # int64 [n]
-    barriers: int  # that were behind the program by then
+    barriers: int  # barriers passed by then
 
 
 class LateView(SharedView):
-    """A program for `threads` threads that neither shows nor sees anything before it has to."""
+    """View of a program of `threads` threads whose stores, and view of other stores, are as late as allowed."""
 
     def __init__(self, memory: Array, threads: int) -> None:
         super().__init__(memory)
@@ -83,13 +83,13 @@ class LateView(SharedView):
 
     def release(self, threads: Array) -> None:
         """See `SharedView`."""
-        kept = []
+        remaining = []
         for each in self._stored:
             out = threads[each.threads] | (each.barriers < self._barriers)
             self.memory[each.at[out]] = each.value[out]
             if not out.all():
-                kept.append(_Stored(each.at[~out], each.value[~out], each.threads[~out], each.barriers))
-        self._stored = kept
+                remaining.append(_Stored(each.at[~out], each.value[~out], each.threads[~out], each.barriers))
+        self._stored = remaining
 
     def acquire(self, threads: Array) -> None:
         """See `SharedView`."""
@@ -117,5 +117,5 @@ class LateView(SharedView):
 
 
 def some_view(memory: Array, threads: int, chance: random.Random) -> SharedView:
-    """One or the other: a fault may show with either."""
+    """Return either view at random: a fault may show with only one."""
     return LateView(memory, threads) if chance.random() < 0.7 else SharedView(memory)

@@ -1,8 +1,8 @@
-"""One program of a kernel as PTX: all its threads in step, each register an array of numpy with a value for each.
+"""Executes one program of a kernel in PTX: all threads in lockstep, registers as numpy arrays with a value per thread.
 
-What Triton's interpreter cannot check is checked here: layouts, inline assembly, shared memory and matrix instructions
-as they were compiled. It knows the instructions that the kernels of this package use, takes asynchronous copies as
-done at once, and expects branches that all threads take alike. Slow: some seconds for a block of a small matrix.
+This checks layouts, inline assembly, shared memory and matrix instructions as compiled, which Triton's interpreter
+cannot. It implements the instructions of this package's kernels, executes asynchronous copies immediately, and expects
+uniform branches. Slow: some seconds for a block of a small matrix.
 """
 
 import re
@@ -35,7 +35,7 @@ def _literal(text: str) -> int:
 
 @dataclass
 class Code:
-    """A kernel, for programs of so many threads and bytes of shared memory: name, predicate, negated, operands."""
+    """A kernel's instructions (name, predicate, negated, operands), number of threads and bytes of shared memory."""
 
     threads: int
     shared: int
@@ -44,7 +44,7 @@ class Code:
 
 
 class Program:
-    """One program: its registers, its shared memory, and what it sees of the rest."""
+    """One program: its registers, its shared memory, and its view of global memory."""
 
     def __init__(
         self, code: Code, parameters: list[int], place: Sequence[int], grid: Sequence[int], view: SharedView
@@ -79,7 +79,7 @@ class Program:
     def _read(self, text: str) -> Array:
         if text in self.registers:
             return self.registers[text]
-        if text.startswith("%"):  # undefined: the compiler knows that it does not matter
+        if text.startswith("%"):  # undefined: the compiler never uses it
             return np.full(self.threads, 2**64 - 1, np.uint64)
         return np.full(self.threads, _literal(text) & _ALL, np.uint64)
 
@@ -94,7 +94,7 @@ class Program:
         return self._read(base.strip()) + np.uint64(_literal(offset.strip() or "0") & _ALL)
 
     def _load(self, address: Array, kind: type, active: Array) -> Array:
-        """Values at addresses; zero where not active."""
+        """Load values at addresses; zero where not active."""
         size = np.dtype(kind).itemsize
         out = np.zeros((len(address), size), np.uint8)
         if active.any():
@@ -113,7 +113,7 @@ class Program:
             self.shared[at] = written
 
     def _places(self, address: Array, size: int) -> tuple[Array, bool]:
-        """Where the bytes of each value lie, int64 [n, size], and whether that is global memory."""
+        """Return the addresses of the bytes of each value, int64 [n, size], and whether they are in global memory."""
         is_global = int(address.max()) >= GLOBAL
         first = (address - np.uint64(GLOBAL if is_global else 0)).astype(np.int64)
         assert first.min() >= 0
@@ -137,9 +137,9 @@ class Program:
             self._write(target, logic[head](*(self._read(x).astype(bool) for x in sources)), active)
             return
         if parts[-1] in {"f16x2", "f32x2"}:
-            half, whole = (np.float16, np.uint32) if parts[-1] == "f16x2" else (np.float32, np.uint64)
-            values = [as_type(self._read(x), whole).view(half).astype(np.float64) for x in sources]
-            result = arithmetic(head, values).astype(half).view(whole)
+            half, integer = (np.float16, np.uint32) if parts[-1] == "f16x2" else (np.float32, np.uint64)
+            values = [as_type(self._read(x), integer).view(half).astype(np.float64) for x in sources]
+            result = arithmetic(head, values).astype(half).view(integer)
         elif parts[-2:] == ["f32", "f16"]:  # mixed: only the last operand is as wide as the result
             narrow = [as_type(self._read(x), np.float16).astype(np.float64) for x in sources[:-1]]
             last = as_type(self._read(sources[-1]), np.float32).astype(np.float64)

@@ -1,7 +1,7 @@
-"""The cases of tests/gpu in the interpreter: by the definition in float64, and with bits that do not depend on others.
+"""The cases of tests/gpu in the interpreter: against float64 definitions, and with bits independent of other rows.
 
-Two tiles also as compiled for each chip (test_races.py): sums over a tile run in an order that the compiler
-chooses, and a prompt would have another KV cache than decoding if it chose another one for two tiles.
+Two tiles are also tested as compiled for each chip (test_races.py): the compiler chooses the order of sums over a tile.
+With another order for two tiles, a prompt's KV cache would differ from that of decoding.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.gpu.case import CPU, Case
 from tests.support.interpreter import reversed_programs
 from tests.support.random_planes import LAYOUTS, exact, exact_norm_factor, group_sums
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # numpy, of rows that hold NaN
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # numpy, for rows with NaN
 CASES = {case.name: case for case in (*gemm_cases.CASES, *token_cases.CASES)}
 ALWAYS = (
     *("matmul q4_k", "residual q4_k", "swiglu q8_0", "head q4_k 300", "convolve_in 160", "convolve_out 160"),
@@ -31,17 +31,17 @@ def filled(x: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, width - x.shape[1]))
 
 
-def updated(x: Tensor, given: Arguments) -> dict[str, Tensor]:
-    """A residual stream and what it leaves for the next norm."""
-    before = given["before"]
-    scaled = x * given["gain"].double() / (before.squares.double().sum(0) / before.size + before.eps).sqrt()[:, None]
+def updated(x: Tensor, args: Arguments) -> dict[str, Tensor]:
+    """Return a residual stream and the inputs of the next norm."""
+    before = args["before"]
+    scaled = x * args["gain"].double() / (before.squares.double().sum(0) / before.size + before.eps).sqrt()[:, None]
     squares = torch.stack([tile.square().sum(1) for tile in x.split(128, 1)])
-    return {"x": x, "a_out": filled(scaled, given["a_out"].shape[1]), "squares_out": squares}
+    return {"x": x, "a_out": filled(scaled, args["a_out"].shape[1]), "squares_out": squares}
 
 
-def mixed(given: Arguments, x: Tensor, side: int) -> Tensor:
-    """The convolution of one side, element by element of its definition."""
-    changes = given["changes"]
+def mixed(args: Arguments, x: Tensor, side: int) -> Tensor:
+    """Compute the convolution of one side by its definition, element by element."""
+    changes = args["changes"]
     _, kernel, hidden = changes.base.shape
     change = changes.change.double().view(16, 2, kernel, -1)
     out = torch.zeros(16, hidden, dtype=torch.float64)
@@ -52,15 +52,15 @@ def mixed(given: Arguments, x: Tensor, side: int) -> Tensor:
     return out
 
 
-def attended(given: Arguments) -> Tensor:
-    """Attention of the rows of a block, in float64."""
-    start, block, q = int(given["start"]), given.get("block", 16), given["q"].double()
-    keys, values = (part[: start + 16].double() for part in given["cache"].read())
+def attended(args: Arguments) -> Tensor:
+    """Compute attention of the rows of a block in float64."""
+    start, block, q = int(args["start"]), args.get("block", 16), args["q"].double()
+    keys, values = (part[: start + 16].double() for part in args["cache"].read())
     keys, values = (part.repeat_interleave(q.shape[1] // keys.shape[1], 1) for part in (keys, values))
     slot, row = torch.arange(start + 16), start + torch.arange(16)[:, None]
-    seen = slot <= row if given["mask"] == "chain" else (slot < start + block).expand(16, -1)
-    if given["window"]:
-        seen = seen & ((row - slot).abs() < given["window"])
+    seen = slot <= row if args["mask"] == "chain" else (slot < start + block).expand(16, -1)
+    if args["window"]:
+        seen = seen & ((row - slot).abs() < args["window"])
     scores = torch.einsum("thd,nhd->htn", q, keys) / q.shape[2] ** 0.5
     weights = scores.masked_fill(~seen, -float("inf")).softmax(-1)
     return torch.einsum("htn,nhd->thd", weights, values).flatten(1)[:block]
@@ -68,63 +68,65 @@ def attended(given: Arguments) -> Tensor:
 
 def definition(case: Case, change: Callable[[Arguments], None] | None = None) -> dict[str, Tensor]:
     """Return the outputs of a case, computed in float64."""
-    given = case.build(CPU)
+    args = case.build(CPU)
     if change:
-        change(given)
+        change(args)
     match case.name.split()[0]:
         case "attention":
-            found = {"out": attended(given)}
+            outputs = {"out": attended(args)}
         case "matmul":
-            found = {"out": exact(given["a"], given["planes"]) * exact_norm_factor(given["norm"])}
+            outputs = {"out": exact(args["a"], args["planes"]) * exact_norm_factor(args["norm"])}
         case "head":
-            logits = exact(given["a"], given["planes"]) * exact_norm_factor(given["norm"]) * given.get("scale", 1.0)
-            if cap := given.get("softcap"):
+            logits = exact(args["a"], args["planes"]) * exact_norm_factor(args["norm"]) * args.get("scale", 1.0)
+            if cap := args.get("softcap"):
                 logits = cap * (logits / cap).tanh()
             best = logits.topk(2).values
-            assert (best[:, 0] - best[:, 1]).min() > 1e-4  # no accidental ties: the likeliest is certain
-            found = {"logits": logits, "out": logits.argmax(1)}
+            assert (best[:, 0] - best[:, 1]).min() > 1e-4  # no accidental ties
+            outputs = {"logits": logits, "out": logits.argmax(1)}
         case "residual":
-            x = exact(given["a"], given["planes"]) + given["x"].double()
-            x = x if given["bias"] is None else x + given["bias"].double()
+            x = exact(args["a"], args["planes"]) + args["x"].double()
+            x = x if args["bias"] is None else x + args["bias"].double()
             ring = {}
-            if given["tap"]:
-                ring["tap.ring"] = given["tap"].ring.double()
+            if args["tap"]:
+                ring["tap.ring"] = args["tap"].ring.double()
                 ring["tap.ring"][(57 + torch.arange(16)) % 64, x.shape[1] : 2 * x.shape[1]] = x / 16
-            found = updated(x, given) | ring
+            outputs = updated(x, args) | ring
         case "swiglu":
-            both = exact(given["a"], given["planes"]) * exact_norm_factor(given["norm"])
+            both = exact(args["a"], args["planes"]) * exact_norm_factor(args["norm"])
             gate, up = both[:, ::2], both[:, 1::2]
-            found = {"out": filled(gate / (1 + (-gate).exp()) * up / 16, given["out"].shape[1])}
+            outputs = {"out": filled(gate / (1 + (-gate).exp()) * up / 16, args["out"].shape[1])}
         case "embed":
-            x = given["table"].dense.double()[given["ids"].long()]
-            squares = torch.zeros_like(given["squares"]).double()
+            x = args["table"].dense.double()[args["ids"].long()]
+            squares = torch.zeros_like(args["squares"]).double()
             squares[0] = x.square().sum(1)
-            found = {
+            outputs = {
                 "x": x,
                 "squares": squares,
-                "a": x * given["gain"] / (squares[0] / x.shape[1] + 1e-6).sqrt()[:, None],
+                "a": x * args["gain"] / (squares[0] / x.shape[1] + 1e-6).sqrt()[:, None],
             }
         case "convolve_in":
-            normed = given["a"].double() * exact_norm_factor(given["norm"])
-            n = given["changes"].base.shape[-1]
-            found = {"out": filled(mixed(given, normed[:, :n], 0), given["out"].shape[1])}
+            normed = args["a"].double() * exact_norm_factor(args["norm"])
+            n = args["changes"].base.shape[-1]
+            outputs = {"out": filled(mixed(args, normed[:, :n], 0), args["out"].shape[1])}
         case "convolve_out":
-            found = updated(given["x"].double() + mixed(given, given["y"].double() + given["bias"].double(), 1), given)
+            outputs = updated(args["x"].double() + mixed(args, args["y"].double() + args["bias"].double(), 1), args)
         case _:
             assert case.name == "gather_taps"
-            found = {"a": given["ring"][(int(given["start"]) + torch.arange(16)) % 32].double()}
-    return found
+            outputs = {"a": args["ring"][(int(args["start"]) + torch.arange(16)) % 32].double()}
+    return outputs
 
 
-def check(got: dict[str, Tensor], wanted: dict[str, Tensor], error: float = 5e-6) -> None:
-    """The numbers of the definition, up to `error` of the largest; sums are those of the rounded rows."""
-    for name, value in wanted.items():
-        live, step = got[name][: len(value)].double(), 6e-4 if got[name].dtype == torch.float16 else 3e-6
+def check(actual: dict[str, Tensor], expected: dict[str, Tensor], error: float = 5e-6) -> None:
+    """Assert the definition's numbers, up to `error` of the largest; sums are those of the rounded rows."""
+    for name, value in expected.items():
+        live, step = actual[name][: len(value)].double(), 6e-4 if actual[name].dtype == torch.float16 else 3e-6
         torch.testing.assert_close(live, value.double(), rtol=step, atol=error * float(value.abs().max()))
     for rows, sums in (("a", "sums"), ("out", "sums"), ("out", "sums_out"), ("a_out", "sums_out")):
-        if rows in wanted and sums in got:
-            count = len(wanted[rows])
-            torch.testing.assert_close(got[sums][:, :count], group_sums(got[rows])[:, :count], rtol=1e-5, atol=1e-4)
+        if rows in expected and sums in actual:
+            count = len(expected[rows])
+            torch.testing.assert_close(
+                actual[sums][:, :count], group_sums(actual[rows])[:, :count], rtol=1e-5, atol=1e-4
+            )
 
 
 @pytest.mark.parametrize("by", ["kernel", "reference"])
@@ -143,9 +145,9 @@ def test_definition(name: str, by: str) -> None:
 
 
 def test_large_activations_do_not_overflow_the_minimums() -> None:
-    def enlarge(given: Arguments) -> None:
-        given["a"].fill_(60000.0)
-        given["sums"].copy_(group_sums(given["a"]))
+    def enlarge(args: Arguments) -> None:
+        args["a"].fill_(60000.0)
+        args["sums"].copy_(group_sums(args["a"]))
 
     case = CASES["matmul q4_k"]
     check(case.run(CPU, enlarge), definition(case, enlarge))
@@ -159,10 +161,10 @@ def test_split_of_k_with_an_empty_part(name: str, module: ModuleType, monkeypatc
     case, workspace = CASES[name], SplitWorkspace(CPU, [SplitPlan(8, 128, 3)])
 
     def run() -> dict[str, Tensor]:
-        given = case.build(CPU) | {"workspace": workspace}
-        case.op(**given)
+        args = case.build(CPU) | {"workspace": workspace}
+        case.op(**args)
         assert not workspace.counters.any()
-        return case.results(given)
+        return case.results(args)
 
     first = run()
     check(first, definition(case))
@@ -170,18 +172,18 @@ def test_split_of_k_with_an_empty_part(name: str, module: ModuleType, monkeypatc
         assert all(torch.equal(tensor, first[part]) for part, tensor in run().items())
 
 
-def test_ids_of_dead_rows_are_harmless() -> None:
-    def kill(given: Arguments) -> None:
-        given["ids"][1:] = torch.tensor([-1, 1000, -(2**31), 2**31 - 1] * 4, dtype=torch.int32)[1:]
+def test_ids_of_dead_rows_are_ignored() -> None:
+    def kill(args: Arguments) -> None:
+        args["ids"][1:] = torch.tensor([-1, 1000, -(2**31), 2**31 - 1] * 4, dtype=torch.int32)[1:]
 
     case = CASES["embed q6_k"]
-    alone, full = case.run(CPU, kill), case.run(CPU)
-    assert torch.equal(alone["x"][0], full["x"][0])
-    assert torch.equal(alone["a"][0], full["a"][0])
+    with_dead_ids, without = case.run(CPU, kill), case.run(CPU)
+    assert torch.equal(with_dead_ids["x"][0], without["x"][0])
+    assert torch.equal(with_dead_ids["a"][0], without["a"][0])
 
 
 def named(cases: list[Case]) -> pytest.MarkDecorator:
-    """Parametrize with cases, most of which are for the night."""
+    """Parametrize with cases, most of which run only at night."""
     some = [case if case.name in ALWAYS else pytest.param(case, marks=pytest.mark.nightly) for case in cases]
     return pytest.mark.parametrize("case", some, ids=lambda case: case.name)
 

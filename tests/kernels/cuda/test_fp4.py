@@ -1,8 +1,8 @@
 """FP4 products against float64 from the definition of the formats.
 
-The interpreter reads e4m3 scales as e8m0. The NVFP4 kernel is therefore compared with what those bytes mean as e8m0:
-that checks every address, not the scales' meaning. Their meaning is checked in the conversion, in the reference, and
-where the kernel runs as it is compiled (test_races).
+The interpreter reads e4m3 scales as e8m0. The NVFP4 kernel is therefore compared with the value of these bytes as e8m0,
+which checks every address but not the scales' values. Their values are checked in the conversion, in the reference, and
+where the kernel runs as compiled (test_races).
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ VALUES = torch.tensor(E2M1, dtype=torch.float64)
 
 
 def random_planes(n: int, k: int, group: int, factor: float = 1.0) -> Planes:
-    """Weights [n, k] of random codes and scales, in planes; ragged n and k are padded."""
+    """Return planes of weights [n, k] with random codes and scales; n and k are padded."""
     columns, depth = -(-n // 128) * 128, -(-k // (4 * group)) * 4 * group
     codes = torch.zeros(depth, columns, dtype=torch.int64)
     codes[:k, :n] = torch.randint(16, (k, n))
@@ -51,7 +51,7 @@ def random_planes(n: int, k: int, group: int, factor: float = 1.0) -> Planes:
 
 
 def decode(codes: Tensor, scales: Tensor) -> Tensor:
-    """Codes [spans, rows, 256] and scales [spans, rows, groups] as float64 [rows, K], byte by byte."""
+    """Decode codes [spans, rows, 256] and scales [spans, rows, groups] to float64 [rows, K]."""
     spans, rows, width = codes.shape
     out = torch.empty(rows, spans, width, 2, dtype=torch.float64)
     out[..., 0] = VALUES[(codes % 16).long()].transpose(0, 1)
@@ -59,7 +59,7 @@ def decode(codes: Tensor, scales: Tensor) -> Tensor:
     return (out.view(rows, spans * scales.shape[2], -1) * scales.transpose(0, 1).reshape(rows, -1, 1)).flatten(1)
 
 
-def meant(scales: Tensor) -> Tensor:
+def scale_values(scales: Tensor) -> Tensor:
     """Return the values of scale bytes, float64."""
     if scales.dtype == torch.float8_e4m3fn:
         return scales.double()
@@ -68,11 +68,11 @@ def meant(scales: Tensor) -> Tensor:
 
 def read(scales: Tensor) -> Tensor:
     """Return the values that the kernel reads from scale bytes."""
-    return meant(scales) if ASM else torch.exp2(scales.view(torch.uint8).double() - 127)
+    return scale_values(scales) if ASM else torch.exp2(scales.view(torch.uint8).double() - 127)
 
 
 def bounded(scales: Tensor) -> Tensor:
-    """Scales that stay in range when the interpreter reads them as e8m0."""
+    """Return scales that stay in range if the interpreter reads them as e8m0."""
     return scales if ASM else torch.randint(120, 126, scales.shape, dtype=torch.uint8).view(scales.dtype)
 
 
@@ -96,7 +96,7 @@ def test_conversion_is_exact_but_for_the_rounding_of_a_second_scale(group: int) 
     torch.testing.assert_close(fp4_matrix(scaled).dense, scaled.dense, rtol=2**-10, atol=6 * 2**-24)
 
 
-def test_what_is_not_fp4_is_refused() -> None:
+def test_non_fp4_weights_are_refused() -> None:
     planes = random_planes(128, 512, MXFP4)
     third = torch.full((4, 2, 128), 1 / 3)
     with pytest.raises(ModelError, match="neither MXFP4 nor NVFP4"):
@@ -114,11 +114,13 @@ def test_a_quantized_value_is_the_nearest_that_its_scale_allows(group: int) -> N
     a = torch.randn(16, 640).half() * torch.logspace(-6, 4, 16).unsqueeze(1)
     a[3, 64:96] = 0
     rows = quantized(a.half(), matrix)
-    scale = meant(rows.scales).transpose(0, 1).reshape(16, -1)[:, : 640 // group] * rows.factor.double().unsqueeze(1)
+    scale = scale_values(rows.scales).transpose(0, 1).reshape(16, -1)[
+        :, : 640 // group
+    ] * rows.factor.double().unsqueeze(1)
     values = a.half().double().view(16, -1, group)
     nearest = (scale.unsqueeze(2) * VALUES[:8].view(8, 1, 1, 1) - values.abs()).abs().amin(0)
-    got = (decode(rows.codes, meant(rows.scales)) * rows.factor.unsqueeze(1))[:, :640].view(16, -1, group)
-    torch.testing.assert_close((got - values).abs(), nearest, rtol=0, atol=0)
+    actual = (decode(rows.codes, scale_values(rows.scales)) * rows.factor.unsqueeze(1))[:, :640].view(16, -1, group)
+    torch.testing.assert_close((actual - values).abs(), nearest, rtol=0, atol=0)
     assert not rows.codes.transpose(0, 1).flatten(1)[:, 320:].any()
     peak = values.abs().amax(2)
     ratio = (peak / scale)[peak > 2**-23]
@@ -130,10 +132,10 @@ def test_a_quantized_value_is_the_nearest_that_its_scale_allows(group: int) -> N
         assert (ratio >= 6 * 15 / 16)[(scale > 2**-6 * rows.factor.unsqueeze(1))[peak > 2**-23]].all()
 
 
-def assert_product(got: Tensor, rows: Fp4Rows, matrix: Fp4Matrix, meaning: Callable[[Tensor], Tensor]) -> None:
+def assert_product(actual: Tensor, rows: Fp4Rows, matrix: Fp4Matrix, meaning: Callable[[Tensor], Tensor]) -> None:
     weights = decode(matrix.codes, meaning(matrix.scales)) * matrix.factor.double().unsqueeze(1)
     expected = (decode(rows.codes, meaning(rows.scales)) * rows.factor.double().unsqueeze(1) @ weights.T)[:, : matrix.n]
-    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
 
 
 @FORMATS
@@ -151,10 +153,10 @@ def test_product(group: int, n: int, k: int) -> None:
 
 
 @FORMATS
-def test_the_reference_means_what_the_formats_say(group: int) -> None:
+def test_reference_matches_the_formats(group: int) -> None:
     matrix = fp4_matrix(random_planes(96, 700, group, factor=0.25))
     rows = Fp4Rows.empty(matrix)
     quantize_rows_fp4_reference(torch.randn(16, 700), rows)
     out = torch.empty(16, 96)
     fp4_matmul_reference(rows, matrix, out, SplitWorkspace(out.device, []))
-    assert_product(out, rows, matrix, meant)
+    assert_product(out, rows, matrix, scale_values)

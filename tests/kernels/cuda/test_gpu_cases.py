@@ -1,4 +1,4 @@
-"""The cases of tests/gpu compile here, in the sizes that they have on a GPU, with warnings as errors.
+"""The cases of tests/gpu compile in their sizes on a GPU, with warnings as errors.
 
 `make gpu-dry-run` does the same with every supported Triton.
 """
@@ -14,9 +14,9 @@ from tests.kernels.cuda.aot.ptx import ticket_is_fenced, touched_before_wait
 INSTALLED = Path(triton.__file__).parents[1]
 
 
-# Kernels that end in a reduction by the last to arrive.
+# Kernels that end in a reduction by the last program to arrive.
 TICKETS = {"_matmul", "_residual", "_qkv", "_head", "_markov_slot", "_top_k", "_lookup", "_route"}
-# What is never written while a model runs: a kernel may read it before its predecessors have finished.
+# Arguments never written while a model runs: a kernel may read them before its predecessors have finished.
 CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "gain", "gain_ptr"}
 
 
@@ -26,7 +26,7 @@ CONSTANT = {"base_ptr", "high_ptr", "scale_ptr", "supers_ptr", "minimum_ptr", "g
 def test_every_case_compiles_for(chip: int) -> None:
     cases = dry_run.compiled("gpu_cases", INSTALLED, chip)
     assert dry_run.faults(cases, {}, chip) == []
-    kernels = [kernel for facts in cases.values() for kernel in facts]
+    kernels = [kernel for kernel_facts in cases.values() for kernel in kernel_facts]
     names = {kernel["kernel"] for kernel in kernels}
     assert {"_matmul", "_residual", "_qkv", "_head", "attention_kernel", "_accept", "_lookup", "_propose"} <= names
     assert any("float8" in name for name in cases) is (chip >= 89)
@@ -35,7 +35,7 @@ def test_every_case_compiles_for(chip: int) -> None:
         assert kernel["ticket_fenced"] is not False, kernel
         assert kernel["waits"] is (chip >= 90), kernel
         assert set(kernel["before_wait"]) <= CONSTANT, kernel
-    # The assembler chooses what is fused: where it chose another for two tiles, a row would be rounded otherwise.
+    # The assembler chooses which operations to fuse: another choice for two tiles would round rows differently.
     for name in (name for name in cases if name.startswith("two tiles ")):
         ((both,), (one,)) = cases[name], cases[name.removeprefix("two tiles ")]
         assert both["fused"] == 2 * one["fused"] > 0, name
@@ -56,7 +56,7 @@ def test_reading_ptx_finds_faults() -> None:
     assert (touched_before_wait(early), touched_before_wait("ret;")) == ({1}, None)
 
 
-def test_what_does_not_compile_or_fit_is_named() -> None:
+def test_compile_and_resource_errors_are_reported() -> None:
     kernel = {"kernel": "_head", "shared": 100_000, "spills": 0}
     cases = {"head": [kernel], "sample": "ValueError: no"}
     pairs = {"dense": {"kernels": [kernel | {"shared": 101_377}, kernel | {"spills": 3}]}}
@@ -67,8 +67,8 @@ def test_what_does_not_compile_or_fit_is_named() -> None:
     assert dry_run.spills(cases, pairs) == ["a dense pair: _head spills registers 3 times"]
 
 
-def test_the_constraints_hold_a_pair_that_a_cuda_wheel_can_have(root: Path) -> None:
-    """Every CUDA wheel of torch wants one Triton, and pip refuses another."""
+def test_constraints_pin_compatible_torch_and_triton(root: Path) -> None:
+    """Every CUDA wheel of torch requires one version of Triton."""
     lines = (root / "constraints.txt").read_text().splitlines()
     versions = dict(line.split("==") for line in lines if line.startswith(("torch==", "triton==")))
     assert dry_run.PINNED[versions["torch"].rpartition(".")[0]] == versions["triton"]

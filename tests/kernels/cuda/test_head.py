@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def exact_planes(n: int, k: int = 128) -> Planes:
-    """Small integers times 1/8: with small integers in `a`, every order of summation gives the same bits."""
+    """Return planes of small integers / 8: with integer inputs every summation order gives the same bits."""
     padded = -n % 128 + n
     codes = torch.randint(6, 11, (k, padded))
     scale = torch.full((k // 128, padded), 0.125)
@@ -32,7 +32,7 @@ def integers(k: int = 128) -> Tensor:
 def run(a: Tensor, planes: Planes) -> dict[str, Tensor]:
     out = torch.full((16,), -9, dtype=torch.int32)
     logits, scratch = torch.full((16, planes.n), NAN), HeadScratch(CPU, [planes])
-    scratch.keys.fill_(torch.iinfo(torch.int64).max)  # would win if it were read before it is written
+    scratch.keys.fill_(torch.iinfo(torch.int64).max)  # would win if read before it is written
     head(a, group_sums(a), planes, None, out, scratch, logits=logits)
     assert not scratch.counter.any()
     return {"out": out, "logits": logits}
@@ -43,10 +43,10 @@ def test_ragged_vocabularies_exact_ties_and_negative_logits(n: int, codes: tuple
     torch.manual_seed(n)
     planes, a = exact_planes(n), integers().abs() + 1 if codes[1] == 8 else integers()
     planes.base[:] = pack_fields(torch.randint(*codes, (128, planes.padded_n)), 32, 4)
-    want, got = exact(a, planes), run(a, planes)
-    assert codes[1] > 8 or (want < 0).all()
-    assert torch.equal(got["logits"].double(), want)
-    assert torch.equal(got["out"].long(), want.argmax(-1))
+    expected, actual = exact(a, planes), run(a, planes)
+    assert codes[1] > 8 or (expected < 0).all()
+    assert torch.equal(actual["logits"].double(), expected)
+    assert torch.equal(actual["out"].long(), expected.argmax(-1))
 
 
 @pytest.mark.parametrize("reduce", [1, pytest.param(128, marks=pytest.mark.nightly)])
@@ -56,11 +56,11 @@ def test_ties_inside_a_tile_and_across_tiles(reduce: int, monkeypatch: pytest.Mo
     planes, a = exact_planes(700), integers()
     twins = [(3, 5, 699), (127, 128), (640, 300), (256, 255, 257)]
     for row, columns in enumerate(twins):
-        aligned = a[row].sign().long().unsqueeze(1) * 2 + 8  # codes that agree with the row in every sign
+        aligned = a[row].sign().long().unsqueeze(1) * 2 + 8  # codes with the row's signs
         planes.base[:, list(columns)] = pack_fields(aligned, 32, 4)
-    forward, want = run(a, planes), exact(a, planes)
+    forward, expected = run(a, planes), exact(a, planes)
     assert forward["out"][: len(twins)].tolist() == [3, 127, 300, 255]
-    assert torch.equal(forward["out"].long(), want.argmax(-1))
+    assert torch.equal(forward["out"].long(), expected.argmax(-1))
     with reversed_programs():
         backward = run(a, planes)
     for name, value in forward.items():
@@ -74,11 +74,11 @@ def test_nan_marks_its_row_only_and_padding_is_never_read() -> None:
     planes.scale[:, 200:] = NAN
     assert all(torch.equal(value, clean[name]) for name, value in run(a, planes).items())
     a[5, 17] = NAN
-    got = run(a, planes)
-    assert got["out"][5] == -1
+    actual = run(a, planes)
+    assert actual["out"][5] == -1
     others = torch.arange(16) != 5
-    assert all(torch.equal(got[name][others], clean[name][others]) for name in clean)
-    planes.scale[:, 190] = NAN  # one logit of every row
+    assert all(torch.equal(actual[name][others], clean[name][others]) for name in clean)
+    planes.scale[:, 190] = NAN  # one logit per row
     assert (run(a, planes)["out"] == -1).all()
 
 

@@ -23,9 +23,9 @@ def table_of(rank: int, tokens: int = VOCABULARY) -> Tensor:
 
 
 def chain(ops: Ops, planes: Planes, table: Tensor, logits: Tensor, slots: range, ids: Tensor | None = None) -> Tensor:
-    """The tokens of the slots behind anchor 7; the others are as they were."""
+    """Return the tokens of the slots after anchor 7; other slots are unchanged."""
     scratch = HeadScratch(CPU, [planes])
-    scratch.keys.fill_(torch.iinfo(torch.int64).max)  # would win if it were read before it is written
+    scratch.keys.fill_(torch.iinfo(torch.int64).max)  # would win if read before it is written
     draft, out = torch.full((16,), 7, dtype=torch.int32), torch.full((16,), -9, dtype=torch.int32)
     a, sums = torch.zeros(16, planes.padded_k, dtype=table.dtype), torch.zeros(planes.padded_k // 32, 16)
     anchor, slot_op = ops
@@ -39,27 +39,27 @@ def chain(ops: Ops, planes: Planes, table: Tensor, logits: Tensor, slots: range,
 
 
 def oracle(planes: Planes, table: Tensor, logits: Tensor, slots: range, ids: Tensor | None = None) -> list[int]:
-    before, found = 7, []
+    before, actual = 7, []
     for slot in slots:
         scores = logits[slot].double() + planes.dense.double() @ table[before, : planes.k].double()
         best = scores.topk(2)
         assert best.values[0] - best.values[1] > 2e-3  # no accidental tie
         row = int(best.indices[0])
         before = row if ids is None else int(ids[row])
-        found.append(before)
-    return found
+        actual.append(before)
+    return actual
 
 
 @both
-def test_each_slot_hears_of_the_token_before_it(ops: Ops) -> None:
+def test_each_slot_depends_on_the_previous_token(ops: Ops) -> None:
     torch.manual_seed(0)
     planes, table, logits = random_planes("q4_k", VOCABULARY, RANK), table_of(RANK), torch.randn(16, VOCABULARY)
     slots = range(1, 4)
-    found, wanted = chain(ops, planes, table, logits, slots), oracle(planes, table, logits, slots)
-    assert found[slots.start : slots.stop].tolist() == wanted
-    assert (found[slots.stop :] == -9).all()
-    assert len(set(wanted)) > 2  # the bias decides
-    assert wanted != logits[slots.start : slots.stop].argmax(-1).tolist()
+    actual, expected = chain(ops, planes, table, logits, slots), oracle(planes, table, logits, slots)
+    assert actual[slots.start : slots.stop].tolist() == expected
+    assert (actual[slots.stop :] == -9).all()
+    assert len(set(expected)) > 2  # the bias decides
+    assert expected != logits[slots.start : slots.stop].argmax(-1).tolist()
 
 
 @both
@@ -72,7 +72,7 @@ def test_a_short_vocabulary_and_a_ragged_rank(ops: Ops) -> None:
 
 
 @both
-def test_of_equals_the_first_wins_and_a_nan_marks_its_slot(ops: Ops) -> None:
+def test_ties_take_the_first_and_nan_marks_its_slot(ops: Ops) -> None:
     torch.manual_seed(2)
     planes, table, logits = random_planes("q8_0", 200, 128), torch.zeros(200, 128).half(), torch.zeros(16, 200)
     logits[0, [150, 40, 199]] = 1.0

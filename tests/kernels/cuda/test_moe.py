@@ -26,7 +26,7 @@ suffixes = pytest.mark.parametrize("suffix", ["", "_reference"])
 
 
 def stack(experts: int, n: int, k: int, seed: int) -> Planes:
-    """Experts [n, k] of Q8_0: random codes, and scales that make weights of about 0.1."""
+    """Return stacked random experts [n, k] in Q8_0, with weights of about 0.1."""
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (experts * n * k // 32, 34), dtype=np.uint8)
     blocks[:, :2] = rng.uniform(1e-3, 2e-3, (len(blocks), 1)).astype(np.float16).view(np.uint8)
@@ -39,7 +39,7 @@ def squares_of(x: Tensor) -> Tensor:
 
 @dataclass
 class Layer:
-    """A mixture of experts with its input and all its buffers."""
+    """A mixture of experts with inputs and all buffers."""
 
     hidden: int = 128
     inner: int = 128
@@ -82,7 +82,7 @@ class Layer:
         call(self.a, self.router, self.norm, self.live_rows, self.routing, self.workspace, self.normalise)
 
     def run(self, suffix: str = "", tap: Tap | None = None) -> None:
-        """All four operations; `suffix` "_reference" for those in torch."""
+        """Run all four operations; `suffix` "_reference" selects those in torch."""
         gate_up, down, combine = (
             getattr(moe, name + suffix) for name in ("experts_gate_up", "experts_down", "combine")
         )
@@ -94,11 +94,11 @@ class Layer:
 
     @property
     def normed(self) -> Tensor:
-        """The block's input as the kernels see it, with the norm finished: float32 [16, H]."""
+        """Return the normed input of the block, float32 [16, H]."""
         return (self.a[:, : self.hidden].double() * exact_norm_factor(self.norm)).float()
 
     def block(self) -> Qwen3MoeSparseMoeBlock:
-        """Hugging Face's module with the same weights."""
+        """Return Hugging Face's module with the same weights."""
         block = Qwen3MoeSparseMoeBlock(
             Qwen3MoeConfig(
                 hidden_size=self.hidden, moe_intermediate_size=self.inner, num_experts=self.experts,
@@ -117,7 +117,7 @@ class Layer:
         before, live = self.x.clone(), slice(self.live)
         self.run(suffix)
         added = self.block()(self.normed[None])[0][live]
-        assert float(added.std()) > 0.3  # there is something to compare
+        assert float(added.std()) > 0.3  # results are not all near zero
         torch.testing.assert_close(
             self.x[live], before[live] + added, atol=tolerance * float(added.abs().max()), rtol=0
         )
@@ -137,7 +137,7 @@ class Layer:
     "shape",
     [
         {"normalise": False, "router_dtype": torch.float16, "inner": 64, "experts": 3, "live": 6},
-        {"hidden": 160, "inner": 96, "experts": 3, "chosen": 1, "live": 4},  # nothing a multiple of its tile
+        {"hidden": 160, "inner": 96, "experts": 3, "chosen": 1, "live": 4},  # no size is a multiple of its tile
     ],
     ids=["not normalised", "ragged"],
 )
@@ -166,7 +166,7 @@ def test_the_route_is_the_best_of_a_softmax(experts: int, normalise: bool) -> No
 
 
 @suffixes
-def test_of_equally_likely_experts_the_first_are_chosen(suffix: str) -> None:
+def test_ties_choose_the_first_experts(suffix: str) -> None:
     part = Layer(experts=40, chosen=4, live=2, inner=32)
     part.router.zero_()
     part.router[33, 0] = 1.0
@@ -177,7 +177,7 @@ def test_of_equally_likely_experts_the_first_are_chosen(suffix: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # infinities in rows that are dead
-def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_it() -> None:
+def test_row_bits_do_not_depend_on_other_rows() -> None:
     full = Layer(inner=32, experts=4)
     full.run()
     row = 5

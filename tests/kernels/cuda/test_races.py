@@ -1,8 +1,7 @@
-"""Kernels as compiled, their programs in random order and interleaved, seeing no more of each other than they must.
+"""Compiled kernels with programs in random order and interleaved, which see only synchronised stores of each other.
 
-Another process does it, since in this one Triton is an interpreter; it runs tests of the kernels, on shapes that have
-more than one program. A kernel of the package that the table here does not name would be one that cannot be run so:
-there is none.
+Kernel tests with more than one program run in another process, since in this one Triton is an interpreter. The table
+names every kernel of the package.
 """
 
 import re
@@ -13,7 +12,7 @@ import pytest
 from tests.kernels.cuda.ptx_faults import FAULTS
 from tests.support.compiler import ROOT, run_kernel_tests
 
-# A file with tests, which of them are run, and the kernels that these launch.
+# Test file, selected tests, and the kernels that they launch.
 RUNS = {
     ("cases", "empty_part and matmul"): ("_matmul",),
     ("cases", "empty_part and residual"): ("_residual",),
@@ -24,7 +23,7 @@ RUNS = {
     ("markov", "short_vocabulary and kernels"): ("_markov_anchor", "_markov_slot"),
     ("selector", "second_launch"): ("_top_k",),
     ("selector", "definition and 7-40 and not reference"): ("_select",),
-    ("lookup", "what_followed and not reference"): ("_lookup",),
+    ("lookup", "following_tokens and not reference"): ("_lookup",),
     ("attention", "two_runs or fewer_rows"): ("attention_kernel", "merge_kernel"),
     ("moe", "best_of_a_softmax and 100"): ("_route",),
     ("moe", "sixteenths and not reference"): ("_gate_up", "_down", "_combine"),
@@ -34,7 +33,7 @@ RUNS = {
     ("sample", "penalised_for_its_own and 1.3-3-penalise"): ("_penalise",),
     ("sample", "large_vocabulary"): ("_scan", "_draw"),
     ("fp4", "nearest_that_its_scale or test_product and 128-2048"): ("_quantize_rows", "_fp4_matmul"),
-    ("split_k", "beside_it and not reference"): ("_set_back",),
+    ("split_k", "set_back and not reference"): ("_set_back",),
     ("rounds", "committed_up and not reference"): ("_accept",),
     ("rounds", "begins or next_tokens or proposed or sixteen_more"): (
         "_begin",
@@ -47,7 +46,7 @@ LAUNCH = re.compile(r"^\s+(\w+)\[(grid|\(.*\))\]\(", re.M)
 
 
 def launched() -> dict[str, bool]:
-    """The kernels of the package, and whether each is launched with one program alone."""
+    """Return the kernels of the package, and whether each is launched with a single program."""
     sources = "\n".join(path.read_text() for path in (ROOT / "kernels" / "cuda").glob("*.py"))
     return {name: grid == "(1,)" for name, grid in LAUNCH.findall(sources)}
 
@@ -57,21 +56,21 @@ def test_the_table_names_every_kernel() -> None:
 
 
 def race(run: tuple[str, str], folder: Path, fault: str = "") -> tuple[int, str]:
-    """The exit status of the run's tests and what they printed; its kernels must have run, with several programs."""
+    """Run the tests; return exit status and output. Assert that the kernels ran, with several programs."""
     name, which = run
     ran = folder / "ran"
     variables = {"CHIP": "120", "RACES": "1", "FAULT": fault, "RAN": str(ran)}
     done = run_kernel_tests(f"tests/kernels/cuda/test_{name}.py", "-k", which, **variables)
     launches = set(ran.read_text().splitlines())
-    alone = launched()
-    assert {f"{kernel} {'alone' if alone[kernel] else 'raced'}" for kernel in RUNS[run]} <= launches, done.stdout[
-        -3000:
-    ]
+    has_one_program = launched()
+    assert {f"{kernel} {'alone' if has_one_program[kernel] else 'raced'}" for kernel in RUNS[run]} <= launches, (
+        done.stdout[-3000:]
+    )
     return done.returncode, done.stdout
 
 
 def assert_numbers_are_wrong(status: int, text: str) -> None:
-    """The tests failed, and for no other reason."""
+    """Assert that the tests failed because of wrong numbers."""
     assert status == 1, text[-3000:]
     assert set(re.findall(r"^E +(assert|\w+Error)\b", text, re.M)) <= {"assert", "AssertionError"}, text[-3000:]
 
@@ -79,7 +78,7 @@ def assert_numbers_are_wrong(status: int, text: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: " ".join(RUNS[run]))
-def test_no_order_of_programs_shows(run: tuple[str, str], tmp_path: Path) -> None:
+def test_program_order_does_not_change_results(run: tuple[str, str], tmp_path: Path) -> None:
     status, text = race(run, tmp_path)
     assert status == 0, text[-3000:]
 
@@ -88,7 +87,7 @@ def test_no_order_of_programs_shows(run: tuple[str, str], tmp_path: Path) -> Non
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("run", [("cases", "empty_part and residual"), ("head", "ties_inside")], ids=str)
-def test_faults_show(run: tuple[str, str], fault: str, tmp_path: Path) -> None:
+def test_injected_faults_are_detected(run: tuple[str, str], fault: str, tmp_path: Path) -> None:
     assert_numbers_are_wrong(*race(run, tmp_path, fault))
 
 
@@ -96,7 +95,7 @@ def test_faults_show(run: tuple[str, str], fault: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chip", ["120", "86", "90"])
 @pytest.mark.parametrize("only", ["matmul or last_to_arrive or ticket or counter", "two_tiles"])
-def test_compiled_kernels_do_as_the_interpreted_ones(only: str, chip: str) -> None:
+def test_compiled_kernels_match_interpreted_ones(only: str, chip: str) -> None:
     chosen = f"({only}) and not (qkv and float8)" if chip == "86" else only
     files = [f"tests/kernels/cuda/test_{name}.py" for name in ("cases", "split_k")]
     done = run_kernel_tests(*files, "-k", chosen, CHIP=chip)

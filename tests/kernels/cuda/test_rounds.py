@@ -1,4 +1,4 @@
-"""The small launches of a round in the interpreter: what each leaves in the state, and acceptance against a walk."""
+"""The small launches of a step in the interpreter: the resulting state, and acceptance against a walk."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def test_a_block_is_proposed_up_to_a_slot_without_numbers(
 
 @both("caught_up")
 @pytest.mark.parametrize(("context", "seen", "after"), [(0, 0, 0), (40, 8, 24), (40, 25, 40)])
-def test_the_drafter_sees_sixteen_more_but_no_more_than_there_are(op: Op, context: int, seen: int, after: int) -> None:
+def test_drafter_advances_by_sixteen_more_at_most_to_the_context(op: Op, context: int, seen: int, after: int) -> None:
     state = state_of(context, seen)
     op(state)
     assert state.tolist() == [context, after, 9, 30, 60, 0, 2, 80]
@@ -68,7 +68,7 @@ SLOTS, CAPACITY = 3, 40  # of the ring of records, of the context
 
 
 def check_walk(op: Op, draft: list[int], choice: list[int], live: int, step: int = 0, status: int = 0) -> list[int]:
-    """Accept in a context of five tokens, against a walk along the draft; return the committed tokens."""
+    """Compare `accept` in a context of five tokens with a walk along the draft; return the committed tokens."""
     rows = next(row for row in range(live) if row + 1 == live or draft[row + 1] != choice[row]) + 1
     failed = int(status or choice[rows - 1] < 0)
     committed = [] if failed else choice[:rows]
@@ -106,5 +106,5 @@ def test_a_draft_is_committed_up_to_the_first_disagreement_and_the_bonus(op: Op,
 def test_any_draft_is_walked_like_the_oracle(
     op: Op, draft: list[int], choice: list[int], live: int, agreeing: int, step: int, status: int
 ) -> None:
-    """A row without numbers (-1) counts only if it decides; while the status is set nothing is committed."""
+    """An invalid row (-1) matters only if the walk stops there; while the status is set nothing is committed."""
     check_walk(op, [*draft[:1], *choice[:agreeing], *draft[agreeing + 1 :]], choice, live, step, status)

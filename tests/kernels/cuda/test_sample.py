@@ -1,4 +1,4 @@
-"""Sampling on the device against the sampler on the host, and its draws against the distribution."""
+"""Sampling on the device against the sampler on the host, and samples against the distribution."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ MIN_P = st.sampled_from([0.0, 0.05, 0.3, 1.0])
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_tiles() -> Iterator[None]:
-    """A small vocabulary has many tiles and parts too."""
+    """Use small tiles and parts, so that a small vocabulary has many."""
     module = sys.modules[sample.__module__]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("TILE", TILE), ("GROUP", GROUP), ("PART", PART)):
@@ -41,13 +41,13 @@ def _small_tiles() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Text:
-    """Text before the rows: committed tokens up to the anchor, and a draft."""
+    """Text of the rows: committed tokens up to the anchor, and a draft."""
 
     tokens: list[int]
     draft: list[int]
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens, draft and start; behind the anchor stands what would be penalised."""
+        """Return tokens, draft and start; memory after the anchor contains tokens that must not be penalised."""
         tokens = torch.tensor(self.tokens + [0] * 20, dtype=torch.int32)
         return tokens, torch.tensor(self.draft, dtype=torch.int32), torch.tensor([len(self.tokens) - 1]).int()
 
@@ -67,13 +67,13 @@ def packed(params: SamplingParams) -> tuple[Tensor, Tensor]:
     return torch.tensor(floats), torch.tensor([params.top_k, *halves, params.penalty_window], dtype=torch.int32)
 
 
-def run(op: Op, logits: Tensor, params: SamplingParams, after: Text | None = None, times: int = 1) -> list[int]:
-    """The choices of all rows; the same each time."""
+def run(op: Op, logits: Tensor, params: SamplingParams, after: Text | None = None, launches: int = 1) -> list[int]:
+    """Return the choices of all rows; assert that repeated launches agree."""
     after = after or text(rows=len(logits))
     tokens, draft, start = after.tensors()
     scratch = SampleScratch.empty(logits.shape[1], CPU, len(logits))
     first = None
-    for _ in range(times):
+    for _ in range(launches):
         choice = torch.full((len(logits),), -9, dtype=torch.int32)
         op(logits.clone(), *packed(params), tokens, draft, start, choice, scratch)
         assert first is None or torch.equal(choice, first)
@@ -84,7 +84,7 @@ def run(op: Op, logits: Tensor, params: SamplingParams, after: Text | None = Non
 
 
 def quarters(generator: int, rows: int, vocab: int) -> Tensor:
-    """Logits with many ties."""
+    """Return logits with many ties."""
     return torch.randint(-20, 21, (rows, vocab), generator=torch.Generator().manual_seed(generator)) / 4
 
 
@@ -112,7 +112,7 @@ PARAMS = st.builds(
 @pytest.mark.timeout(600)
 def test_the_kernel_draws_what_the_reference_draws(params: SamplingParams, vocab: int) -> None:
     logits, after = quarters(params.seed or 0, 1, vocab), Text([min(4, vocab - 1)], [0])
-    assert run(sample, logits, params, after, times=2) == run(sample_reference, logits, params, after)
+    assert run(sample, logits, params, after, launches=2) == run(sample_reference, logits, params, after)
 
 
 def test_the_kernel_draws_among_ties_what_the_reference_draws() -> None:
@@ -131,7 +131,7 @@ def test_a_large_vocabulary_in_full_tiles() -> None:
         module = sys.modules[sample.__module__]
         for name, value in (("TILE", 4096), ("GROUP", 32), ("PART", 128)):
             patch.setattr(module, name, value)
-        assert run(sample, logits, params, times=2) == run(sample_reference, logits, params)
+        assert run(sample, logits, params, launches=2) == run(sample_reference, logits, params)
 
 
 @pytest.mark.parametrize("op", [penalise, penalise_reference])
@@ -161,30 +161,30 @@ def test_a_long_window_is_read_in_chunks_and_ids_beyond_the_vocabulary_are_ignor
 
 
 @OPS
-def test_without_temperature_the_largest_penalised_logit_is_taken_the_lowest_id_of_equals(op: Op) -> None:
+def test_zero_temperature_takes_the_largest_penalised_logit(op: Op) -> None:
     logits = torch.full((3, 100), -2.0)
     logits[0, [70, 99, 3]] = torch.tensor([4.0, 4.0, 1.0])
-    logits[1, 0], logits[1, 90] = 5.0, 4.0  # token 0 stands in the text
+    logits[1, 0], logits[1, 90] = 5.0, 4.0  # token 0 is in the text
     logits[2] = 0.0
     logits[2, ::2] = -0.0
-    assert run(op, logits, SamplingParams(), times=2) == [70, 0, 0]
+    assert run(op, logits, SamplingParams(), launches=2) == [70, 0, 0]
     assert run(op, logits, SamplingParams(repetition_penalty=2.0)) == [70, 90, 0]
 
 
 @OPS
-def test_where_nothing_is_asked_for_the_logits_keep_their_bits(op: Op) -> None:
+def test_logits_keep_their_bits_without_a_penalty(op: Op) -> None:
     logits, choice = quarters(5, 16, 100), torch.zeros(16, dtype=torch.int32)
     logits[3, 7], logits[4, 8] = -0.0, torch.nan
     before, after = logits.clone(), text()
-    floats, whole = torch.tensor(UNMODIFIED_LOGITS[0]), torch.tensor(UNMODIFIED_LOGITS[1], dtype=torch.int32)
-    op(logits, floats, whole, *after.tensors(), choice, SampleScratch.empty(100, logits.device))
+    floats, integers_ = torch.tensor(UNMODIFIED_LOGITS[0]), torch.tensor(UNMODIFIED_LOGITS[1], dtype=torch.int32)
+    op(logits, floats, integers_, *after.tensors(), choice, SampleScratch.empty(100, logits.device))
     assert torch.equal(logits.view(torch.int32), before.view(torch.int32))
     assert choice.tolist() == [-1 if row == 4 else int(before[row].argmax()) for row in range(16)]
 
 
 @OPS
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # infinity - infinity, never used
-def test_rows_that_are_not_numbers_have_no_token_and_leave_the_others(op: Op) -> None:
+def test_invalid_rows_get_no_token_and_do_not_affect_others(op: Op) -> None:
     params = replace(HOT, top_k=9, repetition_penalty=1.1)
     logits = quarters(7, 3, 70)
     logits[0, 60], logits[1], logits[2, 5] = torch.nan, -torch.inf, -torch.inf
@@ -196,7 +196,7 @@ def test_rows_that_are_not_numbers_have_no_token_and_leave_the_others(op: Op) ->
 
 
 @pytest.mark.parametrize("op", [pytest.param(sample, marks=pytest.mark.nightly), sample_reference])
-def test_a_drafted_row_draws_what_plain_decoding_draws(op: Op) -> None:
+def test_drafted_row_samples_what_single_token_decoding_samples(op: Op) -> None:
     params = replace(HOT, top_k=9, top_p=0.9, repetition_penalty=1.3, penalty_window=3)
     logits, drafted = quarters(8, 3, 70), text(rows=3)
     rows = run(op, logits, params, drafted)

@@ -21,7 +21,7 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def poisoned(n: int) -> TopKScratch:
-    """Scratch whose contents would win if they were read before they are written."""
+    """Scratch whose contents would win if they were read previous they are written."""
     scratch = TopKScratch(CPU, n)
     scratch.keys.fill_(torch.iinfo(torch.int64).max)
     return scratch
@@ -83,7 +83,7 @@ def test_program_order_second_launch_and_strided_logits() -> None:
 @both_top_k
 def test_refused_k(select: Callable[..., None]) -> None:
     for n, k in ((100, 17), (3, 4), (100, 0)):
-        with pytest.raises(UsageError, match=f"top_k.* not {k}"):
+        with pytest.raises(UsageError, match=f"top_k: {k} of"):
             best(select, torch.zeros(16, n), k, TopKScratch(CPU, n))
 
 
@@ -91,12 +91,12 @@ VOCABULARY = 90
 both = pytest.mark.parametrize("op", [select, select_reference])
 
 
-def given(k: int, rank: int, dtype: torch.dtype = torch.float16) -> dict[str, Tensor]:
+def random_arguments(k: int, rank: int, dtype: torch.dtype = torch.float16) -> dict[str, Tensor]:
     torch.manual_seed(k)
     return {
         "values": torch.randn(16, k).sort(descending=True).values,
         "tokens": torch.stack([torch.randperm(VOCABULARY)[:k] for _ in range(16)]).int(),
-        "wanted": torch.randn(16, rank),
+        "selectors": torch.randn(16, rank),
         "predecessors": torch.randn(VOCABULARY, rank).to(dtype),
         "successors": torch.randn(VOCABULARY, rank).to(dtype),
         "draft": torch.full((16,), 5, dtype=torch.int32),
@@ -112,32 +112,32 @@ def run(op: Callable[..., None], arguments: dict[str, Tensor], first: int, count
 
 
 def oracle(arguments: dict[str, Tensor], first: int, count: int) -> list[int]:
-    values, tokens, wanted, predecessors, successors, draft = arguments.values()
-    before, found = int(draft[0]), []
+    values, tokens, selectors, predecessors, successors, draft = arguments.values()
+    previous, chosen_tokens = int(draft[0]), []
     for slot in range(first, first + count):
-        goal = predecessors[before].double() * wanted[slot].double()
+        goal = predecessors[previous].double() * selectors[slot].double()
         scores = values[slot].double() + successors[tokens[slot].long()].double() @ goal
-        before = int(tokens[slot, scores.argmax()])
-        found.append(before)
-    return found
+        previous = int(tokens[slot, scores.argmax()])
+        chosen_tokens.append(previous)
+    return chosen_tokens
 
 
 @both
 @pytest.mark.parametrize(("k", "rank"), [(7, 40), (16, 256)])
 def test_against_the_definition(op: Callable[..., None], k: int, rank: int) -> None:
     first, count = (0, 15) if k == 16 else (1, 7)
-    arguments = given(k, rank)
-    wanted = oracle(arguments, first, count)
-    assert run(op, arguments, first, count) == wanted
-    assert wanted != arguments["tokens"][first : first + count, 0].tolist()  # not the likeliest each time
+    arguments = random_arguments(k, rank)
+    expected = oracle(arguments, first, count)
+    assert run(op, arguments, first, count) == expected
+    assert expected != arguments["tokens"][first : first + count, 0].tolist()  # not the likeliest each time
 
 
 @both
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
-def test_of_equals_the_likeliest_wins_and_a_nan_marks_its_slot(op: Callable[..., None]) -> None:
-    """A NaN as `top_k` hands it on, or from the product."""
-    arguments = given(6, 32) | {"wanted": torch.zeros(16, 32), "values": torch.ones(16, 6)}
+def test_ties_take_the_likeliest_and_nan_marks_its_slot(op: Callable[..., None]) -> None:
+    """The NaN comes from `top_k` or from the product."""
+    arguments = random_arguments(6, 32) | {"selectors": torch.zeros(16, 32), "values": torch.ones(16, 6)}
     assert run(op, arguments, 1, 4) == arguments["tokens"][1:5, 0].tolist()
     arguments["values"][2, 0], arguments["tokens"][2, 0] = NAN, -1
-    arguments["wanted"][4] = NAN
+    arguments["selectors"][4] = NAN
     assert [token == -1 for token in run(op, arguments, 1, 5)] == [False, True, False, True, False]

@@ -1,4 +1,4 @@
-"""Deterministic split-K: who is last, what is summed, and what is left behind."""
+"""Deterministic split-K: the last program, the sum, and the counters."""
 
 from collections.abc import Callable
 
@@ -36,27 +36,25 @@ def run(parts, workspace):
 def test_the_last_to_arrive_sums_in_index_order():
     splits = 5
     parts = torch.randn(3, splits, 16, 32) * 10.0 ** torch.arange(splits).view(1, -1, 1, 1)
-    want = parts[:, 0].clone()
+    expected = parts[:, 0].clone()
     for s in range(1, splits):
-        want += parts[:, s]
+        expected += parts[:, s]
     workspace = SplitWorkspace(CPU, [SplitPlan(3, 32, splits)])
     workspace.partials.fill_(float("nan"))
     for _ in range(2):
-        found, last = run(parts, workspace)
-        assert torch.equal(found, want)
+        actual, last = run(parts, workspace)
+        assert torch.equal(actual, expected)
         assert last == [[0] * (splits - 1) + [1]] * 3
     with reversed_programs():
         reverse, last = run(parts, workspace)
-    assert torch.equal(reverse, want)
+    assert torch.equal(reverse, expected)
     assert last == [[1] + [0] * (splits - 1)] * 3
     assert not workspace.counters.any()
 
 
 @pytest.mark.parametrize("op", [set_back, set_back_reference])
 @pytest.mark.parametrize(("slices", "tiles"), [(True, 700), (False, 255)])
-def test_every_counter_is_zero_and_what_lies_beside_it_is_not(
-    op: Callable[..., None], slices: bool, tiles: int
-) -> None:
+def test_set_back_zeroes_only_the_counters(op: Callable[..., None], slices: bool, tiles: int) -> None:
     sizes = [tiles, 32, 1, 2, 16]
     rooms = [torch.full((size + 2,), 7, dtype=torch.int64 if size == 2 else torch.int32) for size in sizes]
     counters = [room[1:-1] for room in rooms]
@@ -66,9 +64,9 @@ def test_every_counter_is_zero_and_what_lies_beside_it_is_not(
     assert slices or bool((rooms[4] == 7).all())
 
 
-def test_a_ticket_that_was_lost_before_is_forgotten():
+def test_lost_ticket_is_reset():
     workspace = SplitWorkspace(CPU, [SplitPlan(3, 32, 4)])
-    heads, last, found = (torch.zeros(n, dtype=torch.int64 if n == 2 else torch.int32) for n in (8, 1, 2))
+    heads, last, lookup_match = (torch.zeros(n, dtype=torch.int64 if n == 2 else torch.int32) for n in (8, 1, 2))
 
     def is_right(step):
         parts = torch.arange(12.0).view(3, 4, 1, 1).expand(3, 4, 16, 32) + step
@@ -78,7 +76,7 @@ def test_a_ticket_that_was_lost_before_is_forgotten():
     workspace.counters[1] -= 1
     assert not is_right(2)
     assert not is_right(3), "every later step would be wrong too"
-    set_back(workspace.counters, heads, last, found)
+    set_back(workspace.counters, heads, last, lookup_match)
     assert is_right(4)
 
 
@@ -94,6 +92,6 @@ def test_the_plan_gives_every_multiprocessor_work():
 
 @settings(deadline=None)
 @given(n=st.integers(1, 200).map(lambda tiles: 128 * tiles), k=st.integers(1, 100).map(lambda supers: 256 * supers))
-def test_no_program_of_a_split_is_without_work(n: int, k: int) -> None:
+def test_every_program_of_a_split_has_work(n: int, k: int) -> None:
     split, supers = matmul.plan(n, k, CPU).SPLIT_K, k // 256
     assert (split - 1) * -(-supers // split) < supers

@@ -41,7 +41,7 @@ def test_codes_of_four_six_and_eight_bits(magic):
 
 
 @pytest.mark.parametrize(("step", "codes", "zeros"), [(1, 256, (0, 8, 32, 128)), (16, 64, (0, 8, 16, 32))])
-def test_the_offset_comes_off(step, codes, zeros):
+def test_offset_is_subtracted(step, codes, zeros):
     code = np.arange(codes)
     raised = (1024 + step * code).astype(np.float16).view(np.uint32)
     for zero in zeros:
@@ -60,12 +60,12 @@ def test_codes_times_bytes_are_exact():
     pairs = (code | code[::-1] << 16).astype(np.uint32)
     bytes_ = (scale * 0x01010101).astype(np.uint32)
     factors = run_ptx(unpack.SCALES_ASM.value, **{"$2": bytes_})
-    want = np.stack([code * scale, code[::-1] * scale[::-1]], 1).reshape(-1)
+    expected = np.stack([code * scale, code[::-1] * scale[::-1]], 1).reshape(-1)
     for i, text in enumerate((unpack.SCALE_LOW_ASM.value, unpack.SCALE_HIGH_ASM.value)):
         for register, step in (("$0", 1), ("$1", 16)):
             both = {"$2": factors[register], "$3": np.ascontiguousarray(factors[register][::-1])}
             out = run_ptx(text, **{"$1": pairs * np.uint32(step)}, **both)
-            assert np.array_equal(numbers(out["$0"]) * unpack.TINY.value, want), (i, step)
+            assert np.array_equal(numbers(out["$0"]) * unpack.TINY.value, expected), (i, step)
 
 
 def test_every_byte_scales_its_own_tile():
@@ -78,7 +78,7 @@ def test_every_byte_scales_its_own_tile():
         assert (numbers(out["$0"]) * unpack.TINY.value).tolist() == [i + 1, i + 5]
 
 
-def test_minimums_lose_nothing():
+def test_minimums_are_exact():
     size = 1 << 14
     bytes_ = RANDOM.integers(0, 64, (2, size, 4), dtype=np.uint8)
     supers = RANDOM.integers(0, 1 << 32, (2, size), dtype=np.uint32) & 0x3FFFFFFF  # upper halves 0 .. 2, subnormals too

@@ -29,7 +29,7 @@ MB = 10**6
 
 @dataclass(frozen=True)
 class Simple:
-    """A target of 1000 MB, 0.1 MB a token, and a drafter."""
+    """Sizes of a target of 1000 MB, 0.1 MB per token, and a drafter."""
 
     trained: int = 8192
     drafters: Sequence[str] = ("8 bits", "4 bits", NO_DRAFTER)
@@ -44,7 +44,7 @@ def budget(megabytes: int) -> MemoryBudget:
 
 
 @pytest.mark.parametrize(
-    ("free", "wanted", "drafter", "context"),
+    ("free", "expected", "drafter", "context"),
     [
         (2220, 8192, "8 bits", 8192),
         (2219, 8192, "4 bits", 8192),
@@ -55,25 +55,25 @@ def budget(megabytes: int) -> MemoryBudget:
     ],
 )
 def test_the_drafter_shrinks_then_goes_before_the_context_does(
-    free: int, wanted: int, drafter: str, context: int
+    free: int, expected: int, drafter: str, context: int
 ) -> None:
-    chosen = fit(Simple(), budget(free), wanted)
+    chosen = fit(Simple(), budget(free), expected)
     assert (chosen.drafter, chosen.context) == (drafter, context)
 
 
 @pytest.mark.parametrize(
-    ("free", "wanted", "fits"), [(2220, 0, True), (2219, 0, False), (1820, 4096, True), (1700, 4096, False)]
+    ("free", "expected", "fits"), [(2220, 0, True), (2219, 0, False), (1820, 4096, True), (1700, 4096, False)]
 )
-def test_a_roomy_pair_has_its_drafter_and_its_context_or_is_refused(free: int, wanted: int, fits: bool) -> None:
-    assert fit(Simple(), budget(free), wanted).context, "another one would do with less"
+def test_roomy_pair_has_drafter_and_context_or_is_refused(free: int, expected: int, fits: bool) -> None:
+    assert fit(Simple(), budget(free), expected).context, "another one would do with less"
     if fits:
-        assert fit(Simple(), budget(free), wanted, roomy=True).drafter == "8 bits"
+        assert fit(Simple(), budget(free), expected, roomy=True).drafter == "8 bits"
         return
     with pytest.raises(OutOfMemory, match="of it as margin"):
-        fit(Simple(), budget(free), wanted, roomy=True)
+        fit(Simple(), budget(free), expected, roomy=True)
 
 
-def test_a_context_that_was_asked_for_is_never_cut() -> None:
+def test_requested_context_is_never_reduced() -> None:
     with pytest.raises(OutOfMemory) as error:
         fit(Simple(), budget(1500), 8192)
     assert str(error.value) == (
@@ -83,12 +83,12 @@ def test_a_context_that_was_asked_for_is_never_cut() -> None:
 
 
 @given(st.integers(0, 3_000), st.integers(1, 100_000))
-def test_the_largest_context_fits_and_one_step_more_does_not(free: int, most: int) -> None:
+def test_the_largest_context_fits_and_one_step_more_does_not(free: int, max_context: int) -> None:
     sizes, limits = Simple(), budget(free)
-    found = largest_context(sizes, NO_DRAFTER, limits, most)
-    assert found == most or found % STEP == 0
-    assert found == 0 or limits.holds(sizes.parts(found, NO_DRAFTER))
-    assert found == most or not limits.holds(sizes.parts(min(found + STEP, most), NO_DRAFTER))
+    actual = largest_context(sizes, NO_DRAFTER, limits, max_context)
+    assert actual == max_context or actual % STEP == 0
+    assert actual == 0 or limits.holds(sizes.parts(actual, NO_DRAFTER))
+    assert actual == max_context or not limits.holds(sizes.parts(min(actual + STEP, max_context), NO_DRAFTER))
 
 
 @pytest.mark.parametrize(("free", "best"), [(2100, "F16"), (2000, "Q8_0"), (600, "Q4_0"), (1, None)])

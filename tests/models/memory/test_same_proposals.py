@@ -55,8 +55,8 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-# What rounding makes of scores, in standard deviations of a slot's logits. torch rounds nothing; llama.cpp rounds rows
-# that meet matrices in Q8_0, as the target's head is; the CPU engine those that meet any matrix.
+# Tolerance of scores for rounding, in standard deviations of a slot's logits. torch rounds nothing. llama.cpp rounds
+# inputs of matrices in Q8_0, such as the target's head. The CPU engine rounds inputs of all matrices.
 NEAR: dict[tuple[Make, str], float] = {
     (in_torch, "F32"): 1e-4,
     (in_llama_cpp, "Q8_0"): 0.25,
@@ -65,7 +65,7 @@ NEAR: dict[tuple[Make, str], float] = {
 }
 
 
-# llama.cpp has one causality for all layers, and takes these for bidirectional.
+# llama.cpp has one causality for all layers, and treats these as bidirectional.
 FAILS: set[tuple[Make, str]] = {(in_llama_cpp, "sliding in part, causal by default")}
 
 

@@ -1,4 +1,4 @@
-"""A target that is made here of another one and an adapter: the bytes that are pinned, or nothing."""
+"""Targets merged here from a base model and an adapter: the pinned bytes, or no file."""
 
 import errno
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tests.support.reports import RecordedReport
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A base, an adapter that changes nothing, and what they make."""
+    """Write a base, an adapter without effect, and the merged model."""
     folder = tmp_path_factory.mktemp("made")
     base = case_of("llama 3.1").write(folder / "base.gguf")
     write_adapter(folder / "adapter.safetensors", Adapter(load_decoder(base), 2, TRAINED, torch.float32), base)
@@ -42,21 +42,21 @@ def pair(made: tuple[Path, Path, Path], home: Path) -> PairEntry:
     return PairEntry("taught", "A taught pair", target, None, home, ("cpu",))
 
 
-def test_a_pull_makes_it_once(pair: PairEntry, made: tuple[Path, Path, Path]) -> None:
+def test_pull_merges_the_target_once(pair: PairEntry, made: tuple[Path, Path, Path]) -> None:
     (missing,) = missing_files(pair)
     assert "merge" in describe_source(missing)
-    told = RecordedReport()
-    (fetched,) = fetching.pull(pair, told)
+    report = RecordedReport()
+    (fetched,) = fetching.pull(pair, report)
     assert fetched.fetched
     assert fetched.path.read_bytes() == made[2].read_bytes()
-    assert any("base.gguf and adapter.safetensors" in line for line in told.lines)
+    assert any("base.gguf and adapter.safetensors" in line for line in report.lines)
     assert local_files(pair).target == fetched.path
     (again,) = fetching.pull(pair, RecordedReport())
     assert not again.fetched
     assert [path.suffix for path in fetched.path.parent.iterdir() if "partial" in path.name] == []
 
 
-def test_other_bytes_are_set_aside(pair: PairEntry) -> None:
+def test_unexpected_bytes_are_set_aside(pair: PairEntry) -> None:
     pair = replace(pair, target=replace(pair.target, sha256="0" * 64))
     with pytest.raises(ModelError, match="expected 0000"):
         fetching.pull(pair, RecordedReport())

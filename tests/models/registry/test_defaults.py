@@ -11,14 +11,14 @@ from localdflash.models.registry.registry import load_registry
 
 @pytest.fixture
 def here(home: Path) -> None:
-    """Put a file in the place of the chat pair's target."""
+    """Create a file at the path of the chat pair's target."""
     path = load_registry().pair(CHAT).target.path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"GGUF")
 
 
-def worth() -> list[str]:
-    """Return the ids of the pairs that are worth pulling."""
+def suggested_pulls() -> list[str]:
+    """Return the ids of the pairs suggested for pulling."""
     return [found.id for found in missing_default_pairs(load_config())]
 
 
@@ -29,9 +29,9 @@ def pairs(text: str = "") -> tuple[str, str]:
     return chat_pair(load_config()), completion_pair(load_config())
 
 
-def test_the_chat_s_own_pair_where_it_is_here(here: None) -> None:
+def test_chat_pair_is_used_once_downloaded(here: None) -> None:
     assert pairs() == (CHAT, "embedded")
-    assert worth() == [CODE]
+    assert suggested_pulls() == [CODE]
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_settings_come_first(settings: str, chat: str, completion: str, here: No
     assert pairs(settings) == (chat, completion)
 
 
-def test_nothing_is_worth_pulling_where_another_is_chosen() -> None:
+def test_no_pull_is_suggested_if_another_pair_is_configured() -> None:
     for settings, left in (
         ("[model]\npair = 'embedded'\n", []),
         ("[chat]\npair = 'b'\n", [CODE]),
         ("[completion]\npair = 'c'\n", [CHAT]),
     ):
         pairs(settings)
-        assert worth() == left
+        assert suggested_pulls() == left

@@ -1,4 +1,4 @@
-"""Every flag that `export` prints is one that the engine documents, and a shell reads back what was meant."""
+"""`export` prints only flags that the engine documents, quoted for a shell."""
 
 import shlex
 from dataclasses import replace
@@ -38,16 +38,16 @@ def pair() -> PairEntry:
 
 
 def flags(launch: LaunchCommand) -> dict[str, str]:
-    """Every flag with its value; each stands once."""
+    """Return every flag with its value; each may occur once."""
     places = [place for place, word in enumerate(launch.argv) if word.startswith("--")]
     found = {launch.argv[place]: launch.argv[place + 1] for place in places}
     assert len(found) == len(places)
     return found
 
 
-def made(engine: str, pair: PairEntry, wishes: ExportOptions) -> LaunchCommand | None:
+def launch_command(engine: str, pair: PairEntry, options: ExportOptions) -> LaunchCommand | None:
     try:
-        return LAUNCHERS[engine](pair, wishes)
+        return LAUNCHERS[engine](pair, options)
     except ModelError:
         return None
 
@@ -60,11 +60,11 @@ def test_every_flag_is_documented(engine: str, pair: PairEntry, tmp_path: Path) 
     pinned = replace(pair, drafter=replace(pair.drafter, revision="abc123"))
     seen: set[str] = set()
     for one in (*load_registry().pairs.values(), replace(pair, target=local), pinned):
-        for wishes in (ExportOptions(), ALL):
-            if launch := made(engine, one, wishes):
+        for options in (ExportOptions(), ALL):
+            if launch := launch_command(engine, one, options):
                 seen |= flags(launch).keys()
                 assert shlex.split(launch.shell().replace("\\\n", "")) == list(launch.argv)
-    assert seen == DOCUMENTED[engine]  # nothing printed that is not listed, nothing listed for nothing
+    assert seen == DOCUMENTED[engine]  # printed and listed flags agree
 
 
 @pytest.mark.parametrize(("engine", "tokens"), [("vllm", 5), ("sglang", 6), ("llama-server", 5)])
@@ -98,9 +98,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "other", "said"), REFUSED)
-def test_what_an_engine_cannot_run_is_refused(engine: str, other: dict[str, Any], said: str, pair: PairEntry) -> None:
-    with pytest.raises(ModelError, match=said) as raised:
+@pytest.mark.parametrize(("engine", "other", "message"), REFUSED)
+def test_what_an_engine_cannot_run_is_refused(
+    engine: str, other: dict[str, Any], message: str, pair: PairEntry
+) -> None:
+    with pytest.raises(ModelError, match=message) as raised:
         LAUNCHERS[engine](replace(pair, **other), ExportOptions())
     assert "\n" not in str(raised.value)
 

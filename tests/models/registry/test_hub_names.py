@@ -1,4 +1,4 @@
-"""Short names of the hub: which file of a repository they stand for, however its repacker lays it out."""
+"""Short names of hub models: the file that they select, for all layouts of repositories."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +28,9 @@ UNSLOTH = [
 
 
 def choose(spec: str, files: list[str]) -> str:
-    asked = short_name(spec)
-    assert asked
-    return select_file(asked, files)
+    requested = short_name(spec)
+    assert requested
+    return select_file(requested, files)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_quantization_is_chosen(spec: str, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "files", "said"),
+    ("spec", "files", "message"),
     [
         ("hf:o/n:Q5_K_M", UNSLOTH[5:7], "o/n: no Q5_K_M file; choose one of hf:o/n:Q2_K, hf:o/n:UD-IQ2_XXS"),
         (
@@ -63,10 +63,10 @@ def test_a_quantization_is_chosen(spec: str, file: str) -> None:
         ("hf:o/n", ["../x.gguf", "a\x1b.gguf", "con.gguf"], "o/n has no GGUF file"),
     ],
 )
-def test_choices_are_offered_in_one_line(spec: str, files: list[str], said: str) -> None:
+def test_choices_are_offered_in_one_line(spec: str, files: list[str], message: str) -> None:
     with pytest.raises(ModelError) as caught:
         choose(spec, files)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).isprintable()
 
 
@@ -81,14 +81,14 @@ def server(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'{"id": "o/n", "siblings": [{}]}'])
-def test_an_answer_that_is_no_list(answer: bytes, server: FakeHub) -> None:
+def test_answer_that_is_not_a_list_is_refused(answer: bytes, server: FakeHub) -> None:
     server.listing = answer
     with pytest.raises(hub.Unreachable, match=r"^o/n: .*check HF_ENDPOINT") as caught:
         hub.listing("o/n", None)
     assert "\n" not in str(caught.value)
 
 
-def test_nobody_is_asked_unless_that_is_wanted(server: FakeHub) -> None:
+def test_hub_is_queried_only_on_request(server: FakeHub) -> None:
     with pytest.raises(ModelError, match=r"hf:o/n:Q8_0: not downloaded; run `localdflash models pull hf:o/n:Q8_0`"):
         load_registry().resolve("hf:o/n:Q8_0")
     assert server.requests == []

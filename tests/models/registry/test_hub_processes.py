@@ -18,7 +18,7 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 
 pytestmark = pytest.mark.system
 
-# One file, as `models pull` fetches it. What stands before the call may break it.
+# Fetches one file as `models pull` does. Code inserted before the call may break it.
 FETCH = """
 import os, signal, sys
 from pathlib import Path
@@ -95,10 +95,10 @@ def test_killed_while_bytes_come(percent: int, server: FakeHub, path: Path) -> N
     go_on.set()
     server.sent = lambda _count: None
     assert not path.exists()
-    kept = sum(partial.stat().st_size for partial in path.parent.glob(".x.gguf.*.partial"))
-    assert kept < len(DATA)
+    kept_bytes = sum(partial.stat().st_size for partial in path.parent.glob(".x.gguf.*.partial"))
+    assert kept_bytes < len(DATA)
     pulled(server, path)
-    assert server.downloads("o/n/x.gguf")[1] == (f"bytes={kept}-" if kept else None)
+    assert server.downloads("o/n/x.gguf")[1] == (f"bytes={kept_bytes}-" if kept_bytes else None)
 
 
 @pytest.mark.parametrize(

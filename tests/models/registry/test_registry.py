@@ -53,7 +53,7 @@ def mine(user_file: Path) -> Registry:
     return load_registry()
 
 
-def test_missing_files_are_named_with_where_they_go(mine: Registry, home: Path) -> None:
+def test_missing_files_are_named_with_their_paths(mine: Registry, home: Path) -> None:
     models = home / "cache" / "models"
     with pytest.raises(ModelError) as caught:
         local_files(mine.pair("mine"))
@@ -113,7 +113,7 @@ def test_a_pair_by_path(target: str, beside: list[str], drafter: str | None, tmp
 
 
 @pytest.mark.parametrize("spec", ["no.gguf", "/", "~nobody/x.gguf", "x\x00.gguf"])
-def test_a_path_that_is_no_model(spec: str) -> None:
+def test_path_without_a_model_is_refused(spec: str) -> None:
     with pytest.raises(ModelError, match=r"(no such|a folder, not a) .gguf file"):
         load_registry().resolve(spec)
 

@@ -1,4 +1,4 @@
-"""The registry claims what tests have run, no less and no more; the table of docs/models.md is made of it."""
+"""The registry claims exactly the backends that tests ran; the table of docs/models.md is generated from it."""
 
 import ast
 from itertools import chain
@@ -22,7 +22,7 @@ PAIRS = read_pairs(ROOT / "models.toml", MODELS_FOLDER)
 NAMES = chain(*(tests.values() for tests in (*DRAFTERS.values(), *TARGETS.values(), *OWN_WEIGHTS.values())))
 
 
-def test_the_tests_that_are_named_are_there() -> None:
+def test_named_tests_exist() -> None:
     for name in set(NAMES):
         file, function = name.split("::")
         body = ast.parse((ROOT / file).read_text(encoding="utf-8")).body

@@ -1,4 +1,4 @@
-"""config.json of a drafter: every field is honoured, or refused by its name."""
+"""config.json of a drafter: every field is applied, or refused by name."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_json import REFUSED, config_of_json
 from localdflash.models.shapes.fingerprint import TrainedFor
 
-# What the published 4B and 27B checkpoints look like, in small.
+# Small version of the published 4B and 27B configurations.
 JSON: dict[str, Any] = {
     "architectures": ["DFlashDraftModel"],
     "model_type": "qwen3",
@@ -66,22 +66,22 @@ def refusal(document: object) -> str:
 # config.json
 
 
-def test_the_published_form() -> None:
-    found = config()
-    shape = found.decoder
-    assert (found.block_size, found.mask_token_id, found.taps) == (16, 500, (1, 9, 17))
-    assert (found.window, found.causal) == (None, None)
-    assert [found.is_sliding(i) or found.is_causal(i) for i in range(3)] == [False] * 3
+def test_published_configuration() -> None:
+    actual = config()
+    shape = actual.decoder
+    assert (actual.block_size, actual.mask_token_id, actual.taps) == (16, 500, (1, 9, 17))
+    assert (actual.window, actual.causal) == (None, None)
+    assert [actual.is_sliding(i) or actual.is_causal(i) for i in range(3)] == [False] * 3
     assert (shape.vocab_size, shape.hidden_size, shape.num_hidden_layers, shape.intermediate_size) == (512, 64, 3, 96)
     assert (shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim) == (4, 2, 16)
     assert (shape.rope_theta, shape.rms_norm_eps, shape.context_length) == (1e6, 1e-6, 40960)
-    assert (shape.attention_bias, found.embedding_scale, found.logit_scale, found.softcap) == (False, 1.0, 1.0, 0.0)
+    assert (shape.attention_bias, actual.embedding_scale, actual.logit_scale, actual.softcap) == (False, 1.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
     ("changes", "causal"),
     [
-        ({}, [True, True, False]),  # not told: the sliding layers are
+        ({}, [True, True, False]),  # not specified: sliding layers are causal
         ({"is_causal": False}, [False] * 3),
         ({"is_causal": True}, [True] * 3),
         (nested(causal=True), [True] * 3),
@@ -89,8 +89,8 @@ def test_the_published_form() -> None:
     ],
 )
 def test_causality(changes: dict[str, Any], causal: list[bool]) -> None:
-    found = config(layer_types=SLIDING, sliding_window=128, use_sliding_window=True, **changes)
-    assert [found.is_causal(i) for i in range(3)] == causal
+    actual = config(layer_types=SLIDING, sliding_window=128, use_sliding_window=True, **changes)
+    assert [actual.is_causal(i) for i in range(3)] == causal
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_causality(changes: dict[str, Any], causal: list[bool]) -> None:
     ],
 )
 def test_windows(changes: dict[str, Any], window: int | None, sliding: list[bool]) -> None:
-    found = config(**changes)
-    assert found.window == window
-    assert [found.is_sliding(i) for i in range(3)] == sliding
+    actual = config(**changes)
+    assert actual.window == window
+    assert [actual.is_sliding(i) for i in range(3)] == sliding
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -132,12 +132,12 @@ JUNK = (
 @given(name=st.sampled_from(sorted({*JSON, "is_causal", "rope_parameters"})), value=JUNK)
 def test_any_value_gives_a_configuration_or_a_refusal(name: str, value: object) -> None:
     try:
-        found = config(**{name: value})
+        actual = config(**{name: value})
     except ModelError as error:
         message = str(error)
         assert "\n" not in message
     else:
-        assert found.decoder.num_hidden_layers == 3 or name == "num_hidden_layers"
+        assert actual.decoder.num_hidden_layers == 3 or name == "num_hidden_layers"
 
 
 # DSpark and DFlash 2
@@ -146,11 +146,11 @@ def test_any_value_gives_a_configuration_or_a_refusal(name: str, value: object) 
 SECOND = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
 
 
-def test_the_kinds() -> None:
+def test_drafter_kinds() -> None:
     assert (config().kind, config().drafts, config().first_slot) == ("dflash", 15, 1)
     spark = config(architectures=["Qwen3DSparkModel"], markov_rank=256, enable_confidence_head=True)
     assert (spark.kind, spark.markov_rank, spark.judges) == ("dspark", 256, True)
-    assert (spark.from_anchor, spark.drafts) == (True, 16)  # as its architecture has it where nothing is said
+    assert (spark.from_anchor, spark.drafts) == (True, 16)  # the default of its architecture
     assert not config(architectures=["Qwen3DSparkModel"], markov_rank=8, sample_from_anchor=False).from_anchor
     second = config(**nested(**SECOND), architectures=["DFlash2DraftModel"], is_causal=False)
     assert (second.kind, second.drafts) == ("dflash2", 15)
@@ -206,11 +206,11 @@ def test_yarn_is_that_of_hugging_face(fields: dict[str, Any], truncate: dict[str
 
     scaling = {"rope_type": "yarn", "rope_theta": 1e6} | fields | truncate
     theirs = Qwen3Config(hidden_size=64, num_attention_heads=4, head_dim=64, rope_parameters=scaling)
-    wanted, magnitude = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
+    expected, magnitude = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
     shape = config(head_dim=64, rope_theta=1e6, rope_scaling={"type": "yarn"} | fields | truncate).decoder
     plain = [1e6 ** (-i / 64) for i in range(0, 64, 2)]
-    found = [frequency / factor for frequency, factor in zip(plain, shape.rope_factors, strict=True)]
-    assert found == pytest.approx(wanted.tolist(), rel=1e-5)
+    actual = [frequency / factor for frequency, factor in zip(plain, shape.rope_factors, strict=True)]
+    assert actual == pytest.approx(expected.tolist(), rel=1e-5)
     assert shape.rope_magnitude == pytest.approx(magnitude)
 
 
@@ -230,13 +230,13 @@ SPECULATORS: dict[str, Any] = {
 }
 
 
-def test_what_speculators_leave_out_is_qwen3s_default() -> None:
+def test_missing_speculators_fields_have_qwen3_defaults() -> None:
     from transformers import Qwen3Config
 
-    found, theirs = config_of_json(SPECULATORS, ""), Qwen3Config()
-    shape = found.decoder
-    assert (found.kind, found.taps, found.block_size) == ("dspark", (1, 9, 17), 8)
-    assert (found.from_anchor, found.judges) == (True, True)
+    actual, theirs = config_of_json(SPECULATORS, ""), Qwen3Config()
+    shape = actual.decoder
+    assert (actual.kind, actual.taps, actual.block_size) == ("dspark", (1, 9, 17), 8)
+    assert (actual.from_anchor, actual.judges) == (True, True)
     assert (shape.hidden_size, shape.num_hidden_layers, shape.head_dim) == (2560, 3, 80)
     assert (shape.vocab_size, shape.intermediate_size) == (theirs.vocab_size, theirs.intermediate_size)
     assert (shape.num_attention_heads, shape.num_key_value_heads) == (32, theirs.num_key_value_heads)
@@ -247,7 +247,7 @@ def test_what_speculators_leave_out_is_qwen3s_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "problem"),
     [
         ({"speculators_model_type": "eagle3"}, "speculators_model_type is 'eagle3'"),
         ({"transformer_layer_config": {"model_type": "llama"}}, "model_type"),
@@ -257,15 +257,15 @@ def test_what_speculators_leave_out_is_qwen3s_default() -> None:
         ({"confidence_head_with_markov": False}, "confidence_head_with_markov"),
     ],
 )
-def test_what_of_speculators_is_refused(changes: dict[str, Any], said: str) -> None:
-    assert said in refusal(SPECULATORS | changes)
+def test_invalid_speculators_fields_are_refused(changes: dict[str, Any], problem: str) -> None:
+    assert problem in refusal(SPECULATORS | changes)
 
 
-# The fit of a pair
+# Mismatches of drafter and target
 
 
 @pytest.mark.parametrize(
-    ("hidden", "vocabulary", "blocks", "changes", "said"),
+    ("hidden", "vocabulary", "blocks", "changes", "problem"),
     [
         (128, 512, 36, {}, "hidden size 64, but the target's is 128"),
         (64, 511, 36, {}, "vocabulary of 512, but the target's has 511"),
@@ -273,27 +273,29 @@ def test_what_of_speculators_is_refused(changes: dict[str, Any], said: str) -> N
         (64, 512, 36, nested(mask_token_id=512), "mask token 512 is outside"),
     ],
 )
-def test_what_does_not_fit_is_named(hidden: int, vocabulary: int, blocks: int, changes: Any, said: str) -> None:
-    with pytest.raises(ModelError, match=f"x: .*{said}"):
+def test_mismatch_with_the_target_is_named(
+    hidden: int, vocabulary: int, blocks: int, changes: Any, problem: str
+) -> None:
+    with pytest.raises(ModelError, match=f"x: .*{problem}"):
         check_fit(config(**changes), hidden, vocabulary, blocks, "x")
 
 
-# What only localdflash writes
+# Fields that only localdflash writes
 
 
 TARGET = {"name": "target.gguf", "kind": "llama, 30 blocks of 576, Q8_0", "digest": "ab" * 16}
 
 
 def test_a_short_vocabulary_and_the_target_of_training() -> None:
-    found = config(localdflash={"short_vocabulary": [0, 4, 511], "target": TARGET | {"tau": 2.25}})
-    assert found.short == (0, 4, 511)
-    wanted = TrainedFor(TARGET["name"], TARGET["kind"], TARGET["digest"], 2.25)
-    assert found.trained_for == wanted
-    assert config(localdflash={"target": TARGET}).trained_for == replace(wanted, tau=0.0)
+    actual = config(localdflash={"short_vocabulary": [0, 4, 511], "target": TARGET | {"tau": 2.25}})
+    assert actual.short == (0, 4, 511)
+    expected = TrainedFor(TARGET["name"], TARGET["kind"], TARGET["digest"], 2.25)
+    assert actual.trained_for == expected
+    assert config(localdflash={"target": TARGET}).trained_for == replace(expected, tau=0.0)
 
 
 @pytest.mark.parametrize(
-    ("ours", "said"),
+    ("ours", "problem"),
     [
         ({"short_vocabulary": [4, 4]}, "short vocabulary: ids are not ascending; run"),
         ({"short_vocabulary": [4, 512]}, "short vocabulary: id 512 is outside 0 to 511; run"),
@@ -302,5 +304,5 @@ def test_a_short_vocabulary_and_the_target_of_training() -> None:
         (["short_vocabulary"], "localdflash: expected an object"),
     ],
 )
-def test_what_of_ours_is_refused(ours: object, said: str) -> None:
-    assert said in refusal(JSON | {"localdflash": ours})
+def test_invalid_localdflash_fields_are_refused(ours: object, problem: str) -> None:
+    assert problem in refusal(JSON | {"localdflash": ours})

@@ -18,12 +18,12 @@ HEAD = ("eh_proj", "enorm", "hnorm")
 
 
 def write(
-    path: Path, architecture: str, tensors: Sequence[str] = (), tokens: Sequence[str] = TOKENS, **facts: Any
+    path: Path, architecture: str, tensors: Sequence[str] = (), tokens: Sequence[str] = TOKENS, **metadata: Any
 ) -> Path:
     """A header of a model of 5 blocks and hidden size 8, with tensors of 8 numbers."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_token_list(list(tokens))
-    for name, value in ({"block_count": 5, "embedding_length": 8} | facts).items():
+    for name, value in ({"block_count": 5, "embedding_length": 8} | metadata).items():
         writer.add_uint32(f"{architecture}.{name}", value)
     for name in tensors:
         writer.add_tensor(name, np.zeros(8, np.float32))
@@ -36,7 +36,7 @@ def with_head(path: Path, architecture: str = "qwen35", ahead: int = 1, tensors:
     return write(path, architecture, names, nextn_predict_layers=ahead)
 
 
-def test_a_head_in_the_target_s_file_is_its_drafter_where_no_other_is_given(tmp_path: Path) -> None:
+def test_head_in_the_target_file_is_the_default_drafter(tmp_path: Path) -> None:
     target, other = with_head(tmp_path / "target.gguf"), write(tmp_path / "other.gguf", "llama")
     assert drafter_of(target, None) == target
     assert drafter_of(target, other) == other
@@ -49,20 +49,20 @@ def test_a_head_in_the_target_s_file_is_its_drafter_where_no_other_is_given(tmp_
 @pytest.mark.parametrize(
     "how", [{"ahead": 0}, {"ahead": 2}, {"tensors": HEAD[:2]}, {"architecture": "glm4moe"}], ids=str
 )
-def test_what_is_no_head_that_runs_here(how: dict[str, Any], tmp_path: Path) -> None:
+def test_unsupported_heads_are_not_drafters(how: dict[str, Any], tmp_path: Path) -> None:
     assert not has_head(read_header(with_head(tmp_path / "target.gguf", **how)))
 
 
 @pytest.mark.parametrize(
-    ("architecture", "facts", "said"),
+    ("architecture", "metadata", "message"),
     [
-        ("llama", {"tokens": ("a", "b", "x", "d")}, r"token 2 is 'x', not 'c'"),
+        ("llama", {"tokens": ("a", "b", "x", "d")}, r"token 2 is 'x', expected 'c'"),
         ("gemma4-assistant", {}, "not a complete model"),
         ("qwen35", {"block_count": 1, "nextn_predict_layers": 1}, "not a complete model"),
     ],
 )
-def test_files_that_cannot_draft(architecture: str, facts: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_files_that_cannot_draft(architecture: str, metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
     target = write(tmp_path / "target.gguf", "llama")
-    with pytest.raises(ModelError, match=said) as raised:
-        check_drafter(target, write(tmp_path / "drafter.gguf", architecture, **facts))
+    with pytest.raises(ModelError, match=message) as raised:
+        check_drafter(target, write(tmp_path / "drafter.gguf", architecture, **metadata))
     assert "\n" not in str(raised.value)

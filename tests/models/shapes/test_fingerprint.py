@@ -36,26 +36,26 @@ def changed(target: GGUFHeader, path: Path, tensor: str = "", at: int = 0) -> GG
 
 
 def test_metadata_order_and_alignment_do_not_matter(target: GGUFHeader, tmp_path: Path) -> None:
-    found, again = trained_for(target), trained_for(changed(target, tmp_path / "again.gguf"))
-    assert again == replace(found, name="again.gguf")
-    assert (found.name, found.kind) == ("target.gguf", "qwen3, 3 blocks of 128, Q8_0")
-    assert len(found.digest) == 32
+    actual, again = trained_for(target), trained_for(changed(target, tmp_path / "again.gguf"))
+    assert again == replace(actual, name="again.gguf")
+    assert (actual.name, actual.kind) == ("target.gguf", "qwen3, 3 blocks of 128, Q8_0")
+    assert len(actual.digest) == 32
 
 
 @pytest.mark.parametrize("tensor", ["blk.1.attn_q.weight", "output_norm.weight"])
-def test_other_weights_matter(tensor: str, target: GGUFHeader, tmp_path: Path) -> None:
+def test_fingerprint_changes_with_weights(tensor: str, target: GGUFHeader, tmp_path: Path) -> None:
     other = changed(target, tmp_path / "target.gguf.other", tensor)
     assert trained_for(other).digest != trained_for(target).digest
     assert trained_for(other).kind == trained_for(target).kind
 
 
-# What is said
+# The warning
 
 
 def test_one_line_for_another_quantization(target: GGUFHeader, tmp_path: Path) -> None:
-    wanted = trained_for(target, 2.304)
+    expected = trained_for(target, 2.304)
     other = read_header(write_target(tmp_path / "other.gguf", SHAPE, "Q4_0"))
-    assert mismatch(tmp_path / "drafter.gguf", wanted, other) == (
+    assert mismatch(tmp_path / "drafter.gguf", expected, other) == (
         "drafter.gguf was trained for target.gguf (qwen3, 3 blocks of 128, Q8_0), with 2.30 tokens per verify step;"
         " other.gguf is qwen3, 3 blocks of 128, Q4_0, so it may get fewer;"
         " `localdflash train drafter --pair` makes one for it"

@@ -1,4 +1,4 @@
-"""The shapes of targets that only the CPU engine runs, from their metadata; what it would get wrong is refused."""
+"""Shapes of targets that only the CPU engine runs, from their metadata; unsupported metadata is refused."""
 
 import math
 from contextlib import suppress
@@ -22,7 +22,7 @@ from tests.support.converted_models import Case
 
 
 def config_of(case: Case, folder: Path, numbers: dict[str, Any]) -> DecoderConfig:
-    """The shape that a file says which has these numbers, "scaling__type" for "scaling.type"; None leaves one out."""
+    """Return the shape of a file with these numbers, "scaling__type" for "scaling.type"; None removes one."""
     case.numbers |= {name.replace("__", "."): value for name, value in numbers.items()}
     case.numbers = {name: value for name, value in case.numbers.items() if value is not None}
     return target_config(read_header(case.write(folder / "model.gguf")))
@@ -45,7 +45,7 @@ def test_windows_of_gpt_oss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "said"),
+    ("numbers", "message"),
     [
         ({"rope__scaling__type": "linear"}, "RoPE scaling 'linear'"),
         ({"rope__scaling__yarn_beta_slow": 0.0}, "invalid YaRN scaling .factor .* beta_slow 0"),
@@ -56,8 +56,8 @@ def test_windows_of_gpt_oss(tmp_path: Path) -> None:
         ({"attention__head_count_kv": 3}, "cannot share"),
     ],
 )
-def test_what_gpt_oss_may_not_say(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_invalid_gpt_oss_metadata_is_refused(tmp_path: Path, numbers: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         gpt_oss(tmp_path, **numbers)
 
 
@@ -69,14 +69,14 @@ def test_which_layers_of_qwen35_are_recurrent(tmp_path: Path) -> None:
     unsaid: dict[str, Any] = {"attention__recurrent_layers": None}
     assert qwen35(tmp_path, **unsaid).recurrent == (True, True, True, False)
     assert qwen35(tmp_path, **unsaid, full_attention_interval=2).recurrent == (True, False, True, False)
-    said = qwen35(tmp_path, attention__recurrent_layers=[False, True, True, True])
-    assert (said.recurrent, said.recurrent_layers) == ((False, True, True, True), 3)
+    message = qwen35(tmp_path, attention__recurrent_layers=[False, True, True, True])
+    assert (message.recurrent, message.recurrent_layers) == ((False, True, True, True), 3)
     with pytest.raises(ModelError, match="recurrent_layers: expected 4 flags"):
         qwen35(tmp_path, attention__recurrent_layers=[True])
 
 
-def test_blocks_that_predict_further_ahead_are_left_out(tmp_path: Path) -> None:
-    """Their tensors lie in the file, and nothing reads them."""
+def test_mtp_blocks_are_ignored(tmp_path: Path) -> None:
+    """Their tensors are in the file, and are not read."""
     case = qwen35_models.case_of("qwen35moe")
     for name in [name for name in case.tensors if name.startswith("blk.3.")]:
         case.tensors[name.replace("blk.3.", "blk.4.")] = case.tensors[name]
@@ -91,7 +91,7 @@ def test_blocks_that_predict_further_ahead_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "said"),
+    ("numbers", "message"),
     [
         ({"rope__scaling__type": "yarn"}, "scaled RoPE"),
         ({"rope__dimension_count": 7}, "rotary dimension .7"),
@@ -99,8 +99,8 @@ def test_blocks_that_predict_further_ahead_are_left_out(tmp_path: Path) -> None:
         ({"nextn_predict_layers": 4}, "layer count .0"),
     ],
 )
-def test_what_qwen35_may_not_say(tmp_path: Path, numbers: dict[str, Any], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_invalid_qwen35_metadata_is_refused(tmp_path: Path, numbers: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         qwen35(tmp_path, **numbers)
 
 

@@ -79,7 +79,7 @@ def test_table_of_types_equals_ggml(ggml: ctypes.CDLL) -> None:
         *((name, "cannot open") for name in ("missing.gguf", "a" * 300, "nul\0.gguf", "loop")),
     ],
 )
-def test_what_is_no_file_is_refused_and_not_left_open(tmp_path: Path, name: str, message: str) -> None:
+def test_non_files_are_refused_and_closed(tmp_path: Path, name: str, message: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     for link, to in (("link", "fifo"), ("loop", "loop")):
         (tmp_path / link).symlink_to(tmp_path / to)
@@ -117,7 +117,7 @@ def test_an_unsupported_type_is_named(tmp_path: Path) -> None:
         load_tensor(read_header(path), "head")
 
 
-def test_a_file_cut_after_the_check(small_gguf: Path, tmp_path: Path) -> None:
+def test_file_truncated_after_the_check(small_gguf: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.gguf"
     path.write_bytes(small_gguf.read_bytes())
     header = read_header(path)

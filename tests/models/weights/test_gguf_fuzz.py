@@ -1,4 +1,4 @@
-"""Damaged GGUF headers: nothing but ModelError comes out, and what passes is what llama.cpp's own parser takes."""
+"""Damaged GGUF headers: only ModelError is raised, and llama.cpp's own parser accepts files that pass."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from tests.support.gguf_writing import finish
 
 
 def check(path: Path, content: bytes) -> GGUFHeader | None:
-    """The header, or None after a ModelError of one printable line."""
+    """Return the header, or None after a ModelError of one printable line."""
     with path.open("r+b") as file:  # in place: file systems flush a file that is truncated first
         file.write(content)
         file.truncate()
@@ -47,7 +47,7 @@ def test_truncation_at_every_byte(small_gguf: Path, damaged: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A header that is as short as one with every kind of structure can be."""
+    """Write the shortest header with every kind of structure."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     writer = gguf.GGUFWriter(path, "a")
     writer.add_custom_alignment(8)
@@ -84,7 +84,7 @@ REPLACEMENTS = st.one_of(
     st.sampled_from([struct.pack("<I", value % 2**32) for value in INTERESTING]),
     st.binary(max_size=40),
 )
-# (place, bytes to drop, bytes to put there)
+# (position, bytes to remove, bytes to insert)
 DAMAGES = st.lists(st.tuples(st.integers(0, 1500), st.integers(0, 40), REPLACEMENTS), min_size=1, max_size=4)
 
 

@@ -1,4 +1,4 @@
-"""Values of metadata that would end, hang or exhaust C code: refused with the header, in one line that names them."""
+"""Metadata values that would crash, hang or exhaust C code are refused with the header, by name and in one line."""
 
 import math
 import os
@@ -32,7 +32,7 @@ def tokens(*spelled: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("block_count", 0, "0, expected 1 to 512"),
         ("block_count", 513, "513, expected 1 to 512"),
@@ -43,11 +43,11 @@ def tokens(*spelled: str) -> bytes:
         ("a.number.of.the.future", -math.inf, "-inf, not a finite number"),
     ],
 )
-def test_a_number_outside_of_its_limits(name: str, value: float, said: str, tmp_path: Path) -> None:
+def test_out_of_range_number_is_refused(name: str, value: float, message: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as error:
         read(tmp_path, number(name, value))
     path = tmp_path / "model.gguf"
-    assert str(error.value) == f"{path}: broken GGUF file: qwen3.{name} is {said}; download or convert it again"
+    assert str(error.value) == f"{path}: broken GGUF file: qwen3.{name} is {message}; download or convert it again"
 
 
 def test_numbers_of_layers(tmp_path: Path) -> None:
@@ -60,17 +60,17 @@ def test_numbers_of_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "whole"), [("expert_used_count", "expert_count"), ("nextn_predict_layers", "block_count")]
+    ("part", "total"), [("expert_used_count", "expert_count"), ("nextn_predict_layers", "block_count")]
 )
-def test_no_more_than_there_are(part: str, whole: str, tmp_path: Path) -> None:
-    read(tmp_path, number(whole, 4), number(part, 4))
-    with pytest.raises(ModelError, match=f"qwen3.{part} is 5, but {whole} is 4"):
-        read(tmp_path, number(whole, 4), number(part, 5))
-    with pytest.raises(ModelError, match=f"qwen3.{whole} is missing, but {part} is 5"):
+def test_counts_do_not_exceed_totals(part: str, total: str, tmp_path: Path) -> None:
+    read(tmp_path, number(total, 4), number(part, 4))
+    with pytest.raises(ModelError, match=f"qwen3.{part} is 5, but {total} is 4"):
+        read(tmp_path, number(total, 4), number(part, 5))
+    with pytest.raises(ModelError, match=f"qwen3.{total} is missing, but {part} is 5"):
         read(tmp_path, number(part, 5))
 
 
-def test_a_scaling_of_positions_that_nobody_knows(tmp_path: Path) -> None:
+def test_unknown_rope_scaling_is_refused(tmp_path: Path) -> None:
     def scaling(kind: str) -> bytes:
         return pair("qwen3.rope.scaling.type", STRING, text(kind))
 
@@ -80,15 +80,15 @@ def test_a_scaling_of_positions_that_nobody_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spelled", "said"),
+    ("spelled", "message"),
     [
         (("a", "b", "a"), "tokens 0 and 2 of the vocabulary are both 'a'"),
         (("a", "a\0b"), "tokens 0 and 1 of the vocabulary are both 'a'"),
         (("", "[EMPTY_0]"), r"tokens 0 and 1 of the vocabulary are both '\[EMPTY_0\]'"),
     ],
 )
-def test_two_equal_tokens(spelled: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_two_equal_tokens(spelled: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
         read(tmp_path, tokens(*spelled))
 
 

@@ -1,4 +1,4 @@
-"""Base and adapter in one file: the weights of their sum, the same bytes each time."""
+"""Merging base and adapter into a file: the weights of their sum, reproducible bytes."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tests.support.smollm2 import FILE, needs_smollm2
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """A Llama with a tied head, whose q and k are turned as llama.cpp wants them."""
+    """Write a Llama with a tied head, q and k permuted as in llama.cpp."""
     return case_of("llama 3.1").write(tmp_path / "base.gguf")
 
 
@@ -64,14 +64,14 @@ def test_the_merged_file_has_the_weights_of_the_sum(
     before, after = read_header(base), read_header(tmp_path / "merged.gguf")
     assert list(before.tensors) == list(after.tensors)
     assert {info.ggml_type.name for name, info in after.tensors.items() if "attn_q." in name} == {quantization}
-    assert after.metadata == before.metadata  # it has no name and no vocabulary
+    assert after.metadata == before.metadata  # no name and no vocabulary
 
 
 def test_the_bytes_are_the_same_each_time(base: Path, written: Path, tmp_path: Path) -> None:
     for name in ("one.gguf", "two.gguf"):
         merge(base, written, tmp_path / name)
     assert sha256_of(tmp_path / "one.gguf") == sha256_of(tmp_path / "two.gguf")
-    reader = gguf.GGUFReader(tmp_path / "one.gguf")  # another reader than ours finds its way
+    reader = gguf.GGUFReader(tmp_path / "one.gguf")  # another reader reads the file
     assert np.isfinite(gguf.dequantize(reader.tensors[-1].data, reader.tensors[-1].tensor_type)).all()
 
 
@@ -100,7 +100,7 @@ def test_a_damaged_adapter_is_one_line(
 
 
 @needs_smollm2
-def test_the_real_vocabulary_has_the_markers_and_all_else_as_it_was(tmp_path: Path) -> None:
+def test_real_vocabulary_gets_markers_and_is_otherwise_unchanged(tmp_path: Path) -> None:
     write_vocabulary(FILE, replace(notes_for(FILE), quantization="Q4_1"), tmp_path / "vocabulary.gguf")
     before, after = Tokenizer.load(FILE), Tokenizer.load(tmp_path / "vocabulary.gguf")
     assert detect(after).name == "localdflash-code"

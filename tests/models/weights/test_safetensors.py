@@ -28,7 +28,7 @@ TENSORS = {
 
 
 def file(header: object, data: int = 16, length: int | None = None) -> bytes:
-    """A file with `data` zero bytes; the header is an object, or the text itself."""
+    """Return a file with `data` zero bytes; the header is an object, or the text itself."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + bytes(data)
 
@@ -100,7 +100,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(path: Path, content: bytes) -> SafetensorsHeader | None:
-    """The header, or None after a ModelError of one printable line. What passes, the library takes too."""
+    """Return the header, or None after a ModelError of one printable line. The library accepts files that pass."""
     with path.open("r+b") as stream:
         stream.write(content)
         stream.truncate()
@@ -141,7 +141,7 @@ def test_valid(scratch: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_one_line_says_what_is_wrong(scratch: Path, name: str) -> None:
+def test_defect_is_reported_in_one_line(scratch: Path, name: str) -> None:
     content, message = MALFORMED[name]
     scratch.write_bytes(content)
     for read in (read_header, load):
@@ -229,7 +229,7 @@ BROKEN_PARTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN_PARTS)
-def test_one_line_says_what_is_wrong_with_parts(sharded: Path, name: str) -> None:
+def test_defect_of_parts_is_reported_in_one_line(sharded: Path, name: str) -> None:
     spoil, message = BROKEN_PARTS[name]
     spoil(sharded)
     for read in (read_header, load):

@@ -1,4 +1,4 @@
-"""Models in several files: read as one, by the first one's path, and refused where a part is not what it should be."""
+"""Split models: read as one by the path of the first part, and refused if a part does not match."""
 
 import shutil
 from pathlib import Path
@@ -14,21 +14,21 @@ from tests.support.split_files import split_file
 
 @pytest.fixture(scope="module")
 def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in one file."""
+    """Write a model in one file."""
     return case_of("llama").write(tmp_path_factory.mktemp("whole") / "whole.gguf")
 
 
 @pytest.mark.parametrize("empty_first", [False, True])
 def test_the_parts_are_read_as_one_model(tmp_path: Path, whole_file: Path, empty_first: bool) -> None:
-    first, whole = split_file(whole_file, tmp_path, "m", 3, empty_first), read_header(whole_file)
+    first, unsplit = split_file(whole_file, tmp_path, "m", 3, empty_first), read_header(whole_file)
     header = read_header(first)
     assert {info.part for info in header.tensors.values()} == ({1, 2} if empty_first else {0, 1, 2})
     assert [(info.name, info.shape, info.ggml_type, info.nbytes) for info in header.tensors.values()] == [
-        (info.name, info.shape, info.ggml_type, info.nbytes) for info in whole.tensors.values()
+        (info.name, info.shape, info.ggml_type, info.nbytes) for info in unsplit.tensors.values()
     ]
-    assert {key: header.metadata[key] for key in whole.metadata} == dict(whole.metadata)
-    for name in whole.tensors:
-        assert torch.equal(load_blocks(header, name), load_blocks(whole, name))
+    assert {key: header.metadata[key] for key in unsplit.metadata} == dict(unsplit.metadata)
+    for name in unsplit.tensors:
+        assert torch.equal(load_blocks(header, name), load_blocks(unsplit, name))
 
 
 def refused(path: Path) -> str:
@@ -77,12 +77,12 @@ def test_a_name_without_parts_and_parts_without_a_name(tmp_path: Path, whole_fil
     assert "a part of a model in 2 files; rename it" in refused(Path(renamed))
     shutil.copy(whole_file, first)
     assert "its header is not that of part 1 of 2" in refused(first)
-    alone = shutil.copy(whole_file, tmp_path / "m-00001-of-00001.gguf")
-    assert read_header(Path(alone)).tensors == read_header(whole_file).tensors
+    single = shutil.copy(whole_file, tmp_path / "m-00001-of-00001.gguf")
+    assert read_header(Path(single)).tensors == read_header(whole_file).tensors
 
 
 @pytest.mark.parametrize(("number", "count"), [(1, 513), (1, 99999), (4, 3), (0, 3)])
-def test_numbers_that_make_no_sense(number: int, count: int, tmp_path: Path, whole_file: Path) -> None:
+def test_invalid_part_numbers_are_refused(number: int, count: int, tmp_path: Path, whole_file: Path) -> None:
     path = tmp_path / f"m-{number:05}-of-{count:05}.gguf"
     path.write_bytes(whole_file.read_bytes())
     assert f"part {number} of {count}" in refused(path)

@@ -1,6 +1,6 @@
-"""The checks over the kernels themselves, in Triton's interpreter: a sound pair passes, what is wrong in one is found.
+"""The GPU checks with the kernels in Triton's interpreter: correct kernels pass, and injected faults are found.
 
-Single faults are put into the numbers that a kernel leaves, so that the comparison has the kernels' own rounding.
+Faults change single numbers of a kernel's results, so that the comparison includes the kernels' own rounding.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """A pair with the kernels, of one layer; of three where a drafter taps two."""
+    """Return a function that loads a pair with the kernels: one layer, or three if a drafter taps two."""
 
     def load(experts: bool = False, drafts: bool = True, **settings: Any) -> CudaPair:
         shape = replace(SHAPE, num_hidden_layers=3 if drafts else 1, **(EXPERTS if experts else {}))
@@ -60,7 +60,7 @@ def test_sound_kernels_pass_every_check(load: Load) -> None:
     ("operation", "part", "value"),
     [("qkv", "cache.k", 1.0), ("attention", "out", float("nan")), ("route", "routing.weights", 0.01)],
 )
-def test_one_wrong_value_is_named(operation: str, part: str, value: float, load: Load) -> None:
+def test_one_wrong_value_is_reported(operation: str, part: str, value: float, load: Load) -> None:
     spoil: Spoil = add(part, value)
     pair = load(experts=True, drafts=False)
     with fault(pair, {operation: spoil}), pytest.raises(CheckFailed, match=rf"^{operation} of layer 0: {part} differs"):

@@ -1,6 +1,6 @@
-"""Every check over a tiny pair: a sound one passes, and a fault put into it is found and named.
+"""Every GPU check on a tiny pair: a correct one passes, and injected faults are found and named.
 
-The references stand in for the kernels where the kernels' own numbers do not matter; `test_kernels` has those.
+Reference operations replace the kernels; `test_kernels` runs the kernels themselves.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(pair: CudaPair, *with_mode: str, heard: list[str] | None = None) -> list[str]:
-    """Run the checks, or some of them; the names of those that passed."""
+    """Run all or some checks; return the names of those that passed."""
     passed = []
     for name, check in stages.stages(pair, IDS, (heard if heard is not None else []).append):
         if not with_mode or name in with_mode:
@@ -53,7 +53,7 @@ def run(pair: CudaPair, *with_mode: str, heard: list[str] | None = None) -> list
 
 
 def spoilt(names: dict[str, Spoil]) -> Callable[[str, Op], Op]:
-    """Operations that do something else after what they do."""
+    """Return operations that run an additional function after their own work."""
 
     def wrap(name: str, op: Op) -> Op:
         def run(*given: Any, **named: Any) -> None:
@@ -70,7 +70,7 @@ def fault(pair: CudaPair, names: dict[str, Spoil]) -> Any:
 
 
 def add(part: str, value: float) -> Spoil:
-    """Change one number, the last one, of what an operation leaves."""
+    """Change the last number of an operation's result."""
 
     def spoil(arguments: dict[str, Any]) -> None:
         found: Any = calls.tensors(arguments)[part]
@@ -96,18 +96,18 @@ RUNS = count()
 
 
 def differ(arguments: dict[str, Any]) -> None:
-    """Change every second run by less than any rounding."""
+    """Change every second run by less than rounding."""
     add("out", 1e-6 * (next(RUNS) % 2))(arguments)
 
 
 def place_logits(arguments: dict[str, Any]) -> None:
-    """Make bits depend on the row, by less than any rounding."""
+    """Make results depend on the row, by less than rounding."""
     if (logits := arguments.get("logits")) is not None:
         logits *= 1 + 1e-6 * torch.arange(16).unsqueeze(1)
 
 
 def second_keys(arguments: dict[str, Any]) -> None:
-    """Change what the second of two tiles leaves in the first layer by less than any rounding."""
+    """Change the second tile's result in the first layer by less than rounding."""
     if arguments["x"].ndim == 3:
         arguments["a_out"][1, 3] *= 1 + 1e-6
 
@@ -128,12 +128,12 @@ def break_down(_arguments: dict[str, Any]) -> None:
 
 
 def add_far(arguments: dict[str, Any]) -> None:
-    """Change a number in long contexts alone."""
+    """Change a number in long contexts only."""
     if int(arguments["start"]) > 256:
         arguments["out"][0, 0] += 1
 
 
-# What is wrong in which operation, the check that must find it, and how its message begins.
+# Fault, faulty operation, the check that must find it, and the beginning of its message.
 FAULTS: dict[str, tuple[Spoil, str, str]] = {
     "qkv": (add("cache.v", 1), "operations", "qkv.*cache.v"),
     "head": (add("out", 1), "operations", "head.*out"),
@@ -167,10 +167,10 @@ def test_a_fault_is_found_and_named(name: str, pair: CudaPair) -> None:
         ("lookup", "texts", r"lookup: drafts change the text from token \d+ on"),
     ],
 )
-def test_steps_that_leave_other_numbers_are_found(
+def test_steps_with_wrong_state_are_detected(
     mode: str, stage: str, words: str, pair: CudaPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph that does not do as its launches; a second text, or one with drafts, over another cache."""
+    """The faults: a graph that differs from its launches, and texts over a wrong cache."""
     real, numbers = pair.runner.step, count()
 
     def step(stepped: Any, greedy: bool, length: int) -> Any:
@@ -188,7 +188,7 @@ def test_steps_that_leave_other_numbers_are_found(
     pair.forget()
 
 
-def test_memory_that_runs_out_is_nobodys_fault(pair: CudaPair) -> None:
+def test_out_of_memory_is_not_reported_as_a_fault(pair: CudaPair) -> None:
     def spoil(_arguments: dict[str, Any]) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -198,17 +198,17 @@ def test_memory_that_runs_out_is_nobodys_fault(pair: CudaPair) -> None:
 
 @pytest.mark.parametrize("ids", [None, torch.arange(100, 150, dtype=torch.int32)])
 @pytest.mark.parametrize(("behind", "is_tie"), [(1e-6, True), (0.1, False)])
-def test_logits_that_are_equal_but_for_rounding_are_a_tie(ids: Tensor | None, behind: float, is_tie: bool) -> None:
+def test_logits_equal_up_to_rounding_are_a_tie(ids: Tensor | None, behind: float, is_tie: bool) -> None:
     logits = torch.zeros(16, 50)
     logits[:, 5], logits[:, 9] = 20.0, 20.0 - behind
     first = 0 if ids is None else 100
-    want = {"logits": logits, "out": torch.full((16,), 5 + first, dtype=torch.int32)}
+    expected = {"logits": logits, "out": torch.full((16,), 5 + first, dtype=torch.int32)}
     if ids is not None:
-        want["ids"] = ids
-    got = {"out": want["out"].clone()}
-    got["out"][3] = 9 + first
-    operations._settle_ties(got, want)
-    assert torch.equal(got["out"], want["out"]) is is_tie
+        expected["ids"] = ids
+    actual = {"out": expected["out"].clone()}
+    actual["out"][3] = 9 + first
+    operations._settle_ties(actual, expected)
+    assert torch.equal(actual["out"], expected["out"]) is is_tie
 
 
 CPU = torch.device("cpu")

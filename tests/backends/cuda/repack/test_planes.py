@@ -48,7 +48,7 @@ def write_gguf(path: Path, tensors: Tensors) -> GGUFHeader:
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_weights_are_the_file_s_and_padding_is_zero(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planes_match_the_file_and_padding_is_zero(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several chunks, for several experts."""
     monkeypatch.setattr(ggml_blocks, "CHUNK_WEIGHTS", 256 * 128)
     raw = random_matrix(name, 3 * 131, 256)
@@ -59,7 +59,7 @@ def test_weights_are_the_file_s_and_padding_is_zero(name: str, monkeypatch: pyte
         assert tensor is None or not tensor[..., 131:].any()
 
 
-def test_scales_at_the_edge() -> None:
+def test_extreme_scales() -> None:
     raw = random_matrix("MXFP4", 4, 64)
     raw[1, 0] = 127 - 25  # beyond float16
     with pytest.raises(ModelError, match=r"MXFP4 .*2\^-25.*llama.cpp"):
@@ -80,7 +80,7 @@ def test_scaled_is_exact_or_refused(name: str, factor: float | None) -> None:
             scaled(planes, factor)
 
 
-def test_load_experts_in_turn(tmp_path: Path) -> None:
+def test_interleaved_experts_are_loaded(tmp_path: Path) -> None:
     gate, up = (random_matrix("Q8_0", 3 * 6, 64, seed).reshape(3, 6, -1) for seed in (1, 2))
     header = write_gguf(tmp_path / "model.gguf", {"gate": ("Q8_0", gate), "up": ("Q8_0", up)})
     planes = load_planes(header, ["gate", "up"], "cpu", interleave=True)
@@ -90,7 +90,7 @@ def test_load_experts_in_turn(tmp_path: Path) -> None:
     assert torch.equal(dense[:, :, 1], oracle("Q8_0", up))
 
 
-def test_second_scales_of_nvfp4(tmp_path: Path) -> None:
+def test_nvfp4_second_scales(tmp_path: Path) -> None:
     raw = random_matrix("NVFP4", 2 * 4, 64).reshape(2, 4, -1)
     raw[..., :4] = raw[..., :4] % 80 + 24
     factors = np.array([0.7, 1.3], np.float32)
@@ -114,7 +114,7 @@ def test_second_scales_of_nvfp4(tmp_path: Path) -> None:
         (["vector"], r"vector .*\[32\]"),
     ],
 )
-def test_refused(names: list[str], problem: str, tmp_path: Path) -> None:
+def test_unsupported_tensors_are_refused(names: list[str], problem: str, tmp_path: Path) -> None:
     """Of one matrix, or of two in turn."""
     tensors: Tensors = {
         "a": ("Q8_0", random_matrix("Q8_0", 2, 64)),
@@ -146,7 +146,7 @@ def written_out(weights: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("bits", "k"), [(8, 300), (4, 256)])
-def test_definition(bits: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantized_float_weights_match_the_definition(bits: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ggml_blocks, "CHUNK_WEIGHTS", 1)
     weights = torch.randn(3, k, generator=torch.Generator().manual_seed(bits))
     weights[1, :128] = 0
@@ -156,7 +156,7 @@ def test_definition(bits: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("magnitude", [3.0, 1e-38, 3e-45, 1e38])
-def test_extremes_stay_finite(magnitude: float) -> None:
+def test_extreme_float_weights_stay_finite(magnitude: float) -> None:
     weights = torch.full((1, 128), magnitude)
     weights[0, 1::2], weights[0, 2::4] = 0, -magnitude
     for bits in (8, 4):

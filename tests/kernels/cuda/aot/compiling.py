@@ -23,7 +23,7 @@ MULTIPROCESSORS = {86: 82, 89: 128, 90: 132, 120: 170}
 
 
 class _AbsentChip:
-    """As much of Triton's driver as compiling asks for."""
+    """Fake of Triton's driver with the functions that compilation needs."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -39,7 +39,7 @@ class _AbsentChip:
 
 
 class _Properties:
-    """As much of a CUDA device's properties as launchers ask for."""
+    """The CUDA device properties that launchers read."""
 
     def __init__(self, capability: int) -> None:
         self.major, self.minor = divmod(capability, 10)
@@ -48,7 +48,7 @@ class _Properties:
 
 @contextlib.contextmanager
 def compiled_for(capability: int) -> Iterator[list[CompiledKernel]]:
-    """Inside, launches go into the list, compiled for `capability` (86, 89, ...): with PDL where the chip has it."""
+    """Compile and record the launches in the context for `capability` (86, 89, ...), with PDL if the chip has it."""
     kernels: list[CompiledKernel] = []
     run = JITFunction.run
 
@@ -70,7 +70,7 @@ def compiled_for(capability: int) -> Iterator[list[CompiledKernel]]:
 
 
 def facts(kernel: Any) -> dict[str, Any]:
-    """Return the properties of a compiled kernel that are checked, as plain numbers for JSON."""
+    """Return the checked properties of a compiled kernel, for JSON."""
     ptx, opcodes = kernel.asm["ptx"], count(kernel.asm["cubin"])
     arguments = [(name, kind) for name, kind in kernel.src.signature.items() if kind != "constexpr"]
     early = [arguments[position] for position in sorted(touched_before_wait(ptx) or ())]
@@ -78,7 +78,7 @@ def facts(kernel: Any) -> dict[str, Any]:
         "kernel": kernel.metadata.name,
         "shared": kernel.metadata.shared,
         "spills": opcodes["STL"] + opcodes["LDL"],
-        "fused": opcodes["FFMA"] + 2 * opcodes["FFMA2"],  # products with sums, single ones and pairs
+        "fused": opcodes["FFMA"] + 2 * opcodes["FFMA2"],  # fused multiply-adds, scalar and packed
         "waits": "griddepcontrol.wait" in ptx,
         "ticket_fenced": ticket_is_fenced(ptx),
         "before_wait": [name for name, kind in early if kind.startswith("*")],

@@ -1,8 +1,7 @@
 """The cases of tests/gpu, compiled for chips: `python -m tests.kernels.cuda.aot.gpu_cases 86 120` prints JSON.
 
-The same arguments as on a GPU, in the same sizes, from the same code: a case that cannot be built, launched or compiled
-shows here. {capability: {case: [facts of each kernel], or why not}}; cases that a chip lacks something for are left
-out, as they are skipped there.
+Arguments and sizes are those on a GPU: a case that cannot be built, launched or compiled is detected here.
+{capability: {case: [facts of each kernel], or the error}}; cases that a chip does not support are omitted.
 """
 
 import json
@@ -32,7 +31,7 @@ def compiled(name: str, capability: int) -> list[dict[str, Any]] | str:
 
 
 def main() -> None:
-    """Compile for the chips named and print the JSON."""
+    """Compile for the named chips and print the JSON."""
     chips = map(int, sys.argv[1:])
     jobs = [(name, chip) for chip in chips for name, case in CASES.items() if divmod(chip, 10) >= case.needs]
     found: dict[int, dict[str, Any]] = {}

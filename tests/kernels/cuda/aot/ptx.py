@@ -1,4 +1,4 @@
-"""Reading PTX: tensor-core instructions, the order around tickets, what is touched before griddepcontrol.wait."""
+"""Analysis of PTX: tensor-core instructions, ordering around tickets, accesses before griddepcontrol.wait."""
 
 import re
 
@@ -31,7 +31,7 @@ def ticket_is_fenced(ptx: str) -> bool | None:
 
 
 def touched_before_wait(ptx: str) -> set[int] | None:
-    """Positions of the pointer arguments whose memory is accessed before griddepcontrol.wait; None without a wait."""
+    """Return the indices of pointer arguments accessed before griddepcontrol.wait; None without a wait."""
     if _WAIT not in ptx:
         return None
     sources = _pointer_sources(ptx)
@@ -44,7 +44,7 @@ def touched_before_wait(ptx: str) -> set[int] | None:
 
 
 def _pointer_sources(ptx: str) -> dict[str, set[int]]:
-    """Of every 64-bit register, the arguments that it may have been computed from: a fixed point over all moves."""
+    """Return, for every 64-bit register, the arguments it may derive from: a fixed point over all moves."""
     sources: dict[str, set[int]] = {}
     for registers, position in _PARAMETER.findall(ptx):
         for register in _ADDRESS.findall(registers):

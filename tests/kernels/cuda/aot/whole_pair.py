@@ -1,4 +1,4 @@
-"""Everything that whole pairs launch, compiled for a chip: `python -m tests.kernels.cuda.aot.whole_pair 120` prints
+"""All launches of whole pairs, compiled for a chip: `python -m tests.kernels.cuda.aot.whole_pair 120` prints
 JSON.
 
 A `Stepper` is built as `load_pair` builds it, from planes without memory in the types of real files, and runs the
@@ -37,7 +37,7 @@ F16 = torch.float16
 RANK, KERNEL, GROUP = 256, 2, 16  # of DSpark and DFlash 2
 Q4_K, Q6_K = (FORMATS[kind][0] for kind in (GGMLType.Q4_K, GGMLType.Q6_K))
 WAYS: tuple[StepMode, ...] = ("plain", "lookup", "block", "draft")
-VIEWS = {"slice", "select", "view", "detach", "alias"}  # what a sequence may do besides launching
+VIEWS = {"slice", "select", "view", "detach", "alias"}  # allowed operations of a sequence besides launches
 
 DENSE = replace(QWEN3_8B, num_hidden_layers=4)
 EXPERTS = replace(
@@ -46,7 +46,7 @@ EXPERTS = replace(
 
 
 class Absent:
-    """A `TensorSource` of tensors without memory: a Q4_K_M file, or with a layout of its own every matrix in that."""
+    """A `TensorSource` of tensors without memory: a Q4_K_M file, or all matrices in one layout."""
 
     def __init__(self, config: DecoderConfig, layout: PlaneLayout | None = None, taps: int = 1) -> None:
         c, self._layout = config, layout
@@ -64,19 +64,19 @@ class Absent:
         self._config = config
 
     def kind(self, name: str) -> PlaneLayout:
-        """The file's mixture: values and down matrices of the first layers, and the head, are finer."""
+        """Return a matrix's type in a Q4_K_M file: more bits for V and down of the first layers, and for the head."""
         fine = name in ("blk.0.attn_v.weight", "blk.1.attn_v.weight", "output.weight")
         fine = fine or name.startswith(("blk.0.ffn_down", "blk.1.ffn_down"))
         return self._layout or (Q6_K if fine else Q4_K)
 
     def planes(self, names: Sequence[str], interleave: bool = False, order: Tensor | None = None) -> Planes:
-        """The shapes of `names` one below the other."""
+        """Return planes of the stacked matrices `names`, without memory."""
         shapes = [self._shapes[name.split(".")[-2]] for name in names]
         experts = self._config.num_experts if names[0].endswith("_exps.weight") else 1
         return empty(self.kind(names[0]), sum(n for n, _ in shapes), shapes[0][1], experts, META)
 
     def vector(self, name: str) -> Tensor | None:
-        """Gains, the router's matrix, and what is gathered or convolves; no biases."""
+        """Return gains, router matrices, and tensors of lookups and convolutions; no biases."""
         c, part = self._config, name.removesuffix(".weight").split(".")[-1]
         if name.endswith("bias"):
             return None
@@ -87,9 +87,9 @@ class Absent:
 
 
 def stepper(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype) -> Stepper:
-    """As `load_pair` makes it."""
+    """Return a stepper as `load_pair` builds it."""
     positions, drafting = CONTEXT + SLACK, None
-    with patch("localdflash.backends.cuda.weights.scaled", lambda planes, _factor: planes):  # it looks at the numbers
+    with patch("localdflash.backends.cuda.weights.scaled", lambda planes, _factor: planes):  # it reads the values
         target = load_target(Absent(config), config, positions, llama=False)
         if drafter:
             source = Absent(drafter.decoder, INT8, len(drafter.taps))
@@ -98,47 +98,47 @@ def stepper(config: DecoderConfig, drafter: DFlashConfig | None, kv: torch.dtype
 
 
 def dense() -> Stepper:
-    """With a drafter that has a sliding and a full layer."""
+    """Return a pair whose drafter has a sliding and a full layer."""
     drafter = replace(QWEN3_8B_DRAFTER, taps=(0, 2), window=2048, sliding=(True, False))
     drafter = replace(drafter, decoder=replace(drafter.decoder, num_hidden_layers=2))
     return stepper(DENSE, drafter, F16)
 
 
 def experts() -> Stepper:
-    """Without a drafter, with quantized keys and eight queries to a key."""
+    """Return a pair without drafter, with a quantized KV cache and eight query heads per key head."""
     return stepper(EXPERTS, None, torch.int8)
 
 
 def dspark() -> Stepper:
-    """With a drafter of DSpark."""
+    """Return a pair with a DSpark drafter."""
     return stepper(replace(DENSE, num_hidden_layers=3), replace(QWEN3_8B_DRAFTER, taps=(0, 1), markov_rank=RANK), F16)
 
 
 def dflash2() -> Stepper:
-    """With a drafter of DFlash 2."""
+    """Return a pair with a DFlash 2 drafter."""
     drafter = replace(
         QWEN3_8B_DRAFTER, taps=(0, 1), conv_kernel=KERNEL, conv_group=GROUP, selector_rank=RANK, selector_top_k=16
     )
     return stepper(replace(DENSE, num_hidden_layers=3), drafter, F16)
 
 
-def run(made: Stepper, splits: Sequence[int]) -> None:
-    """Every sequence that a runner captures; of a pair whose drafter chooses slot by slot, its block alone."""
-    if made.block and made.block.chooser:
-        made.fill_block(splits[0])
+def run(built: Stepper, splits: Sequence[int]) -> None:
+    """Run every sequence that a runner captures; only the block, if the drafter chooses slot by slot."""
+    if built.block and built.block.chooser:
+        built.fill_block(splits[0])
         return
     for chunks in splits:
         for tiles in (1, 2):
-            made.extend(tiles, chunks)
-        for mode in WAYS if made.block else WAYS[:2]:
+            built.extend(tiles, chunks)
+        for mode in WAYS if built.block else WAYS[:2]:
             for greedy in (True, False):
-                made.step(mode, greedy, chunks)
-    if made.block:
-        made.catch_up()
+                built.step(mode, greedy, chunks)
+    if built.block:
+        built.catch_up()
 
 
 class Watch(TorchDispatchMode):
-    """Notes what torch itself is asked to do: a captured sequence must only launch kernels over static memory."""
+    """Records operations of torch: a captured sequence must only launch kernels over static memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,12 +153,12 @@ class Watch(TorchDispatchMode):
 
 
 def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
-    """Return the launches on a chip: each kernel once, and the operations of torch."""
-    made = build()
+    """Return each kernel launched on a chip once, and the operations of torch."""
+    built = build()
     with compiled_for(capability) as kernels, Watch() as watch:
-        run(made, (BUCKETS[0], BUCKETS[2]))
+        run(built, (BUCKETS[0], BUCKETS[2]))
         with collect_launches() as launches:
-            run(made, (BUCKETS[0], BUCKETS[2]))
+            run(built, (BUCKETS[0], BUCKETS[2]))
     distinct = {id(kernel): kernel for kernel in kernels}
     pairs = {(launch.variant, id(kernel)) for launch, kernel in zip(launches, kernels, strict=True)}
     return {
@@ -169,7 +169,7 @@ def compiled(build: Callable[[], Stepper], capability: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compile for the chips that are named, in a few processes."""
+    """Compile for the named chips, in a few processes."""
     jobs = [(build, int(capability)) for build in (dense, experts, dspark, dflash2) for capability in sys.argv[1:]]
     result: dict[str, dict[str, Any]] = {}
     for (build, capability), found in zip(jobs, compile_all(compiled, jobs), strict=True):
