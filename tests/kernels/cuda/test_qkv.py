@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match=r"5 heads of 64 .* 256 rows"):
         case.run()
     case.head_dim = 96
-    with pytest.raises(ModelError, match="heads of 96"):
+    with pytest.raises(ModelError, match="head dimension: 96"):
         case.run()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 6))
     check_type(torch.int8, torch.device("cuda"))
