@@ -188,7 +188,7 @@ def places() -> Iterator[Row]:
             "enter-after": "smollm2-135m-code, after Enter",
             **{
                 f"context-{one}": f"smollm2-135m-code, 72 from line 100 on, context: {one}"
-                for one in ("none", "own", "other")
+                for one in ("none", "own", "other", "own,other")
             },
         }.get(name, name)
         yield [
