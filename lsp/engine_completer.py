@@ -1,4 +1,4 @@
-"""Engine of the language server, found at the first request; a failure is reported once."""
+"""Clients of the language server for the daemon or a remote server, connected at the first request."""
 
 import asyncio
 import time
@@ -15,13 +15,13 @@ from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.refusals import refusal
-from localdflash.server.spawn import connect
+from localdflash.server.spawn import ensure_daemon
 
 RETRY_SECONDS = 5.0
 
 
 class Timings(TypedDict):
-    """Statistics of an answer that are shown."""
+    """Statistics of an answer for the status line."""
 
     predicted_per_second: NotRequired[float]
 
@@ -34,7 +34,7 @@ class Event(TypedDict):
     confidence: NotRequired[float | None]
     finish: NotRequired[str]
     tokens: NotRequired[int]
-    tau: NotRequired[float]
+    tau: NotRequired[float]  # tokens per verify step
     timings: NotRequired[Timings]
 
 
@@ -42,38 +42,38 @@ def decode(data: bytes) -> Event:
     """Decode an event; LocaldflashError if it reports an error or is not an event."""
     try:
         return msgspec.json.decode(data, type=Event)
-    except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too
-        raise refusal(data, 200) from None
+    except (msgspec.DecodeError, RecursionError):  # msgspec raises DecodeError for invalid UTF-8 too
+        raise refusal(data, status=200) from None
 
 
 class CompletionSource(Protocol):
-    """Connected engine. `model` is its model."""
+    """Connection to a server that completes code."""
 
-    model: str
+    model: str  # display name of the server's model; "" if not known
 
     def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """Yield the events of one completion. Closing the iterator stops the engine."""
+        """Yield the events of one completion. Closing the iterator cancels the request."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 class CompletionClient(ABC):
-    """Client that finds an engine on the first request. `on_trouble` gets each failure, and "" after it."""
+    """Client of a completion server. `on_trouble` gets each new error, and "" after a success."""
 
-    gone = "the engine ended before its answer did"
-    refused_patience = 0.0  # seconds until the next try after an answer that was an error
+    disconnect_message = "the daemon exited mid-answer"
+    error_retry_seconds = 0.0  # delay of the next request after an error response
 
     def __init__(self, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
         self._log, self._on_trouble = log, on_trouble
         self._source: CompletionSource | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._not_before = 0.0
+        self._retry_at = 0.0
         self._reported = ""
 
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
-        """Yield the events of one completion; none if there is no engine. Closing the iterator stops the engine."""
-        for _ in range(2):  # an engine that left since the last request is found again
+        """Yield the events of one completion; none if no server is found. Closing the iterator cancels it."""
+        for _ in range(2):  # reconnect once if the server exited since the last request
             source = await self._connected()
             if source is None:
                 return
@@ -90,18 +90,18 @@ class CompletionClient(ABC):
                 if begun:
                     break
             except LocaldflashError as error:
-                self._drop()  # it may be another engine meanwhile
-                self._fail(str(error), self.refused_patience)
+                self._drop()  # the daemon may have been replaced
+                self._fail(str(error), self.error_retry_seconds)
                 return
-        self._fail(self.gone)
+        self._fail(self.disconnect_message)
 
     @abstractmethod
     async def find(self) -> CompletionSource:
-        """Find the engine, or start it."""
+        """Connect to the server; start the daemon if necessary."""
 
     @abstractmethod
     async def model(self) -> str:
-        """Return the model that answers; "" if there is no engine."""
+        """Return the display name of the server's model; "" if no server is found."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -115,10 +115,10 @@ class CompletionClient(ABC):
         self._source = None
 
     async def _connected(self) -> CompletionSource | None:
-        """Return a connected engine; None if there is none."""
-        if self._source is None and time.monotonic() >= self._not_before:
+        """Return a connection, or None if no server is found."""
+        if self._source is None and time.monotonic() >= self._retry_at:
             self._connecting = self._connecting or asyncio.create_task(self._connect())
-            await asyncio.shield(self._connecting)  # who gives up meanwhile leaves it to the next request
+            await asyncio.shield(self._connecting)  # a cancelled request leaves the attempt running
         return self._source
 
     async def _connect(self) -> None:
@@ -129,23 +129,23 @@ class CompletionClient(ABC):
         finally:
             self._connecting = None
 
-    def _fail(self, line: str, patience: float | None = None) -> None:
-        self._not_before = time.monotonic() + (RETRY_SECONDS if patience is None else patience)
-        self._report(line)
+    def _fail(self, message: str, delay: float | None = None) -> None:
+        self._retry_at = time.monotonic() + (RETRY_SECONDS if delay is None else delay)
+        self._report(message)
 
-    def _report(self, line: str) -> None:
-        if line != self._reported:
-            self._reported = line
-            self._on_trouble(line)
+    def _report(self, message: str) -> None:
+        if message != self._reported:
+            self._reported = message
+            self._on_trouble(message)
 
 
 class DaemonCompleter(CompletionClient):
-    """Client of the daemon on this machine, which is started with the options of `engine`."""
+    """Client of the daemon on this machine; a missing daemon is started with the options of `engine`."""
 
     def __init__(self, engine: EngineSpec, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
         super().__init__(log, on_trouble)
         self._engine = engine
-        self.gone = f"{CompletionClient.gone}: its log is {paths.engine_log()}"
+        self.disconnect_message = f"{CompletionClient.disconnect_message}; see {paths.engine_log()}"
 
     async def find(self) -> CompletionSource:
         """See `CompletionClient`."""
@@ -155,9 +155,9 @@ class DaemonCompleter(CompletionClient):
             loop.call_soon_threadsafe(self._log, line)
 
         try:
-            await asyncio.to_thread(connect, self._engine, log)
+            await asyncio.to_thread(ensure_daemon, self._engine, log)
         except (KeyError, TypeError, ValueError):
-            raise LocaldflashError(f"what listens at {paths.engine_socket()} is no engine of localdflash") from None
+            raise LocaldflashError(f"{paths.engine_socket()}: another program listens here") from None
         return DaemonSource(Address(paths.engine_socket()))
 
     async def model(self) -> str:
@@ -172,7 +172,7 @@ class DaemonCompleter(CompletionClient):
 
 
 class DaemonSource:
-    """Daemon of localdflash, local or remote, which makes the prompts and ends the texts itself."""
+    """Daemon, local or remote, which builds the prompts and applies the stop rules."""
 
     def __init__(self, address: Address, model: str = "") -> None:
         self.model = model

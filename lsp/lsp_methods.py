@@ -1,10 +1,15 @@
 """Register the server's requests and notifications: those of LSP and private ones, named as in Copilot if it has them.
 
+From client to server:
 * `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
-  `localdflash/didRejectCompletion` {item}: what became of an item, identified by its command's argument.
-* `localdflash.accept` (workspace/executeCommand): run by clients once an item is accepted.
-* `localdflash/status`; clients with the option `status` get the notification `didChangeStatus`: see `Tally.status`.
-* `localdflash/didUpdateNextEdit`, `localdflash/didRejectNextEdit`: see `next_edit`.
+  `localdflash/didRejectCompletion` {item}. The argument of the item's command is the suggestion's id.
+* `localdflash.accept` (workspace/executeCommand) [id]: the user accepted a suggestion.
+* `localdflash/status`: returns `Tally.status`.
+* `localdflash/didRejectNextEdit`: see `next_edit`.
+
+From server to client, if its initialization options request them:
+* `didChangeStatus`: see `Tally.status`.
+* `localdflash/didUpdateNextEdit`: see `next_edit`.
 * `localdflash/didUpdateInlineCompletion` {textDocument, position, items}: a longer item for an answered request.
 """
 
@@ -21,10 +26,10 @@ from localdflash.lsp.lsp_server import ACCEPT, SuggestionServer
 from localdflash.lsp.lsp_settings import RemoteServer
 from localdflash.server.engine_spec import EngineSpec
 
-MAX_LABEL_CHARS = 60  # characters of a suggestion that stand in the list
+MAX_LABEL_CHARS = 60  # of a suggestion's label in a completion list
 TRIGGERS = [".", "(", "[", "{", " ", "=", ",", ":", "\n"]
 _WORD, _DASHED, _DOLLARS = re.compile(r"\w*$"), re.compile(r"[\w-]*$"), re.compile(r"[\w$]*$")
-_WORDS = {  # by the editors' names of languages: what is a word to their own filters, where that is more
+_WORDS = {  # LSP language id -> word pattern, where the editor's word includes more than \w
     **dict.fromkeys(("css", "scss", "less", "html", "lisp", "emacs-lisp", "scheme", "clojure"), _DASHED),
     **dict.fromkeys(("javascript", "javascriptreact", "js", "typescript", "typescriptreact", "php"), _DOLLARS),
 }
@@ -45,7 +50,7 @@ def register(server: SuggestionServer) -> None:
         server.initialized_with(params)
         text = params.capabilities.text_document
         if text is None or text.inline_completion is None:
-            register_list(server)
+            register_completion_list(server)
 
     @server.feature(types.INITIALIZED)
     def initialized(_params: types.InitializedParams) -> None:
@@ -62,8 +67,8 @@ def register(server: SuggestionServer) -> None:
     @server.command(ACCEPT)
     def accept(*arguments: Any) -> None:
         match arguments:
-            case (str(name),):
-                server.accepted(name)
+            case (str(suggestion),):
+                server.accepted(suggestion)
             case _:
                 raise JsonRpcInvalidParams(f"{ACCEPT}: expected one argument, the id of a suggestion")
 
@@ -73,29 +78,29 @@ def register(server: SuggestionServer) -> None:
 
     @server.feature("textDocument/didShowCompletion")
     def shown(params: Any) -> None:
-        if name := _name(params):
-            server.tally.displayed(name)
+        if suggestion := _suggestion_id(params):
+            server.tally.shown(suggestion)
 
     @server.feature("textDocument/didPartiallyAcceptCompletion")
     def partly_accepted(params: Any) -> None:
-        if name := _name(params):
-            server.accepted(name)
+        if suggestion := _suggestion_id(params):
+            server.accepted(suggestion)  # counts like a full accept: the first accepted part counts, once
 
     @server.feature("localdflash/didRejectCompletion")
-    def rejected(params: Any) -> None:
-        if name := _name(params):
+    def dismissed(params: Any) -> None:
+        if suggestion := _suggestion_id(params):
             for session in server.sessions.values():
-                session.dismiss(name)
+                session.dismiss(suggestion)
 
     @server.feature("localdflash/didRejectNextEdit")
-    def next_edit_rejected(params: Any) -> None:
+    def next_edit_dismissed(params: Any) -> None:
         uri = _get(_get(params, "textDocument"), "uri")
         if isinstance(uri, str):
-            server.next_edits.refused(uri)
+            server.next_edits.dismiss(uri)
 
 
-def _name(params: Any) -> str | None:
-    """Return the name of the item that a notification is about."""
+def _suggestion_id(params: Any) -> str | None:
+    """Return the id of the suggestion that a notification is about."""
     item = _get(params, "item")
     arguments = _get(_get(item, "command"), "arguments")
     known = isinstance(arguments, list | tuple) and arguments and isinstance(arguments[0], str)
@@ -107,7 +112,7 @@ def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
-def register_list(server: SuggestionServer) -> None:
+def register_completion_list(server: SuggestionServer) -> None:
     """Register `textDocument/completion`, for editors without inline completions."""
 
     @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=TRIGGERS))
@@ -116,18 +121,18 @@ def register_list(server: SuggestionServer) -> None:
 
 
 async def _complete(server: SuggestionServer, params: types.CompletionParams) -> types.CompletionList:
-    """Return the suggestion as the last item of a completion list, in place of the word being typed."""
+    """Return a completion list whose item replaces the word before the cursor; `sort_text` puts the item last."""
     document = server.completable(params.text_document.uri)
     if document is None:
         return types.CompletionList(is_incomplete=True, items=[])
     place = document.place(params.position.line, params.position.character)
     offers = await server.offers(document, place, manual=False)
-    marked = _shows_markdown(server.client_capabilities)
-    items = [_list_item(document, place, offer.text, marked=marked) for offer in offers]
+    markdown = _supports_markdown(server.client_capabilities)
+    items = [_list_item(document, place, offer.text, markdown=markdown) for offer in offers]
     return types.CompletionList(is_incomplete=True, items=items)
 
 
-def _list_item(document: Document, place: LineColumn, text: str, *, marked: bool) -> types.CompletionItem:
+def _list_item(document: Document, place: LineColumn, text: str, *, markdown: bool) -> types.CompletionItem:
     typed = document.line(place.line)[: place.column]
     word = "".join(_WORDS.get(document.language, _WORD).findall(typed))
     start = LineColumn(place.line, place.column - len(word))
@@ -136,9 +141,9 @@ def _list_item(document: Document, place: LineColumn, text: str, *, marked: bool
     code = fence(word + text, document.language)
     return types.CompletionItem(
         label=label,
-        kind=types.CompletionItemKind.Text,  # some parse a Snippet, `$` and all, whatever its format
+        kind=types.CompletionItemKind.Text,  # some editors expand `$` in Snippet items
         detail="localdflash",
-        documentation=types.MarkupContent(types.MarkupKind.Markdown, code) if marked else word + text,
+        documentation=types.MarkupContent(types.MarkupKind.Markdown, code) if markdown else word + text,
         sort_text="\U0010ffff",
         filter_text=lines[0],
         insert_text_format=types.InsertTextFormat.PlainText,
@@ -150,8 +155,8 @@ def _list_item(document: Document, place: LineColumn, text: str, *, marked: bool
     )
 
 
-def _shows_markdown(client: types.ClientCapabilities) -> bool:
-    """Return whether an item's documentation can be Markdown; clients that do not say get Markdown."""
+def _supports_markdown(client: types.ClientCapabilities) -> bool:
+    """Return whether an item's documentation can be Markdown; true if the client names no formats."""
     completion = client.text_document and client.text_document.completion
     formats = completion and completion.completion_item and completion.completion_item.documentation_format
     return not formats or types.MarkupKind.Markdown in formats

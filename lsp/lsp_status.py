@@ -20,7 +20,7 @@ class Tally:
     tau: float | None = None  # of the last generation
     tokens_per_second: float | None = None
     _offered: set[str] = field(default_factory=set)
-    _displayed: set[str] = field(default_factory=set)  # by clients that report it
+    _shown: set[str] = field(default_factory=set)  # reported by the client; some clients report nothing
     _accepted: set[str] = field(default_factory=set)
 
     def offered(self, name: str) -> bool:
@@ -29,10 +29,10 @@ class Tally:
         self._offered.add(name)
         return is_new
 
-    def displayed(self, name: str) -> None:
+    def shown(self, name: str) -> None:
         """Count a suggestion that the client reports as shown."""
         if name in self._offered:
-            self._displayed.add(name)
+            self._shown.add(name)
 
     def accepted(self, name: str) -> bool:
         """Count an accepted suggestion or part; return whether it is the first part of an offered suggestion."""
@@ -51,7 +51,7 @@ class Tally:
             "model": self.model,
             "tau": self.tau,
             "tokensPerSecond": self.tokens_per_second,
-            "shown": len(self._displayed or self._offered),
+            "shown": len(self._shown or self._offered),
             "accepted": len(self._accepted),
         }
 

@@ -78,7 +78,7 @@ class NextEdits:
         for uri in [*self._followed]:
             self.closed(uri)
 
-    def refused(self, uri: str) -> None:
+    def dismiss(self, uri: str) -> None:
         """Record that the user dismissed a proposal."""
         if followed := self._followed.get(uri):
             followed.trail.refuse()

@@ -114,10 +114,10 @@ def check_outputs(json_file: Path | None, picture: Path | None = None) -> None:
 
 def connect_own_engine(ctx: click.Context, options: dict[str, Any], role: "PairRole | None") -> "Client":
     """Connect to the daemon for a subcommand that measures the pair of a role, or one pair for all roles."""
-    from localdflash.server.spawn import connect
+    from localdflash.server.spawn import ensure_daemon
 
     if load_config().server.url:
         raise UsageError(
             f"bench {ctx.info_name}: measures localdflash's own engine; remove [server] url from the settings"
         )
-    return connect(requested_engine(ctx, options, role), say)
+    return ensure_daemon(requested_engine(ctx, options, role), say)

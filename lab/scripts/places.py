@@ -39,7 +39,7 @@ from localdflash.lsp.session import MAX_ANSWER_TOKENS, MAX_PREFIX_CHARS, MAX_SUF
 from localdflash.lsp.typing_pace import START_CONFIDENCE
 from localdflash.server.client import Client
 from localdflash.server.engine_spec import EngineSpec
-from localdflash.server.spawn import connect
+from localdflash.server.spawn import ensure_daemon
 from localdflash.text import syntax
 
 SHARES = {"python": 0.5, "javascript": 0.25, "typescript": 0.25}
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     positions = choose_positions(given.folder, given.count, given.seed, given.from_line, after_enter=given.enter)
-    client = connect(EngineSpec({"pair": given.pair}, ["pair"]), say)
+    client = ensure_daemon(EngineSpec({"pair": given.pair}, ["pair"]), say)
     with tempfile.TemporaryDirectory() as folder:
         context = PackageContext(given.folder, Path(folder), given.context)
         texts = [ask(client, position, context.of(position), manual=given.manual) for position in positions]

@@ -33,7 +33,7 @@ from localdflash.server.api.chat_request import render_chat
 from localdflash.server.api.completion_request import prepare_middle
 from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
-from localdflash.server.spawn import connect, stop
+from localdflash.server.spawn import ensure_daemon, stop
 from localdflash.text.chat_template import TemplateMessage
 
 PROCESSES, THREADS = 8, 4  # clients
@@ -155,7 +155,7 @@ def soak(count: int, threads: int) -> dict[str, Any]:
         os.environ["LOCALDFLASH_HOME"] = folder
         tasks = Path(folder) / "tasks.json"
         tasks.write_text(json.dumps([bodies, answers]))
-        client = connect(
+        client = ensure_daemon(
             EngineSpec({"pair": "embedded", "threads": threads}), lambda line: print(line, file=sys.stderr)
         )
         process = psutil.Process(client.get("/ps")["pid"])

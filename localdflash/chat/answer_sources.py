@@ -54,9 +54,9 @@ class SharedDaemon(ServerSource):
 
         def connect_daemon(say: Say, on_stage: OnStage) -> "Address":
             from localdflash.server.address import Address
-            from localdflash.server.spawn import connect
+            from localdflash.server.spawn import ensure_daemon
 
-            connect(self.spec, say, on_stage if self._shows_stages else None)
+            ensure_daemon(self.spec, say, on_stage if self._shows_stages else None)
             return Address(paths.engine_socket())
 
         try:

@@ -32,7 +32,7 @@ from localdflash.server import private
 from localdflash.server.client import Client
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.refusals import Json
-from localdflash.server.spawn import connect
+from localdflash.server.spawn import ensure_daemon
 from localdflash.text.sanitize import printable, sanitize
 from localdflash.text.syntax import language_of
 
@@ -121,11 +121,11 @@ class Completion(NamedTuple):
 
 def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrupt: Interrupt) -> Completion:
     """Complete with the daemon. If it ends, start it again and repeat the request, which has the same answer."""
-    client = connect(engine, say)
+    client = ensure_daemon(engine, say)
     for _ in range(MAX_RESTARTS):
         with suppress(EngineDisconnect, DeviceError):
             return _request_completion(client, body, interrupt)
-        client = connect(engine, say)
+        client = ensure_daemon(engine, say)
         say(ENGINE_RESTARTED)
     try:
         return _request_completion(client, body, interrupt)

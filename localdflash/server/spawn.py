@@ -38,7 +38,7 @@ STARTING, LOADING = "starting", "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceError)}
 
 
-def connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None = None) -> Client:
+def ensure_daemon(spec: EngineSpec, say: Callable[[str], None], look: Look | None = None) -> Client:
     """Return a client of a daemon that has loaded the requested engine; start or reload the daemon if necessary.
 
     `say` prints a line for the user. `look` replaces progress lines: it gets the stage, and may raise to stop waiting.

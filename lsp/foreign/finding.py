@@ -46,12 +46,12 @@ _FORMATS_BY_NAME = {
 class RemoteCompleter(CompletionClient):
     """Client of a remote server. Text leaves this machine only for the address in the user's own settings."""
 
-    refused_patience = RETRY_SECONDS  # finding out again what it can do takes it some requests
+    error_retry_seconds = RETRY_SECONDS  # the next request detects the server's features again
 
     def __init__(self, engine: RemoteServer, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
         super().__init__(log, on_trouble)
         self._engine = engine
-        self.gone = f"{engine.url} ended before its answer did"
+        self.disconnect_message = f"{engine.url} disconnected mid-answer"
 
     async def find(self) -> CompletionSource:
         """See `CompletionClient`."""

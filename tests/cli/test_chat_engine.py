@@ -98,7 +98,7 @@ def test_configured_server_answers(run: Callable[..., Any], monkeypatch: pytest.
     url = process.stderr.readline().split()[2].rstrip(":")
     settings = SimpleNamespace(server=SimpleNamespace(url=f"{url}/v1", key_file=paths.key_file()))
     monkeypatch.setattr("localdflash.cli.chat_command.load_config", lambda: settings)
-    monkeypatch.setattr(spawn, "connect", None)
+    monkeypatch.setattr(spawn, "ensure_daemon", None)
     expected = run("chat", *QUESTION, "--no-daemon", "--threads", 1)
     assert run("chat", *QUESTION) == expected
     assert "nothing" in run("chat", *QUESTION, "--pair", "nothing").err

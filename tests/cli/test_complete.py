@@ -63,7 +63,7 @@ def test_ctrl_c_ends_loading(where: str, file: Path, run: Callable[..., Any], mo
         loaded.append(True)
 
     monkeypatch.setattr(private, "start", load)
-    monkeypatch.setattr(complete_command, "connect", load)
+    monkeypatch.setattr(complete_command, "ensure_daemon", load)
     done = run("complete", where, f"{file}:3:5")
     assert (done.code, done.out, loaded) == (130, "", [])
 

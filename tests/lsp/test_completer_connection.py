@@ -51,7 +51,7 @@ class Client:
             self.looked += 1
             return connect()
 
-        monkeypatch.setattr(module, "connect", looking)
+        monkeypatch.setattr(module, "ensure_daemon", looking)
         self.completer = DaemonCompleter(EngineSpec({}), lambda _: None, self.told.append)
 
     async def ask(self) -> str:

@@ -1,4 +1,4 @@
-"""`connect` to a running engine, here on a thread: options that must match, loaded pairs, waiting."""
+"""`ensure_daemon` with a running daemon, here on a thread: options that must match, loaded pairs, waiting."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from localdflash.server.engine_spec import ROLES, EngineSpec, PairRole
 from localdflash.server.engines import Engines
 from localdflash.server.http_app import create_app
 from localdflash.server.sockets import listening_socket, prepare_folder
-from localdflash.server.spawn import connect
+from localdflash.server.spawn import ensure_daemon
 from localdflash.server.worker import PairWorker
 from tests.support.daemons import DROPPED_SOCKET, unix_only, until
 from tests.support.served import delayed, serving
@@ -73,28 +73,30 @@ def answer_of(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_what_the_user_gives_has_to_hold_and_all_else_is_as_it_is(run: Any, said: list[str]) -> None:
     run()
-    assert connect(EngineSpec({**EMBEDDED, "context": 256}), said.append).get("/ps")["context"] == 1024
+    assert ensure_daemon(EngineSpec({**EMBEDDED, "context": 256}), said.append).get("/ps")["context"] == 1024
     assert said == []
     wanted = EngineSpec({**EMBEDDED, "context": 512, "kv": "int8"}, given={"context"})
     for _ in range(2):
-        about = connect(wanted, said.append).get("/ps")
+        about = ensure_daemon(wanted, said.append).get("/ps")
         assert (about["context"], about["options"]["kv"]) == (512, "f16")
         assert said == ["reloading the pair (context 512) ..."]
     with pytest.raises(ModelError, match="did you mean 'embedded'"):
-        connect(EngineSpec({"pair": "embeded"}, given={"pair"}), said.append)
-    assert connect(EngineSpec(EMBEDDED), said.append).get("/ps")["context"] == 512
+        ensure_daemon(EngineSpec({"pair": "embeded"}, given={"pair"}), said.append)
+    assert ensure_daemon(EngineSpec(EMBEDDED), said.append).get("/ps")["context"] == 512
 
 
 def test_each_role_gets_its_pair_and_leaves_the_other_alone(run: Any, said: list[str], tiny: str) -> None:
     run("completion")
-    editor = connect(EngineSpec(EMBEDDED, role="completion"), said.append)
+    editor = ensure_daemon(EngineSpec(EMBEDDED, role="completion"), said.append)
     before = editor.get("/ps?role=completion")
     assert [one["roles"] for one in editor.get("/ps")["pairs"]] == [["completion"]]
     wanted = EngineSpec({**EMBEDDED, "pair": tiny}, role="chat")
-    assert connect(wanted, said.append).get("/ps?role=chat")["pair"] == tiny
-    assert connect(EngineSpec(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, "it was chosen"
+    assert ensure_daemon(wanted, said.append).get("/ps?role=chat")["pair"] == tiny
+    assert ensure_daemon(EngineSpec(EMBEDDED, role="chat"), said.append).get("/ps?role=chat")["pair"] == tiny, (
+        "it was chosen"
+    )
     chosen = EngineSpec({**EMBEDDED, "context": 512}, given={"pair", "context"}, role="chat")
-    assert connect(chosen, said.append).get("/ps?role=chat")["context"] == 512
+    assert ensure_daemon(chosen, said.append).get("/ps?role=chat")["context"] == 512
     assert said == ["loading embedded (context 512) ..."]
     after = editor.get("/ps?role=completion")
     assert (after["pair"], after["context"], after["since"]) == ("embedded", 1024, before["since"])
@@ -104,7 +106,7 @@ def test_a_chat_that_starts_waits_for_an_answer_and_says_so(
     run: Any, said: list[str], tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engines = run("chat")
-    connect(EngineSpec(EMBEDDED), said.append)
+    ensure_daemon(EngineSpec(EMBEDDED), said.append)
 
     def load(options: Options) -> LoadedPair:
         if any(worker.loaded for worker in engines.workers):
@@ -114,7 +116,7 @@ def test_a_chat_that_starts_waits_for_an_answer_and_says_so(
     monkeypatch.setattr("localdflash.server.worker.LoadedPair", load)
     answer, wanted = answer_of(monkeypatch), EngineSpec(EMBEDDED | {"pair": tiny}, given={"pair"}, role="chat")
     with ThreadPoolExecutor(1) as threads:
-        connecting = threads.submit(connect, wanted, said.append)
+        connecting = threads.submit(ensure_daemon, wanted, said.append)
         until(lambda: len(said) == 2, 10)
         assert not connecting.done()
         answer.close()
@@ -129,11 +131,11 @@ def test_a_busy_one_of_another_version_is_left_alone(
     run: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run()
-    connect(EngineSpec(EMBEDDED), said.append)
+    ensure_daemon(EngineSpec(EMBEDDED), said.append)
     answer = answer_of(monkeypatch)
     monkeypatch.setattr(spawn, "__version__", "9.9")
     with pytest.raises(LocaldflashError, match=r"is busy and has version .* \(expected 9\.9\); try again"):
-        connect(EngineSpec(EMBEDDED), said.append)
+        ensure_daemon(EngineSpec(EMBEDDED), said.append)
     assert next(answer)
     answer.close()
 
@@ -143,7 +145,7 @@ def test_a_pair_that_was_pulled_or_set_since_takes_the_place_of_the_fallback(
 ) -> None:
     run()
     spec = EngineSpec({"threads": 1}, role="chat", default_pair=lambda: tiny)
-    pairs = connect(spec, said.append).get("/ps")["pairs"]
+    pairs = ensure_daemon(spec, said.append).get("/ps")["pairs"]
     assert [(one["options"]["pair"], one["roles"]) for one in pairs] == [(tiny, ["chat"]), ("embedded", ["completion"])]
     asked = EngineSpec({"pair": "embedded", "threads": 1}, ("pair",), role="completion", default_pair=lambda: tiny)
-    assert len(connect(asked, said.append).get("/ps")["pairs"]) == 2
+    assert len(ensure_daemon(asked, said.append).get("/ps")["pairs"]) == 2

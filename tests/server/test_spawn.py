@@ -13,7 +13,7 @@ from localdflash.base.files import paths
 from localdflash.server import spawn
 from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
-from localdflash.server.spawn import connect
+from localdflash.server.spawn import ensure_daemon
 from tests.support.daemons import GPU_ENDS_LOADING, PROCESS_MARKS, PROGRAM, begin, daemons, killed, start, until
 
 pytestmark = PROCESS_MARKS
@@ -26,14 +26,14 @@ def said() -> list[str]:
 
 
 def reached(wanted: EngineSpec, said: list[str]) -> int:
-    """Return the process id of the daemon that `connect` finds or starts."""
-    return int(connect(wanted, said.append).get("/ps")["pid"])
+    """Return the process id of the daemon that `ensure_daemon` finds or starts."""
+    return int(ensure_daemon(wanted, said.append).get("/ps")["pid"])
 
 
 def test_processes_and_threads_that_come_at_once_start_one(short_home: Path, said: list[str]) -> None:
     program = (
-        "from localdflash.server.spawn import connect; from localdflash.server.engine_spec import EngineSpec;"
-        f"connect(EngineSpec({EMBEDDED!r}), print).get('/ps')['pid']"
+        "from localdflash.server.spawn import ensure_daemon; from localdflash.server.engine_spec import EngineSpec;"
+        f"ensure_daemon(EngineSpec({EMBEDDED!r}), print).get('/ps')['pid']"
     )
     started = [begin(program=program) for _ in range(4)]
     with ThreadPoolExecutor(8) as threads:
@@ -59,7 +59,7 @@ def test_the_daemon_is_detached_and_ends_when_idle(short_home: Path, said: list[
 def test_one_that_cannot_start_says_why(short_home: Path, said: list[str]) -> None:
     for _ in range(2):  # the second time the log has lines
         with pytest.raises(ModelError, match=r"no pair 'embeded'; did you mean 'embedded'\?") as caught:
-            connect(EngineSpec({"pair": "embeded"}), said.append)
+            ensure_daemon(EngineSpec({"pair": "embeded"}), said.append)
         assert "localdflash:" not in str(caught.value)
     assert daemons(short_home) == []
 
@@ -69,9 +69,9 @@ def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
 ) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", GPU_ENDS_LOADING + PROGRAM)
     with pytest.raises(LocaldflashError, match="the engine was killed by SIGABRT"):
-        connect(EngineSpec(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
+        ensure_daemon(EngineSpec(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
     assert said == ["the engine crashed on a GPU while loading; restarting ..."] * 2
-    about = connect(EngineSpec(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
+    about = ensure_daemon(EngineSpec(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
     assert "no GPU with llama.cpp: it crashed the engine " in said[-1]
     assert about["device"] == "cpu"
 
@@ -95,11 +95,11 @@ def test_one_that_never_listens_is_given_up(short_home: Path, monkeypatch: pytes
     monkeypatch.setattr(spawn, "PROGRAM", "import time; time.sleep(60)")
     monkeypatch.setattr(spawn, "LISTEN_SECONDS", 0.3)
     with pytest.raises(LocaldflashError, match="is not accepting connections; see"):
-        connect(EngineSpec(EMBEDDED), said.append)
+        ensure_daemon(EngineSpec(EMBEDDED), said.append)
     assert daemons(short_home) == []
     monkeypatch.setattr(spawn, "PROGRAM", "import os; os._exit(7)")
     with pytest.raises(LocaldflashError, match=r"exited without a message; see .*engine\.log"):
-        connect(EngineSpec(EMBEDDED), said.append)
+        ensure_daemon(EngineSpec(EMBEDDED), said.append)
 
 
 def test_an_idle_one_of_another_version_is_replaced(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
@@ -115,7 +115,7 @@ def test_a_killed_starter_leaves_no_lock(short_home: Path, said: list[str]) -> N
     program = (
         "import os, signal; from localdflash.server import spawn;"
         "spawn._spawn = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
-        f"spawn.connect(spawn.EngineSpec({EMBEDDED!r}), print)"
+        f"spawn.ensure_daemon(spawn.EngineSpec({EMBEDDED!r}), print)"
     )
     assert begin(program=program).wait(30) == -signal.SIGKILL
     assert (short_home / "runtime" / "engine.start.lock").exists()
