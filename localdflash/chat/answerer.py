@@ -19,7 +19,7 @@ from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_th
 from localdflash.chat.messages import Finish, Message, StepRecord, prompt_text
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.models.backend_names import CHECKING_GPU
-from localdflash.server.engine_spec import Others
+from localdflash.server.engine_spec import EvictionPolicy
 from localdflash.text.thoughts import split
 
 if TYPE_CHECKING:  # slow to import; `_open` does it in a thread
@@ -84,7 +84,7 @@ class Answerer:
         self.stage = ""
         self.on_stage: Callable[[str], None] = lambda _: None
         self.is_localdflash = not isinstance(source, NamedServer)  # has more fields than OpenAI's API
-        self.when_busy: Callable[[str, ModelBusy], Awaitable[Others]] = self._wait_for_others
+        self.when_busy: Callable[[str, ModelBusy], Awaitable[EvictionPolicy]] = self._wait_for_others
         self._is_local = self.is_localdflash
         self._source, self._say = source, say
         self._address: Address | None = None
@@ -280,7 +280,7 @@ class Answerer:
         self._source.remember_pair(info.pair)
         return info
 
-    async def _wait_for_others(self, pair: str, busy: ModelBusy) -> Others:
+    async def _wait_for_others(self, pair: str, busy: ModelBusy) -> EvictionPolicy:
         self._say(f"{busy}; waiting to load {pair} ...")
         return "wait"
 

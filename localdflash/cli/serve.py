@@ -31,7 +31,7 @@ MB = 1_000_000
     metavar="MINUTES",
     help="Exit after this many minutes without a request (0: never).",
 )
-@click.option("--stop", "stops", is_flag=True, help="Stop the running engine and exit.")
+@click.option("--stop", "stops", is_flag=True, help="Stop the running daemon and exit.")
 @click.option("--log", type=click.Path(path_type=Path), help="Write stderr to this file, 2 MB at most.")
 @click.option("--install-unit", is_flag=True, help="Write a systemd user unit for this command and exit.")
 @click.option("--private", type=click.Path(path_type=Path), hidden=True, help="Serve this socket, until stdin ends.")
@@ -54,11 +54,11 @@ def command(
     role: PairRole | None,
     **options: Any,
 ) -> int:
-    """Run the engine that editors and the other commands share, until Ctrl-C.
+    """Run the daemon that editors and the other commands share, until Ctrl-C.
 
-    They find it on a Unix socket (on Windows, a port with a key) and start it if it is missing. Start it here to choose
-    how it runs, or to listen on TCP. Where one is running already, --port opens the port in that one, until Ctrl-C.
-    With --pair one pair is for the chat and, if it can fill in code, for completions; without, each has its own.
+    Clients find the daemon on a Unix socket (on Windows, a port with a key) and start it if it is missing. Start it
+    here to choose its options, or to listen on TCP. If a daemon is running, --port opens the port in it until Ctrl-C.
+    --pair loads one pair for the chat and, if it can infill, for completions. Without --pair, two pairs are loaded.
     """
     if stops:
         return _stop()
@@ -73,7 +73,7 @@ def command(
     port = config.server.port if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
     all_roles = role is None and "pair" not in given(ctx, options)
-    options["pair"], roles, later = _assign_roles(config, options["pair"], role, all_roles=all_roles)
+    options["pair"], roles, other_pairs = _assign_roles(config, options["pair"], role, all_roles=all_roles)
     settings = DaemonSettings(
         Options(**options, draft=not no_draft),
         cache_bytes=None if config.server.cache_mb is None else config.server.cache_mb * MB,
@@ -83,8 +83,8 @@ def command(
         tcp=tcp,
         log=log,
         roles=roles,
-        later=later,
-        all_at_once=all_roles,
+        other_pairs=other_pairs,
+        preload_all=all_roles,
         private=private,
     )
     try:
@@ -92,7 +92,7 @@ def command(
     except AlreadyRunning:
         if private:
             raise
-        if not (tcp and may_join):  # the running engine already listens on the configured port
+        if not (tcp and may_join):  # no --port: the running daemon serves the configured port
             raise _running() from None
         _join(tcp, {name: options[name] for name in given(ctx, options)})
     return 0
@@ -101,7 +101,7 @@ def command(
 def _assign_roles(
     config: "Config", pair: str, role: PairRole | None, *, all_roles: bool
 ) -> tuple[str, Sequence[PairRole], Mapping[PairRole, str]]:
-    """Return the pair to load first, its roles, and the other roles' pairs; ModelError if it cannot infill."""
+    """Return the first pair, its roles and the other roles' pairs; ModelError if a completion pair cannot infill."""
     from localdflash.loading.fim_support import require_fim, supports_fim
     from localdflash.models.registry import defaults
 
@@ -125,7 +125,7 @@ def _stop() -> int:
 
     if client := find():
         stop(client)
-    say("the engine has stopped" if client else "no engine is running")
+    say("the daemon has stopped" if client else "no daemon is running")
     return 0
 
 
@@ -141,7 +141,7 @@ def _install_unit(ctx: click.Context) -> int:
 
 
 def _join(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
-    """Let the running engine listen on a port until it stops or Ctrl-C; raise if its options are not `requested`."""
+    """Let the running daemon listen on a port until it stops or Ctrl-C; raise if its options are not `requested`."""
     from localdflash.server.client import find
 
     if not (client := find()):
@@ -149,28 +149,28 @@ def _join(tcp: "TcpPort", requested: Mapping[str, object]) -> None:
     status = client.get("/ps")
     if any(status["options"].get(name) != value for name, value in requested.items()):
         raise _running()
-    with suppress(KeyboardInterrupt), closing(client.stream("/listen", tcp.asked())) as events:
+    with suppress(KeyboardInterrupt), closing(client.stream("/listen", tcp.listen_request())) as events:
         for event in events:
-            where = tcp.told(event["url"])
-            say(f"until this command exits, the running engine (process {status['pid']}) is {where}")
-        say("the engine has stopped; this port is closed")
+            line = tcp.describe(event["url"])
+            say(f"until this command exits, the running daemon (process {status['pid']}) is {line}")
+        say("the daemon has stopped; this port is closed")
 
 
 def _running() -> LocaldflashError:
     """Return the error that a daemon is already running, and how to stop it."""
     from localdflash.server.client import find
-    from localdflash.server.sockets import is_listening, other
+    from localdflash.server.sockets import is_listening, other_transport_path
 
-    if is_listening(elsewhere := other(paths.engine_socket())):
+    if is_listening(elsewhere := other_transport_path(paths.engine_socket())):
         return LocaldflashError(
-            f"an engine is already running at {elsewhere}; stop it with `{paths.TRANSPORT_VARIABLE}="
+            f"a daemon is already running at {elsewhere}; stop it with `{paths.TRANSPORT_VARIABLE}="
             f"{paths.transport_of(elsewhere)} localdflash serve --stop`, or unset {paths.TRANSPORT_VARIABLE}"
         )
     if not (client := find()):
-        return LocaldflashError("another engine is starting or stopping; try again")
+        return LocaldflashError("another daemon is starting or stopping; try again")
     status = client.get("/ps")
     return LocaldflashError(
-        f"an engine is already running (process {status['pid']}, pair {status['pair']}); use it, or stop it with"
+        f"a daemon is already running (process {status['pid']}, pair {status['pair']}); use it, or stop it with"
         " `localdflash serve --stop`"
     )
 
@@ -184,7 +184,7 @@ def _tcp(host: str, port: int, i_know: bool) -> "TcpPort":
     public = not is_loopback(host)
     if public and not i_know:
         raise UsageError(
-            f"--host {host}: other machines could reach the engine over an unencrypted connection;"
+            f"--host {host}: other machines could reach the daemon over an unencrypted connection;"
             " add --i-know to allow this"
         )
     path = paths.key_file()

@@ -20,7 +20,7 @@ FALLBACK_ERRORS = (NoDevice, ModelError, OutOfMemory)  # another backend is trie
 def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
     """Load a pair on the first backend that runs it; a notice names the backends that failed before.
 
-    With `options.roomy` a full GPU raises OutOfMemory, since the daemon can unload another pair there.
+    With `options.can_evict` a full GPU raises OutOfMemory, since the daemon can unload another pair there.
     """
     reasons = list[str]()
     if proof.auto_tries_cuda(options):
@@ -45,7 +45,7 @@ def load_best(files: LocalPair, options: Options) -> tuple[Runner, Running]:
 
 
 def _raise_if_unloading_helps(error: Exception, options: Options) -> None:
-    if options.roomy and isinstance(error, OutOfMemory):
+    if options.can_evict and isinstance(error, OutOfMemory):
         raise error
 
 

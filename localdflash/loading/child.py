@@ -21,7 +21,7 @@ from localdflash.models.load_options import Options
 MAX_STDERR_BYTES = 4096  # read from the end of the child's stderr
 POLL_SECONDS = 0.1
 # Fields of the options that cannot be sent to another process, or have no meaning there.
-NOT_SENT = frozenset({"progress", "compiling", "costs", "roomy"})
+NOT_SENT = frozenset({"progress", "compiling", "costs", "can_evict"})
 Report = Mapping[str, Any]
 
 

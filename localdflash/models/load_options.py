@@ -32,7 +32,7 @@ class Options:
     drafter: str = ""  # replaces the pair's: a path, or an hf: name
     kv: str = "f16"  # type of our own engines' KV cache: f16 or int8, on CUDA also fp8
     cuda_ops: str = ""  # forms of the CUDA engine's operations; see `backends.cuda.choices`
-    roomy: bool = field(default=False, compare=False)  # OutOfMemory instead of a reduced drafter or a short context
+    can_evict: bool = field(default=False, compare=False)  # raise OutOfMemory instead of reducing drafter or context
     progress: Progress | None = None
     compiling: Compiling | None = None
     costs: Costs | None = None  # returns known costs of verify batches and drafts; None: they are measured at load

@@ -1,4 +1,4 @@
-"""Daemon: serves the engines to this user, and optionally over TCP. It never logs prompts or answers."""
+"""Daemon: serves the loaded pairs to this user, and optionally over TCP. It never logs prompts or answers."""
 
 import asyncio
 import os
@@ -43,8 +43,8 @@ MAX_LOG_BYTES = 1_000_000  # a larger log is rotated; one old log is kept
 class DaemonSettings:
     """Settings of a daemon. `idle` is the idle timeout in seconds (0: none). `log` is the file for stderr.
 
-    The daemon loads the pair of `options` first, for `roles`. `later` names the pairs of other roles, which are loaded
-    at their first request or, if `all_at_once`, right after the first pair.
+    The daemon loads the pair of `options` first, for `roles`. `other_pairs` has the pairs of other roles, which are
+    loaded at their first request or, if `preload_all`, right after the first pair.
     """
 
     options: "Options"
@@ -55,8 +55,8 @@ class DaemonSettings:
     tcp: TcpPort | None = None
     log: Path | None = None
     roles: Sequence[PairRole] = ROLES
-    later: Mapping[PairRole, str] = field(default_factory=dict)
-    all_at_once: bool = False
+    other_pairs: Mapping[PairRole, str] = field(default_factory=dict)
+    preload_all: bool = False
     private: Path | None = None  # socket path for the parent process only; the daemon exits together with the parent
 
 
@@ -71,14 +71,14 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
         if settings.private:
             stack.callback(lock_of(path).unlink, missing_ok=True)  # the path is never reused
         stack.enter_context(lifetime(path))
-        own = stack.enter_context(local(path))
-        listeners = [own.listener]
+        local_listener = stack.enter_context(local(path))
+        listeners = [local_listener.listener]
         if settings.tcp:
             listeners.append(stack.enter_context(tcp_socket(settings.tcp.host, settings.tcp.port)))
-        daemon = Daemon(settings, say, path, own)
-        say(_usage_line(path, own))
+        daemon = Daemon(settings, say, path, local_listener)
+        say(_usage_line(path, local_listener))
         if tcp := settings.tcp:
-            say(tcp.told(_url(listeners[1])))
+            say(tcp.describe(_url(listeners[1])))
         try:
             asyncio.run(daemon.run(listeners))
         finally:
@@ -86,34 +86,36 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
 
 
 class Daemon:
-    """Server process: the engines, the HTTP app on every listener, and the exit conditions. `own` listens at `path`."""
+    """Server process: pair workers, the HTTP app on every listener, exit conditions. `local_listener` is at `path`."""
 
-    def __init__(self, settings: DaemonSettings, say: Callable[[str], None], path: Path, own: LocalListener) -> None:
-        self._settings, self._say, self._path, self._own = settings, say, path, own
+    def __init__(
+        self, settings: DaemonSettings, say: Callable[[str], None], path: Path, local_listener: LocalListener
+    ) -> None:
+        self._settings, self._say, self._path, self._local_listener = settings, say, path, local_listener
         metrics = Metrics()
         options = settings.options
         first = PairWorker(options, settings.cache_bytes, settings.queue, metrics.observe, settings.disk_bytes)
-        later = {role: replace(options, pair=pair, drafter="") for role, pair in settings.later.items()}
-        self._engines = Engines(first, settings.roles, later)
+        others = {role: replace(options, pair=pair, drafter="") for role, pair in settings.other_pairs.items()}
+        self._engines = Engines(first, settings.roles, others)
         self._app = create_app(self._engines, metrics, stop=self.stop, listen=self.listen)
         self._activity: Activity = self._app.state.shared.activity
         self._servers: list[DaemonListener] = []
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._parent = os.getppid()
         self._error: BaseException | None = None
         self._load_error: BaseException | None = None
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
-        """Serve until `stop`; raise the error that ended the engine. The first listener is the local one."""
+        """Serve until `stop`; raise the error that ended an engine thread. The first listener is the local one."""
         tcp = [self._settings.tcp] if self._settings.tcp else []
         self._servers = [DaemonListener(self._config(port)) for port in (None, *tcp)]
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(OutOfDescriptors(self._make_room, self._say))
+        loop.set_exception_handler(OutOfDescriptors(self._close_idle_connections, self._say))
         process.on_end_signal(loop, self._on_signal)
         self._engines.start()
         if self._settings.private:
-            threading.Thread(target=self._leave_with_parent, args=[loop], daemon=True).start()
-        tasks = [asyncio.create_task(work) for work in (self._watch(), self._load_others())]
+            threading.Thread(target=self._stop_with_parent, args=[loop], daemon=True).start()
+        tasks = [asyncio.create_task(work) for work in (self._watch(), self._preload())]
         serving = zip(self._servers, listeners, strict=True)
         await asyncio.gather(*(server.serve([listener]) for server, listener in serving))
         for task in tasks:
@@ -123,7 +125,7 @@ class Daemon:
 
     def stop(self) -> None:
         """Stop accepting connections; exit when running answers finish, or after `GRACE_SECONDS`."""
-        self._own.withdraw()  # a new client now starts another daemon, which waits for this one
+        self._local_listener.withdraw()  # a new client now starts another daemon, which waits for this one
         for server in self._servers:
             server.should_exit = True
 
@@ -138,8 +140,8 @@ class Daemon:
         finally:
             self._servers.remove(server)
             server.should_exit = True
-            self._leaving.add(serving)  # running answers get `GRACE_SECONDS`
-            serving.add_done_callback(self._leaving.discard)
+            self._closing.add(serving)  # running answers get `GRACE_SECONDS`
+            serving.add_done_callback(self._closing.discard)
 
     def close(self) -> None:
         """Stop the engine threads; exit the process if a thread does not stop, for example while it loads."""
@@ -151,9 +153,13 @@ class Daemon:
 
     def _config(self, tcp: TcpPort | None) -> uvicorn.Config:
         """Return the uvicorn configuration of a TCP port, or of the user's local listener if `tcp` is None."""
-        own_app: ASGIApp = Guard(self._app, key=self._own.key, own=True) if self._own.key else self._app
+        app: ASGIApp = self._app
+        if tcp:
+            app = Guard(app, key=tcp.key, hosts=tcp.hosts)
+        elif key := self._local_listener.key:
+            app = Guard(app, key=key, own=True)
         return uvicorn.Config(
-            Guard(self._app, key=tcp.key, hosts=tcp.hosts) if tcp else own_app,
+            app,
             http=ServerConnection if tcp else OwnConnection,
             backlog=BACKLOG,
             ws="none",
@@ -168,14 +174,14 @@ class Daemon:
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
 
-    def _make_room(self) -> None:
+    def _close_idle_connections(self) -> None:
         """Close idle TCP connections, which any program can open; if there are none, close all idle connections."""
         _, *tcp = self._servers
         for server in tcp if any(waiting(one.server_state.connections) for one in tcp) else self._servers:
             for connection in waiting(server.server_state.connections):
                 connection.drop()
 
-    def _leave_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _stop_with_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop at the end of stdin: the parent holds the other end, so the parent's exit closes stdin."""
         with suppress(OSError):
             while os.read(0, 4096):
@@ -189,28 +195,28 @@ class Daemon:
         self.stop()
 
     async def _watch(self) -> None:
-        """Stop the daemon if the engine failed, or the daemon is idle, orphaned or has lost its socket file."""
+        """Stop the daemon if a worker failed, or the daemon is idle, orphaned or has lost its socket file."""
         try:
             await self._load(self._settings.roles[0])
         except Exception as error:
             self._error = error
         while not self._error:
             await asyncio.sleep(TICK_SECONDS)
-            self._error = self._dead()
+            self._error = self._fatal_error()
             await self._engines.free_unused()
             await self._switch_to_gpu()
             is_idle = 0 < self._settings.idle <= self._activity.idle_seconds
             is_orphaned = self._settings.private is not None and os.getppid() != self._parent
-            # Removing the socket file asks for another daemon.
+            # Without its socket file no client finds the daemon.
             if is_idle or is_orphaned or not self._path.exists():
                 break
             if self._settings.log:
-                _bound(self._settings.log)
+                _rotate(self._settings.log)
         self.stop()
 
-    async def _load_others(self) -> None:
-        """Load the other pairs right after the first, if `all_at_once`; a request retries a failed load."""
-        for role in self._settings.later if self._settings.all_at_once else ():
+    async def _preload(self) -> None:
+        """Load the other pairs right after the first, if `preload_all`; a request retries a failed load."""
+        for role in self._settings.other_pairs if self._settings.preload_all else ():
             try:
                 await self._engines.ready(self._settings.roles[0])
                 await self._load(role)
@@ -231,9 +237,9 @@ class Daemon:
         except LocaldflashError as error:
             self._say(f"cannot load the checked pair: {error}")
 
-    def _dead(self) -> BaseException | None:
-        if self._engines.failed:
-            return DeviceError("the engine lost its device (GPU reset or driver failure); restart the engine")
+    def _fatal_error(self) -> BaseException | None:
+        if self._engines.device_lost:
+            return DeviceError("the daemon lost its GPU (reset or driver failure); restart the daemon")
         # A failed load that another load replaces is gone by the next tick.
         before, self._load_error = self._load_error, self._engines.error
         return self._load_error if self._load_error is before else None
@@ -262,13 +268,14 @@ class DaemonListener(uvicorn.Server):
         yield
 
 
-def _usage_line(path: Path, own: LocalListener) -> str:
+def _usage_line(path: Path, local_listener: LocalListener) -> str:
     """Return a line with the address of the daemon and a curl command to try it."""
     file = shlex.quote(str(path))
-    if not own.key:
+    if not local_listener.key:
         return f"listening on {path}: curl --unix-socket {file} http://localhost/v1/models"
     key = f'-H "Authorization: Bearer $(tail -n 1 {file})"'
-    return f"listening on {_url(own.listener)}, key in {path}: curl {key} {_url(own.listener)}/v1/models"
+    url = _url(local_listener.listener)
+    return f"listening on {url}, key in {path}: curl {key} {url}/v1/models"
 
 
 def _url(listener: socket.socket) -> str:
@@ -283,7 +290,7 @@ def _redirect_stderr(log: Path) -> None:
     os.close(file)
 
 
-def _bound(log: Path) -> None:
+def _rotate(log: Path) -> None:
     """Rotate a log larger than `MAX_LOG_BYTES`; the old log is lost if the disk is full."""
     if os.fstat(2).st_size > MAX_LOG_BYTES:
         with suppress(OSError):

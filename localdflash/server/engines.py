@@ -1,10 +1,13 @@
 """Loaded pairs by role: one pair for chat and one for completion, or one pair for both.
 
-A chat can load a further pair without a role. Only requests that name such a pair use it.
+Each loaded pair has a `PairWorker`, an engine thread. A chat can load a further pair without a role. Only requests that
+name such a pair use it.
 
 If memory is short, `Engines` unloads chat pairs first: idle pairs before busy ones, larger pairs before smaller ones.
 A chat can evict the completion pair only after `UNUSED_SECONDS` without a completion. A request for an unloaded pair
-loads that pair again; no other pair answers for it. All methods belong to one event loop.
+loads that pair again; no other pair answers for it. A completion pair is loaded with a reduced drafter or context
+rather than wait for a busy chat pair; it waits if the reduced pair does not fit either. All methods belong to one event
+loop.
 """
 
 import asyncio
@@ -19,7 +22,7 @@ from localdflash.engine.scheduler import EngineTotals
 from localdflash.loading.fim_support import require_fim, supports_fim
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
-from localdflash.server.engine_spec import ROLES, Others, PairRole
+from localdflash.server.engine_spec import ROLES, EvictionPolicy, PairRole
 from localdflash.server.worker import PairWorker
 
 PURPOSES: Mapping[PairRole, str] = {"chat": "the chat", "completion": "completions"}
@@ -29,23 +32,24 @@ T = TypeVar("T")
 
 
 class Engines:
-    """Registry of the daemon's engines by role; `later` has the pairs that the first request for a role loads."""
+    """Registry of the daemon's pair workers by role; `on_demand` has the pairs that a role's first request loads."""
 
     def __init__(
-        self, first: PairWorker, roles: Sequence[PairRole] = ROLES, later: Mapping[PairRole, Options] | None = None
+        self, first: PairWorker, roles: Sequence[PairRole] = ROLES, on_demand: Mapping[PairRole, Options] | None = None
     ) -> None:
         self._first = first  # creates the other workers
         self._workers: dict[PairRole, PairWorker] = dict.fromkeys(roles, first)
-        self._beside: list[PairWorker] = []  # pairs without a role, which chats requested by name
-        self._later: dict[PairRole, Options] = dict(later or {})
-        self._left: set[PairRole] = set()  # roles whose pair was evicted
+        self._unassigned: list[PairWorker] = []  # pairs without a role, which chats requested by name
+        self._on_demand: dict[PairRole, Options] = dict(on_demand or {})
+        self._evicted_roles: set[PairRole] = set()
         self._changing = asyncio.Lock()
-        self._awaited: PairWorker | None = None  # worker whose requests the holder of `_changing` waits for
+        self._evicting: PairWorker | None = None  # worker whose requests the holder of `_changing` waits for
 
     @property
     def workers(self) -> list[PairWorker]:
         """Return all workers: chat first, then completion, then workers without a role."""
-        return list(dict.fromkeys([*(self._workers[role] for role in ROLES if role in self._workers), *self._beside]))
+        assigned = [self._workers[role] for role in ROLES if role in self._workers]
+        return list(dict.fromkeys([*assigned, *self._unassigned]))
 
     @property
     def main(self) -> PairRole:
@@ -53,14 +57,14 @@ class Engines:
         return "completion" if "completion" in self._workers and "chat" not in self._workers else "chat"
 
     @property
-    def continuing(self) -> PairRole:
+    def raw_prompt_role(self) -> PairRole:
         """Return the role of raw prompts (`/v1/completions`), which editors send too."""
-        return "completion" if "completion" in (*self._workers, *self._left) else "chat"
+        return "completion" if "completion" in (*self._workers, *self._evicted_roles) else "chat"
 
     @property
-    def failed(self) -> bool:
+    def device_lost(self) -> bool:
         """Return whether a worker lost its device; only a new process can recover."""
-        return any(worker.failed.is_set() for worker in self.workers)
+        return any(worker.device_lost.is_set() for worker in self.workers)
 
     @property
     def error(self) -> BaseException | None:
@@ -81,18 +85,18 @@ class Engines:
         return next((worker for worker in self.workers if worker.loaded is loaded), None)
 
     def totals(self) -> EngineTotals:
-        """Return the summed counters of all engines since they started."""
-        together = EngineTotals()
+        """Return the summed counters of all loaded pairs since they were loaded."""
+        summed = EngineTotals()
         for scheduler in (worker.scheduler for worker in self.workers if worker.scheduler):
-            together.add(scheduler.totals)
-        return together
+            summed.add(scheduler.totals)
+        return summed
 
     def start(self) -> None:
         """Start loading the first pair; `ready` waits for the pair."""
         self._first.start()
 
     def close(self) -> None:
-        """Cancel every request of every engine, then free the pairs."""
+        """Cancel every request of every worker, then free the pairs."""
         workers = self.workers
         for worker in workers:
             worker.cancel()
@@ -100,7 +104,7 @@ class Engines:
             worker.close()
 
     async def ready(self, role: PairRole, name: str = "") -> LoadedPair:
-        """Return the pair called `name`, or of `role`; load it if necessary. A chat evicts no busy pair."""
+        """Return the pair called `name`, or of `role`; load it if necessary. A chat interrupts no other chat."""
         while True:
             role = self._role_named(name, role)
             if worker := self._worker_named(name, role):
@@ -109,49 +113,51 @@ class Engines:
                 except Exception:
                     if worker in self.workers:
                         raise
-            async with self._changing:  # after an error: another worker replaced this one, or its load was a trial
-                if self._is_there(role):
+            async with self._changing:  # the failed worker is gone: it was replaced, or `_swap` undid its load
+                if self._has_worker(role):
                     continue
-                if role not in self._later:
+                if role not in self._on_demand:
                     command = f"localdflash {COMMANDS[role]}"
                     raise ModelError(f"no pair is loaded for {PURPOSES[role]}; run `{command}` to load one")
-                await self._load((role,), self._later[role], "wait" if role == "completion" else "refuse")
+                await self._load((role,), self._on_demand[role], "wait" if role == "completion" else "refuse")
 
-    async def runs(self, loaded: LoadedPair) -> PairWorker | None:
+    async def worker_if_loaded(self, loaded: LoadedPair) -> PairWorker | None:
         """Return the worker of a pair after any pending eviction is decided; None if the pair was unloaded."""
         if worker := self.worker_of(loaded):
-            await worker.settled()
+            await worker.eviction_decided()
         return self.worker_of(loaded)
 
-    async def load(self, role: PairRole | None, changes: Mapping[str, Any], others: Others = "wait") -> LoadedPair:
+    async def load(
+        self, role: PairRole | None, changes: Mapping[str, Any], policy: EvictionPolicy = "wait"
+    ) -> LoadedPair:
         """Load a pair for a role; if loading fails, keep the current pair.
 
-        `role=None` assigns the pair to every role that it supports. `changes` overrides current options. `others`
-        "refuse" raises ModelBusy. Cancellation has no effect once the new pair has begun to load.
+        `role=None` assigns the pair to every role that it supports. `changes` overrides current options. Once the
+        new pair has begun to load, cancellation has no effect.
         """
-        if others == "refuse" and self._awaited:
-            raise ModelBusy(f"{self._awaited.called} is answering, and another chat is waiting to replace it")
+        if policy == "refuse" and self._evicting:
+            raise ModelBusy(f"{self._evicting.display_name} is answering, and another chat is waiting to replace it")
         async with self._changing:
             for worker in self.workers:
                 with suppress(Exception):
                     await worker.ready()  # never interrupt a running load
             before = self._workers.get(role or self.main)
-            options = before.options if before else self._later.get(role or self.main, self._first.options)
+            options = before.options if before else self._on_demand.get(role or self.main, self._first.options)
             if changes.get("pair", options.pair) != options.pair:
                 options = replace(options, drafter="")  # the drafter belongs to the previous pair
             options = replace(options, **changes)
             roles: Sequence[PairRole] = (role,) if role else ROLES
             if not role and not await asyncio.to_thread(supports_fim, options.pair):
                 roles = ("chat",)
-                if left := self._workers.pop("completion", None):  # until the next request for that role
-                    self._later["completion"] = left.options
-                    if left not in self._workers.values():
-                        await left.retire()
-            return await self._load(roles, options, others)
+                if removed := self._workers.pop("completion", None):  # until the next request for that role
+                    self._on_demand["completion"] = removed.options
+                    if removed not in self._workers.values():
+                        await removed.retire()
+            return await self._load(roles, options, policy)
 
     async def free_unused(self) -> None:
         """Unload pairs without a role that have been unused for `UNUSED_SECONDS`."""
-        for worker in list(self._beside):
+        for worker in list(self._unassigned):
             unused = not worker.busy and time.monotonic() - worker.used > UNUSED_SECONDS
             if unused and not self._changing.locked():
                 async with self._changing:
@@ -164,33 +170,35 @@ class Engines:
             roles = self.roles(worker)
             if worker.passed_check and roles and not worker.busy and not self._changing.locked():
                 async with self._changing:
-                    worker.passed_check = False  # once: after a failure the pair stays where it is
+                    worker.passed_check = False  # do not retry after a failure
                     await self._wait_until_idle(worker, "wait")
-                    loaded.append(await _whole(self._swap(roles, self._first.beside(worker.options), [worker])))
+                    new = self._first.new_worker(worker.options)
+                    loaded.append(await _finish_despite_cancel(self._swap(roles, new, [worker])))
         return loaded
 
     def _role_named(self, name: str, role: PairRole) -> PairRole:
         """Return the role whose unloaded pair is called `name`, else `role`; a chat never loads the completion pair."""
-        later = [one for one in ROLES if role != "chat" and not self._is_there(one) and one in self._later]
-        return next((one for one in later if self._later[one].pair == name), role)
+        unloaded = [one for one in ROLES if role != "chat" and not self._has_worker(one) and one in self._on_demand]
+        return next((one for one in unloaded if self._on_demand[one].pair == name), role)
 
     def _worker_named(self, name: str, role: PairRole) -> PairWorker | None:
         """Return the worker whose pair is called `name`, preferring the worker of `role`; else the worker of `role`."""
-        of_role = self._workers.get(role) if self._is_there(role) else None
+        of_role = self._workers.get(role) if self._has_worker(role) else None
         candidates = [*([of_role] if of_role else []), *self.workers]
         return next((worker for worker in candidates if name and name in _names(worker)), of_role)
 
-    def _is_there(self, role: PairRole) -> bool:
+    def _has_worker(self, role: PairRole) -> bool:
+        """Return whether a worker serves the role. A failed one does only if `_on_demand` has no pair to load again."""
         worker = self._workers.get(role)
-        return worker is not None and (worker.error is None or role not in self._later)
+        return worker is not None and (worker.error is None or role not in self._on_demand)
 
-    async def _load(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
+    async def _load(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
         """Load a pair for `roles`; if loading fails, restore the previous pairs of these roles."""
         if tuple(roles) == ("completion",):
             await asyncio.to_thread(require_fim, options.pair)
         before = {role: worker.options for role, worker in self._workers.items()}
         try:
-            return await self._with_room(roles, options, others)
+            return await self._with_room(roles, options, policy)
         except Exception:
             for role, old in before.items():
                 if role not in self._workers:
@@ -198,26 +206,25 @@ class Engines:
                         await self._place((role,), old, "wait")
             raise
 
-    async def _with_room(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
+    async def _with_room(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
         """Load a pair, and evict other pairs one by one until the pair fits with enough context."""
         while True:
-            leaving = self._in_the_way(roles)
-            # Completions never wait for a chat.
-            roomy = leaving is not None and not (leaving.busy and "completion" in roles)
+            victim = self._next_victim(roles)
+            can_evict = victim is not None and not (victim.busy and "completion" in roles)
             try:
-                return await self._place(roles, replace(options, roomy=roomy), others)
+                return await self._place(roles, replace(options, can_evict=can_evict), policy)
             except OutOfMemory as error:
-                if not (leaving := self._in_the_way(roles)):
+                if not (victim := self._next_victim(roles)):
                     raise self._explained(error, roles, options) from error
-            await self._wait_until_idle(leaving, others)
-            await _whole(self._drop(leaving))
+            await self._wait_until_idle(victim, policy)
+            await _finish_despite_cancel(self._drop(victim))
 
-    def _in_the_way(self, roles: Sequence[PairRole]) -> PairWorker | None:
+    def _next_victim(self, roles: Sequence[PairRole]) -> PairWorker | None:
         """Return the worker to evict first for a pair of these roles: idle before busy, then the largest."""
-        found = [worker for worker in self.workers if worker.loaded and self._may_leave(worker, roles)]
-        return min(found, key=lambda worker: (worker.busy, -worker.size), default=None)
+        candidates = [worker for worker in self.workers if worker.loaded and self._may_evict(worker, roles)]
+        return min(candidates, key=lambda worker: (worker.busy, -worker.size), default=None)
 
-    def _may_leave(self, worker: PairWorker, roles: Sequence[PairRole]) -> bool:
+    def _may_evict(self, worker: PairWorker, roles: Sequence[PairRole]) -> bool:
         own = self.roles(worker)
         if "completion" not in own:
             return True
@@ -232,21 +239,24 @@ class Engines:
         pairs = f"the chat pair {options.pair} does not fit next to the completion pair {kept.options.pair}"
         return OutOfMemory(f"{pairs}: {error}")
 
-    async def _place(self, roles: Sequence[PairRole], options: Options, others: Others) -> LoadedPair:
+    async def _place(self, roles: Sequence[PairRole], options: Options, policy: EvictionPolicy) -> LoadedPair:
         """Load a pair: reuse a worker with equal options, else start a new worker after the replaced ones are idle."""
         same = next((worker for worker in self.workers if worker.options == options and worker.error is None), None)
-        replaced = [worker for worker in self._replaced(roles, options) if worker is not same]
+        replaced = [worker for worker in self._workers_to_retire(roles, options) if worker is not same]
         try:
             for worker in replaced:
-                await self._wait_until_idle(worker, others)
+                await self._wait_until_idle(worker, policy)
         except BaseException:
             for worker in replaced:
-                worker.stay()
+                worker.cancel_eviction()
             raise
-        return await _whole(self._swap(roles, same or self._first.beside(options), replaced))
+        return await _finish_despite_cancel(self._swap(roles, same or self._first.new_worker(options), replaced))
 
-    def _replaced(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
-        """Return the workers that serve no other role than `roles`; of chat pairs, failed ones or the same pair."""
+    def _workers_to_retire(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
+        """Return the workers to retire: without a role outside `roles`, and failed, of the same pair, or replaced.
+
+        A healthy chat pair is not replaced but stays loaded without a role, unless `roles` includes completion.
+        """
         own = {worker: self.roles(worker) for worker in self.workers if set(self.roles(worker)) <= set(roles)}
         completes = "completion" in roles
         return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and completes)]
@@ -255,37 +265,37 @@ class Engines:
         """Retire the replaced workers, assign `roles` to `worker`, and start `worker` unless it is running."""
         for old in replaced:
             await old.retire()
-        left = [one for one in self.workers if one not in replaced]
-        before, runs = {role: one for role, one in self._workers.items() if one in left}, worker in left
+        remaining = [one for one in self.workers if one not in replaced]
+        before = {role: one for role, one in self._workers.items() if one in remaining}
         self._workers = before | dict.fromkeys(roles, worker)
-        self._left -= set(roles)
-        self._beside = [one for one in left if not self.roles(one)]
+        self._evicted_roles -= set(roles)
+        self._unassigned = [one for one in remaining if not self.roles(one)]
         try:
-            if not runs:
+            if worker not in remaining:
                 worker.start()
             return await worker.ready()
         except Exception:
             self._workers = before
-            self._beside = [one for one in left if not self.roles(one)]
+            self._unassigned = [one for one in remaining if not self.roles(one)]
             raise
 
-    async def _wait_until_idle(self, worker: PairWorker, others: Others) -> None:
-        """Wait until a worker that is to be unloaded has no requests, or raise ModelBusy."""
-        if others == "refuse" and worker.answering:
-            raise ModelBusy(f"{worker.called} is answering in another chat")
-        self._awaited = worker
+    async def _wait_until_idle(self, worker: PairWorker, policy: EvictionPolicy) -> None:
+        """Wait until a worker that is to be unloaded has no requests, or raise ModelBusy; see `EvictionPolicy`."""
+        if policy == "refuse" and worker.answering:
+            raise ModelBusy(f"{worker.display_name} is answering in another chat")
+        self._evicting = worker
         try:
-            await worker.emptied(end=others == "end")
+            await worker.wait_idle(cancel=policy == "end")
         finally:
-            self._awaited = None
+            self._evicting = None
 
     async def _drop(self, worker: PairWorker) -> None:
         """Unload a worker's pair; the next request for one of its roles loads the pair again."""
         await worker.retire()
         for role in self.roles(worker):
-            self._later[role] = self._workers.pop(role).options
-            self._left.add(role)
-        self._beside = [one for one in self._beside if one is not worker]
+            self._on_demand[role] = self._workers.pop(role).options
+            self._evicted_roles.add(role)
+        self._unassigned = [one for one in self._unassigned if one is not worker]
 
 
 def _names(worker: PairWorker) -> set[str]:
@@ -293,7 +303,7 @@ def _names(worker: PairWorker) -> set[str]:
     return {worker.options.pair, *([worker.loaded.files.id] if worker.loaded else ())}
 
 
-async def _whole(work: Coroutine[Any, Any, T]) -> T:
+async def _finish_despite_cancel(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`; on cancellation, wait for `work` to finish before raising."""
     task = asyncio.create_task(work)
     try:

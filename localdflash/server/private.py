@@ -19,7 +19,7 @@ from localdflash.server.spawn import (
     POLL_SECONDS,
     READY,
     STARTING,
-    Look,
+    OnStage,
     apart,
     ended,
     last_line,
@@ -30,7 +30,7 @@ STOP_SECONDS = 1.0  # timeout for the child to exit
 
 
 def start(
-    spec: EngineSpec, path: Path, look: Look, say: Callable[[str], None] | None = None
+    spec: EngineSpec, path: Path, on_stage: OnStage, say: Callable[[str], None] | None = None
 ) -> "subprocess.Popen[bytes]":
     """Start a child that serves the socket at `path`; return it once its pair is loaded, or raise its error."""
     prepare_folder(path)
@@ -49,7 +49,7 @@ def start(
                 if child.poll() is not None:
                     stderr.seek(0)
                     raise ended(child.returncode, last_line(stderr) or "the engine exited without a message")
-                look(LOADING if is_listening(path) else STARTING)
+                on_stage(LOADING if is_listening(path) else STARTING)
                 time.sleep(POLL_SECONDS)
             if say and (notice := Client(Address(path)).get("/ps").get("notice")):
                 say(notice)

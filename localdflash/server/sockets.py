@@ -5,7 +5,7 @@ id. The folder has mode 0700, the file or socket has mode 0600. Only the holder 
 an existing file there is stale.
 
 A port file holds a port of 127.0.0.1 and a key, because any user of the machine can connect to the port. Any user can
-also bind the port of a killed engine. Therefore the engine locks the file as long as it holds the port, and a client
+also bind the port of a killed daemon. Therefore the daemon locks the file as long as it holds the port, and a client
 reads port and key only from a locked file. The key changes at every start.
 """
 
@@ -56,7 +56,7 @@ def lifetime(path: Path) -> Iterator[None]:
         try:
             held.enter_context(
                 file_lock.process_lock(
-                    lock_of(path), LEAVE_SECONDS, lambda: is_listening(path) or is_listening(other(path))
+                    lock_of(path), LEAVE_SECONDS, lambda: is_listening(path) or is_listening(other_transport_path(path))
                 )
             )
         except TimeoutError:
@@ -69,7 +69,7 @@ def lock_of(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
-def other(path: Path) -> Path:
+def other_transport_path(path: Path) -> Path:
     """Return the path at which the daemon of `path` would listen with the other transport."""
     return path.with_suffix(paths.SUFFIXES["unix" if paths.transport_of(path) == "tcp" else "tcp"])
 
@@ -131,7 +131,7 @@ def listening_port(path: Path) -> Iterator[LocalListener]:
     """Listen on a free port during the context, and publish it at `path`. Call only under `lifetime`."""
     with ExitStack() as stack:
         try:
-            file = _locked(path)  # its descriptor is the older one, which the end of a process closes first
+            file = _locked(path)  # opened before the socket, so that a dying process closes the file first
             withdraw = stack.enter_context(ExitStack())
             withdraw.callback(_remove, file, path)
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
@@ -162,7 +162,7 @@ def read_port(path: Path) -> Address | None:
             return None
         about = os.fstat(file)
         if owner.is_open_to_others(about) or not owner.is_ours(about):
-            raise LocaldflashError(f"{path}: readable by other users; stop the engine and delete the file")
+            raise LocaldflashError(f"{path}: readable by other users; stop the daemon and delete the file")
         found = _PORT_FILE.fullmatch(os.read(file, MAX_FILE_BYTES))
     finally:
         os.close(file)

@@ -26,8 +26,8 @@ from localdflash.server.client import Client, find
 from localdflash.server.engine_spec import EngineSpec
 from localdflash.server.sockets import is_listening
 
-Look = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
-NOTICE_SECONDS = 0.5  # delay before "starting the engine ..." is printed
+OnStage = Callable[[str], None]  # gets "starting" or "loading", or "loading: compiling 3 of 37"
+NOTICE_SECONDS = 0.5  # delay before "starting the daemon ..." is printed
 POLL_SECONDS = 0.02  # interval of checks whether the daemon is ready
 LISTEN_SECONDS = 60.0  # timeout for a started daemon to listen; loading may take longer
 STOP_SECONDS = 20.0  # timeout for a daemon to stop
@@ -38,19 +38,19 @@ STARTING, LOADING = "starting", "loading"
 _ERRORS = {kind.exit_code: kind for kind in (LocaldflashError, UsageError, ModelError, OutOfMemory, DeviceError)}
 
 
-def ensure_daemon(spec: EngineSpec, say: Callable[[str], None], look: Look | None = None) -> Client:
-    """Return a client of a daemon that has loaded the requested engine; start or reload the daemon if necessary.
+def ensure_daemon(spec: EngineSpec, say: Callable[[str], None], on_stage: OnStage | None = None) -> Client:
+    """Return a client of a daemon that has loaded the requested pair; start the daemon or load the pair if necessary.
 
-    `say` prints a line for the user. `look` replaces progress lines: it gets the stage, and may raise to stop waiting.
+    `say` prints a line for the user. `on_stage` replaces progress lines; it may raise to stop waiting.
     """
     try:
-        return _connect(spec, say, look)
+        return _connect(spec, say, on_stage)
     except EngineDisconnect:  # the daemon reached its idle timeout in the meantime
-        return _connect(spec, say, look)
+        return _connect(spec, say, on_stage)
 
 
-def _connect(spec: EngineSpec, say: Callable[[str], None], look: Look | None) -> Client:
-    waiting = _Waiting(say, look)
+def _connect(spec: EngineSpec, say: Callable[[str], None], on_stage: OnStage | None) -> Client:
+    waiting = _Waiting(say, on_stage)
     client = _replace_other_version(_running_or_started(spec, waiting), spec, waiting)
     _load_requested_pair(client, spec, waiting)
     return client
@@ -91,13 +91,13 @@ def _pair_of(about: dict[str, Any], spec: EngineSpec) -> dict[str, Any]:
 
 def _request_load(client: Client, body: dict[str, Any], waiting: "_Waiting") -> None:
     """Ask the daemon to load a pair; if a busy chat pair must be unloaded first, print a notice and wait."""
-    waiting.look(LOADING)
+    waiting.pause(LOADING)
     try:
         reply = client.post("/load", {**body, "others": "wait" if body.get("role") == "completion" else "refuse"})
     except ModelBusy as busy:
         waiting.say(f"{busy}; waiting to load {body['pair']} ...")
         reply = client.post("/load", {**body, "others": "wait"})
-    waiting.tell(reply.get("notice"))
+    waiting.print_notice(reply.get("notice"))
 
 
 def stop(client: Client) -> None:
@@ -106,7 +106,7 @@ def stop(client: Client) -> None:
     end = time.monotonic() + STOP_SECONDS
     while find():
         if time.monotonic() > end:
-            raise LocaldflashError(f"the engine did not stop within {STOP_SECONDS:.0f} seconds; kill its process")
+            raise LocaldflashError(f"the daemon did not stop within {STOP_SECONDS:.0f} seconds; kill its process")
         time.sleep(POLL_SECONDS)
 
 
@@ -125,7 +125,7 @@ def _running_or_started(spec: EngineSpec, waiting: "_Waiting") -> Client:
         try:
             held = lock.acquire(blocking=False)
         except Timeout:
-            waiting.look(STARTING)
+            waiting.pause(STARTING)
             continue
         with held:
             if not is_listening(paths.engine_socket()):
@@ -136,7 +136,7 @@ def _becomes_ready(client: Client, waiting: "_Waiting") -> bool:
     """Wait until the daemon is ready; return False if the daemon exits first, as after a failed load."""
     try:
         while (health := client.health()).get("status") != READY:
-            waiting.look(loading(health))
+            waiting.pause(loading(health))
     except EngineDisconnect:
         return False
     return True
@@ -151,36 +151,36 @@ def _start(spec: EngineSpec, waiting: "_Waiting") -> None:
     """Start a daemon, wait until it is ready, and restart it if a GPU crashed it; raise its error if it exits first."""
     from localdflash.base.machine import gpu_watch
 
-    died = gpu_watch.count_crashes()
+    crashes = gpu_watch.count_crashes()
     while True:
         try:
             _start_once(spec, waiting)
             return
         except LocaldflashError:
-            before, died = died, gpu_watch.count_crashes()
-            if not before < died <= gpu_watch.MAX_CRASHES:
+            before, crashes = crashes, gpu_watch.count_crashes()
+            if not before < crashes <= gpu_watch.MAX_CRASHES:
                 raise
-        waiting.say("the engine crashed on a GPU while loading; restarting ...")
+        waiting.say("the daemon crashed on a GPU while loading; restarting ...")
 
 
 def _start_once(spec: EngineSpec, waiting: "_Waiting") -> None:
     log = paths.engine_log()
     began = log.stat().st_size if log.exists() else 0
-    process, patient_until = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
+    process, deadline = _spawn(spec, log), time.monotonic() + LISTEN_SECONDS
     threading.Thread(target=process.wait, daemon=True).start()  # reap the child
     while process.poll() is None:
         if (client := find()) and _becomes_ready(client, waiting):
-            waiting.tell(client.get("/ps").get("notice"))
+            waiting.print_notice(client.get("/ps").get("notice"))
             return
-        waiting.look(STARTING)
-        if time.monotonic() > patient_until and not is_listening(paths.engine_socket()):
+        waiting.pause(STARTING)
+        if time.monotonic() > deadline and not is_listening(paths.engine_socket()):
             process.kill()
             process.wait()
             raise LocaldflashError(f"the daemon started but is not accepting connections; see {log}")
     if process.returncode and not is_listening(paths.engine_socket()):  # unless another daemon started meanwhile
         with log.open("rb") as file:
             file.seek(began)
-            raise ended(process.returncode, last_line(file) or f"the engine exited without a message; see {log}")
+            raise ended(process.returncode, last_line(file) or f"the daemon exited without a message; see {log}")
 
 
 def _spawn(spec: EngineSpec, log: Path) -> "subprocess.Popen[bytes]":
@@ -202,7 +202,7 @@ def apart() -> dict[str, Any]:
 
 
 def serve_command(spec: EngineSpec) -> list[str]:
-    """Return the `localdflash serve` command line for the requested engine."""
+    """Return the `localdflash serve` command line for the requested pair."""
     arguments = [sys.executable, "-P", "-c", PROGRAM, "serve", *(["--role", spec.role] if spec.role else [])]
     for name, value in {**spec.options, "pair": spec.pair}.items():
         option = f"--{name.replace('_', '-')}"
@@ -231,31 +231,31 @@ def _replace_other_version(client: Client, spec: EngineSpec, waiting: "_Waiting"
         return client
     if about["running"] or about["waiting"]:
         raise LocaldflashError(
-            f"the running engine is busy and has version {theirs} (expected {__version__}); try again later, or run"
+            f"the running daemon is busy and has version {theirs} (expected {__version__}); try again later, or run"
             " `localdflash serve --stop`"
         )
-    waiting.say(f"replacing the running engine (version {theirs}) with version {__version__}")
+    waiting.say(f"replacing the running daemon (version {theirs}) with version {__version__}")
     stop(client)
     return _running_or_started(spec, waiting)
 
 
 class _Waiting:
-    """Polling loop that waits for the daemon and reports progress: to `look`, or in a line on a terminal."""
+    """Polling loop that waits for the daemon and reports progress: to `on_stage`, or in a line on a terminal."""
 
-    def __init__(self, say: Callable[[str], None], look: Look | None) -> None:
-        self._began, self.say, self._look = time.monotonic(), say, look
-        self._told = look is not None or not sys.stderr.isatty()
+    def __init__(self, say: Callable[[str], None], on_stage: OnStage | None) -> None:
+        self._began, self.say, self._on_stage = time.monotonic(), say, on_stage
+        self._reported = on_stage is not None or not sys.stderr.isatty()
 
-    def look(self, stage: str) -> None:
+    def pause(self, stage: str) -> None:
         """Report the stage and sleep for one polling interval."""
-        if self._look:
-            self._look(stage)
-        if not self._told and time.monotonic() - self._began > NOTICE_SECONDS:
-            self._told = True
-            self.say("starting the engine ...")
+        if self._on_stage:
+            self._on_stage(stage)
+        if not self._reported and time.monotonic() - self._began > NOTICE_SECONDS:
+            self._reported = True
+            self.say("starting the daemon ...")
         time.sleep(POLL_SECONDS)
 
-    def tell(self, notice: str | None) -> None:
-        """Print the engine's notice, unless `look` is given: then the caller reads the notice from /ps."""
-        if notice and not self._look:
+    def print_notice(self, notice: str | None) -> None:
+        """Print the pair's notice, unless `on_stage` is given: then the caller reads the notice from /ps."""
+        if notice and not self._on_stage:
             self.say(notice)

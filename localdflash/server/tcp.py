@@ -21,16 +21,16 @@ class TcpPort:
     """TCP address to listen on, in addition to the local socket. `hosts` are the allowed names in Host headers."""
 
     host: str
-    port: int  # 0: any that is free
+    port: int  # 0: any free port
     key: str
     hosts: Collection[str]
-    key_file: Path  # for the user to see
+    key_file: Path  # named in the line for the user
 
-    def asked(self) -> dict[str, object]:
+    def listen_request(self) -> dict[str, object]:
         """Return the body of a /listen request, without the key, which the daemon reads from the key file."""
         return {"host": self.host, "port": self.port, "hosts": sorted(self.hosts)}
 
-    def told(self, url: str) -> str:
+    def describe(self, url: str) -> str:
         """Return a line for the user with the port's URL and its key file."""
         key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(self.key_file))})"'
         return f"listening on {url}: curl {key} {url}/v1/models"
@@ -62,15 +62,15 @@ def read_key(path: Path) -> str:
 
 def _create(path: Path, key: str) -> None:
     """Create the key file atomically, unless another process creates it first."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with suppress(FileNotFoundError):
-            draft.unlink()  # of a process with our number that was killed
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            temporary.unlink()  # left by a killed process that had this process id
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(key + "\n")
         with suppress(FileExistsError):
-            os.link(draft, path)
+            os.link(temporary, path)
     except OSError as error:
         raise LocaldflashError(f"{path}: cannot write the key: {error.strerror}") from None
     finally:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A loaded pair on a dedicated thread. Closing an answer stops its request within one decoding step."""
+"""Pair on its engine thread. Closing the stream of an answer cancels its request within one decoding step."""
 
 import asyncio
 import sys
@@ -41,11 +41,11 @@ class TextDelta:
 
     text: str
     step: Step | None  # None: only text that was held back until the end
-    chosen: Sequence[SampledToken] = ()  # one for each token of the step, where the request asks for probabilities
+    chosen: Sequence[SampledToken] = ()  # one per token of the step, if the request wants logprobs
 
 
 @dataclass
-class Answering:
+class AnswerStream:
     """Request in progress; belongs to one event loop. An answer that continues past an end token is a new job."""
 
     request: Request
@@ -54,10 +54,10 @@ class Answering:
     scheduler: Scheduler
     observe: Callable[[Step], None]
     urgent: bool
-    seconds: float  # limit after the first step, which ends the answer with "length"; 0 is no limit
+    seconds: float  # time limit after the first step, with finish reason "length"; 0: none
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _deltas: asyncio.Queue[TextDelta | BaseException | None] = field(default_factory=asyncio.Queue)
-    _left: threading.Event = field(default_factory=threading.Event)  # set when nobody reads any more
+    _abandoned: threading.Event = field(default_factory=threading.Event)  # set when the reader has closed the stream
     _deadline: float = 0.0
 
     async def run(self, document: str | None) -> AsyncGenerator[TextDelta]:
@@ -69,7 +69,7 @@ class Answering:
                     raise delta
                 yield delta
         finally:
-            self._left.set()
+            self._abandoned.set()
             self.scheduler.cancel(self._job)
 
     def _submit(self, request: Request, document: str | None = None) -> None:
@@ -98,20 +98,20 @@ class Answering:
 
     def _continue_past_end(self) -> bool:
         """Return whether the answer continues past the model's end token."""
-        if self._left.is_set() or not self.text.resumes():
+        if self._abandoned.is_set() or not self.text.resumes():
             return False
-        ended = self._job
-        try:  # of no document: it must not end a newer request of it
-            self._submit(continue_past_end(ended.request, ended.generation.ids, self.vocab_size))
-        except LocaldflashError:  # too many wait
-            self._job = ended
+        finished = self._job
+        try:  # without a document: the new job must not cancel a newer request of the same document
+            self._submit(continue_past_end(finished.request, finished.generation.ids, self.vocab_size))
+        except LocaldflashError:  # the queue is full
+            self._job = finished
             return False
-        if self._left.is_set():
+        if self._abandoned.is_set():
             self.scheduler.cancel(self._job)
         return True
 
     def _send(self, delta: TextDelta | BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+        with suppress(RuntimeError):  # the loop is closed, so no reader is left
             self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
 
 
@@ -133,27 +133,27 @@ class PairWorker:
     ) -> None:
         self.options = options
         self.scheduler: Scheduler | None = None
-        self.failed: threading.Event = threading.Event()  # set if the device is lost; only a new process can recover
+        self.device_lost: threading.Event = threading.Event()  # only a new process can recover
         self.loaded_at = 0.0
         self.doing = ""  # slow stage of the current load, for status reports
-        self.passed_check = False  # whether the CUDA engine, checked meanwhile, can run the pair instead
+        self.passed_check = False  # whether a check that ran meanwhile lets CUDA run the pair
         self._cache_bytes, self._disk_bytes, self._queue, self._observe = cache_bytes, disk_bytes, queue, observe
         self._compute_lock = compute_lock or ComputeLock()
         self.used = self.completed = time.monotonic()  # when the last answer ended, and the last completion
-        self.taken = False  # whether running answers are ended to make room for another pair
+        self.is_evicting = False  # whether running answers are cancelled to make room for another pair
         self._loading: Future[LoadedPair] = Future()
-        self._gate: Future[None] = Future()  # done: requests may begin
-        self._gate.set_result(None)
+        self._eviction: Future[None] = Future()  # done: no eviction is pending, requests may begin
+        self._eviction.set_result(None)
         self._thread: threading.Thread | None = None
-        self._ended = threading.Event()  # set when the pair is about to be unloaded
+        self._unloading = threading.Event()
         self._closed = False
 
-    def beside(self, options: Options) -> Self:
+    def new_worker(self, options: Options) -> Self:
         """Return a new worker for another pair that shares this worker's compute lock."""
         return type(self)(options, self._cache_bytes, self._queue, self._observe, self._disk_bytes, self._compute_lock)
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """Return the display name of the pair: its id, or the file name of a path or hub name."""
         return self.options.pair.rstrip("/").rpartition("/")[2]
 
@@ -213,11 +213,11 @@ class PairWorker:
             try:
                 self.scheduler.run()
             except BaseException as error:
-                self.failed.set()
+                self.device_lost.set()
                 if isinstance(error, LocaldflashError):
                     return  # every request has received this error
                 raise
-            _write_out(prefixes, loaded)
+            _save_prefixes(prefixes, loaded)
 
     @contextmanager
     def _checking_gpu(self, loaded: LoadedPair) -> Iterator[None]:
@@ -231,7 +231,7 @@ class PairWorker:
 
         def check() -> None:
             try:
-                proof.check(subject, loaded.files, self.options, self._ended)
+                proof.check(subject, loaded.files, self.options, self._unloading)
             except ChildCancellation:
                 return
             except LocaldflashError as error:
@@ -245,14 +245,14 @@ class PairWorker:
         try:
             yield
         finally:
-            self._ended.set()
+            self._unloading.set()
             thread.join()
 
     def _compiling(self, done: int, total: int) -> None:
         self.doing = f"compiling {done} of {total}" if done < total else ""
 
     def _budget(self) -> int:
-        """Return the bytes of the prefix cache, from which a chat resumes that has yielded to a completion."""
+        """Return the size limit of the prefix cache in memory."""
         if self._cache_bytes is not None:
             return self._cache_bytes
         return min(max(psutil.virtual_memory().available // 8, MIN_CACHE_BYTES), MAX_CACHE_BYTES)
@@ -264,39 +264,39 @@ class PairWorker:
 
     async def ready(self) -> LoadedPair:
         """Wait for the pair and return it; raise the error of a failed load."""
-        await self.settled()
+        await self.eviction_decided()
         return await asyncio.wrap_future(self._loading)
 
-    async def settled(self) -> None:
+    async def eviction_decided(self) -> None:
         """Wait until a pending decision to unload the pair is made."""
-        await asyncio.wrap_future(self._gate)
+        await asyncio.wrap_future(self._eviction)
 
-    async def emptied(self, *, end: bool = False) -> None:
-        """Wait for the current requests, or end them if `end`; later requests wait for `stay` or `retire`."""
-        self._gate, self.taken = _pending(), end
+    async def wait_idle(self, *, cancel: bool = False) -> None:
+        """Wait for the current requests, or cancel them; new requests wait for `cancel_eviction` or `retire`."""
+        self._eviction, self.is_evicting = _pending(), cancel
         try:
-            if end and self.scheduler:
+            if cancel and self.scheduler:
                 self.scheduler.cancel_all()
             while self.busy:
                 await asyncio.sleep(POLL_SECONDS)
         except BaseException:
-            self.stay()
+            self.cancel_eviction()
             raise
 
-    def stay(self) -> None:
+    def cancel_eviction(self) -> None:
         """Keep the pair and admit new requests."""
-        self.taken = False
-        if not self._gate.done():
-            self._gate.set_result(None)
+        self.is_evicting = False
+        if not self._eviction.done():
+            self._eviction.set_result(None)
 
     async def retire(self) -> None:
         """Finish the current requests and unload the pair; later requests raise EngineDisconnect."""
         self._loading = _pending()
         self._loading.set_exception(EngineDisconnect("this model was unloaded: ask again"))
-        await asyncio.to_thread(self._stop, False)
+        await asyncio.to_thread(self._stop, cancel=False)
         self.scheduler = None  # release the pair and its cache: another pair may need the memory
-        if not self._gate.done():
-            self._gate.set_result(None)
+        if not self._eviction.done():
+            self._eviction.set_result(None)
 
     def cancel(self) -> None:
         """Cancel every request and admit no new ones."""
@@ -307,11 +307,11 @@ class PairWorker:
     def close(self) -> None:
         """Cancel every request and unload the pair."""
         self.cancel()
-        self._stop(True)
+        self._stop(cancel=True)
 
-    def _stop(self, at_once: bool) -> None:
+    def _stop(self, *, cancel: bool) -> None:
         if self.scheduler:
-            (self.scheduler.close if at_once else self.scheduler.drain)()
+            (self.scheduler.close if cancel else self.scheduler.drain)()
         if self._thread:
             self._thread.join()
 
@@ -326,12 +326,12 @@ class PairWorker:
         ending: Ending | None = None,
         spelling: Callable[[Tokenizer], TextDecoder] = Detokenizer,
     ) -> AsyncGenerator[TextDelta]:
-        """Run a request and yield its text deltas; see `Answering`. Raise the error that ended the request early."""
+        """Run a request and yield its text deltas; see `AnswerStream`. Raise the error that ended the request early."""
         loaded, scheduler = self.loaded, self.scheduler
         if not (loaded and scheduler):
             raise EngineDisconnect("this model was unloaded: ask again")
         text = AnswerText(spelling(loaded.tokenizer), request.ends, stops, ending)
-        answer = Answering(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
+        answer = AnswerStream(request, text, loaded.vocab_size, scheduler, self._observe, urgent, seconds)
         try:
             async with aclosing(answer.run(document)) as deltas:
                 async for delta in deltas:
@@ -342,7 +342,7 @@ class PairWorker:
                 self.completed = self.used
 
 
-def _write_out(prefixes: PrefixCache, loaded: LoadedPair) -> None:
+def _save_prefixes(prefixes: PrefixCache, loaded: LoadedPair) -> None:
     try:
         prefixes.write_to_disk(loaded.pair)
     except (OSError, LocaldflashError, MemoryError) as error:

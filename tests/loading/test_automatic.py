@@ -69,7 +69,7 @@ def test_a_full_gpu_raises_out_of_memory_if_another_pair_can_be_unloaded(
 ) -> None:
     broken = {"cuda auto": ModelError("a type")} | {full: OutOfMemory("9 GB are needed")}
     with pytest.raises(OutOfMemory, match="9 GB are needed"):
-        load(Options(roomy=True), nvidia=True, broken=broken)
+        load(Options(can_evict=True), nvidia=True, broken=broken)
     assert f"{attempts[-1][0]} {attempts[-1][1]}" == full
     assert load(Options(), nvidia=True, broken=broken)[0] in ("llama.cpp", "cpu")
 

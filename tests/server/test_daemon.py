@@ -181,7 +181,7 @@ async def test_a_lost_device(start: Start, monkeypatch: pytest.MonkeyPatch) -> N
     running = await start()
     monkeypatch.setattr(HostPair, "step", lost)
     assert (await running.http.post(CHAT, json=HELLO)).status_code == 503
-    with pytest.raises(DeviceError, match="restart the engine"):
+    with pytest.raises(DeviceError, match="restart the daemon"):
         await running.task
 
 
@@ -235,7 +235,7 @@ def test_the_log_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         daemon._redirect_stderr(log)
         for number in range(300):
             os.write(2, f"line {number:04}\n".encode())
-            daemon._bound(log)
+            daemon._rotate(log)
     finally:
         os.dup2(before, 2)
         os.close(before)
@@ -243,4 +243,4 @@ def test_the_log_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert log.stat().st_size <= 1000 < old.stat().st_size < 1100
     assert (old.read_text() + log.read_text()).endswith("line 0299\n")
     monkeypatch.setattr(daemon, "MAX_LOG_BYTES", -1)
-    daemon._bound(tmp_path / "gone" / "engine.log")  # a full disk ends nothing
+    daemon._rotate(tmp_path / "gone" / "engine.log")  # a full disk ends nothing

@@ -39,7 +39,7 @@ def test_a_second_one_is_refused_and_what_a_killed_one_left_is_replaced() -> Non
     code, lines = said(begin())
     assert code == 1
     assert lines == [
-        f"localdflash: an engine is already running (process {first.pid}, pair embedded); use it, or stop it with"
+        f"localdflash: a daemon is already running (process {first.pid}, pair embedded); use it, or stop it with"
         " `localdflash serve --stop`"
     ]
     assert is_ready()
@@ -93,7 +93,7 @@ def test_the_log_has_no_user_text() -> None:
 
 
 def join(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
-    """Run `serve --port` next to a running engine; return the process and its address."""
+    """Run `serve --port` next to a running daemon; return the process and its address."""
     process = begin("--port", "0", *arguments)
     assert process.stderr
     line = process.stderr.readline()
@@ -131,7 +131,7 @@ def test_the_command_ends_with_the_engine() -> None:
     engine.terminate()
     assert process.wait(10) == 0
     assert process.stderr
-    assert process.stderr.read().endswith("the engine has stopped; this port is closed\n")
+    assert process.stderr.read().endswith("the daemon has stopped; this port is closed\n")
     assert not is_open(base)
     assert engine.wait(10) == 0
     engine = start()
@@ -166,7 +166,7 @@ def test_an_engine_that_listens_otherwise_is_named(monkeypatch: pytest.MonkeyPat
     code, lines = said(begin())
     assert code == 1
     assert lines == [
-        f"localdflash: an engine is already running at {by_port}; stop it with `LOCALDFLASH_TRANSPORT=tcp localdflash"
+        f"localdflash: a daemon is already running at {by_port}; stop it with `LOCALDFLASH_TRANSPORT=tcp localdflash"
         " serve --stop`, or unset LOCALDFLASH_TRANSPORT"
     ]
     assert process.poll() is None

@@ -78,7 +78,7 @@ class Daemon:
 
     async def until_somebody_waits(self) -> None:
         """Wait until a load waits for the requests of a pair that has to go."""
-        while not self.engines._awaited:
+        while not self.engines._evicting:
             await asyncio.sleep(0.005)
 
     def _schedulers(self) -> list[Any]:
@@ -189,7 +189,7 @@ async def test_a_completion_pair_evicts_the_chat_pair(make: Any, tiny: str, monk
     assert await daemon.pairs() == {"embedded": ["completion"]}
     assert await daemon.answered_by(CHAT, HELLO) == "model_not_loaded"
     assert await daemon.answered_by("/complete", PLACE) == "embedded"
-    assert daemon.engines.continuing == "completion"
+    assert daemon.engines.raw_prompt_role == "completion"
 
 
 async def test_an_idle_completion_pair_is_evicted_for_the_chat_pair(

@@ -13,7 +13,7 @@ from localdflash.base.system import file_lock
 from localdflash.base.system.file_lock import process_lock
 from localdflash.server.address import Address
 from localdflash.server.client import Client
-from localdflash.server.sockets import is_listening, lifetime, local, located, lock_of, other, read_port
+from localdflash.server.sockets import is_listening, lifetime, local, located, lock_of, other_transport_path, read_port
 from tests.support.daemons import DROPPED_SOCKET
 
 pytestmark = [pytest.mark.usefixtures("short_home"), pytest.mark.filterwarnings(DROPPED_SOCKET)]
@@ -105,6 +105,6 @@ def test_an_address_follows_the_current_port(path: Path) -> None:
 
 
 def test_one_engine_has_one_lock_by_either_transport(path: Path) -> None:
-    assert other(other(path)) == path
-    with lifetime(path), pytest.raises(TimeoutError), process_lock(lock_of(other(path))):
+    assert other_transport_path(other_transport_path(path)) == path
+    with lifetime(path), pytest.raises(TimeoutError), process_lock(lock_of(other_transport_path(path))):
         pass

@@ -70,7 +70,7 @@ def test_a_gpu_that_ends_each_one_is_left_alone_unless_it_was_asked_for(
     monkeypatch.setattr(spawn, "PROGRAM", GPU_ENDS_LOADING + PROGRAM)
     with pytest.raises(LocaldflashError, match="the engine was killed by SIGABRT"):
         ensure_daemon(EngineSpec(EMBEDDED | {"backend": "auto", "device": "gpu"}), said.append)
-    assert said == ["the engine crashed on a GPU while loading; restarting ..."] * 2
+    assert said == ["the daemon crashed on a GPU while loading; restarting ..."] * 2
     about = ensure_daemon(EngineSpec(EMBEDDED | {"backend": "auto"}), said.append).get("/ps")
     assert "no GPU with llama.cpp: it crashed the engine " in said[-1]
     assert about["device"] == "cpu"

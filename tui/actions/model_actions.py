@@ -7,7 +7,7 @@ from dataclasses import asdict
 from localdflash.base.errors import ModelBusy, UsageError
 from localdflash.chat import project
 from localdflash.chat.sampling_settings import AUTO
-from localdflash.server.engine_spec import Others
+from localdflash.server.engine_spec import EvictionPolicy
 from localdflash.tui.app_base import ChatAppBase, in_background
 from localdflash.tui.captions import model_name
 
@@ -43,7 +43,7 @@ class ModelActions(ChatAppBase):
         self.refresh_status()
         self.count_used()
 
-    async def ask_when_busy(self, pair: str, busy: ModelBusy) -> Others:
+    async def ask_when_busy(self, pair: str, busy: ModelBusy) -> EvictionPolicy:
         """See `Answerer.when_busy`."""
         from localdflash.tui.screens.questions import Option, QuestionDialog
 

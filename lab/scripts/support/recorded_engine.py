@@ -108,11 +108,11 @@ class _Worker:
     """Replacement of `PairWorker`, and of the server's state."""
 
     def __init__(self, loaded: LoadedPair, records: Records, word: str) -> None:
-        self._loaded, self._records, self._word, self.taken = loaded, records, word, False
+        self._loaded, self._records, self._word, self.is_evicting = loaded, records, word, False
         metrics = SimpleNamespace(first_token=lambda _: None)
         self.state = cast(AppState, SimpleNamespace(newest={}, metrics=metrics, engines=self))
 
-    async def runs(self, _: LoadedPair) -> "_Worker":
+    async def worker_if_loaded(self, _: LoadedPair) -> "_Worker":
         return self
 
     async def stream(

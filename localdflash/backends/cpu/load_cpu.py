@@ -30,7 +30,7 @@ def load(files: LocalPair, options: Options) -> Running:
             f"context of {options.context} tokens: {files.target.name} was trained for 8 to {sizes.trained}"
         )
     threads, thread_notice = clamp(options.threads)
-    planned = fit(sizes, free.system_budget(), options.context, roomy=options.roomy)
+    planned = fit(sizes, free.system_budget(), options.context, can_evict=options.can_evict)
     predicted = {**planned.parts, PROGRAM: free.program_bytes(False)}
     weights = open_target(files.target, options.progress)
     drafting = open_drafter(path, bits=options.drafter_bits) if path and planned.drafter != NO_DRAFTER else None

@@ -118,7 +118,7 @@ def choose_gpu(
     context: int,
     measure: Callable[["torch.device"], MemoryBudget],
     *,
-    roomy: bool = False,
+    can_evict: bool = False,
 ) -> tuple[Gpu, Fit]:
     """Return the first GPU that holds the pair with its drafter, else the first that holds the target.
 
@@ -128,7 +128,7 @@ def choose_gpu(
     for gpu in gpus:
         budget = measure(gpu.device)
         try:
-            planned = fit(sizes, budget, context, roomy=roomy)
+            planned = fit(sizes, budget, context, can_evict=can_evict)
         except OutOfMemory as error:
             full.append((budget.free, error))
             continue

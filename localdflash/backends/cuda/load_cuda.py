@@ -32,7 +32,7 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
     gpus = devices.find_gpus(options.device)
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
-    gpu, first = choose_gpu(gpus, sizes, options.context, budget_of, roomy=options.roomy)
+    gpu, first = choose_gpu(gpus, sizes, options.context, budget_of, can_evict=options.can_evict)
     pair, planned, notice = _load(files.target, drafter, sizes, gpu, first, options, ops)
     stepper, notices = pair.stepper, [notice]
     if stepper.block:
@@ -76,7 +76,7 @@ def _load(
         except OutOfMemory as error:
             failure = f"{error} ({gigabytes(total(planned.parts))} were planned)"
         free_unused_memory()  # only now: the exception referred to the failed load's tensors
-        if options.roomy:
+        if options.can_evict:
             break
         planned = plan_smaller(sizes, planned, options.context, budget_of(device), attempt)
         notice = fallback_notice(planned, first, failure)

@@ -17,7 +17,7 @@ from localdflash.models.memory import free
 from localdflash.models.memory.fit import (
     COMFORTABLE,
     NO_DRAFTER,
-    ROOMY,
+    UNREDUCED_CONTEXT,
     Fit,
     MemoryBudget,
     MemorySizes,
@@ -54,9 +54,9 @@ def plan_placement(target: Path, drafter: Path | None, options: Options) -> Plac
 
             steps = list_placements(target, device, options)
             check_context(target, options.context, sizes(steps[0]).trained)
-            return choose_placement(sizes, steps, device.budget(), options.context, roomy=options.roomy)
+            return choose_placement(sizes, steps, device.budget(), options.context, can_evict=options.can_evict)
     except (OutOfMemory, ModelError) as error:
-        no_room_yet = options.roomy and isinstance(error, OutOfMemory)
+        no_room_yet = options.can_evict and isinstance(error, OutOfMemory)
         if options.device != "auto" or not device or no_room_yet:
             raise
         on_processor = _on_processor(target, drafter, options)
@@ -76,7 +76,7 @@ def _on_processor(target: Path, drafter: Path | None, options: Options) -> Place
     try:
         with LlamaCppSizes(target, drafter) as needed:
             check_context(target, options.context, needed.trained)
-            planned = fit(needed, free.system_budget(), options.context, roomy=options.roomy)
+            planned = fit(needed, free.system_budget(), options.context, can_evict=options.can_evict)
             return PlacementPlan(PROCESSOR, planned)
     except ModelError:  # loading reports it, or llama.cpp reports no sizes
         return PlacementPlan(PROCESSOR)
@@ -101,18 +101,18 @@ def list_placements(target: Path, device: Device, options: Options) -> Sequence[
 
 
 def choose_placement(
-    needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, requested: int, *, roomy: bool = False
+    needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, requested: int, *, can_evict: bool = False
 ) -> PlacementPlan:
     """Choose the first step that fits, with the drafter if possible; raise OutOfMemory if none fits.
 
-    If `roomy`, only the first step with the drafter and a context of `ROOMY` or the requested tokens is tried.
+    If `can_evict`, try only the first step, with the drafter and the requested context or `UNREDUCED_CONTEXT`.
     """
     full = needs(steps[0])
     max_context = requested or full.trained
-    enough = requested or min(max_context, ROOMY if roomy else COMFORTABLE)
-    if roomy:
+    enough = requested or min(max_context, UNREDUCED_CONTEXT if can_evict else COMFORTABLE)
+    if can_evict:
         steps = steps[:1]
-    for drafter in full.drafters[:1] if roomy else full.drafters:
+    for drafter in full.drafters[:1] if can_evict else full.drafters:
         if (found := _first(needs, steps, drafter, budget, enough)) is None:
             continue
         sizes = needs(found)
@@ -122,7 +122,7 @@ def choose_placement(
             found, replace(chosen, notice=_notice(needs, steps, PlacementPlan(found, chosen), budget, max_context))
         )
     last, layers = steps[-1], steps[0].layers
-    memory, needed = budget.tight(needs(last).parts(enough, full.drafters[0] if roomy else NO_DRAFTER))
+    memory, needed = budget.tight(needs(last).parts(enough, full.drafters[0] if can_evict else NO_DRAFTER))
     what = f"all {layers} layers" if last.layers == layers else f"{last.layers} of {layers} layers"
     raise OutOfMemory(
         f"{what} and a context of {enough} tokens need {gigabytes(needed)} ({gigabytes(memory.margin)} as margin),"

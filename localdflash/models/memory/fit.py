@@ -12,7 +12,7 @@ UNCHANGED = "as it is"
 STEP = 256  # tokens; an automatic context is a multiple
 MIN_CONTEXT = 512  # tokens of the shortest context
 MAX_OVERSHOOT = 4  # needed memory / free memory, above which the search halves the context
-ROOMY = 8192  # tokens of context; to make room for them, an idle pair is unloaded
+UNREDUCED_CONTEXT = 8192  # tokens; if they do not fit, the daemon unloads an idle pair
 COMFORTABLE = 4096  # tokens of context; to make room for them, the drafter is reduced unless a context was requested
 
 # Bits per weight of whole files, as published by llama.cpp for 8B models.
@@ -105,7 +105,7 @@ def largest_context(sizes: MemorySizes, drafter: str, budget: MemoryBudget, max_
     return fits * STEP
 
 
-def fit(sizes: MemorySizes, budget: MemoryBudget, requested: int, *, roomy: bool = False) -> Fit:
+def fit(sizes: MemorySizes, budget: MemoryBudget, requested: int, *, can_evict: bool = False) -> Fit:
     """Return the drafter and context to load for a requested context (0: up to the trained one), or OutOfMemory."""
     max_context = requested or sizes.trained
     min_context = requested or min(max_context, COMFORTABLE)
@@ -117,8 +117,8 @@ def fit(sizes: MemorySizes, budget: MemoryBudget, requested: int, *, roomy: bool
     else:
         if requested or largest < min(max_context, MIN_CONTEXT):
             raise OutOfMemory(_refusal(sizes, budget, drafter, max_context, largest))
-    if roomy and (drafter != sizes.drafters[0] or largest < min(max_context, ROOMY)):
-        raise OutOfMemory(_refusal(sizes, budget, drafter, min(max_context, ROOMY), largest))
+    if can_evict and (drafter != sizes.drafters[0] or largest < min(max_context, UNREDUCED_CONTEXT)):
+        raise OutOfMemory(_refusal(sizes, budget, drafter, min(max_context, UNREDUCED_CONTEXT), largest))
     if not requested and budget.spare and largest > COMFORTABLE:
         spared = replace(budget, margin=budget.margin + budget.spare)
         largest = max(largest_context(sizes, drafter, spared, largest), COMFORTABLE)

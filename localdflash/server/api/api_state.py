@@ -49,7 +49,7 @@ class AppState:
         except LocaldflashError as error:
             told = as_api_error(error)
             raise ApiError(503, f"no model: {told}", code="model_not_loaded") from None
-        if self.engines.failed:
+        if self.engines.device_lost:
             raise ApiError(503, "the device is lost: start localdflash again", code="device_failed")
         if not self.engines.worker_of(loaded):
             raise ApiError(503, "the engine has stopped: start it again", code="engine_stopped")

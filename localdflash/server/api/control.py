@@ -41,7 +41,7 @@ _OPTIONS = [name for name in LoadRequest.__struct_fields__ if name not in ("role
 async def health(http: HttpRequest, state: AppState) -> Response:
     """Report whether requests can be answered."""
     engines = state.engines
-    if engines.failed:
+    if engines.device_lost:
         return _unhealthy("the device is lost")
     if any(worker.loaded for worker in engines.workers) or not engines.workers:  # then the next request loads one
         return json_response({"status": "ok"})

@@ -157,7 +157,7 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
             # This choice would cancel the newer request.
             yield ChoicePiece(Choice(index, request, finish="cancelled"))
             return
-        if not (worker := await state.engines.runs(generation.loaded)):
+        if not (worker := await state.engines.worker_if_loaded(generation.loaded)):
             raise ApiError(503, "another model was loaded meanwhile: ask again", code="model_changed", Retry_After="1")
         choice = Choice(index, request)
         tokens = _TokenTexts(generation.spelling(), request.ends)
@@ -185,8 +185,8 @@ async def pieces(state: AppState, generation: GenerationRequest) -> AsyncGenerat
                 if lines.ended:
                     break
         if request.finish_reason == "cancelled" and not (lines.ended or generation.document):
-            if worker.taken:
-                told = f"{worker.called} made room for another chat's model"
+            if worker.is_evicting:
+                told = f"{worker.display_name} made room for another chat's model"
                 raise ApiError(503, told, code="model_taken", Retry_After="1")
             raise EngineDisconnect("the engine stops: ask again")  # nobody else cancels while somebody listens
         rest = lines.finish()

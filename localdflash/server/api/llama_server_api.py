@@ -48,7 +48,7 @@ async def infill(http: HttpRequest, state: AppState, body: InfillRequest) -> Res
 
 async def completion(http: HttpRequest, state: AppState, body: RawRequest) -> Response:
     """Answer with the continuation of a prompt."""
-    loaded = await state.ready(state.engines.continuing, body.model)
+    loaded = await state.ready(state.engines.raw_prompt_role, body.model)
     generation = await asyncio.to_thread(_completion, loaded, body, state.grammars(loaded))
     return await _answer(http, state, generation, body)
 

@@ -212,7 +212,7 @@ async def chat(http: HttpRequest, state: AppState, body: ChatRequest) -> Respons
 
 async def completions(http: HttpRequest, state: AppState, body: CompletionRequest) -> Response:
     """Answer with the continuation of a prompt."""
-    role = state.engines.continuing if body.suffix is None else "completion"
+    role = state.engines.raw_prompt_role if body.suffix is None else "completion"
     loaded = await state.ready(role, body.model)
     generation = await asyncio.to_thread(_prepare_completions, loaded, body, state.grammars(loaded))
     return await answer(http, state, generation, body, CompletionShape(loaded.tokenizer, body.logprobs is not None))

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from localdflash.models.backend_names import Backend, RowsMode
-from localdflash.server.engine_spec import Others, PairRole
+from localdflash.server.engine_spec import EvictionPolicy, PairRole
 
 Share = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Seed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]  # -1: a random one, as with llama-server
@@ -261,7 +261,7 @@ class LoadRequest(Struct, forbid_unknown_fields=True):
     native_fp4: bool | UnsetType = UNSET
     kv: Literal["f16", "int8", "fp8"] | UnsetType = UNSET
     role: PairRole | UnsetType = UNSET
-    others: Others = "wait"
+    others: EvictionPolicy = "wait"
 
 
 class ListenRequest(Struct, forbid_unknown_fields=True):

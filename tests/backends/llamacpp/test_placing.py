@@ -91,11 +91,11 @@ def test_remaining_memory_goes_to_the_context_or_error_has_numbers() -> None:
 
 def test_roomy_pair_is_entirely_on_the_gpu_or_refused() -> None:
     needed = 1050 + 819 + 80
-    placed = choose_placement(Layered, steps(1, True), budget(needed), 0, roomy=True)
+    placed = choose_placement(Layered, steps(1, True), budget(needed), 0, can_evict=True)
     assert placed.fit
     assert (placed.placement.layers, placed.fit.drafter, placed.fit.context) == (11, UNCHANGED, 8192)
     with pytest.raises(OutOfMemory, match="all 11 layers and a context of 8192 tokens need"):
-        choose_placement(Layered, steps(1, True), budget(needed - 1), 0, roomy=True)
+        choose_placement(Layered, steps(1, True), budget(needed - 1), 0, can_evict=True)
     assert choose_placement(Layered, steps(1, True), budget(needed - 1), 0).fit, "it fits, but is cramped"
 
 

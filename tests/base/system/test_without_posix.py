@@ -96,7 +96,7 @@ from localdflash.base.system import process
 from localdflash.base.system import unix_socket
 assert paths.transport() == "tcp"
 assert paths.engine_socket().name == "engine.tcp"
-assert not unix_socket.is_listening(sockets.other(paths.engine_socket()))
+assert not unix_socket.is_listening(sockets.other_transport_path(paths.engine_socket()))
 assert owner.is_ours(os.stat(".")) and not owner.is_open_to_others(os.stat("."))
 assert process.ending_signal(0xC0000005) == process.ending_signal(-1073741819) == "SIGSEGV"
 assert process.ending_signal(3) == ""

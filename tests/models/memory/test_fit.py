@@ -67,10 +67,10 @@ def test_the_drafter_shrinks_then_goes_before_the_context_does(
 def test_roomy_pair_has_drafter_and_context_or_is_refused(free: int, expected: int, fits: bool) -> None:
     assert fit(Simple(), budget(free), expected).context, "another one would do with less"
     if fits:
-        assert fit(Simple(), budget(free), expected, roomy=True).drafter == "8 bits"
+        assert fit(Simple(), budget(free), expected, can_evict=True).drafter == "8 bits"
         return
     with pytest.raises(OutOfMemory, match="of it as margin"):
-        fit(Simple(), budget(free), expected, roomy=True)
+        fit(Simple(), budget(free), expected, can_evict=True)
 
 
 def test_requested_context_is_never_reduced() -> None:

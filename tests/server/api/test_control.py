@@ -192,7 +192,7 @@ def test_an_engine_thread_that_dies_is_a_failed_engine(
     monkeypatch.setattr(Scheduler, "run", die)
     worker = made()
     worker.start()
-    assert worker.failed.wait(20)
+    assert worker.device_lost.wait(20)
 
 
 def test_a_client_whose_event_loop_is_gone_does_not_end_the_engine(worker: PairWorker, client: Any) -> None:
