@@ -1,8 +1,8 @@
 """DFlash 2's convolutions over the rows of a block, before and after a sublayer.
 
-    out[m] = sum over t of (base[side, t] + change[m, side, t]) * x[m - t]        with zeros before the first row
+    out[m] = sum over t of (base[side, t] + delta[m, side, t]) * x[m - t]        with zeros before the first row
 
-Changes are a product of the sublayer's normed input, one number per group of channels. `convolve_in` completes the norm
+Deltas are a product of the sublayer's normed input, one number per group of channels. `convolve_in` completes the norm
 of its input, because it mixes rows; `convolve_out` ends like `residual`, with the inputs of the next norm. Source:
 inco.ai/blog/dflash2.
 """
@@ -21,27 +21,27 @@ from localdflash.kernels.cuda.residual import GROUP, store_norm_inputs, store_no
 
 
 @dataclass(frozen=True)
-class Changes:
+class Coefficients:
     """Coefficients of both sides of one sublayer, for all rows."""
 
     base: Tensor  # float32 [2, kernel, H]
-    change: Tensor  # float32 [16, 2 * kernel * H / group]
-    group: int  # channels that share a change
+    delta: Tensor  # float32 [16, 2 * kernel * H / group]
+    group: int  # channels that share a delta
 
 
 @triton.jit
-def _coefficients(base, change, m, n, H, groups, back: tl.constexpr, SIDE: tl.constexpr, KERNEL: tl.constexpr,
+def _coefficients(base, delta, m, n, H, groups, back: tl.constexpr, SIDE: tl.constexpr, KERNEL: tl.constexpr,
                   GROUP: tl.constexpr):  # fmt: skip
     """Return the coefficients of the row `back` rows before m [16, 1], for columns n [1, BN], float32 [16, BN]."""
     at = SIDE * KERNEL + back
     inside = n < H
-    change = tl.load(change + (m * 2 * KERNEL + at) * groups + n // GROUP, mask=inside, other=0.0)
-    return change + tl.load(base + at * H + n, mask=inside, other=0.0)
+    delta = tl.load(delta + (m * 2 * KERNEL + at) * groups + n // GROUP, mask=inside, other=0.0)
+    return delta + tl.load(base + at * H + n, mask=inside, other=0.0)
 
 
 @Kernel
 @triton.jit
-def _convolve_in(a, squares, before, base, change, out, sums, H, groups, width, size, eps, P: tl.constexpr,
+def _convolve_in(a, squares, before, base, delta, out, sums, H, groups, width, size, eps, P: tl.constexpr,
                  KERNEL: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles,)."""
     tile = tl.program_id(0)
@@ -53,37 +53,37 @@ def _convolve_in(a, squares, before, base, change, out, sums, H, groups, width, 
     for back in tl.static_range(KERNEL):
         x = tl.load(a + (m - back) * width + n, mask=(m >= back) & (n < H), other=0.0).to(tl.float32)
         x *= norm_factor(squares, before, P, size, eps, back)[:, None]
-        total += x * _coefficients(base, change, m, n, H, groups, back, 0, KERNEL, GROUP)
+        total += x * _coefficients(base, delta, m, n, H, groups, back, 0, KERNEL, GROUP)
     rounded = tl.where(n < H, total, 0.0).to(out.dtype.element_ty)
     tl.store(out + m * width + n, rounded, mask=n < H)
     store_sums(rounded.to(tl.float32), sums, tile * (BN // 32), width // 32, BN)
 
 
-def convolve_in(a: Tensor, norm: Norm, changes: Changes, out: Tensor, sums_out: Tensor) -> None:
+def convolve_in(a: Tensor, norm: Norm, coefficients: Coefficients, out: Tensor, sums_out: Tensor) -> None:
     """Convolve a * the norm's factor into `out`, and write its sums over 32 columns to sums_out.
 
     a and out: float16 [16, padded_k of their consumer], zero past column H before and after. sums_out: float32
     [columns of out / 32, 16].
     """
-    kernel, hidden = changes.base.shape[1:]
+    kernel, hidden = coefficients.base.shape[1:]
     _convolve_in[(triton.cdiv(hidden, TILE),)](
-        a, norm.squares, norm.before, changes.base, changes.change, out, sums_out, hidden, hidden // changes.group,
-        a.shape[1], norm.size, norm.eps, P=norm.parts, KERNEL=kernel, GROUP=changes.group, BN=TILE, num_warps=4,
-        **every_launch(a.device),
+        a, norm.squares, norm.before, coefficients.base, coefficients.delta, out, sums_out, hidden,
+        hidden // coefficients.group, a.shape[1], norm.size, norm.eps, P=norm.parts, KERNEL=kernel,
+        GROUP=coefficients.group, BN=TILE, num_warps=4, **every_launch(a.device),
     )  # fmt: skip
 
 
-def convolve_in_reference(a: Tensor, norm: Norm, changes: Changes, out: Tensor, sums_out: Tensor) -> None:
+def convolve_in_reference(a: Tensor, norm: Norm, coefficients: Coefficients, out: Tensor, sums_out: Tensor) -> None:
     """Do what `convolve_in` does, in torch and float32; a and out may be float32."""
-    hidden = changes.base.shape[2]
-    mixed = _mixed(a[:, :hidden].float() * norm_factor_reference(norm), changes, 0)
+    hidden = coefficients.base.shape[2]
+    mixed = _mixed(a[:, :hidden].float() * norm_factor_reference(norm), coefficients, 0)
     out[:, :hidden] = mixed.to(out.dtype)
     sums_out.copy_(out.float().unflatten(1, (-1, GROUP)).sum(-1).t())
 
 
 @Kernel
 @triton.jit
-def _convolve_out(y, bias, base, change, x, gain, before, a_out, sums, squares, H, groups, width, size, eps,
+def _convolve_out(y, bias, base, delta, x, gain, before, a_out, sums, squares, H, groups, width, size, eps,
                   P: tl.constexpr, BIAS: tl.constexpr, KERNEL: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,
                   PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles,)."""
@@ -101,7 +101,7 @@ def _convolve_out(y, bias, base, change, x, gain, before, a_out, sums, squares, 
         value = tl.load(y + (m - back) * H + n, mask=here, other=0.0)
         if BIAS:
             value += tl.load(bias + n, mask=here, other=0.0)
-        total += value * _coefficients(base, change, m, n, H, groups, back, 1, KERNEL, GROUP)
+        total += value * _coefficients(base, delta, m, n, H, groups, back, 1, KERNEL, GROUP)
     tl.store(x + m * H + n, total, mask=n < H)
     store_norm_inputs(total, tile, gains, factor, a_out, sums, squares, H, width, BN)
 
@@ -109,7 +109,7 @@ def _convolve_out(y, bias, base, change, x, gain, before, a_out, sums, squares, 
 def convolve_out(
     y: Tensor,
     bias: Tensor | None,
-    changes: Changes,
+    coefficients: Coefficients,
     x: Tensor,
     gain: Tensor,
     before: Norm,
@@ -121,18 +121,18 @@ def convolve_out(
 
     y float32 [16, H], bias float32 [H] or None; for the others and for aliasing see `residual`.
     """
-    kernel, hidden = changes.base.shape[1:]
+    kernel, hidden = coefficients.base.shape[1:]
     _convolve_out[(triton.cdiv(hidden, TILE),)](
-        y, y if bias is None else bias, changes.base, changes.change, x, gain, before.squares, a_out, sums_out,
-        squares_out, hidden, hidden // changes.group, a_out.shape[1], before.size, before.eps, P=before.parts,
-        BIAS=bias is not None, KERNEL=kernel, GROUP=changes.group, BN=TILE, num_warps=4, **every_launch(x.device),
+        y, y if bias is None else bias, coefficients.base, coefficients.delta, x, gain, before.squares, a_out, sums_out,
+        squares_out, hidden, hidden // coefficients.group, a_out.shape[1], before.size, before.eps, P=before.parts,
+        BIAS=bias is not None, KERNEL=kernel, GROUP=coefficients.group, BN=TILE, num_warps=4, **every_launch(x.device),
     )  # fmt: skip
 
 
 def convolve_out_reference(
     y: Tensor,
     bias: Tensor | None,
-    changes: Changes,
+    coefficients: Coefficients,
     x: Tensor,
     gain: Tensor,
     before: Norm,
@@ -141,14 +141,14 @@ def convolve_out_reference(
     squares_out: Tensor,
 ) -> None:
     """Do what `convolve_out` does, in torch; a_out may be float32."""
-    x += _mixed(y if bias is None else y + bias, changes, 1)
+    x += _mixed(y if bias is None else y + bias, coefficients, 1)
     store_norm_inputs_reference(x, gain, before, a_out, sums_out, squares_out)
 
 
-def _mixed(x: Tensor, changes: Changes, side: int) -> Tensor:
+def _mixed(x: Tensor, coefficients: Coefficients, side: int) -> Tensor:
     """Convolve rows x [16, H] by the coefficients of one side."""
-    kernel = changes.base.shape[1]
-    change = changes.change.unflatten(1, (2, kernel, -1))[:, side].repeat_interleave(changes.group, -1)
-    coefficients = change + changes.base[side]  # [16, kernel, H]
-    parts = [F.pad(x, (0, 0, back, 0))[: len(x)] * coefficients[:, back] for back in range(kernel)]
+    kernel = coefficients.base.shape[1]
+    delta = coefficients.delta.unflatten(1, (2, kernel, -1))[:, side].repeat_interleave(coefficients.group, -1)
+    factors = delta + coefficients.base[side]  # [16, kernel, H]
+    parts = [F.pad(x, (0, 0, back, 0))[: len(x)] * factors[:, back] for back in range(kernel)]
     return torch.stack(parts).sum(0)

@@ -32,7 +32,7 @@ def dense(planes: Planes, out: Tensor) -> None:
     """Write the transposed weights into the first k rows and n columns of out, float16 [padded_k, padded_n]."""
     constants = plane_constants(planes)
     del constants["ASM"]
-    _dense[(planes.padded_k // (4 * planes.rows), planes.padded_n // COLUMNS)](
+    _dense[(planes.padded_k // (4 * planes.block_words), planes.padded_n // COLUMNS)](
         *pointers(planes), out, planes.padded_n, BN=COLUMNS, SUPER=SUPER, num_warps=8, **constants,
         **every_launch(out.device),
     )  # fmt: skip

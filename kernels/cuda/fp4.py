@@ -86,11 +86,11 @@ def fp4_matrix(planes: Planes) -> Fp4Matrix:
     """
     if planes.code != "e2m1" or planes.scaling != "half4" or planes.experts != 1:
         raise ModelError("FP4 matrix: its weights are neither MXFP4 nor NVFP4; leave out the FP4 mode")
-    codes = unpack_fields(planes.base, planes.rows, 4).t()  # [N, K]
+    codes = unpack_fields(planes.base, planes.block_words, 4).t()  # [N, K]
     scale = torch.stack(unpack_halves(planes.scale), 2).flatten(0, 2).t()  # [N, K / R]
-    codes = torch.where(scale.repeat_interleave(planes.rows, 1) == 0, 0, codes)
-    bytes_, factor = _split_e8m0(scale) if planes.rows == 32 else _split_e4m3(scale)
-    groups = SPAN // planes.rows
+    codes = torch.where(scale.repeat_interleave(planes.block_words, 1) == 0, 0, codes)
+    bytes_, factor = _split_e8m0(scale) if planes.block_words == 32 else _split_e4m3(scale)
+    groups = SPAN // planes.block_words
     return Fp4Matrix(planes.n, planes.k, _spans(_pack(codes), SPAN // 2), _spans(bytes_, groups), factor)
 
 

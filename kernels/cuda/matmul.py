@@ -236,7 +236,7 @@ def pointers(planes: Planes) -> tuple[Tensor, ...]:
 def plane_constants(planes: Planes) -> dict[str, Any]:
     """Return the planes' compile-time arguments of `accumulate`, and ASM."""
     return {
-        "R": planes.rows,
+        "R": planes.block_words,
         "HIGH_BITS": planes.high_bits,
         "SCALING": planes.scaling,
         "ZERO": planes.zero,

@@ -1,8 +1,8 @@
 """Planes: the in-memory format of all quantized weights on CUDA.
 
-A matrix [n, k] is cut along k into blocks of 4 * R weights (R = 16 or 32). In a block, word r of a column holds four
-4-bit fields; field i is the code of k = block * 4R + i * R + r. A loaded tile of words [R, columns] thus unpacks in
-place into four operand tiles, each contiguous in k. With groups of R weights each tile has one scale per column.
+A matrix [n, k] is cut along k into blocks of 4 * R weights. A column of a block has R = 16 or 32 words. Word r holds
+four 4-bit fields; field i is the code of k = block * 4R + i * R + r. A loaded tile of words [R, columns] thus unpacks
+in place into four operand tiles, each contiguous in k. With groups of R weights each tile has one scale per column.
 
     weight = value(code) * scale(group) - minimum(group)
 
@@ -44,7 +44,7 @@ class Planes:
 
     n: int
     k: int
-    rows: int  # R
+    block_words: int  # R, the words of a column per block
     base: Tensor  # int16 [K / 4, N]
     high: Tensor | None  # uint8 [K / 4, N] (2-bit fields) or int16 [K / 4, N] (4-bit fields)
     scaling: Scaling
@@ -84,18 +84,18 @@ class Planes:
         return dequantize(self)
 
 
-def pack_fields(codes: Tensor, rows: int, bits: int) -> Tensor:
+def pack_fields(codes: Tensor, block_words: int, bits: int) -> Tensor:
     """Pack codes [K, N] of 2 or 4 bits into words [K / 4, N]: uint8 for 2 bits, int16 for 4."""
     k, n = codes.shape
-    fields = codes.to(torch.int32).view(k // (4 * rows), 4, rows, n)
+    fields = codes.to(torch.int32).view(k // (4 * block_words), 4, block_words, n)
     shifts = torch.arange(4, dtype=torch.int32, device=codes.device).view(1, 4, 1, 1) * bits
     words = (fields << shifts).sum(1, dtype=torch.int32).view(k // 4, n)
     return words.to(torch.uint8) if bits == 2 else words.to(torch.int16)  # int16 keeps the bits
 
 
-def unpack_fields(words: Tensor, rows: int, bits: int) -> Tensor:
+def unpack_fields(words: Tensor, block_words: int, bits: int) -> Tensor:
     """Return the inverse of `pack_fields`: int32 [K, N]."""
-    blocks = words.to(torch.int32).view(-1, 1, rows, words.shape[1])
+    blocks = words.to(torch.int32).view(-1, 1, block_words, words.shape[1])
     shifts = torch.arange(4, dtype=torch.int32, device=words.device).view(1, 4, 1, 1) * bits
     return ((blocks >> shifts) & (2**bits - 1)).reshape(-1, words.shape[1])
 
@@ -129,9 +129,9 @@ def unpack_halves(words: Tensor) -> tuple[Tensor, Tensor]:
 def dequantize(planes: Planes) -> Tensor:
     """Return the weights, float32 [experts * n, k], by the definition in the module docstring; slow."""
     p, total = planes, planes.padded_k * planes.experts
-    codes = unpack_fields(p.base, p.rows, 4)
+    codes = unpack_fields(p.base, p.block_words, 4)
     if p.high is not None:
-        codes = codes | (unpack_fields(p.high, p.rows, p.high_bits) << 4)
+        codes = codes | (unpack_fields(p.high, p.block_words, p.high_bits) << 4)
     scale, minimum = _groups(p)
     repeat = total // scale.shape[0]
     weights = _values(codes, p) * scale.repeat_interleave(repeat, 0)
@@ -155,9 +155,9 @@ def _groups(planes: Planes) -> tuple[Tensor, Tensor | None]:
     if p.scaling == "half4":
         return _four_halves(p.scale), None if p.minimum is None else _four_halves(p.minimum)
     assert p.supers is not None
-    repeat = SUPER // p.rows
+    repeat = SUPER // p.block_words
     scale, minimum = (half.repeat_interleave(repeat, 0) for half in unpack_halves(p.supers))
-    scale = scale * unpack_bytes(p.scale, signed=p.rows == 16)
+    scale = scale * unpack_bytes(p.scale, signed=p.block_words == 16)
     return scale, None if p.minimum is None else minimum * unpack_bytes(p.minimum, signed=False)
 
 

@@ -328,7 +328,7 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
     """Load and check the pair; return the child's last report."""
     from localdflash.backends.cuda.cuda_pair import CudaPair
     from localdflash.backends.cuda.proof.costs import costs
-    from localdflash.backends.cuda.proof.operations import CheckFailed
+    from localdflash.backends.cuda.proof.operations import CheckError
     from localdflash.backends.cuda.proof.stages import stages
 
     files = local_files(load_registry().resolve(options.pair, options.drafter or None))
@@ -347,7 +347,7 @@ def _check_pair(options: Options, begin: Watch, watch: Watch) -> dict[str, Any]:
                 for stage, run in stages(running.pair, _prompt(files, running.context), watch):
                     begin(stage)
                     run()
-            except CheckFailed as error:
+            except CheckError as error:
                 return {"kind": "unsound", "operation": error.operation, "reason": str(error)}
             return {"kind": "sound", "costs": list(costs(running.pair, choices))}
 

@@ -136,19 +136,19 @@ def _convolve(n: int, kernel: int, group: int) -> list[Case]:
 
     def common() -> Arguments:
         width = -n % 128 + n
-        change = torch.randn(16, 2 * kernel * n // group)
+        delta = torch.randn(16, 2 * kernel * n // group)
         a, sums = torch.zeros(16, width).half(), torch.zeros(width // 32, 16)
-        return {"changes": convolve.Changes(torch.randn(2, kernel, n), change, group), "a": a, "sums": sums}
+        return {"coefficients": convolve.Coefficients(torch.randn(2, kernel, n), delta, group), "a": a, "sums": sums}
 
     def enter() -> Arguments:
-        changes, a, sums = common().values()
+        coefficients, a, sums = common().values()
         a[:, :n] = torch.randn(16, n)
-        return {"a": a, "norm": _norm(n), "changes": changes, "out": torch.zeros_like(a), "sums_out": sums}
+        return {"a": a, "norm": _norm(n), "coefficients": coefficients, "out": torch.zeros_like(a), "sums_out": sums}
 
     def leave() -> Arguments:
-        changes, a, sums = common().values()
+        coefficients, a, sums = common().values()
         return {
-            "y": torch.randn(16, n), "bias": torch.randn(n), "changes": changes, "x": torch.randn(16, n) * 5,
+            "y": torch.randn(16, n), "bias": torch.randn(n), "coefficients": coefficients, "x": torch.randn(16, n) * 5,
             "gain": torch.rand(n) + 0.5, "before": _norm(n), "a_out": a, "sums_out": sums,
             "squares_out": torch.zeros(a.shape[1] // 128, 16),
         }  # fmt: skip

@@ -26,10 +26,10 @@ LAYOUTS: dict[str, tuple[int, int, Scaling, Code, int, bool]] = {
 
 def random_planes(name: str, n: int, k: int, seed: int = 0, experts: int = 1) -> Planes:
     """Return planes [n, k], k a multiple of the layout's block (256 for "byte4"); weights are about 0.1."""
-    rows, high_bits, scaling, code, zero, has_minimum = LAYOUTS[name]
+    block_words, high_bits, scaling, code, zero, has_minimum = LAYOUTS[name]
     random = torch.Generator().manual_seed(seed)
     width, depth = (n + 127) // 128 * 128, k * experts
-    blocks = depth // (4 * rows)
+    blocks = depth // (4 * block_words)
 
     def integers(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high, shape, generator=random)
@@ -40,15 +40,16 @@ def random_planes(name: str, n: int, k: int, seed: int = 0, experts: int = 1) ->
     top = {"q5_k": 32, "q6_k": 64}.get(name, 256)
     codes = integers(0, 16 if high_bits == 0 else top, depth, width)
     planes = Planes(
-        n, k, rows, pack_fields(codes & 15, rows, 4), pack_fields(codes >> 4, rows, high_bits) if high_bits else None,
-        scaling, sizes(blocks, width), zero=zero, code=code, experts=experts,
+        n, k, block_words, pack_fields(codes & 15, block_words, 4),
+        pack_fields(codes >> 4, block_words, high_bits) if high_bits else None, scaling, sizes(blocks, width),
+        zero=zero, code=code, experts=experts,
     )  # fmt: skip
     if scaling == "block":
         return planes
     if scaling == "half4":
         words = [pack_halves(sizes(blocks, 2, width), sizes(blocks, 2, width)) for _ in range(1 + has_minimum)]
         return replace(planes, scale=words[0], minimum=words[1] if has_minimum else None)
-    signed = rows == 16
+    signed = block_words == 16
     return replace(
         planes,
         scale=pack_bytes(integers(-128 if signed else 0, 128 if signed else 64, 4 * blocks, width)),

@@ -30,7 +30,7 @@ class CacheArray:
 
 
 def cache_arrays(head_dim: int, kv: str) -> Sequence[CacheArray]:
-    """Return the arrays of keys and values, for "int8" also their scales, in the order of `CacheStruct`."""
+    """Return the arrays of K and V, for "int8" also their scales, in the order of `CacheStruct`."""
     if kv == "f16":
         return CacheArray(np.float16, STRIP_KEYS, (head_dim, STRIP_KEYS)), CacheArray(np.float16, 1, (head_dim,))
     return (

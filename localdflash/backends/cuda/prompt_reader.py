@@ -102,9 +102,9 @@ class PromptReader:
 
     def _tap(self, x: Tensor, index: int, positions: Tensor) -> None:
         """Store a block's output in the tap ring if the drafter reads it."""
-        if not self._taps or index not in self._taps.blocks:
+        if not self._taps or index not in self._taps.layers:
             return
-        ring, column = self._taps.ring, self._taps.blocks.index(index) * x.shape[1]
+        ring, column = self._taps.ring, self._taps.layers.index(index) * x.shape[1]
         ring[positions % len(ring), column : column + x.shape[1]] = (x * TAP_SCALE).to(ring.dtype)
 
 

@@ -1,8 +1,11 @@
-"""Stack of decoder layers over 16 rows, for target and drafter: 5 launches per layer, 11 with convolutions.
+"""Stack of decoder layers over tiles of 16 rows, for target and drafter.
 
-Norms are not launches: the kernel that writes the residual stream also writes its product with the next gain and its
-sums of squares, and the kernel that reads it divides by the root. Rows are scaled by the previous norm, to stay inside
-float16 (kernels/cuda/norm.py).
+A layer takes 5 launches: qkv, attention, residual, swiglu, residual. It takes 11 with convolutions, and with a mixture
+of experts 7: route, two of the experts, and combine replace the last two.
+
+RMSNorm, x * gain * rstd(x) with rstd(x) = 1 / sqrt(mean(x^2) + eps), takes no launch. The kernel that writes the
+residual stream x stores a = x * gain * rstd(before), where `before` is the stream of the previous norm, and the sums of
+x^2. The kernel that reads a multiplies its product by rstd(x) / rstd(before). That keeps a inside float16.
 """
 
 from collections.abc import Sequence
@@ -16,7 +19,7 @@ from torch import Tensor
 from localdflash.backends.cuda.ops import Ops
 from localdflash.backends.cuda.weights import Convolution, DrafterWeights, Heads, Mixture, TargetWeights
 from localdflash.kernels.cuda import attention
-from localdflash.kernels.cuda.convolve import Changes
+from localdflash.kernels.cuda.convolve import Coefficients
 from localdflash.kernels.cuda.head import HeadScratch
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.moe import Routing
@@ -27,7 +30,7 @@ from localdflash.kernels.cuda.split_k import SplitWorkspace
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
 ROWS = 16  # of a tile, and of every forward pass except a prompt's, with and without a draft
-TILE = 128
+WIDTH_ALIGN = 128  # buffer widths are multiples of this
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,10 @@ class Mask:
 
 @dataclass(frozen=True)
 class TapRing:
-    """Ring buffer of the target's features for the drafter: hidden states / 16, indexed by position modulo length."""
+    """Ring buffer of the target's features for the drafter: hidden states divided by 16, at position modulo length."""
 
     ring: Tensor  # [length, n_taps * H]
-    blocks: tuple[int, ...]  # 0-based ids of the blocks whose output is kept
+    layers: tuple[int, ...]  # 0-based ids of the layers whose output is stored
 
 
 class MixtureBuffers:
@@ -69,17 +72,17 @@ class MixtureBuffers:
 
 
 class ConvolutionBuffers:
-    """Buffers of a sublayer with convolutions."""
+    """Buffers of a sublayer with convolutions over its rows; see kernels/cuda/convolve.py."""
 
     def __init__(self, convolution: Convolution, device: torch.device, dtype: torch.dtype) -> None:
         hidden = convolution.base.shape[2]
-        self.change = torch.zeros(ROWS, convolution.projection.n, device=device)
+        self.delta = torch.zeros(ROWS, convolution.projection.n, device=device)  # of each row, added to the base
         self.a, self.sums = activations(hidden, device, dtype)
         self.out = torch.zeros(ROWS, hidden, device=device)
 
-    def changes(self, convolution: Convolution) -> Changes:
+    def coefficients(self, convolution: Convolution) -> Coefficients:
         """Return the coefficients of the sublayer that was projected last."""
-        return Changes(convolution.base, self.change, convolution.group)
+        return Coefficients(convolution.base, self.delta, convolution.group)
 
 
 class Buffers:
@@ -95,29 +98,29 @@ class Buffers:
     ) -> None:
         c = config
         self.convolution = ConvolutionBuffers(convolution, device, dtype) if convolution else None
-        heads, layers = c.num_attention_heads * c.head_dim, c.num_hidden_layers
+        attention_width, layers = c.num_attention_heads * c.head_dim, c.num_hidden_layers
         self.x = torch.zeros(tiles, ROWS, c.hidden_size, device=device)
         self.hidden, self.hidden_sums = activations(c.hidden_size, device, dtype, tiles)
         self.q = torch.zeros(tiles, ROWS, c.num_attention_heads, c.head_dim, device=device, dtype=dtype)
-        self.heads, self.heads_sums = activations(heads, device, dtype, tiles)
+        self.attn_out, self.attn_out_sums = activations(attention_width, device, dtype, tiles)
         self.mixture = MixtureBuffers(c, device, dtype) if c.num_experts else None
         self.mlp, self.mlp_sums = activations(0 if c.num_experts else c.intermediate_size, device, dtype, tiles)
         # Sums of squares of the residual stream, before each of the 2 L + 1 norms.
-        squares = torch.zeros(2 * layers + 1, tiles, padded(c.hidden_size) // TILE, ROWS, device=device)
+        squares = torch.zeros(2 * layers + 1, tiles, padded(c.hidden_size) // WIDTH_ALIGN, ROWS, device=device)
         self.squares = squares.unbind()
 
     def select_tile(self, tile: int) -> "Buffers":
         """Return the buffers of one tile."""
-        found = copy(self)
-        for name in ("x", "hidden", "hidden_sums", "q", "heads", "heads_sums", "mlp", "mlp_sums"):
-            setattr(found, name, getattr(self, name)[tile])
-        found.squares = tuple(squares[tile] for squares in self.squares)
-        return found
+        selected = copy(self)
+        for name in ("x", "hidden", "hidden_sums", "q", "attn_out", "attn_out_sums", "mlp", "mlp_sums"):
+            setattr(selected, name, getattr(self, name)[tile])
+        selected.squares = tuple(squares[tile] for squares in self.squares)
+        return selected
 
 
 def padded(size: int) -> int:
-    """Round a width up to whole tiles, as in the buffers, whose padding stays zero."""
-    return -(-size // TILE) * TILE
+    """Round a width up as the buffers do; their padding stays zero."""
+    return -(-size // WIDTH_ALIGN) * WIDTH_ALIGN
 
 
 def activations(size: int, device: torch.device, dtype: torch.dtype, *tiles: int) -> tuple[Tensor, Tensor]:
@@ -141,7 +144,7 @@ class Stack:
         dtype: torch.dtype,
         tiles: int = 1,
     ) -> None:
-        self.live = live  # int32 [1]: number of rows whose experts are computed
+        self.live = live  # int32 [1]: rows whose experts are computed
         self.ops, self.config, self.layers, self.rope = ops, config, weights.layers, weights.rope
         self.caches = [cache.layer(i) for i in range(config.num_hidden_layers)]
         self.shared, layers, final_gain = shared, weights.layers, weights.final_gain
@@ -151,68 +154,72 @@ class Stack:
         self.next_gains = [*(layer.input_gain for layer in layers[1:]), final_gain]
 
     def _norm(self, b: Buffers, index: int) -> Norm:
-        """Return the norm before sublayer `index`: even indices are attention, odd ones MLPs, the last is the head."""
+        """Return the norm before sublayer `index`: even for attention, odd for an MLP, the last for the LM head."""
         squares, c = b.squares, self.config
         return Norm(squares[index], squares[max(index - 1, 0)], c.hidden_size, c.rms_norm_eps)
 
     @property
     def final_norm(self) -> Norm:
-        """Return the norm before the head."""
+        """Return the norm before the LM head."""
         return self._norm(self.buffers, 2 * len(self.layers))
 
     def embed(self, ids: Sequence[Tensor], table: Planes, scale: float = 1.0) -> None:
         """Write the embeddings of ids, int32 [16] per tile, to the residual stream."""
         gain, eps = self.layers[0].input_gain, self.config.rms_norm_eps
-        for own, b in zip(ids, self._each, strict=False):
-            self.ops.embed(own, table, gain, b.x, b.hidden, b.hidden_sums, b.squares[0], scale=scale, eps=eps)
+        for tile_ids, b in zip(ids, self._each, strict=False):
+            self.ops.embed(tile_ids, table, gain, b.x, b.hidden, b.hidden_sums, b.squares[0], scale=scale, eps=eps)
 
     def forward(
         self, starts: Sequence[Tensor], masks: Sequence[Mask], splits: int, taps: TapRing | None = None
     ) -> None:
-        """Run all layers over the embedded tiles; row m of a tile is at position start + m, within `splits` chunks."""
+        """Run all layers over the embedded tiles. Row m of a tile is at position start + m.
+
+        Tiles are consecutive, so that one launch can compute all of them from starts[0]. Attention splits the KV cache
+        into `splits` chunks.
+        """
         b = self.buffers if len(starts) == 1 else self._all
         for index, mask in enumerate(masks):
             self._attend(b, index, starts, mask, splits)
-            self._transform(b, index, starts, taps)
+            self._mlp(b, index, starts, taps)
 
     def _attend(self, b: Buffers, index: int, starts: Sequence[Tensor], mask: Mask, splits: int) -> None:
         ops, layer, cache, shared = self.ops, self.layers[index], self.caches[index], self.shared
         norm = self._norm(b, 2 * index)
-        a, sums, left = self._enter(b, layer.attention_conv, norm)
-        for heads in layer.qkv:
-            self.project(a, sums, heads, left, (layer.q_gain, layer.k_gain), starts[0], b.q, cache)
-        for start, own in zip(starts, self._each, strict=False):
+        a, sums, pending_norm = self._enter(b, layer.attention_conv, norm)
+        for projection in layer.qkv:
+            self.project(a, sums, projection, pending_norm, (layer.q_gain, layer.k_gain), starts[0], b.q, cache)
+        for start, tile in zip(starts, self._each, strict=False):
             ops.attention(
-                own.q,
+                tile.q,
                 cache,
                 start,
-                own.heads,
-                own.heads_sums,
+                tile.attn_out,
+                tile.attn_out_sums,
                 shared.scratch,
                 mask.kind,
                 block=mask.block,
                 window=mask.window,
                 splits=splits,
             )
-        out, gain = (b.heads, b.heads_sums, layer.output), layer.mlp_gain
-        self._leave(b, *out, layer.attention_conv, gain, norm, b.squares[2 * index + 1], bias=layer.output_bias)
+        operands, gain = (b.attn_out, b.attn_out_sums, layer.output), layer.mlp_gain
+        self._leave(b, *operands, layer.attention_conv, gain, norm, b.squares[2 * index + 1], bias=layer.output_bias)
 
     def project(
         self,
         a: Tensor,
         sums: Tensor,
-        heads: Heads,
+        projection: Heads,
         norm: Norm | None,
         gains: tuple[Tensor | None, Tensor | None],
         start: Tensor,
         q: Tensor | None,
         cache: Cache,
     ) -> None:
-        """Compute Q, K and V; `gains` belong to the norms of q and k."""
-        operands = (heads.planes, norm, heads.part, *gains, self.rope, start, q, cache, self.shared.workspace)
-        self.ops.qkv(a, sums, *operands, bias=heads.bias, eps=self.config.rms_norm_eps)
+        """Compute Q, K and V; without `q` only K and V. `gains` belong to the norms of q and k."""
+        operands = (projection.planes, norm, projection.part, *gains, self.rope, start, q, cache, self.shared.workspace)
+        self.ops.qkv(a, sums, *operands, bias=projection.bias, eps=self.config.rms_norm_eps)
 
-    def head(self, planes: Planes, choice: Tensor, logits: Tensor | None, **options: Any) -> None:
+    def lm_head(self, planes: Planes, choice: Tensor, logits: Tensor | None, **options: Any) -> None:
         """Write the likeliest token of each row of the first tile to `choice`."""
         b, scratch = self.buffers, self.shared.head_scratch
         self.ops.head(b.hidden, b.hidden_sums, planes, self.final_norm, choice, scratch, logits=logits, **options)
@@ -223,10 +230,10 @@ class Stack:
         if not convolution:
             return b.hidden, b.hidden_sums, norm
         assert b.convolution is not None
-        own, workspace = b.convolution, self.shared.workspace
-        ops.matmul(b.hidden, b.hidden_sums, convolution.projection, own.change, workspace, norm)
-        ops.convolve_in(b.hidden, norm, own.changes(convolution), own.a, own.sums)
-        return own.a, own.sums, None
+        conv, workspace = b.convolution, self.shared.workspace
+        ops.matmul(b.hidden, b.hidden_sums, convolution.projection, conv.delta, workspace, norm)
+        ops.convolve_in(b.hidden, norm, conv.coefficients(convolution), conv.a, conv.sums)
+        return conv.a, conv.sums, None
 
     def _leave(
         self,
@@ -249,28 +256,28 @@ class Stack:
             )
             return
         assert b.convolution is not None
-        own = b.convolution
-        ops.matmul(a, sums, planes, own.out, workspace)
-        change = own.changes(convolution)
-        ops.convolve_out(own.out, bias, change, b.x, gain, norm, b.hidden, b.hidden_sums, squares)
+        conv = b.convolution
+        ops.matmul(a, sums, planes, conv.out, workspace)
+        coefficients = conv.coefficients(convolution)
+        ops.convolve_out(conv.out, bias, coefficients, b.x, gain, norm, b.hidden, b.hidden_sums, squares)
 
-    def _transform(self, b: Buffers, index: int, starts: Sequence[Tensor], taps: TapRing | None) -> None:
+    def _mlp(self, b: Buffers, index: int, starts: Sequence[Tensor], taps: TapRing | None) -> None:
         layer = self.layers[index]
         mlp, tile_taps = layer.mlp, list[Tap | None]([None] * len(starts))
-        if taps and index in taps.blocks:
-            column = taps.blocks.index(index) * self.config.hidden_size
+        if taps and index in taps.layers:
+            column = taps.layers.index(index) * self.config.hidden_size
             tile_taps = [Tap(taps.ring, column, start) for start in starts]
         if isinstance(mlp, Mixture):
-            for own, tap in zip(self._each, tile_taps, strict=False):
-                self._mix(own, index, mlp, tap)
+            for tile, tap in zip(self._each, tile_taps, strict=False):
+                self._moe(tile, index, mlp, tap)
             return
         norm = self._norm(b, 2 * index + 1)
-        a, sums, left = self._enter(b, layer.mlp_conv, norm)
-        self.ops.swiglu(a, sums, mlp.gate_up, left, b.mlp, b.mlp_sums, self.shared.workspace)
-        out, gain = (b.mlp, b.mlp_sums, mlp.down), self.next_gains[index]
-        self._leave(b, *out, layer.mlp_conv, gain, norm, b.squares[2 * index + 2], tile_taps[0])
+        a, sums, pending_norm = self._enter(b, layer.mlp_conv, norm)
+        self.ops.swiglu(a, sums, mlp.gate_up, pending_norm, b.mlp, b.mlp_sums, self.shared.workspace)
+        operands, gain = (b.mlp, b.mlp_sums, mlp.down), self.next_gains[index]
+        self._leave(b, *operands, layer.mlp_conv, gain, norm, b.squares[2 * index + 2], tile_taps[0])
 
-    def _mix(self, b: Buffers, index: int, mlp: Mixture, tap: Tap | None) -> None:
+    def _moe(self, b: Buffers, index: int, mlp: Mixture, tap: Tap | None) -> None:
         ops, shared, mixture, norm = self.ops, self.shared, b.mixture, self._norm(b, 2 * index + 1)
         assert mixture is not None
         routing, normalise = mixture.routing, self.config.norm_topk_prob

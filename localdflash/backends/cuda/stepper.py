@@ -223,7 +223,7 @@ class Stepper:
         """Write the target's token after each of the 16 rows of `draft` to `choice`."""
         self.forward(splits)
         start, sampling = self.field(CONTEXT), self.sampling
-        self.stack.head(self.target.head, self.choice, None if greedy else sampling.logits)
+        self.stack.lm_head(self.target.head, self.choice, None if greedy else sampling.logits)
         if not greedy:
             s = sampling
             self.ops.sample(s.logits, s.floats, s.integers, self.tokens, self.draft, start, self.choice, s.scratch)
@@ -272,7 +272,7 @@ class Stepper:
         stack.embed((self.draft,), block.weights.embedding, config.embedding_scale)
         stack.forward((self.field(CONTEXT),), block.masks, splits)
         options = {"scale": config.logit_scale, "softcap": config.softcap, "ids": slots.ids}
-        stack.head(block.weights.head, slots.choice, slots.logits, **options)
+        stack.lm_head(block.weights.head, slots.choice, slots.logits, **options)
         if block.chooser:
             block.chooser.choose(slots)
         self.ops.propose(slots.choice, self.state, slots.draft, slots.first, slots.count)

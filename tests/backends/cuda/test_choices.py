@@ -12,7 +12,7 @@ from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import MODULES, REFERENCES, Op, Ops
 from localdflash.backends.cuda.proof import calls, stages
 from localdflash.backends.cuda.proof.costs import costs
-from localdflash.backends.cuda.proof.operations import CheckFailed, wrap_ops
+from localdflash.backends.cuda.proof.operations import CheckError, wrap_ops
 from localdflash.base.errors import UsageError
 from localdflash.kernels.cuda import launch, matmul
 from tests.support.cuda_pairs import answer, load_on_cpu
@@ -103,7 +103,7 @@ def sound(target: Path, drafter: Path, ops: Ops) -> tuple[CudaPair, Choices]:
                 if stage in ("operations", "blocks"):
                     check()
             return pair, choices
-        except CheckFailed as error:
+        except CheckError as error:
             name = error.operation
         except RuntimeError:  # how the child reports an error without a known operation
             name = stage

@@ -41,14 +41,14 @@ def updated(x: Tensor, args: Arguments) -> dict[str, Tensor]:
 
 def mixed(args: Arguments, x: Tensor, side: int) -> Tensor:
     """Compute the convolution of one side by its definition, element by element."""
-    changes = args["changes"]
-    _, kernel, hidden = changes.base.shape
-    change = changes.change.double().view(16, 2, kernel, -1)
+    coefficients = args["coefficients"]
+    _, kernel, hidden = coefficients.base.shape
+    delta = coefficients.delta.double().view(16, 2, kernel, -1)
     out = torch.zeros(16, hidden, dtype=torch.float64)
     for m in range(16):
         for back in range(min(kernel, m + 1)):
-            own = change[m, side, back].repeat_interleave(changes.group)
-            out[m] += (changes.base[side, back].double() + own) * x[m - back]
+            own = delta[m, side, back].repeat_interleave(coefficients.group)
+            out[m] += (coefficients.base[side, back].double() + own) * x[m - back]
     return out
 
 
@@ -106,7 +106,7 @@ def definition(case: Case, change: Callable[[Arguments], None] | None = None) ->
             }
         case "convolve_in":
             normed = args["a"].double() * exact_norm_factor(args["norm"])
-            n = args["changes"].base.shape[-1]
+            n = args["coefficients"].base.shape[-1]
             outputs = {"out": filled(mixed(args, normed[:, :n], 0), args["out"].shape[1])}
         case "convolve_out":
             outputs = updated(args["x"].double() + mixed(args, args["y"].double() + args["bias"].double(), 1), args)

@@ -28,8 +28,8 @@ CODES = {torch.int8: 1.01, torch.float8_e4m3fn: 32.5}  # largest step between co
 MAX_DIFFERING_CODES = 0.03  # share of the codes that may be off by one, because values lie between two codes
 
 
-class CheckFailed(Exception):
-    """Failed check of an operation: its name, and what it did."""
+class CheckError(Exception):
+    """Failed check of an operation: the operation's name, and how it failed."""
 
     def __init__(self, operation: str, what: str) -> None:
         super().__init__(f"{operation}: {what}")
@@ -137,7 +137,7 @@ def _weights(stepper: Stepper) -> Iterator[tuple[str, object]]:
 
 
 def compare_with_references(stepper: Stepper, watch: Watch) -> Ops:
-    """Return the pair's operations, each call compared with a second run and with the reference; see `CheckFailed`."""
+    """Return the pair's operations, each call compared with a second run and with the reference; see `CheckError`."""
     call_names = CallNames(stepper)
 
     def wrap(name: str, op: Op) -> Op:
@@ -158,7 +158,7 @@ def compare_with_references(stepper: Stepper, watch: Watch) -> Ops:
 
 
 def _run_twice(call: str, op: Op, arguments: Arguments) -> dict[str, Tensor]:
-    """Return an operation's results after two runs; CheckFailed if their bits differ or the device reports an error."""
+    """Return an operation's results after two runs; CheckError if their bits differ or the device reports an error."""
     twin = copy_arguments(arguments)
     try:
         op(**twin)
@@ -168,9 +168,9 @@ def _run_twice(call: str, op: Op, arguments: Arguments) -> dict[str, Tensor]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise CheckFailed(call, describe_error(error)) from error
+        raise CheckError(call, describe_error(error)) from error
     if differing:
-        raise CheckFailed(call, f"two runs on the same numbers differ in {differing}")
+        raise CheckError(call, f"two runs on the same numbers differ in {differing}")
     return got
 
 
@@ -188,7 +188,7 @@ def _compare(call: str, name: str, got: dict[str, Tensor], before: Arguments, re
         if before.get("mask") == "block" and part in ROW_AXES:  # rows after a drafter's block are undefined
             ours, theirs = (one.narrow(ROW_AXES[part], 0, before.get("block", ROWS)) for one in (ours, theirs))
         if what := describe_difference(part, ours, theirs):
-            raise CheckFailed(call, f"{part} differs from the reference's: {what}")
+            raise CheckError(call, f"{part} differs from the reference's: {what}")
 
 
 def _settle_ties(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
@@ -241,8 +241,8 @@ class RowRecorder:
                 yield name, tensor[self._slot].clone()
 
     def check(self, other: "RowRecorder") -> None:
-        """Raise CheckFailed for the first operation that gave the row other bits in the other recording."""
+        """Raise CheckError for the first operation that gave the row other bits in the other recording."""
         for (call, ours), (_, theirs) in zip(self.found, other.found, strict=True):
             for part, tensor in ours.items():
                 if not same_bits(tensor, theirs[part]):
-                    raise CheckFailed(call, f"a row's bits in {part} depend on its index or on other rows")
+                    raise CheckError(call, f"a row's bits in {part} depend on its index or on other rows")

@@ -1,4 +1,4 @@
-"""Checks of a loaded pair with its weights, from single operations to whole texts; a failure raises `CheckFailed`."""
+"""Checks of a loaded pair with its weights, from single operations to whole texts; a failure raises `CheckError`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch import Tensor
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES, low_memory
 from localdflash.backends.cuda.proof.operations import (
-    CheckFailed,
+    CheckError,
     RowRecorder,
     Watch,
     compare_with_references,
@@ -114,7 +114,7 @@ class _Proof:
         stepper.state[CONTEXT] = context
         stepper.extend(1, chunks(context, stepper.cache.k.shape[1]))
         logits = torch.zeros(ROWS, vocabulary, device=stepper.device)
-        stepper.stack.head(stepper.target.head, stepper.choice, logits)
+        stepper.stack.lm_head(stepper.target.head, stepper.choice, logits)
         return logits
 
     def rows(self) -> None:
@@ -141,7 +141,7 @@ class _Proof:
         together, alone = self._prompt(2), self._prompt(1)
         for name, tensor in together.items():
             if not same_bits(tensor, alone[name]):
-                raise CheckFailed("a prompt in two tiles", f"{name} are not those of 16 rows at a time")
+                raise CheckError("a prompt in two tiles", f"{name} are not those of 16 rows at a time")
 
     def _prompt(self, tiles: int) -> dict[str, Tensor]:
         stepper, rows = self.stepper, 2 * ROWS
@@ -204,7 +204,7 @@ class _Proof:
         for step, (one, other) in enumerate(zip(ours, theirs, strict=True), 1):
             for name, tensor in one.items():
                 if not same_bits(tensor, other[name]):
-                    raise CheckFailed(f"the graph of {mode}", f"step {step} has another {name} than its launches")
+                    raise CheckError(f"the graph of {mode}", f"step {step} has another {name} than its launches")
 
     def _steps(self, run: Callable[[int], None]) -> Iterator[dict[str, Tensor]]:
         stepper = self.stepper
@@ -268,13 +268,13 @@ class _Proof:
 def _same(operation: str, what: str, got: list[int], want: list[int]) -> None:
     if got != want:
         first = next((i for i, (one, other) in enumerate(zip(got, want, strict=False)) if one != other), len(want))
-        raise CheckFailed(operation, f"{what} from token {first + 1} on")
+        raise CheckError(operation, f"{what} from token {first + 1} on")
 
 
 def _same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:
-    """Raise CheckFailed if a row's likeliest token, of logits [16, V], is not among the likeliest of the other."""
+    """Raise CheckError if a row's likeliest token, of logits [16, V], is not among the likeliest of the other."""
     likely = theirs.log_softmax(-1)
     regret = (likely.amax(-1) - likely.gather(1, ours.argmax(-1, keepdim=True))[:, 0]).nan_to_num(float("inf"))
     if float(regret.max()) > MAX_REGRET_NATS:
         row, nats = int(regret.argmax()), float(regret.max())
-        raise CheckFailed(operation, f"after token {row} the likeliest is {nats:.2f} nats off the reference's")
+        raise CheckError(operation, f"after token {row} the likeliest is {nats:.2f} nats off the reference's")

@@ -1,6 +1,11 @@
 """Unpacks ggml blocks, uint8 [rows, blocks, bytes], or float weights, and writes them into planes.
 
-Rows come in as files store them, [rows, k]; planes hold columns, [k, rows]. Layouts: ggml-common.h.
+Files store rows of a matrix, [rows, k]; planes store their transpose, [k, rows] (kernels/cuda/planes.py). "Block" means
+a ggml block in functions that unpack, whose layouts are those of ggml-common.h, and a plane block elsewhere. In planes:
+
+* "block" scaling stores a float32 scale per 128 weights. Float types are quantized to it.
+* "half4" stores a float16 scale, and for some types a minimum, per group of a ggml block.
+* "byte4" stores 8-bit scales and minimums per group, and a pair of float16 super-scales per 256 weights (K-quants).
 """
 
 from collections.abc import Callable
@@ -12,7 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.base.errors import ModelError
-from localdflash.kernels.cuda.planes import COLUMNS, SUPER, Code, Planes, Scaling, pack_bytes, pack_fields, pack_halves
+from localdflash.kernels.cuda.planes import (
+    COLUMNS,
+    FIELDS,
+    SUPER,
+    Code,
+    Planes,
+    Scaling,
+    pack_bytes,
+    pack_fields,
+    pack_halves,
+)
 from localdflash.models.weights.ggml_types import GGMLType
 
 # Weights unpacked at a time: 0.1 GB of intermediates, and few enough launches on a GPU.
@@ -23,7 +38,7 @@ CHUNK_WEIGHTS = 1 << 22
 class PlaneLayout:
     """Properties of planes that do not depend on the matrix; see `Planes`."""
 
-    rows: int
+    block_words: int  # R of planes; with "half4" and "byte4" also the weights per scale
     high_bits: int
     scaling: Scaling
     zero: int = 0
@@ -33,17 +48,17 @@ class PlaneLayout:
 
 @dataclass(frozen=True)
 class UnpackedRows:
-    """Some rows of a matrix, unpacked; a group is 128 weights for "block", R for the other scalings."""
+    """Codes of some rows of a matrix, with a scale per group: 128 weights for "block" scaling, else `block_words`."""
 
     codes: Tensor  # uint8 [rows, k]
     scale: Tensor  # [rows, groups]: float32 ("block"), float16 ("half4"), uint8 or int8 ("byte4")
     minimum: Tensor | None = None  # [rows, groups]: float16 ("half4") or uint8 ("byte4")
-    supers: Tensor | None = None  # float16 [rows, k / 256, 2]: of the scales, of the minimums
+    supers: Tensor | None = None  # float16 [rows, k / 256, 2]: factors of the scales and of the minimums ("byte4")
 
 
-INT8 = PlaneLayout(rows=32, high_bits=4, scaling="block", zero=128)
-INT4 = PlaneLayout(rows=32, high_bits=0, scaling="block", zero=8)
-BLOCK = 128  # weights under one scale of "block"
+INT8 = PlaneLayout(block_words=32, high_bits=4, scaling="block", zero=128)
+INT4 = PlaneLayout(block_words=32, high_bits=0, scaling="block", zero=8)
+QUANT_GROUP = 128  # weights per scale of "block" scaling
 
 
 def padded(size: int, multiple: int) -> int:
@@ -55,30 +70,32 @@ def half_scales(scale: Tensor) -> Tensor:
     """Convert float scales to float16; ModelError if one is too large."""
     half = scale.to(torch.float16)
     if bool(half.isinf().any()):
-        raise ModelError("its scales are too large for float16; use `--backend llama.cpp`")
+        raise ModelError("the scales are too large for float16; use `--backend llama.cpp`")
     return half
 
 
 def empty(layout: PlaneLayout, n: int, k: int, experts: int, device: torch.device) -> Planes:
     """Return planes of the given layout with zero weights."""
-    columns, k_padded = padded(n, COLUMNS), experts * padded(k, 4 * layout.rows)
-    blocks = k_padded // (4 * layout.rows)
+    block_weights = FIELDS * layout.block_words
+    columns, k_padded = padded(n, COLUMNS), experts * padded(k, block_weights)
+    blocks = k_padded // block_weights
 
     def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.zeros(*shape, columns, dtype=dtype, device=device)
 
+    high_type = {0: None, 2: torch.uint8, 4: torch.int16}[layout.high_bits]
     words = (blocks, 2) if layout.scaling == "half4" else (blocks,)
-    by_block = zeros(torch.float32 if layout.scaling == "block" else torch.int32, *words)
+    scale = zeros(torch.float32 if layout.scaling == "block" else torch.int32, *words)
     return Planes(
         n=n,
         k=k,
-        rows=layout.rows,
-        base=zeros(torch.int16, k_padded // 4),
-        high=zeros({2: torch.uint8, 4: torch.int16}[layout.high_bits], k_padded // 4) if layout.high_bits else None,
+        block_words=layout.block_words,
+        base=zeros(torch.int16, k_padded // FIELDS),
+        high=zeros(high_type, k_padded // FIELDS) if high_type else None,
         scaling=layout.scaling,
-        scale=by_block,
+        scale=scale,
         supers=zeros(torch.int32, k_padded // SUPER) if layout.scaling == "byte4" else None,
-        minimum=torch.zeros_like(by_block) if layout.has_minimum else None,
+        minimum=torch.zeros_like(scale) if layout.has_minimum else None,
         zero=layout.zero,
         code=layout.code,
         experts=experts,
@@ -93,23 +110,24 @@ def fill(planes: Planes, expert: int, unpack: Callable[[slice], UnpackedRows]) -
         _write(planes, expert, rows, unpack(rows))
 
 
-def _write(planes: Planes, expert: int, columns: slice, rows: UnpackedRows) -> None:
+def _write(planes: Planes, expert: int, rows: slice, unpacked: UnpackedRows) -> None:
+    """Write rows of a matrix, which are columns of the planes."""
     p = planes
 
     def put(plane: Tensor, words: Tensor) -> None:
-        plane.view(p.experts, -1, *plane.shape[1:])[expert][..., columns] = words
+        plane.view(p.experts, -1, *plane.shape[1:])[expert][..., rows] = words
 
-    codes = _columns(rows.codes, p.padded_k)
-    put(p.base, pack_fields(codes & 15, p.rows, 4))
+    codes = _columns(unpacked.codes, p.padded_k)
+    put(p.base, pack_fields(codes & 15, p.block_words, 4))
     if p.high is not None:
-        put(p.high, pack_fields(codes >> 4, p.rows, p.high_bits))
-    put(p.scale, _group_words(p, rows.scale))
+        put(p.high, pack_fields(codes >> 4, p.block_words, p.high_bits))
+    put(p.scale, _group_words(p, unpacked.scale))
     if p.minimum is not None:
-        assert rows.minimum is not None
-        put(p.minimum, _group_words(p, rows.minimum))
+        assert unpacked.minimum is not None
+        put(p.minimum, _group_words(p, unpacked.minimum))
     if p.supers is not None:
-        assert rows.supers is not None
-        put(p.supers, pack_halves(rows.supers[..., 0], rows.supers[..., 1]).t())
+        assert unpacked.supers is not None
+        put(p.supers, pack_halves(unpacked.supers[..., 0], unpacked.supers[..., 1]).t())
 
 
 def _columns(values: Tensor, size: int) -> Tensor:
@@ -119,7 +137,8 @@ def _columns(values: Tensor, size: int) -> Tensor:
 
 def _group_words(planes: Planes, groups: Tensor) -> Tensor:
     """Return scales or minimums by group, [rows, groups], in the layout of planes."""
-    columns = _columns(groups, planes.padded_k // (4 * planes.rows if planes.scaling == "block" else planes.rows))
+    group_size = QUANT_GROUP if planes.scaling == "block" else planes.block_words
+    columns = _columns(groups, planes.padded_k // group_size)
     if planes.scaling == "half4":
         pairs = columns.reshape(-1, 2, 2, columns.shape[1])  # [blocks, word, half, rows]
         columns = pack_halves(pairs[:, :, 0], pairs[:, :, 1])
@@ -138,10 +157,10 @@ def quantize_rows(weights: Tensor, bits: int = 8) -> UnpackedRows:
     """Quantize rows [rows, k] to codes [rows, k] and a scale per 128 weights [rows, ceil(k / 128)]."""
     rows, k = weights.shape
     limit = 2 ** (bits - 1) - 1
-    blocks = F.pad(weights.float(), (0, -k % BLOCK)).view(rows, -1, BLOCK)
-    scale = blocks.abs().amax(-1) / limit
+    groups = F.pad(weights.float(), (0, -k % QUANT_GROUP)).view(rows, -1, QUANT_GROUP)
+    scale = groups.abs().amax(-1) / limit
     steps = torch.where(scale > 0, scale, 1).unsqueeze(-1)
-    codes = (blocks / steps).round().clamp(-limit, limit) + 2 ** (bits - 1)
+    codes = (groups / steps).round().clamp(-limit, limit) + 2 ** (bits - 1)
     return UnpackedRows(codes=codes.to(torch.uint8).view(rows, -1)[:, :k], scale=scale)
 
 
@@ -171,18 +190,18 @@ def _floats(blocks: Tensor, dtype: torch.dtype) -> UnpackedRows:
 
 
 def _q4_0(blocks: Tensor) -> UnpackedRows:
-    """Return a scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31; codes are offset by 8."""
+    """Unpack a float16 scale and 16 bytes: low nibbles are weights 0-15, high ones 16-31; codes are offset by 8."""
     return UnpackedRows(fields(blocks[..., 2:], 4).flatten(1), _number(blocks, 0, torch.float16))
 
 
 def _q4_1(blocks: Tensor) -> UnpackedRows:
-    """Like Q4_0, with a minimum that is added to every weight, and codes without an offset."""
+    """Unpack Q4_0's layout with a minimum and without an offset. Planes subtract the minimum, Q4_1 adds it."""
     codes, minimum = fields(blocks[..., 4:], 4).flatten(1), -_number(blocks, 2, torch.float16)
     return UnpackedRows(codes, _number(blocks, 0, torch.float16), minimum)
 
 
 def _q8_0(blocks: Tensor) -> UnpackedRows:
-    """Return a scale and 32 signed codes, which a flipped sign bit offsets by 128."""
+    """Unpack a float16 scale and 32 signed codes, which a flipped sign bit offsets by 128."""
     return UnpackedRows((blocks[..., 2:] ^ 0x80).flatten(1), _number(blocks, 0, torch.float16))
 
 
@@ -224,7 +243,7 @@ def _q6_k(blocks: Tensor) -> UnpackedRows:
 
 
 def _mxfp4(blocks: Tensor) -> UnpackedRows:
-    """Return the exponent of a power of two (e8m0), and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
+    """Unpack the exponent of a power of two (e8m0), and 16 bytes: low nibbles are weights 0-15, high ones 16-31."""
     codes = fields(blocks[..., 1:], 4).flatten(-2)
     return UnpackedRows(codes.flatten(1), _powers_of_two(blocks[..., 0], codes))
 
@@ -244,25 +263,25 @@ def _powers_of_two(exponents: Tensor, codes: Tensor) -> Tensor:
 
 
 def _nvfp4(blocks: Tensor) -> UnpackedRows:
-    """Unpack four unsigned e4m3 scales (127 is 0) and 32 bytes: of a group's 8 bytes, low nibbles are weights 0-7."""
+    """Unpack four unsigned e4m3 scales (NaN code 127 reads as 0) and 8 bytes for each: low nibbles are weights 0-7."""
     codes = fields(_cut(blocks[..., 4:], 8), 4).flatten(1)
     scale = blocks[..., :4].flatten(1)
     scale = torch.where(scale == 127, 0, scale)
     return UnpackedRows(codes, scale.view(torch.float8_e4m3fn).to(torch.float16))
 
 
-_BYTE4 = PlaneLayout(rows=32, high_bits=0, scaling="byte4", has_minimum=True)
+_BYTE4 = PlaneLayout(block_words=32, high_bits=0, scaling="byte4", has_minimum=True)
 FORMATS: dict[GGMLType, tuple[PlaneLayout, Callable[[Tensor], UnpackedRows]]] = {
     GGMLType.F32: (INT8, partial(_floats, dtype=torch.float32)),
     GGMLType.F16: (INT8, partial(_floats, dtype=torch.float16)),
     GGMLType.BF16: (INT8, partial(_floats, dtype=torch.bfloat16)),
-    GGMLType.Q4_0: (PlaneLayout(rows=32, high_bits=0, scaling="half4", zero=8), _q4_0),
-    GGMLType.Q4_1: (PlaneLayout(rows=32, high_bits=0, scaling="half4", has_minimum=True), _q4_1),
-    GGMLType.Q8_0: (PlaneLayout(rows=32, high_bits=4, scaling="half4", zero=128), _q8_0),
+    GGMLType.Q4_0: (PlaneLayout(block_words=32, high_bits=0, scaling="half4", zero=8), _q4_0),
+    GGMLType.Q4_1: (PlaneLayout(block_words=32, high_bits=0, scaling="half4", has_minimum=True), _q4_1),
+    GGMLType.Q8_0: (PlaneLayout(block_words=32, high_bits=4, scaling="half4", zero=128), _q8_0),
     GGMLType.Q4_K: (_BYTE4, _q4_k),
     # One of the two high bits is unused: 6.75 bits per weight instead of 5.75, but no additional kernel.
-    GGMLType.Q5_K: (PlaneLayout(rows=32, high_bits=2, scaling="byte4", has_minimum=True), _q5_k),
-    GGMLType.Q6_K: (PlaneLayout(rows=16, high_bits=2, scaling="byte4", zero=32), _q6_k),
-    GGMLType.MXFP4: (PlaneLayout(rows=32, high_bits=0, scaling="half4", code="e2m1"), _mxfp4),
-    GGMLType.NVFP4: (PlaneLayout(rows=16, high_bits=0, scaling="half4", code="e2m1"), _nvfp4),
+    GGMLType.Q5_K: (PlaneLayout(block_words=32, high_bits=2, scaling="byte4", has_minimum=True), _q5_k),
+    GGMLType.Q6_K: (PlaneLayout(block_words=16, high_bits=2, scaling="byte4", zero=32), _q6_k),
+    GGMLType.MXFP4: (PlaneLayout(block_words=32, high_bits=0, scaling="half4", code="e2m1"), _mxfp4),
+    GGMLType.NVFP4: (PlaneLayout(block_words=16, high_bits=0, scaling="half4", code="e2m1"), _nvfp4),
 }

@@ -30,13 +30,13 @@ def planes_of_blocks(
     planes = empty(layout, n, k, experts, raw.device)
     for expert, matrix in enumerate(raw.view(experts, n, k // ggml_type.block_weights, ggml_type.block_bytes)):
 
-        def some_rows(rows: slice, matrix: Tensor = matrix, expert: int = expert) -> UnpackedRows:
+        def unpack_slice(rows: slice, matrix: Tensor = matrix, expert: int = expert) -> UnpackedRows:
             unpacked = unpack(matrix[rows])
             if factors is None:
                 return unpacked
             return replace(unpacked, scale=half_scales(unpacked.scale.float() * factors[expert]))
 
-        fill(planes, expert, some_rows)
+        fill(planes, expert, unpack_slice)
     return planes
 
 
@@ -119,7 +119,7 @@ def _scaled_halves(words: Tensor, power_of_two: float) -> Tensor:
 def _layout(planes: Planes) -> tuple[object, ...]:
     """Return the properties that planes must share to form one matrix."""
     p = planes
-    return p.rows, p.high_bits, p.scaling, p.zero, p.code, p.minimum is None
+    return p.block_words, p.high_bits, p.scaling, p.zero, p.code, p.minimum is None
 
 
 def _load(header: GGUFHeader, name: str, device: torch.device) -> Planes:

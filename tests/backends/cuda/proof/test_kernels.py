@@ -12,7 +12,7 @@ import pytest
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import KERNELS
 from localdflash.backends.cuda.proof import stages
-from localdflash.backends.cuda.proof.operations import CheckFailed
+from localdflash.backends.cuda.proof.operations import CheckError
 from tests.backends.cuda.proof.test_stages import Spoil, add, fault, run
 from tests.support.cuda_pairs import load_on_cpu
 from tests.support.interpreter import ordered_dot
@@ -63,5 +63,8 @@ def test_sound_kernels_pass_every_check(load: Load) -> None:
 def test_one_wrong_value_is_reported(operation: str, part: str, value: float, load: Load) -> None:
     spoil: Spoil = add(part, value)
     pair = load(experts=True, drafts=False)
-    with fault(pair, {operation: spoil}), pytest.raises(CheckFailed, match=rf"^{operation} of layer 0: {part} differs"):
+    with (
+        fault(pair, {operation: spoil}),
+        pytest.raises(CheckError, match=rf"^{operation} of layer 0: {part} differs"),
+    ):
         run(pair, "operations")

@@ -14,7 +14,7 @@ from torch import Tensor
 from localdflash.backends.cuda.cuda_pair import CudaPair
 from localdflash.backends.cuda.ops import REFERENCES, Op
 from localdflash.backends.cuda.proof import calls, operations, stages
-from localdflash.backends.cuda.proof.operations import CheckFailed, using_ops, wrap_ops
+from localdflash.backends.cuda.proof.operations import CheckError, using_ops, wrap_ops
 from localdflash.kernels.cuda.kv_cache import Cache
 from localdflash.kernels.cuda.moe import Routing
 from localdflash.kernels.cuda.split_k import SplitWorkspace
@@ -155,7 +155,7 @@ def test_a_fault_is_found_and_named(name: str, pair: CudaPair) -> None:
     with fault(pair, {name.partition(",")[0]: spoil}):
         if stage == "long context":
             assert run(pair, "operations") == ["operations"], "no other check sees it"
-        with pytest.raises(CheckFailed, match=f"^{words}"):
+        with pytest.raises(CheckError, match=f"^{words}"):
             run(pair, stage)
 
 
@@ -182,7 +182,7 @@ def test_steps_with_wrong_state_are_detected(
         return arrival
 
     monkeypatch.setattr(pair.runner, "step", step)
-    with pytest.raises(CheckFailed, match=f"^{words}"):
+    with pytest.raises(CheckError, match=f"^{words}"):
         run(pair, stage)
     pair.set_documents([])
     pair.forget()
