@@ -4,12 +4,10 @@ From client to server:
 * `textDocument/didShowCompletion` {item}, `textDocument/didPartiallyAcceptCompletion` {item, acceptedLength},
   `localdflash/didRejectCompletion` {item}. The argument of the item's command is the suggestion's id.
 * `localdflash.accept` (workspace/executeCommand) [id]: the user accepted a suggestion.
-* `localdflash/status`: returns `Tally.status`.
-* `localdflash/didRejectNextEdit`: see `next_edit`.
+* `localdflash/status`: see `Tally.status`. `localdflash/didRejectNextEdit`: see `next_edit`.
 
 From server to client, if its initialization options request them:
-* `didChangeStatus`: see `Tally.status`.
-* `localdflash/didUpdateNextEdit`: see `next_edit`.
+* `didChangeStatus`: see `Tally.status`. `localdflash/didUpdateNextEdit`: see `next_edit`.
 * `localdflash/didUpdateInlineCompletion` {textDocument, position, items}: a longer item for an answered request.
 """
 

@@ -153,13 +153,10 @@ class Daemon:
 
     def _config(self, tcp: TcpPort | None) -> uvicorn.Config:
         """Return the uvicorn configuration of a TCP port, or of the user's local listener if `tcp` is None."""
-        app: ASGIApp = self._app
-        if tcp:
-            app = Guard(app, key=tcp.key, hosts=tcp.hosts)
-        elif key := self._local_listener.key:
-            app = Guard(app, key=key, own=True)
+        key = self._local_listener.key
+        local_app: ASGIApp = Guard(self._app, key=key, own=True) if key else self._app
         return uvicorn.Config(
-            app,
+            Guard(self._app, key=tcp.key, hosts=tcp.hosts) if tcp else local_app,
             http=ServerConnection if tcp else OwnConnection,
             backlog=BACKLOG,
             ws="none",

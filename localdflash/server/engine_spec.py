@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 PairRole = Literal["chat", "completion"]
-# What a load does about running requests of a pair that it must unload: wait until they end, raise ModelBusy if a chat
-# answer is among them, or cancel them.
+# If a pair to unload has requests: wait for them, raise ModelBusy if a chat answer is among them, or cancel them.
 EvictionPolicy = Literal["wait", "refuse", "end"]
 ROLES: tuple[PairRole, ...] = ("chat", "completion")
 

@@ -1,13 +1,11 @@
 """Loaded pairs by role: one pair for chat and one for completion, or one pair for both.
 
-Each loaded pair has a `PairWorker`, an engine thread. A chat can load a further pair without a role. Only requests that
-name such a pair use it.
+Each pair has a `PairWorker`. A chat can load a further pair without a role. Only requests that name it use it.
 
 If memory is short, `Engines` unloads chat pairs first: idle pairs before busy ones, larger pairs before smaller ones.
 A chat can evict the completion pair only after `UNUSED_SECONDS` without a completion. A request for an unloaded pair
-loads that pair again; no other pair answers for it. A completion pair is loaded with a reduced drafter or context
-rather than wait for a busy chat pair; it waits if the reduced pair does not fit either. All methods belong to one event
-loop.
+loads that pair again; no other pair answers for it. If a chat pair is busy, a completion pair is loaded with a reduced
+drafter or context; it waits only if it does not fit even then. All methods belong to one event loop.
 """
 
 import asyncio
@@ -253,12 +251,9 @@ class Engines:
         return await _finish_despite_cancel(self._swap(roles, same or self._first.new_worker(options), replaced))
 
     def _workers_to_retire(self, roles: Sequence[PairRole], options: Options) -> list[PairWorker]:
-        """Return the workers to retire: without a role outside `roles`, and failed, of the same pair, or replaced.
-
-        A healthy chat pair is not replaced but stays loaded without a role, unless `roles` includes completion.
-        """
+        """Return the workers without a role outside `roles` that failed, have the same pair, or are replaced."""
         own = {worker: self.roles(worker) for worker in self.workers if set(self.roles(worker)) <= set(roles)}
-        completes = "completion" in roles
+        completes = "completion" in roles  # otherwise a healthy chat pair stays loaded, without a role
         return [w for w in own if w.options.pair == options.pair or w.error or (own[w] and completes)]
 
     async def _swap(self, roles: Sequence[PairRole], worker: PairWorker, replaced: Sequence[PairWorker]) -> LoadedPair:

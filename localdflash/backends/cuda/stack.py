@@ -1,7 +1,7 @@
 """Stack of decoder layers over tiles of 16 rows, for target and drafter.
 
-A layer takes 5 launches: qkv, attention, residual, swiglu, residual. It takes 11 with convolutions, and with a mixture
-of experts 7: route, two of the experts, and combine replace the last two.
+A layer takes 5 launches: qkv, attention, residual, swiglu, residual. With convolutions it takes 11. With a mixture of
+experts it takes 7: route, gate and up, down, and combine replace the last two.
 
 RMSNorm, x * gain * rstd(x) with rstd(x) = 1 / sqrt(mean(x^2) + eps), takes no launch. The kernel that writes the
 residual stream x stores a = x * gain * rstd(before), where `before` is the stream of the previous norm, and the sums of

@@ -17,17 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localdflash.base.errors import ModelError
-from localdflash.kernels.cuda.planes import (
-    COLUMNS,
-    FIELDS,
-    SUPER,
-    Code,
-    Planes,
-    Scaling,
-    pack_bytes,
-    pack_fields,
-    pack_halves,
-)
+from localdflash.kernels.cuda.planes import COLUMNS, SUPER, Code, Planes, Scaling, pack_bytes, pack_fields, pack_halves
 from localdflash.models.weights.ggml_types import GGMLType
 
 # Weights unpacked at a time: 0.1 GB of intermediates, and few enough launches on a GPU.
@@ -59,6 +49,7 @@ class UnpackedRows:
 INT8 = PlaneLayout(block_words=32, high_bits=4, scaling="block", zero=128)
 INT4 = PlaneLayout(block_words=32, high_bits=0, scaling="block", zero=8)
 QUANT_GROUP = 128  # weights per scale of "block" scaling
+FIELDS = 4  # weights per word of `Planes.base`
 
 
 def padded(size: int, multiple: int) -> int:
