@@ -124,7 +124,7 @@ def embed(
     """
     constants = plane_constants(table)
     del constants["ASM"]
-    blocks, tiles = triton.cdiv(table.k, 4 * table.rows), squares.shape[0]
+    blocks, tiles = triton.cdiv(table.k, 4 * table.block_words), squares.shape[0]
     _embed[(ROWS,)](
         ids, *pointers(table), gain, x, a, sums, squares, table.n, table.padded_n, table.k, a.shape[1], tiles,
         scale, eps, BLOCKS=triton.next_power_of_2(blocks), TILES=triton.next_power_of_2(tiles), SUPER=SUPER,
