@@ -13,7 +13,7 @@ from localdflash.chat.answerer import Answerer
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.server import spawn
-from localdflash.server.engine_spec import EngineSpec, Others
+from localdflash.server.engine_spec import EngineSpec, EvictionPolicy
 from tests.chat.asking import ask, open_answerer
 from tests.support.daemons import DROPPED_SOCKET, ONE_PAIR, PROGRAM, SLOW, short_home
 
@@ -38,12 +38,12 @@ def source(pair: str, *given: str) -> SharedDaemon:
 
 @pytest.mark.parametrize("others", ["wait", "end", None])
 async def test_loading_asks_about_an_answer_in_another_chat(
-    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch, others: Others | None
+    tiny_pair: Path, monkeypatch: pytest.MonkeyPatch, others: EvictionPolicy | None
 ) -> None:
     monkeypatch.setattr(spawn, "PROGRAM", SLOW + ONE_PAIR + PROGRAM)  # slow, and memory holds one pair
     tiny, questions, began = str(tiny_pair / "target.gguf"), list[str](), asyncio.Event()
 
-    async def when_busy(pair: str, busy: ModelBusy) -> Others:
+    async def when_busy(pair: str, busy: ModelBusy) -> EvictionPolicy:
         questions.append(f"{busy}; {pair}?")
         if others is None:
             raise busy
