@@ -15,7 +15,7 @@ def closed_after(language: str, line: str, rest: str) -> str:
         return ""
     brackets, left = _read(language, line), found[0]
     while left:
-        quote = brackets.inside
+        quote = brackets.terminator
         if quote and not left.startswith(quote):
             return ""
         if not quote and not (brackets.stack and brackets.stack[-1].closer == left[0]):
@@ -31,7 +31,7 @@ def closes_again(language: str, line: str, closed: str, text: str) -> bool:
     read, depth = _read(language, line), len(_read(language, line + closed).stack)
     for char in text:
         read.feed(char)
-        if len(read.stack) <= depth and not read.inside:
+        if len(read.stack) <= depth and not read.terminator:
             return True
     return False
 

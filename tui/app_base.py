@@ -53,14 +53,14 @@ def in_background(
 
 @dataclass(frozen=True)
 class ChatStart:
-    """Options to start a chat with. `chats`: database path, or None to store nothing. `session`: chat to resume."""
+    """Options to start a chat with. `chats`: database path, or None to store nothing. `resume`: a chat to continue."""
 
     source: ServerSource
     folder: Path
     chats: Path | None
     settings: ChatSettings = field(default_factory=ChatSettings)
     system: str = ""
-    session: int | Literal["latest"] | None = None
+    resume: int | Literal["latest"] | None = None
     pair: str = "embedded"
     server: str = ""  # URL of a remote server
     debug: bool = False  # whether an internal error shows a traceback

@@ -210,7 +210,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         if file := await asyncio.to_thread(find_code_file, self.files):
             self.welcome.show_examples(example_questions(spell_mention(file)))
         try:
-            await self._continue_session(self.start.session)
+            await self._resume_chat(self.start.resume)
         finally:
             self.chats_loading -= 1
             self.send_queued(stopped=False)
@@ -218,14 +218,14 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
             with suppress(LocaldflashError):
                 saved_state.save(replace(saved_state.load(), seen_welcome=True))
 
-    async def _continue_session(self, session: int | str | None) -> None:
-        if session == LATEST:
+    async def _resume_chat(self, chat_id: int | str | None) -> None:
+        if chat_id == LATEST:
             latest = await self.talk.run_in_store(ChatStore.latest, self.talk.folder)
             if latest is None:
                 self.say("no earlier chat in this folder: starting a new one")
-            session = latest.id if latest else None
-        if isinstance(session, int):
-            await self.open_chat(session)
+            chat_id = latest.id if latest else None
+        if isinstance(chat_id, int):
+            await self.open_chat(chat_id)
             if self.start.system:
                 await self.talk.set_instructions(self.start.system)
 
@@ -262,7 +262,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         if not self.is_running:
             return
         self.refresh_keys()
-        answerer, answer, speed = self.talk.answerer, self.talk.last_answer(), self.talk.speed
+        answerer, answer, acceptance = self.talk.answerer, self.talk.last_answer(), self.talk.acceptance
         numbers = answer.numbers if answer else {}
         info, is_answering = answerer.info, self.talk.is_answering
         self.status_bar.update(
@@ -270,21 +270,21 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
                 model=info.pair if info else "",
                 stage="" if answerer.stage == "ready" else answerer.stage,
                 context_tokens=self.talk.context_tokens,
-                context=info.context if info else 0,
-                rate=speed.rate if is_answering else numbers.get("tokens_per_second"),
+                context_limit=info.context if info else 0,
+                rate=acceptance.rate if is_answering else numbers.get("tokens_per_second"),
                 average=not is_answering,
-                tau=speed.tau if is_answering else numbers.get("tau"),
-                accepted=speed.acceptance_rate if is_answering else _acceptance_rate(numbers),
-                ttft_ms=speed.ttft_ms if is_answering else numbers.get("ttft_ms"),
-                draft=self.talk.settings.draft,
-                drafter=info.drafter if info and answerer.is_localdflash else True,
+                tau=acceptance.tau if is_answering else numbers.get("tau"),
+                accepted=acceptance.acceptance_rate if is_answering else _acceptance_rate(numbers),
+                ttft_ms=acceptance.ttft_ms if is_answering else numbers.get("ttft_ms"),
+                drafting_on=self.talk.settings.draft,
+                has_drafter=info.drafter if info and answerer.is_localdflash else True,
                 busy=is_answering,
             )
         )
         self.transcript.set_view(model=info.pair if info else self.start.pair)
         panel = self.query_one(SpeedPanel)
         if panel.display:
-            panel.update_view(speed, info.drafters if info else None)
+            panel.update_view(acceptance, info.drafters if info else None)
 
     @on(Prompt.Notice)
     def _show_notice(self, event: Prompt.Notice) -> None:

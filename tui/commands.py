@@ -47,7 +47,7 @@ COMMANDS: tuple[Command, ...] = (
         ("apply",),
     ),
     Command("undo", "Undo the last applied change.", CODE),
-    Command("accepted", "Tint each token by its source: drafter, prompt lookup, target model.", SPEED, "", ("f2",)),
+    Command("accepted", "Tint each token by its source: drafter, prompt lookup, grammar, target.", SPEED, "", ("f2",)),
     Command("speed", "Show acceptance by draft position, and step times.", SPEED, keys=("f3",)),
     Command("draft", "Turn drafting on or off; the speed changes, the text does not.", SPEED, "[on|off]", ("f4",)),
     Command("bench", "Answer the last message without and with drafting, and compare.", SPEED, keys=("f5",)),

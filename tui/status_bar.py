@@ -1,4 +1,4 @@
-"""Status line under the chat, such as `○ embedded · 412/1 024 · 58 tok/s · τ 3.9 · 51 % accepted · first 0.18 s`."""
+"""Status bar: `○ embedded · 412/1 024 · 58 tok/s · τ 3.9 · 51 % accepted · first 0.18 s`; `first` is the TTFT."""
 
 import math
 import time
@@ -25,25 +25,25 @@ _MIN_MODEL_CELLS = 4
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Values of the status line; None, and a `context` of 0, mean unknown."""
+    """Values of the status bar; None, and a `context_limit` of 0, mean unknown."""
 
     model: str = ""
-    stage: str = ""  # see `Answerer`
+    stage: str = ""  # `Answerer.stage`, which may end in details ("loading: compiling 3 of 40"); "" once ready
     context_tokens: int | None = None  # used by the chat
-    context: int = 0
+    context_limit: int = 0
     rate: float | None = None  # tokens per second
     average: bool = False  # whether the rate is that of the whole answer
     tau: float | None = None
     accepted: float | None = None  # share of the drafted tokens
     ttft_ms: float | None = None
-    draft: bool = True
-    drafter: bool = True  # whether a model drafts
+    drafting_on: bool = True
+    has_drafter: bool = True  # whether the pair has a drafter model
     busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StatusPart:
-    """Part of the status line. Parts with the lowest `priority` are shortened, then dropped first."""
+    """Part of the status bar. Parts with the lowest `priority` are shortened, then dropped first."""
 
     name: str
     text: str
@@ -63,41 +63,41 @@ def status_parts(status: Status, waited: float = 0.0) -> list[StatusPart]:
 
 
 def _stage(stage: str, waited: float) -> str:
-    stage, _, doing = stage.partition(": ")
-    if doing:
-        return f"loading the model, {doing}…"
+    stage, _, details = stage.partition(": ")
+    if details:
+        return f"loading the model, {details}…"
     seconds = f" {waited:.0f} s" if waited >= 1 else ""
     return {
         "starting": "starting the engine…",
         "loading": f"loading the model…{seconds}",
         "waiting": f"waiting for another chat…{seconds}",
-        "gone": "the engine is gone",
+        "gone": "the engine stopped",
     }.get(stage, "")
 
 
 def _numbers(status: Status) -> list[StatusPart]:
     rate = f"{_short(status.rate)} tok/s{' avg' if status.average else ''}" if _positive(status.rate) else ""
     parts = [_context(status), StatusPart("rate", rate, 90, "$foreground")]
-    if not status.draft:
+    if not status.drafting_on:
         parts.append(StatusPart("draft", "drafting off", 60))
     else:
         tau, share = status.tau, status.accepted
         parts.append(StatusPart("tau", f"τ {tau:.1f}" if _positive(tau) else "", 50))
         known = share is not None and 0 <= share <= 1
         accepted = f"{share:.0%} accepted".replace("%", " %") if known else ""
-        parts.append(StatusPart("accepted", accepted if status.drafter else "no drafter", 45))
-    first = f"first {status.ttft_ms / 1e3:.2f} s" if status.ttft_ms and _positive(status.ttft_ms) else ""
-    return [*parts, StatusPart("first", first, 30)]
+        parts.append(StatusPart("accepted", accepted if status.has_drafter else "no drafter", 45))
+    ttft = f"first {status.ttft_ms / 1e3:.2f} s" if status.ttft_ms and _positive(status.ttft_ms) else ""
+    return [*parts, StatusPart("ttft", ttft, 30)]
 
 
 def _context(status: Status) -> StatusPart:
     if status.context_tokens is None:
         return StatusPart("context", "", 70)
     used = grouped(status.context_tokens)
-    if not status.context:
+    if not status.context_limit:
         return StatusPart("context", f"{used} tokens", 55)
-    share = status.context_tokens / status.context
-    count = f"{used}/{grouped(status.context)}"
+    share = status.context_tokens / status.context_limit
+    count = f"{used}/{grouped(status.context_limit)}"
     if share >= 1:
         return StatusPart("context", f"{count} context full", 80, "$error", "context full")
     if share > NEARLY_FULL_SHARE:
@@ -129,11 +129,11 @@ def fit_parts(parts: Sequence[StatusPart], width: int) -> list[StatusPart]:
     over = _cells(remaining) - width
     if over <= 0 or not remaining:
         return remaining
-    longest = remaining[0]
-    room = cell_len(longest.text) - over
+    first = remaining[0]
+    room = cell_len(first.text) - over
     if len(remaining) > 1 and room < _MIN_MODEL_CELLS:
         return fit_parts(remaining[:1] if remaining[0].priority >= remaining[1].priority else remaining[1:], width)
-    return [replace(longest, text=cut(longest.text, room)), *remaining[1:]]
+    return [replace(first, text=cut(first.text, room)), *remaining[1:]]
 
 
 def _cells(parts: Sequence[StatusPart]) -> int:
@@ -141,7 +141,7 @@ def _cells(parts: Sequence[StatusPart]) -> int:
 
 
 class StatusBar(Widget):
-    """Status line of the chat."""
+    """Status bar of the chat."""
 
     DEFAULT_CSS = "StatusBar { height: 1; padding: 0 1; background: $panel; color: $text-muted; }"
     ALLOW_SELECT: ClassVar[bool] = False

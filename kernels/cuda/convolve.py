@@ -83,7 +83,7 @@ def convolve_in_reference(a: Tensor, norm: Norm, coefficients: Coefficients, out
 
 @Kernel
 @triton.jit
-def _convolve_out(y, bias, base, delta, x, gain, before, a_out, sums, squares, H, groups, width, size, eps,
+def _convolve_out(y, bias, base, delta, x, gain, previous_squares, a_out, sums, squares, H, groups, width, size, eps,
                   P: tl.constexpr, BIAS: tl.constexpr, KERNEL: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,
                   PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles,)."""
@@ -94,7 +94,7 @@ def _convolve_out(y, bias, base, delta, x, gain, before, a_out, sums, squares, H
     gains = tl.load(gain + column, mask=column < H, other=0.0)
     wait(PDL)
     release(PDL)
-    factor = rstds(before, P, size, eps, 1)[0]
+    factor = rstds(previous_squares, P, size, eps, 1)[0]
     total = tl.load(x + m * H + n, mask=n < H, other=0.0)
     for back in tl.static_range(KERNEL):
         here = (m >= back) & (n < H)
@@ -112,20 +112,21 @@ def convolve_out(
     coefficients: Coefficients,
     x: Tensor,
     gain: Tensor,
-    before: Norm,
+    previous_norm: Norm,
     a_out: Tensor,
     sums_out: Tensor,
     squares_out: Tensor,
 ) -> None:
-    """Add the convolution of y + bias to x, and set a_out to x * gain * rstd(before.squares).
+    """Add the convolution of y + bias to x, and set a_out to x * gain * rstd(previous_norm.squares).
 
     y float32 [16, H], bias float32 [H] or None; for the others and for aliasing see `residual`.
     """
     kernel, hidden = coefficients.base.shape[1:]
     _convolve_out[(triton.cdiv(hidden, TILE),)](
-        y, y if bias is None else bias, coefficients.base, coefficients.delta, x, gain, before.squares, a_out, sums_out,
-        squares_out, hidden, hidden // coefficients.group, a_out.shape[1], before.size, before.eps, P=before.parts,
-        BIAS=bias is not None, KERNEL=kernel, GROUP=coefficients.group, BN=TILE, num_warps=4, **every_launch(x.device),
+        y, y if bias is None else bias, coefficients.base, coefficients.delta, x, gain, previous_norm.squares,
+        a_out, sums_out, squares_out, hidden, hidden // coefficients.group, a_out.shape[1], previous_norm.size,
+        previous_norm.eps, P=previous_norm.parts, BIAS=bias is not None, KERNEL=kernel, GROUP=coefficients.group, BN=TILE,
+        num_warps=4, **every_launch(x.device),
     )  # fmt: skip
 
 
@@ -135,14 +136,14 @@ def convolve_out_reference(
     coefficients: Coefficients,
     x: Tensor,
     gain: Tensor,
-    before: Norm,
+    previous_norm: Norm,
     a_out: Tensor,
     sums_out: Tensor,
     squares_out: Tensor,
 ) -> None:
     """Do what `convolve_out` does, in torch; a_out may be float32."""
     x += _mixed(y if bias is None else y + bias, coefficients, 1)
-    store_norm_inputs_reference(x, gain, before, a_out, sums_out, squares_out)
+    store_norm_inputs_reference(x, gain, previous_norm, a_out, sums_out, squares_out)
 
 
 def _mixed(x: Tensor, coefficients: Coefficients, side: int) -> Tensor:

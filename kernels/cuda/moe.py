@@ -300,7 +300,7 @@ def combine(
     routing: Routing,
     x: Tensor,
     gain: Tensor,
-    before: Norm,
+    previous_norm: Norm,
     a_out: Tensor,
     sums_out: Tensor,
     squares_out: Tensor,
@@ -308,14 +308,15 @@ def combine(
 ) -> None:
     """Add weights[:, j] * y[:, j] for every j to x, and write the inputs of the next norm, as `residual` does.
 
-    y float32 [16, chosen, H] from `experts_down`; the others as in `residual`. squares_out must not be before.squares.
+    y float32 [16, chosen, H] from `experts_down`; the others as in `residual`. squares_out must not be
+    previous_norm.squares.
     """
     hidden = x.shape[1]
     ring, column, start = (a_out, 0, routing.count) if tap is None else (tap.ring, tap.column, tap.start)
     _combine[(triton.cdiv(hidden, TILE), ROWS)](
-        y, routing.weights, x, gain, before.squares, a_out, sums_out, squares_out, ring, start, hidden, before.eps,
-        a_out.shape[1], *ring.shape, column, CHOSEN=routing.chosen, P=before.parts, TAP=tap is not None,
-        TAP_SCALE=TAP_SCALE, BN=TILE, num_warps=1, **every_launch(x.device),
+        y, routing.weights, x, gain, previous_norm.squares, a_out, sums_out, squares_out, ring, start, hidden,
+        previous_norm.eps, a_out.shape[1], *ring.shape, column, CHOSEN=routing.chosen, P=previous_norm.parts,
+        TAP=tap is not None, TAP_SCALE=TAP_SCALE, BN=TILE, num_warps=1, **every_launch(x.device),
     )  # fmt: skip
 
 
@@ -324,7 +325,7 @@ def combine_reference(
     routing: Routing,
     x: Tensor,
     gain: Tensor,
-    before: Norm,
+    previous_norm: Norm,
     a_out: Tensor,
     sums_out: Tensor,
     squares_out: Tensor,
@@ -333,9 +334,9 @@ def combine_reference(
     """Compute the kernel's result in plain torch, in float32; a_out and the ring may be float32."""
     hidden = x.shape[1]
     x += (routing.weights.unsqueeze(-1) * y).sum(1)
-    a_out[:, :hidden] = (x * gain * rstd_reference(before.squares, before.size, before.eps).unsqueeze(1)).to(
-        a_out.dtype
-    )
+    a_out[:, :hidden] = (
+        x * gain * rstd_reference(previous_norm.squares, previous_norm.size, previous_norm.eps).unsqueeze(1)
+    ).to(a_out.dtype)
     sums_out.copy_(a_out.float().unflatten(1, (-1, GROUP)).sum(-1).t())
     squares_out.copy_(F.pad(x.square(), (0, -hidden % TILE)).unflatten(1, (-1, TILE)).sum(-1).t())
     if tap is not None:

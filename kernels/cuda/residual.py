@@ -1,9 +1,10 @@
 """The residual stream: x += a @ W^T with the inputs of the next norm and the drafter's taps, in one launch.
 
-Each tile of 128 columns is read and written by one program only, the last to arrive at it. Taps (hidden-state features
-of the drafter) are stored as x / 16 in float16: residual streams of some models leave its range, and a power of two is
-exact. The drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` reads the taps of the next 16
-tokens for the drafter.
+A tile is 128 columns, written by one program only, the last to arrive at it; a row tile is 16 rows. Sums of activations
+over 32 columns are for weights with minimums (zero points), whose product subtracts minimum * sum. Taps (hidden-state
+features of the drafter) are stored as x / 16 in float16: residual streams of some models exceed its range, and a power
+of two is exact. The drafter's first matrix is multiplied by 16 when it is loaded. `gather_taps` reads the taps of the
+next 16 tokens for the drafter.
 """
 
 from dataclasses import dataclass
@@ -61,13 +62,13 @@ def store_norm_inputs(x, tile, gain, factor, out_ptr, sums_ptr, squares_ptr, H, 
 
 @Kernel
 @triton.jit
-def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, x_ptr, gain_ptr, before_ptr,
-              bias_ptr, out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr, counters_ptr, K, N, H,
-              size, eps, width, ring_rows, ring_width, column, P: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-              TAP: tl.constexpr, TAP_SCALE: tl.constexpr, R: tl.constexpr, HIGH_BITS: tl.constexpr,
-              SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr, HAS_MIN: tl.constexpr, BN: tl.constexpr,
-              SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr, TILES: tl.constexpr,
-              PDL: tl.constexpr):  # fmt: skip
+def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, x_ptr, gain_ptr,
+              previous_squares_ptr, bias_ptr, out_ptr, sums_out_ptr, squares_ptr, ring_ptr, start_ptr, partials_ptr,
+              counters_ptr, K, N, H, size, eps, width, ring_rows, ring_width, column, P: tl.constexpr,
+              ADD: tl.constexpr, BIAS: tl.constexpr, TAP: tl.constexpr, TAP_SCALE: tl.constexpr, R: tl.constexpr,
+              HIGH_BITS: tl.constexpr, SCALING: tl.constexpr, ZERO: tl.constexpr, CODE: tl.constexpr,
+              HAS_MIN: tl.constexpr, BN: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr,
+              TILES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles, SPLIT_K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     m = tl.arange(0, 16)
@@ -76,9 +77,10 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
     gain = tl.load(gain_ptr + n, mask=n < H, other=0.0)
     ptrs = x_ptr + m[:, None] * H + n[None, :]
     wait(PDL)
-    factors = rstds(before_ptr, P, size, eps, TILES)
+    factors = rstds(previous_squares_ptr, P, size, eps, TILES)
     if ADD:
-        old_x = tl.load(ptrs, mask=inside, other=0.0), tl.load(ptrs + (TILES - 1) * 16 * H, mask=inside, other=0.0)
+        last = ptrs + (TILES - 1) * 16 * H  # a single row tile is loaded twice, so that the tuple always has two
+        old_x = tl.load(ptrs, mask=inside, other=0.0), tl.load(last, mask=inside, other=0.0)
     accs = accumulate(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimum_ptr, K, N, tile * BN, split,
                       0, R, HIGH_BITS, SCALING, ZERO, CODE, HAS_MIN, BN, SPLIT_K, STAGES, ASM, TILES)  # fmt: skip
     release(PDL)
@@ -94,6 +96,7 @@ def _residual(a_ptr, sums_ptr, base_ptr, high_ptr, scale_ptr, supers_ptr, minimu
                 row = (tl.load(start_ptr) + 16 * t + m) % ring_rows
                 tapped = (x * TAP_SCALE).to(ring_ptr.dtype.element_ty)
                 tl.store(ring_ptr + row[:, None].to(tl.int64) * ring_width + column + n[None, :], tapped, mask=inside)
+            # A row tile has width / 32 groups of sums for 16 rows: width / 2 numbers.
             store_norm_inputs(x, tile, gain, factors[t], out_ptr + t * (16 * width), sums_out_ptr + t * (width // 2),
                     squares_ptr + t * (tl.num_programs(0) * 16), H, width, BN)  # fmt: skip
 
@@ -104,7 +107,7 @@ def residual(
     planes: Planes,
     x: Tensor,
     gain: Tensor,
-    before: Norm | None,
+    previous_norm: Norm | None,
     a_out: Tensor,
     sums_out: Tensor,
     squares_out: Tensor,
@@ -113,21 +116,24 @@ def residual(
     tap: Tap | None = None,
     bias: Tensor | None = None,
 ) -> None:
-    """Set x to a @ W^T + bias, plus x with `add`, and a_out to x * gain * rstd(before.squares), if there is a `before`.
+    """Set x to a @ W^T + bias, plus x with `add`, and a_out to x * gain * rstd(previous_norm.squares).
+
+    The rstd of the previous norm, if there is one, keeps a_out in float16's range; the consumer divides by it.
 
     a float16 [16, padded_k] with its sums [padded_k / 32, 16]; x float32 [16, H]; gain and bias float32 [H]; a_out
     float16 [16, padded_k of its consumer] and sums_out float32 [a_out columns / 32, 16], sums of the rounded a_out.
     Both stay zero past column H; squares_out float32 [H / 128 rounded up, 16]: sums of x^2 over tiles.
-    squares_out must not be before.squares, nor a_out be a: tiles are written while others still read.
+    squares_out must not be previous_norm.squares, nor a_out be a: tiles are written while others still read.
 
-    Two tiles of rows may be computed together, with the bits of separate calls: all but gain and bias are then
+    Two row tiles may be computed together, bit-identical to separate calls: all but gain and bias are then
     [2, ...], and the taps of the second tile follow 16 rows after those of the first.
     """
     hidden = x.shape[-1]
     cut = plan(planes.n, planes.padded_k, a.device, BN=TILE)
-    squares, parts, size, eps = (
-        (sums, 0, 1, 0.0) if before is None else (before.squares, before.parts, before.size, before.eps)
-    )
+    squares, parts, size, eps = sums, 0, 1, 0.0  # another tensor stands in for an absent one, and is not read
+    if previous_norm is not None:
+        squares, parts = previous_norm.squares, previous_norm.parts
+        size, eps = previous_norm.size, previous_norm.eps
     ring, column, start = (a_out.flatten(0, -2), 0, sums) if tap is None else (tap.ring, tap.column, tap.start)
     _residual[(cut.tiles, cut.SPLIT_K)](
         a, sums, *pointers(planes), x, gain, squares, sums if bias is None else bias, a_out, sums_out, squares_out,
@@ -144,7 +150,7 @@ def residual_reference(
     planes: Planes,
     x: Tensor,
     gain: Tensor,
-    before: Norm | None,
+    previous_norm: Norm | None,
     a_out: Tensor,
     sums_out: Tensor,
     squares_out: Tensor,
@@ -159,7 +165,7 @@ def residual_reference(
     if bias is not None:
         product = product + bias
     x.copy_(x + product if add else product)
-    store_norm_inputs_reference(x, gain, before, a_out, sums_out, squares_out)
+    store_norm_inputs_reference(x, gain, previous_norm, a_out, sums_out, squares_out)
     if tap is not None:
         tapped = (x * TAP_SCALE).to(tap.ring.dtype).view(-1, hidden)
         rows = (tap.start + torch.arange(len(tapped), device=x.device)) % tap.ring.shape[0]
@@ -167,13 +173,13 @@ def residual_reference(
 
 
 def store_norm_inputs_reference(
-    x: Tensor, gain: Tensor, before: Norm | None, a_out: Tensor, sums_out: Tensor, squares_out: Tensor
+    x: Tensor, gain: Tensor, previous_norm: Norm | None, a_out: Tensor, sums_out: Tensor, squares_out: Tensor
 ) -> None:
     """Store the next norm's inputs for the residual stream x [..., 16, H]; see `residual`."""
     hidden = x.shape[-1]
     scaled = x * gain
-    if before is not None:
-        scaled = scaled * rstd_reference(before.squares, before.size, before.eps).unsqueeze(-1)
+    if previous_norm is not None:
+        scaled = scaled * rstd_reference(previous_norm.squares, previous_norm.size, previous_norm.eps).unsqueeze(-1)
     a_out[..., :hidden] = scaled.to(a_out.dtype)
     sums_out.copy_(group_sums_reference(a_out))
     squares_out.copy_(F.pad(x.square(), (0, -hidden % TILE)).unflatten(-1, (-1, TILE)).sum(-1).mT)

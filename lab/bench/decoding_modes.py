@@ -108,7 +108,7 @@ class CudaModes:
     @property
     def blocks(self) -> Pair | None:
         """See `HostWays`."""
-        return self._pair.with_mode("draft") if self._pair.stepper.block else None
+        return self._pair.with_mode("draft") if self._pair.stepper.drafter else None
 
     def costs(self) -> dict[str, Any]:
         """See `HostWays`."""

@@ -42,7 +42,7 @@ class Message:
     text: str
     attachments: tuple[Attachment, ...] = ()
     finish: Finish = ""  # this and the next two only of answers
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # see `localdflash.chat.answerer`
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # statistics of the answer, made by `AnswerReader.numbers`
     steps: tuple[StepRecord, ...] = ()
     id: int = 0  # in the store; 0: not stored yet
     created: float = field(default_factory=time.time)  # seconds since 1970
@@ -50,7 +50,7 @@ class Message:
 
 def prompt_text(message: Message) -> str:
     """Return the text for the model: each attachment in a fence under its name, then the message."""
-    return "\n\n".join([*(f"{one.name}:\n{fence(one.text)}" for one in message.attachments), message.text])
+    return "\n\n".join([*(f"{file.name}:\n{fence(file.text)}" for file in message.attachments), message.text])
 
 
 def fence(text: str, language: str = "") -> str:

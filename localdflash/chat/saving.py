@@ -19,21 +19,23 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Chat:
-    """Shown branch of a chat; `session` is None until a message of it is stored."""
+    """Shown branch of a chat; `chat_id` is its row in the table `sessions`, None until a message is stored."""
 
     messages: list[Message] = field(default_factory=list)
-    session: int | None = None
+    chat_id: int | None = None
     system: str = ""
     model: str = ""
     stored: dict[int, Message] = field(default_factory=dict)  # content on disk, by id
 
 
 class Saver:
-    """Writer of a folder's chats to a file; without one they are stored in memory, or not at all."""
+    """Writer of a folder's chats to a database; without a file, to memory if `allow_in_memory`, else nowhere."""
 
-    def __init__(self, path: Path | None, folder: str, say: Callable[[str], None], *, in_memory: bool = True) -> None:
-        self._path, self._folder, self._say = path, folder, say
-        self._is_enabled = path is not None or in_memory
+    def __init__(
+        self, path: Path | None, folder: str, notify: Callable[[str], None], *, allow_in_memory: bool = True
+    ) -> None:
+        self._path, self._folder, self._notify = path, folder, notify
+        self._is_enabled = path is not None or allow_in_memory
         self._store: ChatStore | None = None
         self._disk = ThreadPoolExecutor(1, "chats")
         self._save_lock = asyncio.Lock()
@@ -52,14 +54,14 @@ class Saver:
 
         if self._store is None:
 
-            def say(line: str) -> None:
-                loop.call_soon_threadsafe(self._say, line)
+            def notify(line: str) -> None:
+                loop.call_soon_threadsafe(self._notify, line)
 
             try:
-                self._store = ChatStore(self._path, say)
+                self._store = ChatStore(self._path, notify)
             except StoreError as error:
-                say(f"chats are not saved: {error}")
-                self._store = ChatStore(None, say)
+                notify(f"chats are not saved: {error}")
+                self._store = ChatStore(None, notify)
         return self._store
 
     async def close(self) -> None:
@@ -68,9 +70,9 @@ class Saver:
             await self.run_in_store(lambda store: store.close())
         self._disk.shutdown()
 
-    def forget(self, session: int) -> None:
+    def forget(self, chat_id: int) -> None:
         """Discard the unsaved messages of a deleted chat."""
-        self.unsaved = [chat for chat in self.unsaved if chat.session != session]
+        self.unsaved = [chat for chat in self.unsaved if chat.chat_id != chat_id]
 
     async def save(self, chat: Chat) -> None:
         """Store all unsaved messages; report a failure once. Cancelling the caller does not stop it."""
@@ -86,17 +88,17 @@ class Saver:
                 except StoreError as error:
                     failed.append(each)
                     if not before and len(failed) == 1:
-                        self._say(f"not saved: {error}; saving is tried again with each message")
+                        self._notify(f"not saved: {error}; saving is tried again with each message")
             self.unsaved = failed
             if before and not failed:
-                self._say("saved again")
+                self._notify("saved again")
 
     async def _save_again_if_lost(self, chat: Chat) -> None:
         try:
             await self._save(chat)
         except StoreLost as error:  # store all messages, as a new chat
-            self._say(f"{error}; this chat is stored again")
-            chat.session, chat.stored = None, {}
+            self._notify(f"{error}; this chat is stored again")
+            chat.chat_id, chat.stored = None, {}
             chat.messages[:] = [replace(message, id=0) for message in chat.messages]
             await self._save(chat)
 
@@ -109,11 +111,11 @@ class Saver:
             is_empty = message.role == "assistant" and not message.text and not message.finish
             if parent == 0 or (not message.id and is_empty):
                 return  # an answer is stored once it has text
-            if chat.session is None:
+            if chat.chat_id is None:
                 fields = {"folder": self._folder, "model": chat.model, "system": chat.system}
-                chat.session = await self.run_in_store(ChatStore.create, **fields)
+                chat.chat_id = await self.run_in_store(ChatStore.create, **fields)
             if not message.id:
-                stored = await self.run_in_store(ChatStore.add, chat.session, parent, message)
+                stored = await self.run_in_store(ChatStore.add, chat.chat_id, parent, message)
             elif (before := chat.stored.get(message.id)) is not message:
                 stored = await self.run_in_store(ChatStore.update, message, before)
             else:

@@ -1,4 +1,4 @@
-"""Conversation: send messages, stream and store answers. Another answer or an edit creates another branch."""
+"""Conversation: send messages, stream and store answers. A second answer or an edit begins a branch of the chat."""
 
 import asyncio
 import time
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from localdflash.chat.store import ChatStore
 
 SAVE_SECONDS = 2.0  # between two saves of a growing answer; a killed process loses no more
-SAVE_SHARE = 20  # saving takes at most 1/20 of the time: long answers are saved less often
+SAVE_INTERVAL_FACTOR = 20  # a save that takes one second is followed by 20 seconds without one
 
-Show = Callable[[str, StepRecord | None], None]
+OnPiece = Callable[[str, StepRecord | None], None]
 
 
 class Talk:
-    """Conversation: one chat at a time, stored in the file `chats`, or in memory without one; see `Saver`."""
+    """Conversation, stored in the database `chats`; without one in memory, if `allow_in_memory`; see `Saver`."""
 
     def __init__(
         self,
         answerer: "Answerer",
         chats: Path | None,
         folder: str,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         *,
-        in_memory: bool = True,
+        allow_in_memory: bool = True,
     ) -> None:
         self.answerer, self.folder = answerer, folder
         self.settings = ChatSettings()
         self.project = ""  # the project's instructions, if they are sent
-        self._chat, self._saver = Chat(), Saver(chats, folder, say, in_memory=in_memory)
+        self._chat, self._saver = Chat(), Saver(chats, folder, notify, allow_in_memory=allow_in_memory)
         self.run_in_store = self._saver.run_in_store
         self.dropped = 0  # number of leading messages that are not sent, because the context is full
         self.summary = ""  # sent instead of the dropped messages
-        self.error: LocaldflashError | None = None  # reason of the finish "gone" of the last answer
+        self.error: LocaldflashError | None = None  # why the last answer broke off (finish "gone")
         self.context_tokens: int | None = None  # tokens that the messages take; None: unknown
-        self.speed = Acceptance()  # of the current or the last answer
+        self.acceptance = Acceptance()  # of the current or the last answer
         self._reader: asyncio.Task[None] | None = None
         self._growing: _GrowingAnswer | None = None
         self._answering, self._closed = asyncio.Lock(), False
@@ -56,9 +56,9 @@ class Talk:
         return self._chat.messages
 
     @property
-    def session(self) -> int | None:
-        """Return the number of the chat, None before it is stored."""
-        return self._chat.session
+    def chat_id(self) -> int | None:
+        """Return the number of the chat in the database, None before it is stored."""
+        return self._chat.chat_id
 
     @property
     def system(self) -> str:
@@ -97,29 +97,29 @@ class Talk:
         """Start an empty chat with the same instructions."""
         self._chat, self.dropped, self.summary, self.context_tokens = Chat(system=self.system), 0, "", None
 
-    async def open(self, session: int) -> None:
+    async def open(self, chat_id: int) -> None:
         """Open a stored chat."""
-        info = await self.run_in_store(lambda store: store.info(session))
-        self._show(await self.run_in_store(lambda store: store.path(session)), session, info.system)
+        info = await self.run_in_store(lambda store: store.info(chat_id))
+        self._load_branch(await self.run_in_store(lambda store: store.path(chat_id)), chat_id, info.system)
         self.dropped, self.summary, self.context_tokens = 0, "", None
 
-    def _show(self, path: list[Message], session: int, system: str) -> None:
-        """Show a stored chat; an unfinished answer, left by a killed process, was cancelled."""
+    def _load_branch(self, path: list[Message], chat_id: int, system: str) -> None:
+        """Show a branch of a stored chat; an answer that a killed process did not finish is marked cancelled."""
         unfinished = [message.role == "assistant" and not message.finish for message in path]
-        messages = [replace(one, finish="cancelled") if cut else one for one, cut in zip(path, unfinished, strict=True)]
-        self._chat = Chat(messages, session, system, stored={message.id: message for message in messages})
+        messages = [replace(m, finish="cancelled") if cut else m for m, cut in zip(path, unfinished, strict=True)]
+        self._chat = Chat(messages, chat_id, system, stored={message.id: message for message in messages})
 
-    async def delete(self, session: int) -> None:
+    async def delete(self, chat_id: int) -> None:
         """Delete a chat; if it is shown, start a new one."""
-        if session == self.session:
+        if chat_id == self.chat_id:
             await self.stop_and_wait()
-        await self.run_in_store(lambda store: store.delete(session))
-        self._saver.forget(session)
-        if session == self.session:
+        await self.run_in_store(lambda store: store.delete(chat_id))
+        self._saver.forget(chat_id)
+        if chat_id == self.chat_id:
             self.new()
 
-    def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
-        """Append a user message, without asking for an answer."""
+    def add_user_message(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
+        """Append a user message without requesting an answer."""
         self.messages.append(Message("user", text, tuple(attachments)))
         return self.messages[-1]
 
@@ -142,71 +142,73 @@ class Talk:
 
     async def set_instructions(self, system: str) -> None:
         """Set the instructions, from the next answer on."""
-        self.system, session = system, self.session
-        if session is not None:
-            await self.run_in_store(lambda store: store.set_system(session, system))
+        self.system, chat_id = system, self.chat_id
+        if chat_id is not None:
+            await self.run_in_store(lambda store: store.set_system(chat_id, system))
 
-    async def show_version(self, step: int) -> bool:
+    async def show_version(self, offset: int) -> bool:
         """Show the previous (-1) or next (+1) version of the newest message with several; return False at the end."""
         await self.save()
-        session, stored = self.session, [message.id for message in reversed(self.messages) if message.id]
-        if session is None:
+        chat_id, stored = self.chat_id, [message.id for message in reversed(self.messages) if message.id]
+        if chat_id is None:
             return False
 
         def switch(store: "ChatStore") -> list[Message] | None:
             for message in stored:
                 versions = store.versions(message)
                 if len(versions) > 1:
-                    index = versions.index(message) + step
+                    index = versions.index(message) + offset
                     if not 0 <= index < len(versions):
                         return None
-                    store.set_head(session, store.leaf(versions[index]))
-                    return store.path(session)
+                    store.set_head(chat_id, store.leaf(versions[index]))
+                    return store.path(chat_id)
             return None
 
         path = await self.run_in_store(switch)
         if path is not None:
-            self._show(path, session, self.system)
+            self._load_branch(path, chat_id, self.system)
             self.dropped, self.context_tokens = min(self.dropped, len(self.messages) - 1), None
         return path is not None
 
     async def fork(self, number: int | None) -> None:
         """Continue in a new chat with the messages up to and including `number` (from 1); None means all."""
         await self.save()
-        session = self.session
-        if session is None:
+        chat_id = self.chat_id
+        if chat_id is None:
             raise UsageError("there is nothing to fork yet")
         last = len(self.messages) if number is None else number
         if not 1 <= last <= len(self.messages):
             raise UsageError(f"there is no message {number}: this chat has {len(self.messages)}")
-        await self.open(await self.run_in_store(lambda store: store.fork(session, self.messages[last - 1].id)))
+        await self.open(await self.run_in_store(lambda store: store.fork(chat_id, self.messages[last - 1].id)))
 
-    async def answer(self, show: Show, on_restart: Callable[[], None], *, continue_last: bool = False) -> Message:
+    async def answer(
+        self, on_piece: OnPiece, on_restart: Callable[[], None], *, continue_last: bool = False
+    ) -> Message:
         """Answer the last message, or continue the last answer; on an error or a stop the partial answer stays."""
         async with self._answering:
             chat, index = self._chat, len(self.messages) - continue_last
-            begun = chat.messages.pop() if continue_last else Message("assistant", "")
-            growing = self._growing = _GrowingAnswer(begun, chat, index)
-            sent = [*chat.messages[self.dropped :], *([begun] if continue_last else [])]
-            chat.messages.append(begun)
+            initial = chat.messages.pop() if continue_last else Message("assistant", "")
+            growing = self._growing = _GrowingAnswer(initial, chat, index)
+            sent = [*chat.messages[self.dropped :], *([initial] if continue_last else [])]
+            chat.messages.append(initial)
             try:
-                self._reader = asyncio.create_task(self._read(sent, growing, show, on_restart, continue_last))
+                self._reader = asyncio.create_task(self._read(sent, growing, on_piece, on_restart, continue_last))
                 await self._reader
             except asyncio.CancelledError:
-                growing.finish, growing.numbers = "cancelled", self._numbers()
+                growing.finish, growing.stats = "cancelled", self._partial_stats()
                 task = asyncio.current_task()
-                if task and task.cancelling():
+                if task and task.cancelling():  # the caller's task was cancelled; `stop` cancels only the reader
                     raise
             except BaseException:
-                if growing.text == begun.text:  # no text yet: restore the chat
+                if growing.text == initial.text:  # no text yet: restore the chat
                     if not continue_last:
                         del chat.messages[index]
                     raise
-                growing.finish, growing.numbers = "gone", self._numbers()
+                growing.finish, growing.stats = "gone", self._partial_stats()
                 raise
             finally:
                 self._reader = None
-                growing.put()
+                growing.write_to_chat()  # does nothing if the message was removed above
                 await self.save(chat)
             return chat.messages[index]
 
@@ -234,41 +236,41 @@ class Talk:
         self,
         sent: Sequence[Message],
         growing: "_GrowingAnswer",
-        show: Show,
+        on_piece: OnPiece,
         on_restart: Callable[[], None],
         continue_last: bool,
     ) -> None:
-        from localdflash.chat.answerer import AnswerPiece, Done
+        from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done
 
         await self.save(growing.chat)
         saved, interval = time.monotonic(), SAVE_SECONDS
-        self.speed = Acceptance()
+        self.acceptance = Acceptance()
         events = self.answerer.answer(sent, self.settings, system=self.system_prompt, continue_last=continue_last)
         async with aclosing(events) as pieces:
             async for piece in pieces:
                 match piece:
                     case AnswerPiece(text, step):
                         growing.add(text, step)
-                        self.speed.add(step, text)
-                        show(text, step)
-                    case Done(finish, numbers, reason):
-                        growing.finish, growing.numbers, self.error = finish, numbers, reason
-                        prompt, tokens = numbers.get("prompt_tokens"), numbers.get("tokens")
+                        self.acceptance.add(step, text)
+                        on_piece(text, step)
+                    case Done(finish, stats, error):
+                        growing.finish, growing.stats, self.error = finish, stats, error
+                        prompt, tokens = stats.get("prompt_tokens"), stats.get("tokens")
                         self.context_tokens = prompt + tokens if prompt is not None and tokens is not None else None
-                    case _:
+                    case AnswerRestart():
                         growing.restart()
                         on_restart()
                 if time.monotonic() - saved > interval:
                     began = time.monotonic()
-                    growing.put()
+                    growing.write_to_chat()
                     await self.save(growing.chat)
                     saved = time.monotonic()
-                    interval = max(SAVE_SECONDS, SAVE_SHARE * (saved - began))
+                    interval = max(SAVE_SECONDS, SAVE_INTERVAL_FACTOR * (saved - began))
 
-    def _numbers(self) -> dict[str, Any]:
+    def _partial_stats(self) -> dict[str, Any]:
         """Return the statistics of an incomplete answer."""
         info = self.answerer.info
-        return {**({"model": info.pair} if info else {}), **self.speed.numbers()}
+        return {**({"model": info.pair} if info else {}), **self.acceptance.numbers()}
 
     async def save(self, chat: Chat | None = None) -> None:
         """Store unsaved messages of this chat or of the given one. A failure is reported once."""
@@ -281,10 +283,10 @@ class Talk:
 class _GrowingAnswer:
     """Answer in progress, at its position in a chat."""
 
-    def __init__(self, begun: Message, chat: Chat, index: int) -> None:
-        self.chat, self._begun, self._index = chat, begun, index
-        self._parts, self._steps = [begun.text], list(begun.steps)
-        self.finish, self.numbers = begun.finish, begun.numbers
+    def __init__(self, initial: Message, chat: Chat, index: int) -> None:
+        self.chat, self._initial, self._index = chat, initial, index
+        self._parts, self._steps = [initial.text], list(initial.steps)
+        self.finish, self.stats = initial.finish, initial.numbers
 
     @property
     def text(self) -> str:
@@ -296,20 +298,20 @@ class _GrowingAnswer:
             self._steps.append(step)
 
     def restart(self) -> None:
-        self._parts, self._steps = [self._begun.text], list(self._begun.steps)
+        self._parts, self._steps = [self._initial.text], list(self._initial.steps)
 
-    def put(self) -> None:
-        """Put the answer, complete or not, into the chat."""
+    def write_to_chat(self) -> None:
+        """Replace the message in the chat by the answer so far, unless it was removed."""
         if self._index < len(self.chat.messages):
             self.chat.messages[self._index] = self.message()
 
     def message(self) -> Message:
         current = self.chat.messages[self._index : self._index + 1]
         return replace(
-            self._begun,
+            self._initial,
             text=self.text,
             finish=self.finish,
-            numbers=dict(self.numbers),
+            numbers=dict(self.stats),
             steps=tuple(self._steps),
-            id=current[0].id if current else self._begun.id,
+            id=current[0].id if current else self._initial.id,
         )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from localdflash.chat.answer_sources import ServerSource
     from localdflash.chat.messages import Attachment
 
-Session = int | Literal["latest"] | None
+ResumedChat = int | Literal["latest"] | None
 ESCAPE_MS = "40"  # delay after which Esc is a key, not the start of an escape sequence
 NOT_256_COLOURS = r"^(linux|vt\d+|ansi|cygwin|sun)|16color|direct|truecolor"  # terminal types
 MAX_ANSWER_TOKENS = 256  # default for printed answers
@@ -77,7 +77,7 @@ def command(
     Answers are printed to stdout, everything else to stderr.
     """
     sampling = take_sampling(options)
-    session = _session(latest, resume, no_log)
+    resumed = _resumed_chat(latest, resume, no_log)
     system = _system_prompt(system, role)
     prompt, attachments = _read_prompt(prompt)
     if prompt is not None and not prompt.strip():
@@ -96,15 +96,15 @@ def command(
         with keep_early_keys():
             settings = ChatSettings(**sampling, max_tokens=max_tokens, draft=not no_draft)
             chats = None if no_log else chats_file()
-            return _run_screen(ctx, options, settings, chats, system, session, no_daemon)
+            return _run_screen(ctx, options, settings, chats, system, resumed, no_daemon)
     from localdflash.cli.console_chat import answer_once, open_chat
 
     settings = ChatSettings(**sampling, max_tokens=max_tokens or MAX_ANSWER_TOKENS, draft=not no_draft)
-    chats = None if no_log or (prompt is not None and session is None) else chats_file()
+    chats = None if no_log or (prompt is not None and resumed is None) else chats_file()
     source = _source(ctx, options, private=no_daemon or no_draft, stages=False, no_draft=no_draft)
     with open_chat(source, chats, settings, system) as chat:
-        if session is not None:
-            chat.wait(chat.resume(session, system))
+        if resumed is not None:
+            chat.wait(chat.resume(resumed, system))
         if prompt is not None:
             return answer_once(chat, prompt, "json" if as_json else "jsonl" if jsonl else "text", attachments)
         from localdflash.cli.line_chat import converse
@@ -134,7 +134,7 @@ def _run_screen(
     settings: ChatSettings,
     chats: Path | None,
     system: str,
-    session: Session,
+    resumed: ResumedChat,
     no_daemon: bool,
 ) -> int:
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
@@ -148,22 +148,22 @@ def _run_screen(
     url = "" if no_daemon else load_config().server.url
     source = _source(ctx, options, private=no_daemon)
     debug = ctx.ensure_object(dict).get("debug", False)
-    app = ChatApp(ChatStart(source, Path.cwd(), chats, settings, system, session, options["pair"], url, debug))
+    app = ChatApp(ChatStart(source, Path.cwd(), chats, settings, system, resumed, options["pair"], url, debug))
     gc.enable()
     app.run()
-    if chats and app.talk.session:
-        say(f"localdflash chat --resume {app.talk.session} continues this chat")
+    if chats and app.talk.chat_id:
+        say(f"localdflash chat --resume {app.talk.chat_id} continues this chat")
     gc.freeze()  # saves the last collection at exit
     return app.return_code or 0
 
 
-def _session(latest: bool, resume: int | None, no_log: bool) -> Session:
+def _resumed_chat(latest: bool, resume: int | None, no_log: bool) -> ResumedChat:
     if latest and resume is not None:
         raise UsageError("--continue and --resume: choose one")
-    session: Session = "latest" if latest else resume
-    if session is not None and no_log:
+    resumed: ResumedChat = "latest" if latest else resume
+    if resumed is not None and no_log:
         raise UsageError("--no-log cannot be used with --continue or --resume: a resumed chat is saved")
-    return session
+    return resumed
 
 
 def _system_prompt(system: str, role: str | None) -> str:

@@ -42,16 +42,16 @@ class ConsoleChat:
         info = self.talk.answerer.info
         return info.pair if info else ""
 
-    async def resume(self, session: int | Literal["latest"], system: str) -> None:
+    async def resume(self, chat_id: int | Literal["latest"], system: str) -> None:
         """Continue an earlier chat, with new instructions unless `system` is "". UsageError if there is no chat."""
-        if session == "latest":
+        if chat_id == "latest":
             from localdflash.chat.store import ChatStore
 
             latest = await self.talk.run_in_store(ChatStore.latest, self.talk.folder)
             if latest is None:
                 raise UsageError("--continue: no earlier chat in this folder")
-            session = latest.id
-        await self.talk.open(session)
+            chat_id = latest.id
+        await self.talk.open(chat_id)
         if system:
             await self.talk.set_instructions(system)
         if self.talk.messages and self.talk.messages[-1].role == "user":
@@ -71,7 +71,7 @@ class ConsoleChat:
         self, text: str, show: Show, think: Show = lambda _: None, attachments: Sequence[Attachment] = ()
     ) -> Message:
         """Send a message and return the answer; `think` gets the reasoning. On an error the message is removed."""
-        self.talk.say(text, attachments)
+        self.talk.add_user_message(text, attachments)
         try:
             return self._answer(show, think)
         except BaseException:
@@ -94,12 +94,12 @@ class ConsoleChat:
             raise UsageError("this chat has no answer to continue")
         return self._answer(show, think, self.talk.messages[-1].text)
 
-    def _answer(self, show: Show, think: Show, begun: str | None = None) -> Message:
-        """Return an answer to the messages, or the continuation of one with the text `begun`."""
+    def _answer(self, show: Show, think: Show, initial: str | None = None) -> Message:
+        """Return an answer to the messages, or the continuation of one with the text `initial`."""
 
         def start_split() -> ThoughtSplit:
             split = ThoughtSplit()
-            split.push(begun or "")
+            split.push(initial or "")
             return split
 
         split = start_split()
@@ -118,7 +118,7 @@ class ConsoleChat:
         try:
             with self.interrupt:
                 on_text = lambda new, _: emit(*split.push(new))  # noqa: E731
-                answer = self.wait(self.talk.answer(on_text, restart, continue_last=begun is not None))
+                answer = self.wait(self.talk.answer(on_text, restart, continue_last=initial is not None))
                 emit(*split.finish())
             if answer.finish == "gone":
                 raise EngineDisconnect(str(self.talk.error))
@@ -145,7 +145,7 @@ def open_chat(source: ServerSource, chats: Path | None, settings: ChatSettings, 
             ignored = [name for name, none in NOT_IN_OPENAI.items() if getattr(settings, name) not in (None, none)]
             if ignored and not answerer.is_localdflash:
                 say(f"The server has only OpenAI's API: {', '.join(ignored)} ignored.")
-            talk = Talk(answerer, chats, os.getcwd(), say, in_memory=False)
+            talk = Talk(answerer, chats, os.getcwd(), say, allow_in_memory=False)
             talk.settings, talk.system = settings, system
             stop = lambda: runner.get_loop().call_soon_threadsafe(talk.stop)  # noqa: E731
             try:

@@ -39,8 +39,8 @@ def converse(chat: ConsoleChat) -> int:
         import_module("readline")  # gives `input` arrow keys and a history
     with closing(AttachableFiles(Path.cwd(), say)) as files:
         LineChat(chat, files).read_lines()
-    if chat.talk.session:
-        say(f"localdflash chat --plain --resume {chat.talk.session} continues this chat")
+    if chat.talk.chat_id:
+        say(f"localdflash chat --plain --resume {chat.talk.chat_id} continues this chat")
     return 0
 
 

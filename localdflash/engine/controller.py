@@ -1,8 +1,8 @@
 """Chooses how much to draft: what maximizes expected tokens per millisecond. Not drafting is always a choice.
 
-Speed = E[tokens] / (V(tokens + 1) + D). V (cost of a verify batch) and D (cost of a draft) are measured at load and at
-every step. A drafter's confidence is calibrated against earlier drafts, verified or not: each is compared with the
-tokens committed later.
+Speed = E[committed tokens] / (V(n + 1) + D) with a draft of n tokens. V (cost of a verify batch) and D (cost of a
+draft) are measured at load and at every step. A drafter's confidence is calibrated against earlier drafts, verified or
+not: each is compared with the tokens committed later.
 """
 
 from collections import defaultdict
@@ -13,12 +13,15 @@ from localdflash.engine.draft import Draft
 
 BINS = 12  # of claimed confidence
 PRIOR_DRAFTS = 6.0  # weight of a claimed confidence before any outcome was counted, in drafts
-BIN_DECAY = 0.995  # share of a count that is left after one more outcome
+BIN_DECAY = 0.995  # factor on a bin's counts at each new outcome
 SURVIVAL_RATE = 0.1  # weight of a new draft's outcome
-DEPTH_DECAY, DEPTH_PRIOR_DRAFTS = 0.95, 2.0  # of the counts of one depth, whose prior is the depth before it
-MAX_TRIALS = 12  # probes that `TRIAL_SHARE` pays for, and the number whose time may be saved up
-TRIAL_SHARE, PROBE_SHARE = 0.05, 0.01  # shares of the decoding time for the first probes, and for later ones
-INITIAL_ANSWER_TOKENS, ANSWER_RATE = 64.0, 0.2  # expected length of an answer, and the weight of a new answer
+DEPTH_DECAY = 0.95  # factor on the counts of a depth at each new draft
+DEPTH_PRIOR_DRAFTS = 2.0  # weight of a depth's prior, which is the depth before it, in drafts
+INITIAL_PROBES = 12  # number of probes before `PROBE_SHARE` applies; the time of as many may be saved up
+INITIAL_PROBE_SHARE = 0.05  # share of the decoding time for the first probes
+PROBE_SHARE = 0.01  # share for later probes
+INITIAL_ANSWER_TOKENS = 64.0  # expected length of the first answer
+ANSWER_RATE = 0.2  # weight of a new answer's length
 OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed for an untried drafter
 MIN_SPEEDUP = 1.05  # expected speedup over not drafting below which no draft is verified
 MAX_DEPTH = 32  # tokens whose survival is counted: no verify batch is wider
@@ -49,9 +52,9 @@ class Calibration:
 
     def _update_survival(self, confidence: Sequence[float], accepted: int) -> None:
         weight = max(SURVIVAL_RATE, 1.0 / (self.drafts + 1))  # + 1: one lucky draft is not believed at once
-        counted = min(len(confidence), MAX_DEPTH)
-        self.survival += [0.0] * (counted - len(self.survival))
-        for i in range(counted):
+        depth = min(len(confidence), MAX_DEPTH)
+        self.survival += [0.0] * (depth - len(self.survival))
+        for i in range(depth):
             self.survival[i] += weight * ((i < accepted) - self.survival[i])
 
 
@@ -68,12 +71,12 @@ class DepthCalibration(Calibration):
 
     def _update_survival(self, confidence: Sequence[float], accepted: int) -> None:
         chance, alive = 0.0, 1.0
-        weight = 1.0 / self.drafts  # of the prior 0: one lucky draft is not believed at once
+        weight = 1.0 / self.drafts  # of the prior, which is 0: one lucky draft is not believed at once
         self.survival = []
         for i in range(MAX_DEPTH):
-            counted = i < min(accepted + 1, len(confidence))
-            self._counted_at[i] = self._counted_at[i] * DEPTH_DECAY + counted
-            self._accepted_at[i] = self._accepted_at[i] * DEPTH_DECAY + (counted and i < accepted)
+            has_outcome = i < min(accepted + 1, len(confidence))
+            self._counted_at[i] = self._counted_at[i] * DEPTH_DECAY + has_outcome
+            self._accepted_at[i] = self._accepted_at[i] * DEPTH_DECAY + (has_outcome and i < accepted)
             chance = (self._accepted_at[i] + weight * chance) / (self._counted_at[i] + weight)
             alive *= chance
             self.survival.append(alive)
@@ -108,7 +111,7 @@ class Controller:
         self.calibration = defaultdict[str, Calibration](Calibration)
         self.calibration.update({name: DepthCalibration() for name in next_ms})
         self._answer_tokens = INITIAL_ANSWER_TOKENS
-        self._credit_ms = self._needed_ms = 0.0  # time saved up for probes, and cost of the last rejected probe
+        self._credit_ms = self._needed_ms = 0.0  # time saved up for probes, and cost of the probe considered last
         self._probes = 0
         self._is_probing = False
 
@@ -131,21 +134,20 @@ class Controller:
         return 1.0 / self.costs.predict_ms(1)
 
     def choose_prefix(self, draft: Draft) -> tuple[int, float]:
-        """Return how many tokens of a draft to verify, and the expected rate without the draft's own cost."""
+        """Return how many tokens of a draft to verify, and the expected rate without its own cost, which is spent."""
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.predict_draft_ms(draft.drafter, len(draft))
-        baseline, pace = self.baseline_rate, self.costs.pace
-        floor = baseline * MIN_SPEEDUP
+        baseline = self.baseline_rate
+        floor, verify_ms = baseline * MIN_SPEEDUP, self.costs.predict_by_draft_length()
         count, best, rate = 0, 0.0, baseline
-        alive, expected, left = 1.0, 1.0, len(draft)
-        for i, (confidence, shape) in enumerate(zip(draft.confidence, self.costs.shape[2:], strict=False)):
+        alive, expected, remaining = 1.0, 1.0, len(draft)
+        for i, (confidence, cost) in enumerate(zip(draft.confidence, verify_ms, strict=False)):
             alive *= acceptance(confidence)
             expected += alive
-            left -= 1
-            cost = shape * pace
+            remaining -= 1
             if expected > floor * cost and expected > best * (cost + draft_ms):
                 count, best, rate = i + 1, expected / (cost + draft_ms), expected / cost
-            bound = expected + alive * left  # if all tokens that are left were certain, and free to verify
+            bound = expected + alive * remaining  # if all remaining tokens were certain, and free to verify
             if bound <= floor * cost or bound <= best * (cost + draft_ms):
                 break
         return count, rate
@@ -163,11 +165,11 @@ class Controller:
 
     def _best_length(self, drafter: str, survival: Sequence[float]) -> tuple[int, float]:
         """Return the draft length with the highest expected tokens per millisecond, and that rate."""
-        draft, pace = self._drafts[drafter], self.costs.pace
+        draft, verify_ms = self._drafts[drafter], self.costs.predict_by_draft_length()
         length, best, expected = 0, 0.0, 1.0
-        for i, (alive, shape) in enumerate(zip(survival, self.costs.shape[2:], strict=False)):
+        for i, (alive, ms) in enumerate(zip(survival, verify_ms, strict=False)):
             expected += alive
-            cost = shape * pace + draft.predict_ms(i + 1)
+            cost = ms + draft.predict_ms(i + 1)
             if expected > best * cost:
                 length, best = i + 1, expected / cost
         return length, best
@@ -176,8 +178,8 @@ class Controller:
         """Return whether decoding at `expected` instead of `rate` saves more than reading `unread` tokens costs."""
         return self._answer_tokens * (1 / rate - 1 / expected) > self._drafts[drafter].predict_reading_ms(unread)
 
-    def should_probe(self, drafter: str, limit: int, rate: float, unread: int = 0) -> bool:
-        """Return whether to draft only to measure the drafter: its time is saved up, and at best it beats `rate`."""
+    def start_probe(self, drafter: str, limit: int, rate: float, unread: int = 0) -> bool:
+        """Start a draft that only measures the drafter, once its time is saved up and its best case beats `rate`."""
         cost = self._drafts[drafter]
         self._needed_ms = cost.predict_ms(self.choose_length(drafter, limit)) + cost.predict_reading_ms(unread)
         if self._credit_ms < self._needed_ms:
@@ -189,8 +191,8 @@ class Controller:
 
     def record_verify(self, width: int, ms: float) -> None:
         """Learn from a measured step, without the time of its draft."""
-        share = TRIAL_SHARE if self._probes < MAX_TRIALS else PROBE_SHARE
-        max_credit_ms = max(MAX_TRIALS * max(self.draft_ms.values(), default=0.0), self._needed_ms)
+        share = INITIAL_PROBE_SHARE if self._probes < INITIAL_PROBES else PROBE_SHARE
+        max_credit_ms = max(INITIAL_PROBES * max(self.draft_ms.values(), default=0.0), self._needed_ms)
         self._credit_ms = min(self._credit_ms + share * ms, max_credit_ms)
         self.costs.record(width, ms)
 

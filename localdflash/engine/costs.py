@@ -1,23 +1,23 @@
 """Costs of a verify batch by width and context length, and of a draft. Times are milliseconds.
 
-The cost of a verify batch is a shape, measured at load, times the current pace. The pace follows the machine (other
-programs, heat), which slows all widths together. The context changes the shape: every token of a batch attends to all
-of it, so over a long context the cost grows nearly linearly with the width.
+The cost of a verify batch is the time of its width, measured at load, times the current slowdown. The slowdown follows
+the machine (other programs, heat), which slows all widths together. The context changes the times: every token of a
+batch attends to all of it, so over a long context the cost grows nearly linearly with the width.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-WIDTH_RATE, PACE_RATE = 0.2, 0.2  # how far a width's cost, and the pace, move towards a new measurement
+WIDTH_RATE, SLOWDOWN_RATE = 0.2, 0.2  # weights of a new timing, for its width's time and for the slowdown
 MAX_RATIO = 2.0  # bound of measured / expected: larger deviations are clipped
-STRIDE_TOKENS = 128  # the shape is recomputed when the context has changed by this many tokens
-STEP_TOKENS = 9  # unread tokens that a step usually leaves: an accepted draft and one more
+STRIDE_TOKENS = 128  # the times are recomputed when the context has changed by this many tokens
+STEP_TOKENS = 9  # unread tokens after a usual step: an accepted draft and one more
 SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a new draft timing: disturbances only ever make it longer
 
 
 class VerifyCosts:
-    """Cost of a verify batch: `shape`, indexed by width, times `pace`.
+    """Cost of a verify batch: `width_ms`, indexed by width, times `slowdown`.
 
     `measured` holds the times of some widths in a short context, `growth` their extra cost per token of context. Widths
     in between are interpolated linearly. The median of the last three timings of a width counts, so a single disturbed
@@ -27,32 +27,36 @@ class VerifyCosts:
     def __init__(self, measured: Mapping[int, float], growth: Mapping[int, float] | None = None) -> None:
         self._short = _interpolate_widths(measured)
         self._growth = _interpolate_widths(growth or dict.fromkeys(measured, 0.0))
-        self.shape, self._length = list(self._short), 0
-        self.pace = 1.0
+        self.width_ms, self._length = list(self._short), 0
+        self.slowdown = 1.0
         self._recent: dict[int, tuple[float, float]] = {}  # the two newest timings of a width
 
     def set_context_length(self, length: int) -> None:
         """Predict the costs of verify batches after `length` tokens."""
         if abs(length - self._length) >= STRIDE_TOKENS:
             self._length = length
-            self.shape = [short + growth * length for short, growth in zip(self._short, self._growth, strict=True)]
+            self.width_ms = [short + growth * length for short, growth in zip(self._short, self._growth, strict=True)]
 
     def predict_ms(self, width: int) -> float:
         """Return the expected time of a verify batch."""
-        return self.shape[min(width, len(self.shape) - 1)] * self.pace
+        return self.width_ms[min(width, len(self.width_ms) - 1)] * self.slowdown
+
+    def predict_by_draft_length(self) -> list[float]:
+        """Return the expected times of verify batches with 1, 2, … draft tokens; a batch has one token more."""
+        return [ms * self.slowdown for ms in self.width_ms[2:]]
 
     def record(self, width: int, ms: float) -> None:
         """Learn from a measured verify batch; ignore one wider than any measured at load."""
-        if width >= len(self.shape):
+        if width >= len(self.width_ms):
             return
         expected = self.predict_ms(width)
         older, old = self._recent.get(width, (expected, expected))
         self._recent[width] = (old, ms)
         median = sorted((older, old, ms))[1]
         ratio = min(max(median / expected, 1 / MAX_RATIO), MAX_RATIO)
-        for times in (self.shape, self._short, self._growth):
+        for times in (self.width_ms, self._short, self._growth):
             times[width] *= ratio**WIDTH_RATE
-        self.pace *= ratio**PACE_RATE
+        self.slowdown *= ratio**SLOWDOWN_RATE
 
 
 def _interpolate_widths(measured: Mapping[int, float]) -> list[float]:

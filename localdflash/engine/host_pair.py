@@ -234,7 +234,7 @@ def _should_draft(controller: Controller, drafter: Drafter, limit: int, rate: fl
     expected = controller.predict_rate(drafter.name, limit)
     if expected > rate and controller.should_read_prompt(drafter.name, unread, rate, expected):
         return True
-    return controller.should_probe(drafter.name, limit, rate, unread)
+    return controller.start_probe(drafter.name, limit, rate, unread)
 
 
 def _lookup_rate(controller: Controller, lookup: Draft) -> float:

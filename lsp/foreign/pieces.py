@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.fim.extent import Extent, Mode, find_extent
+from localdflash.code.fim.extent import CursorContext, Mode, find_cursor_context
 from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.prompt import Gap
 from localdflash.code.fim.python_lines import missing_blanks
@@ -69,7 +69,7 @@ class InfillTask:
             body.get("least_sure", 0.0),
             Sampling(body.get("temperature", 0.0), body.get("seed") or 0, shaping),
         )
-        lead = missing_blanks(task.extent())  # blanks that a statement needs at the cursor
+        lead = missing_blanks(task.cursor())  # blanks that a statement needs at the cursor
         return replace(task, gap=replace(gap, middle=gap.middle + lead), lead=lead) if lead else task
 
     @property
@@ -82,15 +82,15 @@ class InfillTask:
         """Return the cursor's line, up to the cursor."""
         return self.before.rpartition("\n")[2]
 
-    def extent(self) -> Extent:
-        """Return the extent of a text here."""
-        return find_extent(self.gap.language, self.before, self.gap.suffix, self.mode)
+    def cursor(self) -> CursorContext:
+        """Return the context of the cursor."""
+        return find_cursor_context(self.gap.language, self.before, self.gap.suffix, self.mode)
 
     def ending(self, word: str) -> PresentableEnding:
         """Return the ending of a text that begins with a word."""
-        extent, texts = self.extent(), (self.before, self.gap.suffix, *(one.text for one in self.others))
-        sound = Soundness.at(extent, self.before, self.gap.suffix, self.gap.closed)
-        return PresentableEnding(extent, sound, texts, word, self.min_probability, self.lead)
+        cursor, texts = self.cursor(), (self.before, self.gap.suffix, *(piece.text for piece in self.others))
+        sound = Soundness.at(cursor, self.before, self.gap.suffix, self.gap.closed)
+        return PresentableEnding(cursor, sound, texts, word, self.min_probability, self.lead)
 
     def draws(self) -> list[Sampling]:
         """Return how to sample each requested text: the first as requested, others varied."""

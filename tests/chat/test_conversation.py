@@ -31,21 +31,21 @@ def ignore(*_: object) -> None:
 
 
 async def exchange(talk: Talk, text: str = "why?") -> Message:
-    talk.say(text)
+    talk.add_user_message(text)
     return await talk.answer(ignore, ignore)
 
 
 async def stored_messages(talk: Talk) -> list[Message]:
     """Return the messages on disk."""
-    assert talk.session is not None
-    return await talk.run_in_store(ChatStore.path, talk.session)
+    assert talk.chat_id is not None
+    return await talk.run_in_store(ChatStore.path, talk.chat_id)
 
 
 async def test_answer_is_appended_and_stored() -> None:
     async with open_talk(*ANSWER) as (talk, answerer, notices):
         shown: list[object] = []
         talk.system = "Be brief."
-        talk.say("why?", [Attachment("file", "a.py", "x = 1\n")])
+        talk.add_user_message("why?", [Attachment("file", "a.py", "x = 1\n")])
         answer = await talk.answer(lambda text, step: shown.append((text, step)), ignore)
         assert shown == [("It ", STEP), ("is.", None)]
         assert (answer.text, answer.finish, answer.steps, answer.numbers) == ("It is.", "stop", (STEP,), NUMBERS)
@@ -53,7 +53,7 @@ async def test_answer_is_appended_and_stored() -> None:
         ((sent, system, continue_last),) = answerer.requests
         assert ([message.text for message in sent], system, continue_last) == (["why?"], "Be brief.", False)
         assert await stored_messages(talk) == talk.messages
-        info = await talk.run_in_store(ChatStore.info, talk.session or 0)
+        info = await talk.run_in_store(ChatStore.info, talk.chat_id or 0)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
     assert notices == []
 
@@ -77,9 +77,9 @@ async def test_fork_keeps_the_original_chat() -> None:
     async with open_talk(*ANSWER) as (talk, _answerer, _notices):
         await exchange(talk)
         await exchange(talk, "and then?")
-        before = talk.session
+        before = talk.chat_id
         await talk.fork(2)
-        assert talk.session != before
+        assert talk.chat_id != before
         assert [message.text for message in talk.messages] == ["why?", "It is."]
         await exchange(talk, "another way?")
         assert before is not None
@@ -97,14 +97,14 @@ async def test_empty_chat_refuses_retry_edit_and_fork() -> None:
         with pytest.raises(UsageError, match="nothing to fork"):
             await talk.fork(None)
         assert not await talk.show_version(-1)
-        assert talk.session is None
+        assert talk.chat_id is None
 
 
 async def test_chat_deleted_elsewhere_is_stored_again() -> None:
     async with open_talk(*ANSWER) as (talk, _answerer, notices):
         await exchange(talk)
-        assert talk.session is not None
-        await talk.run_in_store(ChatStore.delete, talk.session)
+        assert talk.chat_id is not None
+        await talk.run_in_store(ChatStore.delete, talk.chat_id)
         await exchange(talk, "and then?")
         assert await stored_messages(talk) == talk.messages
         assert len(talk.messages) == 4
@@ -154,17 +154,17 @@ async def test_two_processes_continuing_one_answer_make_two_versions(tmp_path: P
 
     async with open_talk(*ANSWER, chats=path) as (talk, answerer, notices):
         await exchange(talk)
-        assert talk.session
+        assert talk.chat_id
         answerer.script = [AnswerPiece(" From one.", None), Done("stop", {})]
         other_answerer: Any = FakeAnswerer(AnswerPiece(" From the other.", None), Done("stop", {}))
         other = Talk(other_answerer, path, "/home/x", ignore)
-        await other.open(talk.session)
+        await other.open(talk.chat_id)
         await talk.answer(ignore, ignore, continue_last=True)
         await other.answer(ignore, ignore, continue_last=True)
         versions = await talk.run_in_store(ChatStore.versions, talk.messages[-1].id)
         assert versions == [talk.messages[-1].id, other.messages[-1].id]
         await other.close()
-        assert [one.text for one in await talk.run_in_store(ChatStore.path, talk.session)] == [
+        assert [one.text for one in await talk.run_in_store(ChatStore.path, talk.chat_id)] == [
             "why?",
             "It is. From the other.",
         ]

@@ -42,7 +42,7 @@ def _residual(name: str, n: int, k: int, tapped: bool, biased: bool = False) -> 
         ring = torch.zeros(64, 3 * n, dtype=torch.float16)
         return {
             "a": a, "sums": sums, "planes": planes, "x": torch.randn(16, n) * 5, "gain": torch.rand(n) + 0.5,
-            "before": _norm(n), "a_out": torch.zeros(16, width).half(), "sums_out": torch.zeros(width // 32, 16),
+            "previous_norm": _norm(n), "a_out": torch.zeros(16, width).half(), "sums_out": torch.zeros(width // 32, 16),
             "squares_out": torch.zeros(width // 128, 16),
             "tap": Tap(ring, n, torch.tensor([57], dtype=torch.int32)) if tapped else None,
             "bias": torch.randn(n) if biased else None,
@@ -149,7 +149,7 @@ def _convolve(n: int, kernel: int, group: int) -> list[Case]:
         coefficients, a, sums = common().values()
         return {
             "y": torch.randn(16, n), "bias": torch.randn(n), "coefficients": coefficients, "x": torch.randn(16, n) * 5,
-            "gain": torch.rand(n) + 0.5, "before": _norm(n), "a_out": a, "sums_out": sums,
+            "gain": torch.rand(n) + 0.5, "previous_norm": _norm(n), "a_out": a, "sums_out": sums,
             "squares_out": torch.zeros(a.shape[1] // 128, 16),
         }  # fmt: skip
 
@@ -183,7 +183,7 @@ def _experts(n: int, k: int, inner: int, experts: int, chosen: int) -> list[Case
             common | {"a": a / 64, "sums": group_sums(a / 64), "planes": gate_up, "norm": norm, "out": out,
                       "sums_out": sums_out},
             common | {"a": out, "sums": sums_out, "planes": down, "out": y},
-            common | {"y": y, "x": torch.randn(16, n), "gain": torch.rand(n) + 0.5, "before": _norm(n),
+            common | {"y": y, "x": torch.randn(16, n), "gain": torch.rand(n) + 0.5, "previous_norm": _norm(n),
                       "a_out": torch.zeros(16, n).half(), "sums_out": torch.zeros(n // 32, 16),
                       "squares_out": torch.zeros(n // 128, 16)},
         ][steps]  # fmt: skip

@@ -92,7 +92,7 @@ def spoil(live: int) -> Callable[[Arguments], None]:
         for name, value in arguments.items():
             if name in ROW_AXES and isinstance(value, Tensor) and value.dtype.is_floating_point:
                 (value[live:] if ROW_AXES[name] == 0 else value[:, live:]).fill_(float("nan"))
-        for norm in (arguments.get("norm"), arguments.get("before")):
+        for norm in (arguments.get("norm"), arguments.get("previous_norm")):
             if norm is not None:
                 norm.squares[:, live:] = float("nan")
 
@@ -114,7 +114,7 @@ def rolled(by: int) -> Callable[[Arguments], None]:
         for name, value in arguments.items():
             if name in ROW_AXES and isinstance(value, Tensor):
                 value.copy_(value.roll(-by, ROW_AXES[name]))
-        for norm in (arguments.get("norm"), arguments.get("before")):
+        for norm in (arguments.get("norm"), arguments.get("previous_norm")):
             if norm is not None:
                 for squares in (norm.squares, norm.before):
                     squares.copy_(squares.roll(-by, 1))

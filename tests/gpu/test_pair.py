@@ -195,7 +195,7 @@ def test_drafters_that_choose_slot_by_slot(
         one.prefill(ids)
         one.rollback(len(ids))
         one.stepper.catch_up()
-        one.stepper.fill_block(1)
+        one.stepper.draft_block(1)
         proposed.append(one.stepper.draft[1:8].tolist())
     assert proposed[0][0] == proposed[1][0]
     assert sum(a == b for a, b in zip(*proposed, strict=True)) >= 5

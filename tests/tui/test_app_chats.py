@@ -105,7 +105,7 @@ async def test_latest_chat_continues_after_quitting(home: Path, tmp_path: Path) 
     async with chat(folder=tmp_path, chats=chats) as (pilot, _, _):
         await ask_and_wait(pilot, "how do boxes stack?")
         await pilot.press("ctrl+q")
-    async with chat(folder=tmp_path, chats=chats, session=LATEST) as (pilot, app, answerer):
+    async with chat(folder=tmp_path, chats=chats, resume=LATEST) as (pilot, app, answerer):
         await wait_until(pilot, lambda: texts(app) == ["how do boxes stack?", "It is."])
         await wait_until(pilot, lambda: "84/1 000" in screen_text(app))
         await ask_and_wait(pilot, "and trees?")

@@ -124,7 +124,7 @@ def _is_highlighted(app: ChatApp) -> bool:
 async def _streaming(pilot: Pilot[Any], app: ChatApp) -> None:
     await type_and_send(pilot, QUESTION.text)
     await wait_until(pilot, lambda: app.transcript.source_shown() == STREAM)
-    app.talk.speed = _speed()
+    app.talk.acceptance = _speed()
     app.refresh_status()
 
 
@@ -158,7 +158,7 @@ def test_acceptance_view_and_speed_panel(snap_compare: Any, tmp_path: Path) -> N
         app.show_chat()
         await pilot.pause()
         app.action_accepted()
-        app.talk.speed = _speed()
+        app.talk.acceptance = _speed()
         app.action_speed()
         await _wait_until_still(pilot)
 

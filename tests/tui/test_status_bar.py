@@ -1,4 +1,4 @@
-"""Status line and speed panel."""
+"""Status bar and speed panel."""
 
 from dataclasses import replace
 
@@ -25,9 +25,9 @@ def line(status: Status, waited: float = 0.0) -> str:
         ({"context_tokens": 922}, "922/1 024 context nearly full"),
         ({"context_tokens": 1024}, "1 024/1 024 context full"),
         ({"model": "/models/a/Qwen3-4B-Q4_K_M.gguf"}, "Qwen3-4B-Q4_K_M"),
-        ({"draft": False}, "drafting off"),
+        ({"drafting_on": False}, "drafting off"),
         ({"stage": "starting"}, "starting the engine…"),
-        ({"stage": "gone"}, "the engine is gone"),
+        ({"stage": "gone"}, "the engine stopped"),
     ],
 )
 def test_status_parts(changes: dict[str, object], expected: str) -> None:

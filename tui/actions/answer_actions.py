@@ -93,7 +93,7 @@ class AnswerActions(ChatAppBase):
             if self.talk.is_answering:
                 self.say("sent as soon as this answer is done; Esc stops it")
             return
-        self.add(self.talk.say(text, attachments))
+        self.add(self.talk.add_user_message(text, attachments))
         self.begin_answer()
 
     def add(self, message: Message) -> None:

@@ -43,36 +43,36 @@ class ChatActions(ChatAppBase):
                 case "delete":
                     await self._confirm_delete(choice.id)
                 case "export":
-                    await self._export_session(choice.id)
+                    await self._export_chat(choice.id)
 
-    async def open_chat(self, session: int) -> None:
+    async def open_chat(self, chat_id: int) -> None:
         """Show an earlier chat and continue it."""
         async with self.loading_chat():
             await self.talk.stop_and_wait()
             await self.talk.save()
-            await self.talk.open(session)
+            await self.talk.open(chat_id)
             self.show_chat()
         self.prompt.focus()
 
     @in_background
     async def action_rename(self, name: str = "") -> None:
         """Give this chat a name."""
-        if self.talk.session is None:
+        if self.talk.chat_id is None:
             self.show_error("this chat is empty: there is nothing to name yet")
             return
-        if await self._rename(self.talk.session, name):
-            info = await self.talk.run_in_store(ChatStore.info, self.talk.session)  # a long name is shortened
+        if await self._rename(self.talk.chat_id, name):
+            info = await self.talk.run_in_store(ChatStore.info, self.talk.chat_id)  # a long name is shortened
             self.say(f"this chat is now called {info.title}")
 
-    async def _rename(self, session: int, name: str = "") -> bool:
+    async def _rename(self, chat_id: int, name: str = "") -> bool:
         """Rename a chat, asking for a missing name; return whether it was renamed."""
         from localdflash.tui.screens.questions import AskText
 
         if not name:
-            info = await self.talk.run_in_store(ChatStore.info, session)
+            info = await self.talk.run_in_store(ChatStore.info, chat_id)
             name = await self.show_dialog(AskText("Name of this chat", info.title)) or ""
         if name := name.strip():
-            await self.talk.run_in_store(ChatStore.rename, session, name)
+            await self.talk.run_in_store(ChatStore.rename, chat_id, name)
         return bool(name)
 
     @in_background
@@ -91,18 +91,18 @@ class ChatActions(ChatAppBase):
     async def action_export(self, path: str = "") -> None:
         """Write this chat to a file."""
         await self.talk.save()
-        if self.talk.session is None:
+        if self.talk.chat_id is None:
             self.show_error("this chat is empty: there is nothing to write")
             return
-        await self._export_session(self.talk.session, path)
+        await self._export_chat(self.talk.chat_id, path)
 
-    async def _export_session(self, session: int, path: str = "") -> None:
+    async def _export_chat(self, chat_id: int, path: str = "") -> None:
         from localdflash.chat.chat_export import export_json, export_markdown, write_export
         from localdflash.tui.screens.questions import AskText
 
-        info = await self.talk.run_in_store(ChatStore.info, session)
+        info = await self.talk.run_in_store(ChatStore.info, chat_id)
         if not path:
-            proposed = str(self.start.folder / f"chat-{session}.md")
+            proposed = str(self.start.folder / f"chat-{chat_id}.md")
             path = await self.show_dialog(AskText("Write this chat to (.md or .json)", proposed)) or ""
         if not path.strip():
             return
@@ -111,8 +111,8 @@ class ChatActions(ChatAppBase):
             self.show_error(f"{file}: the name must end in .md or .json")
             return
         write = export_json if file.suffix == ".json" else export_markdown
-        is_shown = session == self.talk.session  # its messages may not be saved yet
-        text = write(info, self.talk.messages if is_shown else await self.talk.run_in_store(ChatStore.path, session))
+        is_shown = chat_id == self.talk.chat_id  # its messages may not be saved yet
+        text = write(info, self.talk.messages if is_shown else await self.talk.run_in_store(ChatStore.path, chat_id))
         lines = [f"{file} exists already."]
         if (overwrite := file.exists()) and not await self.confirm("Replace the file?", lines, "Replace"):
             return
@@ -123,18 +123,18 @@ class ChatActions(ChatAppBase):
     async def action_delete(self) -> None:
         """Delete this chat."""
         await self.talk.stop_and_wait()
-        if self.talk.session is None:
+        if self.talk.chat_id is None:
             self.action_new()
             return
-        await self._confirm_delete(self.talk.session)
+        await self._confirm_delete(self.talk.chat_id)
 
-    async def _confirm_delete(self, session: int) -> None:
-        info = await self.talk.run_in_store(ChatStore.info, session)
+    async def _confirm_delete(self, chat_id: int) -> None:
+        info = await self.talk.run_in_store(ChatStore.info, chat_id)
         lines = [f"{info.title}, {info.messages} messages. It cannot be brought back."]
         if not await self.confirm("Delete this chat?", lines, "Delete"):
             return
-        is_shown = session == self.talk.session
-        await self.talk.delete(session)
+        is_shown = chat_id == self.talk.chat_id
+        await self.talk.delete(chat_id)
         self.say("deleted")
         if is_shown:
             self.show_chat()

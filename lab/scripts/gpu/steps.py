@@ -89,10 +89,10 @@ def weight_bytes(stepper: Stepper) -> dict[str, int]:
         matrices = [p for part in parts for p in (*(h.planes for h in part.qkv), part.output, *vars(part.mlp).values())]
         return sum(planes.nbytes for planes in matrices)
 
-    target, block = stepper.target, stepper.block
+    target, drafter = stepper.target, stepper.drafter
     found = {"verify": layers(target.layers) + target.head.nbytes}
-    if block:
-        w = block.weights
+    if drafter:
+        w = drafter.weights
         found["draft"] = layers(w.layers) + w.head.nbytes + w.fuse.nbytes + sum(h.planes.nbytes for h in w.context)
     return found
 
@@ -109,10 +109,10 @@ class RandomContext:
         self._tokens = torch.randint(vocabulary, stepper.tokens.shape, device=device).to(torch.int32)
         stepper.cache.k.normal_()
         stepper.cache.v.normal_()
-        if stepper.block:
-            stepper.block.cache.k.normal_()
-            stepper.block.cache.v.normal_()
-            stepper.block.ring.ring.normal_(std=1 / 16)
+        if stepper.drafter:
+            stepper.drafter.cache.k.normal_()
+            stepper.drafter.cache.v.normal_()
+            stepper.drafter.ring.ring.normal_(std=1 / 16)
         documents = torch.randint(vocabulary, stepper.documents.shape, device=device).to(torch.int32)
         ending = min(context + 1, 24)
         documents[: ending + ROWS] = self._tokens[context + 1 - ending : context + 1 + ROWS]  # lookup finds a match
@@ -168,8 +168,8 @@ def _nothing(*_args: Any, **_options: Any) -> None:
 def _use(stepper: Stepper, ops: Ops) -> None:
     """Replace the operations of a stepper and its stacks, except in graphs that are already captured."""
     stepper.ops = stepper.stack.ops = ops
-    if stepper.block:
-        stepper.block.stack.ops = ops
+    if stepper.drafter:
+        stepper.drafter.stack.ops = ops
 
 
 def acceptance(pair: CudaPair, tiny: bool) -> dict[str, Any]:

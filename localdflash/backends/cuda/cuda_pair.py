@@ -33,7 +33,7 @@ from localdflash.kernels.cuda.split_k import MAX_TILES
 TOKENS_DECAY = 0.9  # weight of the running mean of tokens per step against a new step
 MS_DECAY = 0.98  # weight of the running mean of milliseconds, which hardly changes
 INITIAL_TOKENS = 4.0  # tokens per step assumed for an untried mode
-TRIAL_SHARE = 0.02  # share of the time that may go into trying modes that look slower
+PROBE_SHARE = 0.02  # share of the time that may go into measuring modes that look slower
 
 
 @dataclass
@@ -54,7 +54,7 @@ class StepModes:
 
     def __init__(self, step_ms: dict[StepMode, float]) -> None:
         self.records = {mode: ModeRecord(ms) for mode, ms in step_ms.items()}
-        self._saved = 0.0  # milliseconds that may be spent on trials
+        self._saved = 0.0  # milliseconds that may be spent on other modes
 
     def choose(self) -> StepMode:
         """Return the mode with the most expected tokens per millisecond, or sometimes another one, to measure it."""
@@ -71,7 +71,7 @@ class StepModes:
         record = self.records[mode]
         record.tokens += (1 - TOKENS_DECAY) * (tokens - record.tokens)
         record.ms += (1 - MS_DECAY) * (min(ms, 3 * record.ms) - record.ms)
-        self._saved = min(self._saved + TRIAL_SHARE * ms, 10 * record.ms)
+        self._saved = min(self._saved + PROBE_SHARE * ms, 10 * record.ms)
 
 
 INT32_MAX = 2**31 - 1
@@ -98,7 +98,8 @@ class CudaPair:
         self.ids: list[int] = []
         self._drafter_length = 0  # tokens in the drafter's cache
         self._computed = 0  # tokens in the target's cache, as far as the host knows
-        self._block = stepper.reader.block if stepper.reader else stepper.context  # tokens; no prompt fills the context
+        # Without a reader, no prompt fills a block.
+        self._block_tokens = stepper.reader.block_tokens if stepper.reader else stepper.context
         self._in_blocks = 0  # leading tokens of these that were prefilled in blocks, not in tiles
         self._steps = 0  # started since the device's counter was last set to zero
         self._in_flight: deque[_StepInFlight] = deque()
@@ -129,8 +130,8 @@ class CudaPair:
 
     @property
     def _caches(self) -> list[Cache]:
-        block = self.stepper.block
-        return [self.stepper.cache, *([block.cache] if block else [])]
+        drafter = self.stepper.drafter
+        return [self.stepper.cache, *([drafter.cache] if drafter else [])]
 
     def _layers(self) -> list[list[torch.Tensor]]:
         """Return the contiguous layers of the caches' tensors, each [slots, ...]."""
@@ -147,14 +148,14 @@ class CudaPair:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.stepper.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.stepper.context}")
-        in_blocks = (len(ids) - 1) // self._block * self._block
+        in_blocks = (len(ids) - 1) // self._block_tokens * self._block_tokens
         reused = self._count_reusable(count_common_prefix(self.cached, ids[:-1]), in_blocks)
         self._reset_device(reused)
         self.stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         try:
             while self._computed < len(ids) - 1 and not cancelled():
                 if self._computed < in_blocks:
-                    self._read_block()
+                    self._prefill_block()
                 else:
                     self._extend(min(MAX_TILES * ROWS, len(ids) - 1 - self._computed))
                 if (self._computed - reused) % SYNC_TOKENS == 0:
@@ -166,12 +167,12 @@ class CudaPair:
     def _count_reusable(self, common: int, in_blocks: int) -> int:
         """Return how many of the first `common` tokens have the bits of a prompt with `in_blocks` tokens in blocks."""
         reusable = common if self._in_blocks == in_blocks else min(common, self._in_blocks, in_blocks)
-        return reusable if reusable >= in_blocks else reusable // self._block * self._block
+        return reusable if reusable >= in_blocks else reusable // self._block_tokens * self._block_tokens
 
-    def _read_block(self) -> None:
+    def _prefill_block(self) -> None:
         """Compute the next block of the prompt, and let the drafter read it."""
-        self.runner.read(self._computed)
-        self._advance(self._block)
+        self.runner.prefill_block(self._computed)
+        self._advance(self._block_tokens)
         self._in_blocks = self._computed
 
     def _extend(self, count: int) -> None:
@@ -182,7 +183,7 @@ class CudaPair:
     def _advance(self, count: int) -> None:
         self._computed += count
         self.stepper.state[CONTEXT] = self._computed
-        for _ in range(-(-count // ROWS) if self.stepper.block else 0):
+        for _ in range(-(-count // ROWS) if self.stepper.drafter else 0):
             self._catch_up()
 
     def _catch_up(self) -> None:
@@ -224,7 +225,7 @@ class CudaPair:
         mode: StepMode = "plain"
         if self.drafting_enabled:
             mode = self._chosen_mode = self._chosen_mode or self.modes.choose()
-        if self.stepper.block and not self._is_drafter_near(mode):
+        if self.stepper.drafter and not self._is_drafter_near(mode):
             if self._in_flight:
                 return False
             while self._computed - self._drafter_length > ROWS:
@@ -314,7 +315,7 @@ class CudaPair:
     def save(self) -> SavedSequence:
         """See `Pair`. The sequence is copied from the device while other steps run."""
         self._reset_device(self._computed)
-        while self.stepper.block and self._drafter_length < self._computed:
+        while self.stepper.drafter and self._drafter_length < self._computed:
             self._catch_up()
         sequence = self.runner.offload(self._layers(), self._computed)
         target, *drafters = sequence.saved
@@ -334,7 +335,7 @@ class CudaPair:
         self.stepper.tokens[:length] = torch.tensor(state.ids, dtype=torch.int32)
         groups = self._layers()
         self.runner.restore(groups, (state.target, *state.drafters), length)
-        if self.stepper.block:
+        if self.stepper.drafter:
             self._drafter_length = length
         self.ids, self._in_blocks = list(state.ids), state.in_blocks
         self._reset_device(length)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_kinds
-from localdflash.backends.cuda.prompt_reader import BLOCK
+from localdflash.backends.cuda.prompt_reader import BLOCK_TOKENS
 from localdflash.backends.cuda.repack.ggml_blocks import padded
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.backends.cuda.stepper import DOCUMENTS, SLACK, TAP_SLOTS
@@ -130,7 +130,7 @@ class CudaSizes:
     def _reader_bytes(self, slots: int) -> int:
         """Return the bytes that `PromptReader` holds: a matrix, and a layer of an 8-bit KV cache in float16."""
         c = self._config
-        if c.num_experts or slots <= BLOCK:
+        if c.num_experts or slots <= BLOCK_TOKENS:
             return 0
         heads = c.num_attention_heads * c.head_dim
         widest = max(2 * c.intermediate_size, heads + 2 * c.num_key_value_heads * c.head_dim)

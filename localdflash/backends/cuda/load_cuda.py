@@ -35,13 +35,13 @@ def load(files: LocalPair, options: Options, ops: Ops = KERNELS) -> Running:
     gpu, first = choose_gpu(gpus, sizes, options.context, budget_of, can_evict=options.can_evict)
     pair, planned, notice = _load(files.target, drafter, sizes, gpu, first, options, ops)
     stepper, notices = pair.stepper, [notice]
-    if stepper.block:
+    if stepper.drafter:
         assert drafter is not None
-        notices.append(mismatch(drafter, stepper.block.weights.config.trained_for, sizes.header))
+        notices.append(mismatch(drafter, stepper.drafter.weights.config.trained_for, sizes.header))
     bits = BITS.get(planned.drafter, options.drafter_bits)
     return Running(
         pair=pair,
-        on_device=[LookupDrafter.name, *(["dflash"] if stepper.block else [])] if options.draft else [],
+        on_device=[LookupDrafter.name, *(["dflash"] if stepper.drafter else [])] if options.draft else [],
         context=stepper.context,
         device="cuda",
         vocab_size=stepper.target.config.vocab_size,
@@ -93,8 +93,8 @@ def measure_parts(stepper: Stepper) -> Parts:
     """Return the bytes of a pair's parts on a GPU; scratch is everything else that torch has reserved."""
     seen = set[int]()
     parts = {TARGET: _bytes_of(stepper.target, seen), TARGET_KV: _bytes_of(stepper.cache, seen)}
-    if stepper.block:
-        parts |= {DRAFTER: _bytes_of(stepper.block.weights, seen), DRAFTER_KV: _bytes_of(stepper.block.cache, seen)}
+    if stepper.drafter:
+        parts |= {DRAFTER: _bytes_of(stepper.drafter.weights, seen), DRAFTER_KV: _bytes_of(stepper.drafter.cache, seen)}
     return {**parts, SCRATCH: torch.cuda.memory_reserved(stepper.device) - total(parts)}
 
 

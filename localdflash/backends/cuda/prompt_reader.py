@@ -1,4 +1,4 @@
-"""Reads prompts in blocks of 512 tokens: weights as float16 matrices, products by cuBLAS, attention by torch.
+"""Prefill in blocks of 512 tokens: weights as float16 matrices, products by cuBLAS, attention by torch.
 
 A step of 16 rows is bound by memory bandwidth, a block by arithmetic: the tiles of `Stack` would unpack every weight 16
 times per block. Sums have another order than in a step, so blocks begin at multiples of 512 tokens, and `CudaPair`
@@ -18,7 +18,7 @@ from localdflash.kernels.cuda.qkv import store_heads
 from localdflash.kernels.cuda.residual import TAP_SCALE
 from localdflash.kernels.cuda.swiglu import SWIGLU_SCALE
 
-BLOCK = 512
+BLOCK_TOKENS = 512
 
 
 class PromptReader:
@@ -27,14 +27,14 @@ class PromptReader:
     def __init__(
         self, stack: Stack, weights: TargetWeights, cache: Cache, taps: TapRing | None, dtype: torch.dtype
     ) -> None:
-        self.block = BLOCK
+        self.block_tokens = BLOCK_TOKENS
         self._stack, self._weights, self._cache, self._taps = stack, weights, cache, taps
         size = max(planes.padded_k * planes.padded_n for layer in weights.layers for planes in _matrices(layer))
         self._dense = torch.empty(size, dtype=dtype, device=weights.final_gain.device)
 
-    def read(self, ids: Tensor, start: int) -> None:
+    def prefill_block(self, ids: Tensor, start: int) -> None:
         """Compute the block of `ids`, int32 [512], whose first token is at position `start`."""
-        end, eps = start + self.block, self._weights.config.rms_norm_eps
+        end, eps = start + self.block_tokens, self._weights.config.rms_norm_eps
         positions = torch.arange(start, end, device=ids.device)
         x = self._embeddings(ids)
         for index, layer in enumerate(self._weights.layers):
@@ -53,9 +53,9 @@ class PromptReader:
         weights, b = self._weights, self._stack.buffers
         gain, unused = weights.layers[0].input_gain, (b.hidden, b.hidden_sums, b.squares[0])
         x = torch.empty(len(ids), weights.config.hidden_size, device=ids.device)
-        for own, rows in zip(ids.split(ROWS), x.split(ROWS), strict=True):
+        for tile_ids, rows in zip(ids.split(ROWS), x.split(ROWS), strict=True):
             eps = weights.config.rms_norm_eps
-            self._stack.ops.embed(own, weights.embedding, gain, rows, *unused, scale=1.0, eps=eps)
+            self._stack.ops.embed(tile_ids, weights.embedding, gain, rows, *unused, scale=1.0, eps=eps)
         return x
 
     def _project(self, a: Tensor, index: int, layer: LayerWeights, positions: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class PromptReader:
         return matrix
 
     def unpack_all(self) -> None:
-        """Unpack every matrix, which launches each kernel of `read` except those of `embed`."""
+        """Unpack every matrix, which launches each kernel of `prefill_block` except those of `embed`."""
         for layer in self._weights.layers:
             for planes in _matrices(layer):
                 self._unpack(planes)
@@ -113,14 +113,14 @@ def new_reader(
 ) -> PromptReader | None:
     """Return a reader; None for mixtures of experts, for FP4 products, and for contexts of one block or less."""
     dense = all(isinstance(layer.mlp, Dense) and layer.mlp.down.scaling != "product" for layer in weights.layers)
-    return PromptReader(stack, weights, cache, taps, dtype) if dense and cache.k.shape[1] > BLOCK else None
+    return PromptReader(stack, weights, cache, taps, dtype) if dense and cache.k.shape[1] > BLOCK_TOKENS else None
 
 
 def _floats(codes: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return cached keys or values as float16 or float32, without a copy if they have that type."""
     if scale is None:
         return codes.to(dtype)
-    pieces = zip(codes.split(BLOCK), scale.split(BLOCK), strict=True)  # float32 takes twice the memory
+    pieces = zip(codes.split(BLOCK_TOKENS), scale.split(BLOCK_TOKENS), strict=True)  # float32 takes twice the memory
     return torch.cat([decode(*piece).to(dtype) for piece in pieces])
 
 

@@ -83,7 +83,7 @@ class Runner:
             for key, sequence in self._sequences(modes) if self._captures else ():
                 self._graphs[key] = self._capture(sequence)
         if self.stepper.reader:  # the longest context, so that torch reserves the memory now
-            self.read(self._slots - self.stepper.reader.block)
+            self.prefill_block(self._slots - self.stepper.reader.block_tokens)
 
     def launches(self, modes: Sequence[StepMode]) -> list[KernelLaunch]:
         """Return every launch that these modes may run, at any length."""
@@ -102,7 +102,7 @@ class Runner:
             for mode in modes:
                 yield self._step_sequence(mode, True, splits)
                 yield self._step_sequence(mode, False, splits)
-        if self.stepper.block:
+        if self.stepper.drafter:
             yield self._catch_up_sequence()
 
     def step(self, mode: StepMode, greedy: bool, length: int) -> torch.cuda.Event | None:
@@ -151,13 +151,13 @@ class Runner:
     def _extend_sequence(self, tiles: int, splits: int) -> tuple[Key, Callable[[], None]]:
         return (f"extend {tiles}", splits), lambda: self.stepper.extend(tiles, splits)
 
-    def read(self, length: int) -> None:
-        """Read a block of the prompt's tokens after a context of `length`; see `PromptReader`."""
+    def prefill_block(self, length: int) -> None:
+        """Prefill a block of the prompt's tokens after a context of `length`; see `PromptReader`."""
         reader = self.stepper.reader
         assert reader
-        self.wait_for_slots(length + reader.block)
+        self.wait_for_slots(length + reader.block_tokens)
         with self.on_gpu():
-            reader.read(self.stepper.tokens[length : length + reader.block], length)
+            reader.prefill_block(self.stepper.tokens[length : length + reader.block_tokens], length)
 
     def catch_up(self, length: int) -> None:
         """Give the drafter 16 more tokens of a context of `length`."""

@@ -103,7 +103,7 @@ class SamplingBuffers:
         self.scratch = SampleScratch.empty(vocab_size, device)
 
 
-class DrafterBlock:
+class DeviceDrafter:
     """Drafter on the device: its stack, and the projection of the target's features into its KV cache."""
 
     def __init__(self, stepper: "Stepper", weights: DrafterWeights, slots: int, dtype: torch.dtype) -> None:
@@ -170,8 +170,8 @@ class Stepper:
         self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.records = self._int32(RECORDS, RECORD_FIELDS)
         self.sampling = SamplingBuffers(c.vocab_size, self.device)
-        self.block = DrafterBlock(self, drafter, slots, dtype) if drafter else None
-        taps = self.block.ring if self.block else None
+        self.drafter = DeviceDrafter(self, drafter, slots, dtype) if drafter else None
+        taps = self.drafter.ring if self.drafter else None
         self.reader = new_reader(self.stack, target, self.cache, taps, dtype)
 
     def _int32(self, *shape: int) -> Tensor:
@@ -186,7 +186,7 @@ class Stepper:
         self._reset_counters()
         if mode in DRAFTING:
             self._catch_up()
-            self.fill_block(splits)
+            self.draft_block(splits)
         else:
             self.ops.begin(self.tokens, self.state, self.draft, 0)
         if mode in ("lookup", "block"):
@@ -200,7 +200,7 @@ class Stepper:
 
     def _reset_counters(self) -> None:
         """Reset the kernels' counters, so that an aborted launch does not affect the next one."""
-        shared, chooser = self.shared, self.block.chooser if self.block else None
+        shared, chooser = self.shared, self.drafter.chooser if self.drafter else None
         counters = shared.workspace.counters, shared.scratch.counter, shared.head_scratch.counter, self.lookup_scratch
         self.ops.set_back(*counters, chooser.counters if chooser else None)
 
@@ -217,7 +217,7 @@ class Stepper:
 
     def _compute(self, ids: Sequence[Tensor], starts: Sequence[Tensor], splits: int) -> None:
         self.stack.embed(ids, self.target.embedding)
-        self.stack.forward(starts, self.masks, splits, self.block.ring if self.block else None)
+        self.stack.forward(starts, self.masks, splits, self.drafter.ring if self.drafter else None)
 
     def verify(self, greedy: bool, splits: int) -> None:
         """Write the target's token after each of the 16 rows of `draft` to `choice`."""
@@ -240,9 +240,9 @@ class Stepper:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        block = self.block
-        assert block is not None
-        ops, weights, b, start = self.ops, block.weights, block, self.field(DRAFTER)
+        drafter = self.drafter
+        assert drafter is not None
+        ops, weights, b, start = self.ops, drafter.weights, drafter, self.field(DRAFTER)
         ops.gather_taps(b.ring.ring, start, b.taps, b.taps_sums)
         ops.residual(
             b.taps,
@@ -258,21 +258,21 @@ class Stepper:
             add=False,
         )
         for heads in weights.context:
-            block.stack.project(
+            drafter.stack.project(
                 b.fused, b.fused_sums, heads, b.norm, (None, weights.context_gain), start, None, b.cache
             )
         ops.caught_up(self.state)
 
-    def fill_block(self, splits: int) -> None:
+    def draft_block(self, splits: int) -> None:
         """Write the drafter's proposals into the slots after the anchor."""
-        block = self.block
-        assert block is not None
-        config, stack, slots = block.weights.config, block.stack, block.slots
+        drafter = self.drafter
+        assert drafter is not None
+        config, stack, slots = drafter.weights.config, drafter.stack, drafter.slots
         self.ops.begin(self.tokens, self.state, self.draft, config.mask_token_id)
-        stack.embed((self.draft,), block.weights.embedding, config.embedding_scale)
-        stack.forward((self.field(CONTEXT),), block.masks, splits)
+        stack.embed((self.draft,), drafter.weights.embedding, config.embedding_scale)
+        stack.forward((self.field(CONTEXT),), drafter.masks, splits)
         options = {"scale": config.logit_scale, "softcap": config.softcap, "ids": slots.ids}
-        stack.lm_head(block.weights.head, slots.choice, slots.logits, **options)
-        if block.chooser:
-            block.chooser.choose(slots)
+        stack.lm_head(drafter.weights.head, slots.choice, slots.logits, **options)
+        if drafter.chooser:
+            drafter.chooser.choose(slots)
         self.ops.propose(slots.choice, self.state, slots.draft, slots.first, slots.count)

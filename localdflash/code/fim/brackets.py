@@ -18,7 +18,7 @@ class Opener:
     ends_line: bool = False  # only blanks follow on its line
 
     @property
-    def opens_block(self) -> bool:
+    def is_block(self) -> bool:
         """Return whether the bracket is a brace around lines (not used for Python)."""
         return self.bracket == "{" and self.ends_line
 
@@ -29,14 +29,14 @@ class Opener:
 
 
 class Brackets:
-    """Tracker to feed with characters. `inside` is the end of the current string or comment, or "" in code."""
+    """Tracker to feed with characters. `terminator` ends the current string or comment; "" in code."""
 
     def __init__(self, language: str) -> None:
         self._comments = _COMMENTS.get(language, _SLASHES)
         self._quotes = _QUOTES.get(language, "\"'")
         self._triples = language == "python"
         self.stack: list[Opener] = []
-        self.inside = ""
+        self.terminator = ""
         self._indent, self._in_indent = 0, True
         self._last = ""  # characters that may begin a longer quote or comment sign
         self.escaped = False  # the next character is escaped
@@ -54,33 +54,33 @@ class Brackets:
                 self._indent += 1
             else:
                 self._in_indent = False
-            if self.inside:
+            if self.terminator:
                 self._in_text(char)
             else:
                 self._in_code(char)
-            if char == "\n" and self.inside not in _MULTILINE:
-                self.inside, self._last = "", ""
+            if char == "\n" and self.terminator not in _MULTILINE:
+                self.terminator, self._last = "", ""
 
     def _in_text(self, char: str) -> None:
         if self.escaped:
             self.escaped = False
-        elif char == "\\" and self.inside not in {"\n", "*/"}:
+        elif char == "\\" and self.terminator not in {"\n", "*/"}:
             self.escaped = True
             self._last = ""
         else:
-            self._last = (self._last + char)[-len(self.inside) :]
-            if self._last == self.inside:
+            self._last = (self._last + char)[-len(self.terminator) :]
+            if self._last == self.terminator:
                 self._last = char * 2 if self._empty else ""
-                self.inside = ""
+                self.terminator = ""
         self._empty = False
 
     def _in_code(self, char: str) -> None:
         sign = next((sign for sign in self._comments if (self._last + char).endswith(sign)), "")
         if sign:
-            self.inside, self._last = "*/" if sign == "/*" else "\n", ""
+            self.terminator, self._last = "*/" if sign == "/*" else "\n", ""
         elif char in self._quotes:
             third = self._triples and self._last == char * 2  # after an empty string
-            self.inside, self._last, self._empty = char * 3 if third else char, "", not third
+            self.terminator, self._last, self._empty = char * 3 if third else char, "", not third
         else:
             self._last = char
             if char in OPENERS:

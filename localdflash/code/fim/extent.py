@@ -1,4 +1,4 @@
-"""Extent of a completion by the code around the cursor: to the end of the line, the statement or the block.
+"""Decide by the code around the cursor how far a completion goes: to the end of the line, statement or block.
 
 `x = f|` goes to the end of the statement, `def f(a):|` and an empty line to the end of the block. `x = |(a, b)` ends
 with its line, because more than closing brackets follow, and so does a completion inside a string or a comment.
@@ -13,42 +13,42 @@ from typing import Literal
 from localdflash.code.fim.brackets import CLOSERS, Brackets, Opener
 from localdflash.text import syntax
 
-Mode = Literal["auto", "line", "lines"]
+Mode = Literal["auto", "line", "lines"]  # of a request; "lines": to the end of the block
 ExtentKind = Literal["line", "statement", "block"]
 
 MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000
 LINES_ABOVE, LINES_BELOW = 8, 3  # that an answer must not repeat
 _CLOSING = re.compile(r"[\s)\]}\"'`;:,]*")
 _CLOSERS = re.compile(r"[)\]}]+")
-_OPENING = {
+_BLOCK_START = {
     "python": re.compile(r":\s*(#.*)?$"),
     "lua": re.compile(r"(\b(then|do|else|repeat)|\bfunction\b.*\))\s*$"),
     "": re.compile(r"[:{]\s*$"),
 }
 _BRACES = re.compile(r"\{\s*$")
 _WORDS = re.compile(r"\w{2,}")
-_BEGINS = re.compile(  # a line that is rarely inside a string
+_DEFINITION_LINE = re.compile(  # a line that is rarely inside a string
     r"^(?:(?:async )?def |class \w+[(:{ ]|@\w|import \w+$|from \S+ import |fn |func |function |pub |export |impl |"
     r"struct |#include|static |const |local |public |package )",
     re.MULTILINE,
 )
-_BEGINS_INSIDE = re.compile(r"^[ \t]+(?:async )?def \w+\(|^[ \t]+class \w+[(:]", re.MULTILINE)
+_INNER_DEFINITION_LINE = re.compile(r"^[ \t]+(?:async )?def \w+\(|^[ \t]+class \w+[(:]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Extent:
-    """Surroundings that end a completion."""
+class CursorContext:
+    """Code around the cursor, and how far a completion goes there (`kind`)."""
 
     kind: ExtentKind
     language: str
     line: str  # of the cursor, up to the cursor
-    rest: str  # of that line
+    rest: str  # of that line, after the cursor
     brackets: Brackets  # at the cursor
-    open_before: int  # number of brackets that earlier lines left open
+    open_before: int  # number of open brackets that earlier lines opened
     unclosed_after: frozenset[int]  # indices of open brackets that the text after the cursor does not close
-    closers_below: str  # closing brackets below that the cursor's line still has to open
-    begins_in_string: bool  # the line begins in a string or a comment
-    opens_block: bool  # the last line with code before the cursor begins a block
+    closers_below: str  # closers below whose openers the completion must supply
+    starts_in_string: bool  # the line starts in a string or a comment
+    after_block_start: bool  # the last line with code before the cursor starts a block
     above: Sequence[str]
     below: Sequence[str]
 
@@ -63,39 +63,41 @@ class Extent:
         first = self.open_before
         while first and first - 1 in self.unclosed_after:
             first -= 1
-        return "".join(one.closer for one in reversed(self.brackets.stack[first : self.open_before]))
+        return "".join(opener.closer for opener in reversed(self.brackets.stack[first : self.open_before]))
 
-    def opens_for_closers_below(self, stack: Sequence[Opener]) -> bool:
+    def matches_closers_below(self, stack: Sequence[Opener]) -> bool:
         """Return whether the innermost open brackets match the closing brackets below."""
-        innermost = [one.closer for one in reversed(stack)][: len(self.closers_below)]
+        innermost = [opener.closer for opener in reversed(stack)][: len(self.closers_below)]
         return bool(self.closers_below) and innermost == list(self.closers_below)
 
 
-def find_extent(language: str, before: str, after: str, mode: Mode = "auto") -> Extent:
-    """Return the extent of a completion between two texts with LF line ends."""
+def find_cursor_context(language: str, before: str, after: str, mode: Mode = "auto") -> CursorContext:
+    """Return the context of a cursor between two texts with LF line ends."""
     before = _window(before)
     line, (rest, _, later) = before.rpartition("\n")[2], after[:MAX_AFTER_CHARS].partition("\n")
     brackets = Brackets(language)
     brackets.feed(_short(before[: len(before) - len(line)]))
-    open_before, in_string = len(brackets.stack), bool(brackets.inside)
+    open_before, in_string = len(brackets.stack), bool(brackets.terminator)
     for char in _short(line):
         brackets.feed(char)
         open_before = min(open_before, len(brackets.stack))
-    if not _is_text(language, before, brackets):
-        brackets.inside, in_string = "", False
-    above = [one for one in before.split("\n")[:-1] if one.strip()][-LINES_ABOVE:]
-    below = [one.rstrip() for one in later.split("\n") if one.strip()][:LINES_BELOW]
+    if not _in_string_or_comment(language, before, brackets):
+        brackets.terminator, in_string = "", False
+    above = [text for text in before.split("\n")[:-1] if text.strip()][-LINES_ABOVE:]
+    below = [text.rstrip() for text in later.split("\n") if text.strip()][:LINES_BELOW]
     last = line if line.strip() or not above else above[-1]
-    opens = opens_block(language, last) and (not line.strip() or not rest.strip())
-    kind = _kind(mode, line, rest, brackets, opens)
+    starts = starts_block(language, last) and (not line.strip() or not rest.strip())
+    kind = _kind(mode, line, rest, brackets, starts)
     unclosed = _find_unclosed(language, brackets, after, open_before)
     closers = _find_closers_below(brackets, indent_of(line), rest, later)
-    return Extent(kind, language, line, rest, brackets, open_before, unclosed, closers, in_string, opens, above, below)
+    return CursorContext(
+        kind, language, line, rest, brackets, open_before, unclosed, closers, in_string, starts, above, below
+    )
 
 
-def opens_block(language: str, line: str) -> bool:
-    """Return whether a line begins a block."""
-    return bool(_OPENING.get(language, _BRACES).search(line))
+def starts_block(language: str, line: str) -> bool:
+    """Return whether a line starts a block."""
+    return bool(_BLOCK_START.get(language, _BRACES).search(line))
 
 
 def indent_of(line: str) -> int:
@@ -103,14 +105,14 @@ def indent_of(line: str) -> int:
     return len(line) - len(line.lstrip(" \t"))
 
 
-def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, opens: bool) -> ExtentKind:
+def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, after_block_start: bool) -> ExtentKind:
     if mode == "line":
         return "line"
     if mode == "lines":
         return "block"
-    if brackets.inside or not _CLOSING.fullmatch(rest):
+    if brackets.terminator or not _CLOSING.fullmatch(rest):
         return "line"
-    return "block" if opens or not (line.strip() or rest.strip()) else "statement"
+    return "block" if after_block_start or not (line.strip() or rest.strip()) else "statement"
 
 
 def _short(text: str) -> str:
@@ -122,17 +124,17 @@ def _window(before: str) -> str:
     """Return the last lines, starting at one that is probably not inside a string."""
     if len(before) <= MAX_BEFORE_CHARS:
         return before
-    for begins, factor in ((_BEGINS, 1), (_BEGINS, 2), (_BEGINS_INSIDE, 1)):
-        if found := begins.search(before, max(len(before) - factor * MAX_BEFORE_CHARS, 0)):
+    for pattern, factor in ((_DEFINITION_LINE, 1), (_DEFINITION_LINE, 2), (_INNER_DEFINITION_LINE, 1)):
+        if found := pattern.search(before, max(len(before) - factor * MAX_BEFORE_CHARS, 0)):
             return before[found.start() :]
     return before[-MAX_BEFORE_CHARS:]
 
 
-def _is_text(language: str, before: str, brackets: Brackets) -> bool:
+def _in_string_or_comment(language: str, before: str, brackets: Brackets) -> bool:
     """Return whether the cursor is in a string or a comment. If grammar and brackets disagree, the grammar is right."""
-    if not brackets.inside:
+    if not brackets.terminator:
         return False
-    tree = syntax.parse(language, before + brackets.inside)  # without its end a string is not read as one
+    tree = syntax.parse(language, before + brackets.terminator)  # an unterminated string does not parse as one
     if tree is None:
         return True
     end = len(before.encode("utf-8", "replace"))
@@ -152,15 +154,15 @@ def _find_closers_below(brackets: Brackets, indent: int, rest: str, later: str) 
         return ""
     whole_line = deepcopy(brackets)
     whole_line.feed(rest)
-    closes_one = any(one.indent == indent and one.closer == found[0][0] for one in whole_line.stack)
+    closes_one = any(opener.indent == indent and opener.closer == found[0][0] for opener in whole_line.stack)
     return "" if closes_one else found[0]
 
 
 def _find_unclosed(language: str, brackets: Brackets, after: str, open_before: int) -> frozenset[int]:
-    """Return the brackets that the text after the cursor leaves open, by its closers and their lines' indentation."""
+    """Return the indices of the open brackets that the text after the cursor does not close."""
     stack, later = brackets.stack, Brackets(language)
-    later.inside = brackets.inside
-    left = set(range(len(stack)))
+    later.terminator = brackets.terminator
+    unclosed = set(range(len(stack)))
     indent, first, blank = 0, True, True
     for char in _short(after[:MAX_AFTER_CHARS]):
         if char == "\n":
@@ -169,8 +171,10 @@ def _find_unclosed(language: str, brackets: Brackets, after: str, open_before: i
             indent += 1
         else:
             blank = False
-            if char in CLOSERS and not later.inside and not later.stack:
-                fitting = [i for i in left if stack[i].closer == char and (first or stack[i].indent <= indent)]
-                left -= {max(fitting, default=-1)}
+            if char in CLOSERS and not later.terminator and not later.stack:
+                # A closer below belongs to a bracket whose line is indented no further.
+                closable = [i for i in unclosed if stack[i].closer == char and (first or stack[i].indent <= indent)]
+                unclosed -= {max(closable, default=-1)}  # the innermost; -1: none
         later.feed(char)
-    return frozenset(left if len(after) <= MAX_AFTER_CHARS else left - set(range(open_before)))
+    cut_off = len(after) > MAX_AFTER_CHARS  # what was cut off may close the brackets of earlier lines
+    return frozenset(unclosed - set(range(open_before)) if cut_off else unclosed)

@@ -9,7 +9,7 @@ from localdflash.base.errors import ContextOverflow
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.choices import DistinctStart
 from localdflash.code.fim.encoder import Encoder
-from localdflash.code.fim.extent import Mode, find_extent
+from localdflash.code.fim.extent import Mode, find_cursor_context
 from localdflash.code.fim.healing import Healing, Spellings, unfinished_word
 from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, Gap, InfillPrompt, assemble
@@ -76,11 +76,11 @@ class InfillPlanner:
         patience = None if is_requested and max_tokens else self._patience
         spellings = self._spellings.result() if heals and wait([self._spellings], patience).done else None
         word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
-        extent = find_extent(gap.language, before, after, mode)
-        lead = missing_blanks(extent) if heals else ""
+        cursor = find_cursor_context(gap.language, before, after, mode)
+        lead = missing_blanks(cursor) if heals else ""
         if lead:
             before, gap = before + lead, replace(gap, middle=gap.middle + lead)
-            extent = find_extent(gap.language, before, after, mode)
+            cursor = find_cursor_context(gap.language, before, after, mode)
         gap, context, most = gap.without(word), self._context, min(most, self._form.max_prompt_tokens)
         prompt = assemble(self._encoder, self._form, context, gap, others, max_tokens, word, most)
         if len(prompt.ids) >= context:
@@ -95,16 +95,16 @@ class InfillPlanner:
             differs = DistinctStart(healing, spellings.size, taken) if spellings and is_requested else healing
             drawn = params if is_requested and spellings else _varied(params, number)
             requests.append(replace(first, params=drawn, constraint=differs, stats=type(first.stats)()))
-        sound, texts = Soundness.at(extent, before, after, gap.closed), (before, after, *(one.text for one in others))
-        ending = partial(PresentableEnding, extent, sound, texts, word, min_probability, lead)
+        sound, texts = Soundness.at(cursor, before, after, gap.closed), (before, after, *(p.text for p in others))
+        ending = partial(PresentableEnding, cursor, sound, texts, word, min_probability, lead)
         return InfillPlan(prompt, requests, self._form.stop_strings, word, ending)
 
     def _documents(self, prompt: InfillPrompt, copies: Sequence[str]) -> list[list[int]]:
         """Return texts for lookup drafts, likeliest last. Texts in the prompt are looked up anyway."""
-        left = [part.text for part in prompt.parts if part.left_out]
+        omitted = [part.text for part in prompt.parts if part.left_out]
         documents: list[list[int]] = []
         room = MAX_DRAFT_TOKENS
-        for text in (*copies, *left):
+        for text in (*copies, *omitted):
             ids = self._encoder.text(_with_line_feeds(text[: room * 8]))[:room]
             if ids:
                 documents.insert(0, ids)

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from localdflash.code.fim.extent import Extent
+from localdflash.code.fim.extent import CursorContext
 
 MIN_NEW_WORD_PROBABILITY = 0.5  # geometric mean of the probabilities of a new word's tokens
 _TAIL = re.compile(r"[^\W\d]\w*\Z")
@@ -38,13 +38,13 @@ _WORDS = {"python": _PYTHON, "javascript": _SCRIPT, "typescript": _SCRIPT, "tsx"
 class KnownNames:
     """Judge of one answer, whose first `len(word)` characters are before the cursor already."""
 
-    def __init__(self, extent: Extent, word: str, texts: Iterable[str]) -> None:
-        tail = _TAIL.search(extent.line)
+    def __init__(self, cursor: CursorContext, word: str, texts: Iterable[str]) -> None:
+        tail = _TAIL.search(cursor.line)
         self._begun = tail[0] if tail else ""
-        self._texts, self._language = texts, extent.language
-        head = extent.line[: len(extent.line) - len(self._begun)]
+        self._texts, self._language = texts, cursor.language
+        head = cursor.line[: len(cursor.line) - len(self._begun)]
         self._is_undecided = bool(
-            self._begun and extent.language in _WORDS and not extent.brackets.inside and not _NAMED.search(head)
+            self._begun and cursor.language in _WORDS and not cursor.brackets.terminator and not _NAMED.search(head)
         )
         self._skipped, self._added = len(word), ""
         self._logprobs = list[float]()

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
-from localdflash.code.fim.extent import Extent
+from localdflash.code.fim.extent import CursorContext
 from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.repeats import stutter
 from localdflash.code.fim.stopping import Stopping
@@ -32,17 +32,17 @@ class PresentableEnding:
 
     def __init__(
         self,
-        extent: Extent,
+        cursor: CursorContext,
         sound: Callable[[str], bool],
         texts: Sequence[str],
         word: str,
         min_probability: float,
         lead: str = "",
     ) -> None:
-        self._extent, self._sound, self._lead = extent, sound, lead
-        self._stopping = Stopping(extent, len(word), min_probability)
+        self._cursor, self._sound, self._lead = cursor, sound, lead
+        self._stopping = Stopping(cursor, len(word), min_probability)
         self._is_requested = min_probability == 0
-        self._names = None if self._is_requested else KnownNames(extent, word, texts)
+        self._names = None if self._is_requested else KnownNames(cursor, word, texts)
         self._has_unknown_name = False
         self._pieces = list[str]()
         self._text, self._sent, self._checked = "", 0, 0
@@ -129,7 +129,7 @@ class PresentableEnding:
         if overlap := self._overlap(whole):
             kept = len(whole) - overlap
             yield kept, whole[:kept].rstrip()
-        prose = self._extent.brackets.inside
+        prose = self._cursor.brackets.terminator
         repeats = stutter(whole.rpartition("\n")[2])
         in_sentence = prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
         begun = "".join(self._pieces).partition(whole)[2] if whole else ""
@@ -140,17 +140,17 @@ class PresentableEnding:
             ends += [found.start() for found in (_SENTENCE if prose else _END).finditer(whole)]
         for end in sorted(set(ends), reverse=True):
             text = whole[:end]
-            breaks_off = self._is_half_call(text, whole[end:] + begun) or _INCOMPLETE.search(self._extent.line + text)
+            breaks_off = self._is_half_call(text, whole[end:] + begun) or _INCOMPLETE.search(self._cursor.line + text)
             if end < len(whole) and text.strip() and (prose or not breaks_off):
                 yield end, text
 
     def _is_half_call(self, text: str, rest: str) -> bool:
         """Return whether a text ends before the arguments of a call, unless it is only the called name."""
-        return bool(_CALL.match(rest)) and not self._extent.rest.startswith("(") and not _NAME.fullmatch(text.strip())
+        return bool(_CALL.match(rest)) and not self._cursor.rest.startswith("(") and not _NAME.fullmatch(text.strip())
 
     def _overlap(self, whole: str) -> int:
         """Return how many characters at the text's end also begin the rest of the cursor's line."""
-        rest = self._extent.rest.strip()
+        rest = self._cursor.rest.strip()
         if "\n" in whole or not rest:
             return 0
         most = min(len(rest), len(whole))

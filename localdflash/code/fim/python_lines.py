@@ -15,7 +15,7 @@ from copy import deepcopy
 from functools import cached_property
 
 from localdflash.code.fim.brackets import CLOSERS
-from localdflash.code.fim.extent import Extent, indent_of, opens_block
+from localdflash.code.fim.extent import CursorContext, indent_of, starts_block
 
 INDENT_UNIT = 4  # blanks, if no line shows another indentation
 _BRANCH = re.compile(r"\s*(?:elif|else|except|finally|case)\b")
@@ -24,11 +24,11 @@ _BRANCH = re.compile(r"\s*(?:elif|else|except|finally|case)\b")
 class PythonLines:
     """Checker of texts at one cursor between `before` and `after`."""
 
-    def __init__(self, extent: Extent, before: str, after: str) -> None:
-        self._extent, self._before, self._text_after = extent, before, after
+    def __init__(self, cursor: CursorContext, before: str, after: str) -> None:
+        self._cursor, self._before, self._text_after = cursor, before, after
         above = [line for line in before.split("\n")[:-1] if line.strip() and not line.lstrip().startswith("#")]
         self._above = _skeleton(above)
-        self._below = next((line for line in extent.below if not line.lstrip().startswith("#")), "")
+        self._below = next((line for line in cursor.below if not line.lstrip().startswith("#")), "")
 
     def fit(self, text: str) -> bool:
         """Return whether a text makes valid statements at the cursor, before the next line below.
@@ -36,17 +36,17 @@ class PythonLines:
         Incomplete lines, and those of a statement that begins above, are parsed with the file if that parses without
         them.
         """
-        extent, brackets = self._extent, deepcopy(self._extent.brackets)
-        brackets.feed(text + extent.rest)
-        lines = extent.line + text + extent.rest
-        unknown = extent.open_before or extent.begins_in_string or brackets.stack or brackets.inside.strip("\n")
+        cursor, brackets = self._cursor, deepcopy(self._cursor.brackets)
+        brackets.feed(text + cursor.rest)
+        lines = cursor.line + text + cursor.rest
+        unknown = cursor.open_before or cursor.starts_in_string or brackets.stack or brackets.terminator.strip("\n")
         if unknown or _BRANCH.match(lines) or lines.lstrip().startswith(tuple(CLOSERS)):
             return not self._parses_now or _parses(self._before + text + self._text_after)
         return _parses(f"{self._above}{lines}\n{self._after(lines)}")
 
     @cached_property
     def _parses_now(self) -> bool:
-        line, rest = self._extent.line, self._extent.rest
+        line, rest = self._cursor.line, self._cursor.rest
         without = self._before[: len(self._before) - len(line)] + self._text_after[len(rest) :]
         return _parses(self._before + self._text_after) or _parses(without)
 
@@ -56,22 +56,22 @@ class PythonLines:
             return " " * indent_of(lines.rpartition("\n")[2]) + "def decorated(): pass\n"
         if not below or below.lstrip()[0] in CLOSERS or _BRANCH.match(below):
             last = lines.rpartition("\n")[2]
-            left_open = below and opens_block("python", last)
-            return " " * (indent_of(last) + 1) + "pass\n" if left_open else ""
+            lacks_body = below and starts_block("python", last)
+            return " " * (indent_of(last) + 1) + "pass\n" if lacks_body else ""
         return " " * indent_of(below) + "pass\n"
 
 
-def missing_blanks(extent: Extent) -> str:
+def missing_blanks(cursor: CursorContext) -> str:
     """Return the missing indentation of a statement on an empty line."""
-    lines = [*extent.above[-1:], *extent.below[:1]]
-    if extent.language != "python" or extent.line.strip(" ") or extent.rest.strip() or extent.open_before:
+    lines = [*cursor.above[-1:], *cursor.below[:1]]
+    if cursor.language != "python" or cursor.line.strip(" ") or cursor.rest.strip() or cursor.open_before:
         return ""
-    if not extent.above or extent.begins_in_string or any(line.startswith("\t") for line in lines):
+    if not cursor.above or cursor.starts_in_string or any(line.startswith("\t") for line in lines):
         return ""
-    above, below = indent_of(lines[0]), indent_of(lines[1]) if extent.below else 0
+    above, below = indent_of(lines[0]), indent_of(lines[1]) if cursor.below else 0
     inner = below if below > above else above + INDENT_UNIT
-    least = inner if opens_block("python", lines[0]) else min(above, below)
-    return " " * (least - len(extent.line))
+    least = inner if starts_block("python", lines[0]) else min(above, below)
+    return " " * (least - len(cursor.line))
 
 
 def _skeleton(above: list[str]) -> str:
@@ -80,7 +80,7 @@ def _skeleton(above: list[str]) -> str:
     for line in reversed(above):
         blanks = line[: indent_of(line)]
         if not blocks:
-            blocks.append(blanks + ("if 1:" if opens_block("python", line) else "pass"))
+            blocks.append(blanks + ("if 1:" if starts_block("python", line) else "pass"))
         elif len(blanks) < indent_of(blocks[-1]):
             blocks.append(f"{blanks}if 1:")
     if blocks and blocks[-1][0].isspace():  # the line that the outermost block belongs to was cut off

@@ -52,7 +52,7 @@ class Repeats:
     def begins(self, line: str, at: int) -> int | None:
         """Return where a repetition may begin that includes the line starting `at`; None if there is none."""
         starts = [self._starts[p] if self._runs[p] else at for p in self._periods() if self._expected(p, line)]
-        return min(starts, default=at if any(one.startswith(line) for one in self._below) else None)
+        return min(starts, default=at if any(below.startswith(line) for below in self._below) else None)
 
     def is_suffix(self, line: str) -> bool:
         """Return whether a complete line is after the cursor too."""

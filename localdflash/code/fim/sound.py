@@ -1,4 +1,4 @@
-"""Check whether a text is sound at the cursor: it leaves nothing open, and the following code still parses.
+"""Check whether a text is sound at the cursor: it closes all that it opens, and the following code still parses.
 
 Brackets and strings are checked first, then Python lines with Python's parser, then the file's syntax tree.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, cached_property, partial
 
-from localdflash.code.fim.extent import Extent, find_extent
+from localdflash.code.fim.extent import CursorContext, find_cursor_context
 from localdflash.code.fim.python_lines import PythonLines
 from localdflash.text import syntax
 
@@ -21,26 +21,26 @@ NEAR_LINES = 12  # above and below
 
 
 class Soundness:
-    """Checker of texts at one cursor, whose `extent` was found between `before` and `after`."""
+    """Checker of texts at one cursor, between `before` and `after`."""
 
-    def __init__(self, extent: Extent, before: str, after: str) -> None:
-        self._extent = extent
+    def __init__(self, cursor: CursorContext, before: str, after: str) -> None:
+        self._cursor = cursor
         begins = _PART.search(before) if before[:1].isspace() else None  # it was cut
         self._before = before[begins.start() + 1 :] if begins else before
         self._after = after if len(after) < MAX_AFTER_CHARS else after[: _last_part(after)]
-        self._python = PythonLines(extent, self._before, self._after) if extent.language == "python" else None
+        self._python = PythonLines(cursor, self._before, self._after) if cursor.language == "python" else None
         # The file unchanged, and with unclosed blocks ended behind the cursor's line.
-        rest, later = self._after[: len(extent.rest)], self._after[len(extent.rest) :]
-        ended = [f"{rest}\n{extent.missing_closers}{later}"] if extent.missing_closers else []
-        self._readings = [cache(partial(self._read, one)) for one in (self._after, *ended)]
+        rest, later = self._after[: len(cursor.rest)], self._after[len(cursor.rest) :]
+        ended = [f"{rest}\n{cursor.missing_closers}{later}"] if cursor.missing_closers else []
+        self._readings = [cache(partial(self._read, after)) for after in (self._after, *ended)]
 
     @classmethod
-    def at(cls, extent: Extent, before: str, after: str, closed: str) -> Callable[[str], bool]:
-        """Return a check that accepts texts that close the editor's brackets again, or leave them."""
-        without = cls(extent, before, after)
+    def at(cls, cursor: CursorContext, before: str, after: str, closed: str) -> Callable[[str], bool]:
+        """Return a check that accepts texts that close the editor's brackets again, or do not."""
+        without = cls(cursor, before, after)
         if not closed:
             return without
-        within = cls(find_extent(extent.language, before, closed + after), before, closed + after)
+        within = cls(find_cursor_context(cursor.language, before, closed + after), before, closed + after)
         return lambda text: without(text) or within(text)
 
     def __call__(self, text: str) -> bool:
@@ -49,7 +49,7 @@ class Soundness:
             return False
         if self._python and not self._python.fit(text):
             return False
-        if not syntax.has_grammar(self._extent.language):
+        if not syntax.has_grammar(self._cursor.language):
             return True
         return any(self._parses(read, text) for read in self._readings)
 
@@ -62,7 +62,7 @@ class Soundness:
 
     def _read(self, after: str) -> tuple[syntax.Surroundings, int]:
         """Parse the text around the cursor; return also its errors, or those without the cursor's line if fewer."""
-        language, line, rest = self._extent.language, self._extent.line, self._extent.rest
+        language, line, rest = self._cursor.language, self._cursor.line, self._cursor.rest
         around = syntax.Surroundings(language, self._before, after)
         errors = len(syntax.errors(around.tree))
         if errors and (without := syntax.parse(language, self._before[: -len(line) or None] + after[len(rest) :])):
@@ -71,21 +71,21 @@ class Soundness:
 
     def _is_balanced(self, text: str) -> bool:
         """Return whether the text closes what it opens, and ends neither in its own string nor with an operator."""
-        extent = self._extent
-        brackets = deepcopy(extent.brackets)
+        cursor = self._cursor
+        brackets = deepcopy(cursor.brackets)
         brackets.feed(text)
-        ends_its_line = not extent.rest.strip() or "\n" in text
-        if brackets.inside in ("", "\n"):
-            if extent.brackets.inside not in ("", "\n") and extent.rest.startswith(extent.brackets.inside):
+        ends_its_line = not cursor.rest.strip() or "\n" in text
+        if brackets.terminator in ("", "\n"):
+            if cursor.brackets.terminator not in ("", "\n") and cursor.rest.startswith(cursor.brackets.terminator):
                 return False  # the string that the cursor is in ends twice
-        elif brackets.inside != extent.brackets.inside or not self._closes_the_string:
+        elif brackets.terminator != cursor.brackets.terminator or not self._closes_the_string:
             return False
-        below = len(extent.closers_below) if extent.opens_for_closers_below(brackets.stack) else 0
-        if len(brackets.stack) - below > self._most_open or (extent.closers_below and not below):
+        below = len(cursor.closers_below) if cursor.matches_closers_below(brackets.stack) else 0
+        if len(brackets.stack) - below > self._most_open or (cursor.closers_below and not below):
             return False
-        if not brackets.inside and ends_its_line and not brackets.stack:
+        if not brackets.terminator and ends_its_line and not brackets.stack:
             return (
-                not _OPERATOR.search(extent.line + text)
+                not _OPERATOR.search(cursor.line + text)
                 or bool(_INCREMENT.search(text))
                 or self._ends_like_line_above(text)
             )
@@ -93,21 +93,21 @@ class Soundness:
 
     def _ends_like_line_above(self, text: str) -> bool:
         """Return whether a one-line text ends with the same sign as the line above: of a list or a chain."""
-        above = self._extent.above[-1].rstrip() if self._extent.above else ""
+        above = self._cursor.above[-1].rstrip() if self._cursor.above else ""
         signs = _SIGNS.search(text)
         return signs is not None and "\n" not in text and above.endswith(signs[0])
 
     @cached_property
     def _most_open(self) -> int:
         """Return how many brackets may be open at the end: those of the cursor's line only if closed after it."""
-        count = len(self._extent.brackets.stack)
-        return next((at for at in range(self._extent.open_before, count) if at in self._extent.unclosed_after), count)
+        count = len(self._cursor.brackets.stack)
+        return next((at for at in range(self._cursor.open_before, count) if at in self._cursor.unclosed_after), count)
 
     @cached_property
     def _closes_the_string(self) -> bool:
         """Return whether the string around the cursor is closed after it."""
-        quote = self._extent.brackets.inside
-        return quote in (self._extent.rest if len(quote) == 1 and quote != "`" else self._after)
+        quote = self._cursor.brackets.terminator
+        return quote in (self._cursor.rest if len(quote) == 1 and quote != "`" else self._after)
 
 
 def _last_part(text: str) -> int:

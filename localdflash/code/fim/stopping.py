@@ -12,7 +12,7 @@ from typing import Literal
 
 from localdflash.code.fim import clauses
 from localdflash.code.fim.brackets import CLOSERS
-from localdflash.code.fim.extent import Extent, ExtentKind, indent_of, opens_block
+from localdflash.code.fim.extent import CursorContext, ExtentKind, indent_of, starts_block
 from localdflash.code.fim.repeats import Repeats, stutter
 
 Reason = Literal["line", "statement", "block", "suffix", "repeat", "unsure"]
@@ -31,35 +31,35 @@ class Stopping:
     below `min_probability`; 0 disables that.
     """
 
-    def __init__(self, extent: Extent, skipped: int = 0, min_probability: float = 0.0) -> None:
+    def __init__(self, cursor: CursorContext, skipped: int = 0, min_probability: float = 0.0) -> None:
         self.reason: Reason | Literal[""] = ""
-        self._extent, self._skipped, self._word_length = extent, skipped, skipped
-        self._kind = extent.kind
-        self._brackets = deepcopy(extent.brackets)
+        self._cursor, self._skipped, self._word_length = cursor, skipped, skipped
+        self._kind = cursor.kind
+        self._brackets = deepcopy(cursor.brackets)
         self._outer_open = len(self._brackets.stack)  # number of open brackets before the cursor
-        self._repeats = Repeats(extent.above, extent.below)
-        self._rest = extent.rest.strip()
+        self._repeats = Repeats(cursor.above, cursor.below)
+        self._rest = cursor.rest.strip()
         self._text, self._sent = "", 0
         self._min_pair_logprob = 2 * math.log(min_probability) if min_probability > 0 else -math.inf
         self._last: tuple[int, float] | None = None  # start and log-probability of the last token
-        self._line_start, self._line_prefix = 0, extent.line  # of the current line: the part before the cursor
+        self._line_start, self._line_prefix = 0, cursor.line  # of the current line: the part before the cursor
         self._line_count = self._empty_lines = 0  # lines so far, and consecutive empty ones
-        self._indent: int | None = None if extent.opens_block or not extent.line.strip() else extent.indent
-        self._grouped = not extent.opens_block  # an empty line may end it
-        self._may_branch = extent.opens_block and bool(extent.line.strip())  # the block may have further branches
+        self._indent: int | None = None if cursor.after_block_start or not cursor.line.strip() else cursor.indent
+        self._grouped = not cursor.after_block_start  # an empty line may end it
+        self._may_branch = cursor.after_block_start and bool(cursor.line.strip())  # the block may have further branches
         self._closing = False  # on the line that closes a bracket open at the cursor
         self._may_end_block = False  # on a line that ends the block, unless its first word continues it
         self._starts_statement = True  # the line begins a statement
         self._jump_indent: int | None = None  # within a statement such as `return`: its indentation
         self._unreachable_indent: int | None = None  # after it: the indentation of unreachable lines
         self._may_continue_below = False  # after a statement, unless the next line continues it
-        blank = not extent.line.strip() and not self._rest
+        blank = not cursor.line.strip() and not self._rest
         self._held_blanks: str | None = "" if blank else None  # blanks that the text begins with on an empty line
 
     def later(self) -> "Stopping":
         """Return a stopping rule for the same text that ignores this end: a line ends with its statement, and so on."""
-        kind = _LATER.get(self.reason, self._extent.kind)
-        later = Stopping(replace(self._extent, kind=kind), self._word_length)
+        kind = _LATER.get(self.reason, self._cursor.kind)
+        later = Stopping(replace(self._cursor, kind=kind), self._word_length)
         later._grouped = False
         return later
 
@@ -80,8 +80,8 @@ class Stopping:
         for char in text:
             if self.reason:
                 break
-            for one in self._hold_blanks(char):
-                self._take(one)
+            for released in self._hold_blanks(char):
+                self._take(released)
         if logprob is not None and start < len(self._text.rstrip()):
             self._weigh(start, logprob)
         return self._certain(len(self._text) if self.reason else self._held_from())
@@ -118,8 +118,8 @@ class Stopping:
                 self._stop("block")
             return ""
         lead, self._held_blanks = self._held_blanks, None
-        indent, line = lead.rpartition("\n")[2], self._extent.line
-        if "\n" not in lead and line and not self._extent.opens_block:
+        indent, line = lead.rpartition("\n")[2], self._cursor.line
+        if "\n" not in lead and line and not self._cursor.after_block_start:
             return char
         if "\n" not in lead or not indent.startswith(line) or len(indent) < self._indent_above():
             return lead + char
@@ -174,11 +174,11 @@ class Stopping:
             self._first_of_line(char)
         if self.reason:
             return
-        quote = self._brackets.inside
-        if quote and quote == self._extent.brackets.inside:
+        quote = self._brackets.terminator
+        if quote and quote == self._cursor.brackets.terminator:
             if self._rest.startswith(quote) and char == quote[0] and not self._brackets.escaped:
                 self._stop("suffix")
-        elif char in CLOSERS and not self._brackets.inside and self._closes_again(char):
+        elif char in CLOSERS and not self._brackets.terminator and self._closes_again(char):
             self._stop("suffix")
 
     def _closes_again(self, closer: str) -> bool:
@@ -186,18 +186,18 @@ class Stopping:
         stack = self._brackets.stack
         if len(stack) > self._outer_open:
             return False
-        return not stack or len(stack) - 1 not in self._extent.unclosed_after or stack[-1].closer != closer
+        return not stack or len(stack) - 1 not in self._cursor.unclosed_after or stack[-1].closer != closer
 
     def _first_of_line(self, char: str) -> None:
         """Handle the first non-blank character of a line: its indentation may end the block."""
         indent = indent_of(self._line)
         if self._may_continue_below:
             self._may_continue_below = False
-            self._may_end_block = char.isalpha() and indent == self._extent.indent
-            if not self._may_end_block and (indent < self._extent.indent or char not in clauses.CHAIN_SIGNS):
+            self._may_end_block = char.isalpha() and indent == self._cursor.indent
+            if not self._may_end_block and (indent < self._cursor.indent or char not in clauses.CHAIN_SIGNS):
                 self._stop("statement")
             return
-        if self._kind != "block" or self._brackets.inside or len(self._brackets.stack) > self._outer_open:
+        if self._kind != "block" or self._brackets.terminator or len(self._brackets.stack) > self._outer_open:
             return
         if char in CLOSERS and not self._closes_again(char):
             self._closing = True
@@ -206,21 +206,21 @@ class Stopping:
             self._stop("block")
         self._unreachable_indent = None
         first, self._indent = self._indent is None, indent if self._indent is None else self._indent
-        left = self._extent.opens_block and indent <= self._opener_indent() if first else indent < self._indent
-        if left and (char.isalnum() or char == "_"):
+        outside = self._cursor.after_block_start and indent <= self._opener_indent() if first else indent < self._indent
+        if outside and (char.isalnum() or char == "_"):
             self._may_end_block = True
-        elif left or (not first and self._empty_lines and self._grouped and indent <= self._indent):
+        elif outside or (not first and self._empty_lines and self._grouped and indent <= self._indent):
             self._stop("block")
 
     def _decide_line(self) -> None:
         """Decide about a line at the indentation that ends the block, now that its first word is known."""
-        line, language = self._line, self._extent.language
-        indent, below = indent_of(line), next(iter(self._extent.below), "")
+        line, language = self._line, self._cursor.language
+        indent, below = indent_of(line), next(iter(self._cursor.below), "")
         is_same_block = indent_of(below) == indent
         self._may_end_block = False
-        if clauses.is_label(language, line) and self._extent.opens_block and indent == self._opener_indent():
+        if clauses.is_label(language, line) and self._cursor.after_block_start and indent == self._opener_indent():
             return
-        branches = self._may_branch and indent == self._extent.indent and clauses.is_branch(language, line)
+        branches = self._may_branch and indent == self._cursor.indent and clauses.is_branch(language, line)
         branches_below = is_same_block and clauses.is_branch(language, below)
         if branches and not branches_below:
             return
@@ -229,11 +229,11 @@ class Stopping:
             self._stop("statement" if self._kind == "statement" else "block", self._line_start)
 
     def _opener_indent(self) -> int:
-        line = self._extent.line
+        line = self._cursor.line
         return indent_of(line) if line.strip() else self._indent_above()
 
     def _indent_above(self) -> int:
-        return indent_of(self._extent.above[-1] if self._extent.above else self._extent.line)
+        return indent_of(self._cursor.above[-1] if self._cursor.above else self._cursor.line)
 
     def _line_feed(self) -> None:
         line = self._line
@@ -250,7 +250,7 @@ class Stopping:
         self._line_start, self._line_prefix = len(self._text) + 1, ""
 
     def _stop_after(self, line: str) -> None:
-        language = self._extent.language
+        language = self._cursor.language
         if self._kind == "line":
             self._stop("line")
         elif self._opens_block_below(line):
@@ -259,14 +259,14 @@ class Stopping:
             self._stop(self._kind)
         elif self._closing:
             self._closing = False
-            if not opens_block(language, line):
+            if not starts_block(language, line):
                 self._stop(self._kind)
         elif self._kind == "block" and self._ends_block(line):
             self._stop("block")
         elif self._kind == "statement" and not self._continues(line):
-            if opens_block(language, line) and not self._rest:
+            if starts_block(language, line) and not self._rest:
                 self._kind, self._grouped, self._may_branch = "block", False, True
-                self._indent = self._extent.indent + 1
+                self._indent = self._cursor.indent + 1
             elif clauses.may_continue_below(language, line) and not self._rest:
                 self._may_continue_below = self._may_branch = True
             else:
@@ -274,16 +274,16 @@ class Stopping:
 
     def _opens_block_below(self, line: str) -> bool:
         """Return whether a line begins a block whose lines, or whose end, are after the cursor already."""
-        extent = self._extent
-        if extent.opens_for_closers_below(self._brackets.stack):
+        cursor = self._cursor
+        if cursor.matches_closers_below(self._brackets.stack):
             return True
-        below = indent_of(extent.below[0]) if extent.below else 0
-        indented = not clauses.has_block_braces(extent.language) and opens_block(extent.language, line)
+        below = indent_of(cursor.below[0]) if cursor.below else 0
+        indented = not clauses.has_block_braces(cursor.language) and starts_block(cursor.language, line)
         return indented and indent_of(line) < below and not self._rest
 
     def _ends_block(self, line: str) -> bool:
         """Return whether a jump such as `return` makes the rest of the block unreachable."""
-        if self._starts_statement and clauses.is_jump(self._extent.language, line):
+        if self._starts_statement and clauses.is_jump(self._cursor.language, line):
             self._jump_indent = indent_of(line)
         self._starts_statement = not self._continues(line)
         if self._jump_indent is None or not self._starts_statement:
@@ -293,16 +293,16 @@ class Stopping:
 
     def _continues(self, line: str) -> bool:
         """Return whether a statement continues after a line, by its open brackets and its last sign."""
-        brackets, unclosed_after, language = self._brackets, self._extent.unclosed_after, self._extent.language
-        if brackets.inside and brackets.inside != "\n":
-            return len(brackets.inside) > 1 or brackets.inside == "`"
+        brackets, unclosed_after, language = self._brackets, self._cursor.unclosed_after, self._cursor.language
+        if brackets.terminator and brackets.terminator != "\n":
+            return len(brackets.terminator) > 1 or brackets.terminator == "`"
         if len(brackets.stack) > self._outer_open:
             return True
         blocks = clauses.has_block_braces(language)
-        if any(i in unclosed_after and not (blocks and one.opens_block) for i, one in enumerate(brackets.stack)):
+        if any(i in unclosed_after and not (blocks and opener.is_block) for i, opener in enumerate(brackets.stack)):
             return True
         code = line.rstrip()
-        if language == "python" or opens_block(language, line):
+        if language == "python" or starts_block(language, line):
             return code.endswith("\\")
         return bool(_CONTINUES.search(code)) and not _INCREMENT.search(code)
 

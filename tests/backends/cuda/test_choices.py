@@ -35,7 +35,7 @@ def test_every_operation_can_be_chosen() -> None:
         ("qkv:simple", "head of output", "head:simple,qkv:simple"),
         ("", "the graph of lookup", "graph:off"),
         ("", "texts", "graph:off"),
-        ("", "a prompt's block", "blocks:off"),
+        ("", "a block of the prompt", "blocks:off"),
         ("blocks:off", "dense of layer 0", "dense:simple,blocks:off"),
         ("graph:off", "rows", ",".join(f"{name}:simple" for name in sorted(OPERATIONS)) + ",graph:off"),
     ],
@@ -69,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK", 48)
+    monkeypatch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", 48)
 
 
 def wrong(op: Op, arguments: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ def noting(name: str, launched: set[Hashable]) -> Callable[..., None]:
 
 def at_load(pair: CudaPair, modes: tuple[StepMode, ...]) -> list[KernelLaunch]:
     """Return the launches that the runner compiles; none is recorded and nothing is computed."""
-    stacks = [pair.stepper.stack, *([pair.stepper.block.stack] if pair.stepper.block else [])]
+    stacks = [pair.stepper.stack, *([pair.stepper.drafter.stack] if pair.stepper.drafter else [])]
     with pytest.MonkeyPatch.context() as patch:
         for part in (pair.stepper, *stacks):
             patch.setattr(part, "ops", KERNELS)
@@ -99,7 +99,7 @@ def write(pair: CudaPair, ids: list[int], count: int, params: SamplingParams, **
 def test_answers_of_any_length_launch_compiled_kernels_only(
     world: World, mode: StepMode, params: SamplingParams
 ) -> None:
-    pair = world.pair.with_mode(mode if world.pair.stepper.block or mode != "block" else "lookup")
+    pair = world.pair.with_mode(mode if world.pair.stepper.drafter or mode != "block" else "lookup")
     pair.forget()
     world.launched.clear()
     for length in (5, 240, 640):  # chunks of a prompt, and over the borders of attention's sizes

@@ -78,14 +78,14 @@ def torch_drafter(target: Path, drafter: Path) -> DFlashDrafter:
 def block(pair: CudaPair, taps: Tensor) -> list[int]:
     """Return the tokens proposed after a context of these features [n, width]."""
     stepper, length = pair.stepper, len(taps)
-    assert stepper.block
-    stepper.block.ring.ring[:length] = taps / 16
+    assert stepper.drafter
+    stepper.drafter.ring.ring[:length] = taps / 16
     stepper.tokens[length] = ANCHOR
     stepper.state.zero_()
     stepper.state[CONTEXT] = length
     while int(stepper.state[DRAFTER]) < length:
         stepper.catch_up()
-    stepper.fill_block(1)
+    stepper.draft_block(1)
     assert int(stepper.draft[0]) == ANCHOR
     assert int(stepper.state[DRAFTED_BY]) == 2
     return stepper.draft[1 : int(stepper.state[LIVE])].tolist()
@@ -185,6 +185,6 @@ def test_hidden_states_and_drafts_are_those_of_float32(pairs: tuple[CudaPair, Cu
     assert (ours.buffers.x - exact.buffers.x).abs().max() < tolerance * scale
     for pair in pairs:
         pair.stepper.catch_up()
-        pair.stepper.fill_block(2)
-    drafts = [pair.stepper.block.stack.buffers.x for pair in pairs if pair.stepper.block]
+        pair.stepper.draft_block(2)
+    drafts = [pair.stepper.drafter.stack.buffers.x for pair in pairs if pair.stepper.drafter]
     assert (drafts[0] - drafts[1])[:8].abs().max() < tolerance * drafts[1][:8].abs().max()

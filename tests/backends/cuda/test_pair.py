@@ -102,7 +102,7 @@ def test_proposals_are_those_of_the_torch_drafter(drafting: CudaPair, tiny_pair:
     for _ in range(12):
         pair.rollback(len(pair.ids))
         pair.stepper.catch_up()
-        pair.stepper.fill_block(8)
+        pair.stepper.draft_block(8)
         proposed = pair.stepper.draft[1 : drafter.config.block_size].tolist()
         anchor = pair.ids[-1]
         assert proposed == list(oracle.propose(anchor, drafter.config.block_size - 1).tokens)

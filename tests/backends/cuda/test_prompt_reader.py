@@ -23,7 +23,7 @@ BLOCK, CONTEXT = 48, 260
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaPair]:
     folder = tmp_path_factory.mktemp("pair")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK", BLOCK)
+        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", BLOCK)
         yield load_on_cpu(write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE), context=CONTEXT)
 
 
@@ -82,7 +82,7 @@ def test_a_mixture_has_no_reader(tmp_path: Path) -> None:
 
 def test_int8_cache_is_read_completely() -> None:
     """The cache is read in pieces, of which the last is shorter."""
-    slots = 2 * prompt_reader.BLOCK + 5
+    slots = 2 * prompt_reader.BLOCK_TOKENS + 5
     cache = Cache.empty(1, slots, 2, 64, torch.int8, torch.device("cpu")).layer(0)
     cache.write(torch.arange(slots), *torch.randn(2, slots, 2, 64))
     for codes, scale, expected in zip((cache.k, cache.v), (cache.k_scale, cache.v_scale), cache.read(), strict=True):

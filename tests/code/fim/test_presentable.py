@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.code.fim.extent import find_extent
+from localdflash.code.fim.extent import find_cursor_context
 from localdflash.code.fim.known_names import KnownNames
 from localdflash.code.fim.presentable import PresentableEnding
 from localdflash.code.fim.sound import Soundness
 
 
 def ending(before: str, after: str, *, asked: bool = False) -> PresentableEnding:
-    extent = find_extent("python", before, after)
-    return PresentableEnding(extent, Soundness(extent, before, after), (before, after), "", 0.0 if asked else 0.25)
+    cursor = find_cursor_context("python", before, after)
+    return PresentableEnding(cursor, Soundness(cursor, before, after), (before, after), "", 0.0 if asked else 0.25)
 
 
 def shown(before: str, after: str, tokens: list[tuple[str, float]]) -> str:
@@ -108,7 +108,7 @@ FILE = "import re\n\nlimit_of_words = 3\n"
 
 
 def plausible(line: str, answer: list[str], probability: float = 0.1, language: str = "python", word: str = "") -> bool:
-    names = KnownNames(find_extent(language, FILE + line, "\n"), word, (FILE + line, "def frequency(): ...\n"))
+    names = KnownNames(find_cursor_context(language, FILE + line, "\n"), word, (FILE + line, "def frequency(): ...\n"))
     return all(names.plausible(text, math.log(probability)) for text in answer) and names.plausible_at_the_end()
 
 

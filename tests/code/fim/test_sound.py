@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localdflash.code.fim.extent import find_extent
+from localdflash.code.fim.extent import find_cursor_context
 from localdflash.code.fim.python_lines import missing_blanks
 from localdflash.code.fim.sound import Soundness
 
 
 def sound(text: str, before: str, after: str = "\n", language: str = "python") -> bool:
-    return Soundness(find_extent(language, before, after), before, after)(text)
+    return Soundness(find_cursor_context(language, before, after), before, after)(text)
 
 
 CLASS = "class A:\n    def f(self):\n        "
@@ -117,7 +117,7 @@ def _parses(text: str) -> bool:
     ],
 )
 def test_what_an_editor_closed_is_closed_again_or_left(text: str, before: str, closed: str, expected: bool) -> None:
-    assert Soundness.at(find_extent("python", before, "\n"), before, "\n", closed)(text) == expected
+    assert Soundness.at(find_cursor_context("python", before, "\n"), before, "\n", closed)(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -132,4 +132,4 @@ def test_what_an_editor_closed_is_closed_again_or_left(text: str, before: str, c
     ],
 )
 def test_blanks(before: str, after: str, expected: int) -> None:
-    assert missing_blanks(find_extent("python", before, after)) == " " * expected
+    assert missing_blanks(find_cursor_context("python", before, after)) == " " * expected

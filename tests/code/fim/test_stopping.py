@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localdflash.code.fim.extent import Mode, find_extent
+from localdflash.code.fim.extent import Mode, find_cursor_context
 from localdflash.code.fim.stopping import Stopping
 
 
 def told(language: str, before: str, after: str, text: str, size: int) -> tuple[str, str]:
     """Return the text that is kept, and why it ended."""
-    stopping = Stopping(find_extent(language, before, after))
+    stopping = Stopping(find_cursor_context(language, before, after))
     pieces = []
     for start in range(0, len(text), size):
         pieces.append(stopping.push(text[start : start + size]))
@@ -100,7 +100,7 @@ def test_an_answer_stops_where_a_user_would(language: str) -> None:
 
 def weighed(pieces: list[tuple[str, float]], min_probability: float = 0.2) -> tuple[str, str, list[str]]:
     """Return the text kept of tokens with probabilities, why it ended, and what was returned after each token."""
-    stopping = Stopping(find_extent("python", "x = ", "\n"), min_probability=min_probability)
+    stopping = Stopping(find_cursor_context("python", "x = ", "\n"), min_probability=min_probability)
     told = [stopping.push(text, math.log(probability)) for text, probability in pieces]
     return "".join(told) + stopping.finish(), stopping.reason, told
 
@@ -127,10 +127,10 @@ CODE = st.text(alphabet="ab1 \n\n()[]{}'\"`#/*,;:=\\\té", max_size=80) | st.lis
 def test_the_pieces_do_not_matter(
     language: str, before: str, after: str, text: str, cuts: list[int], mode: Mode
 ) -> None:
-    extent = find_extent(language, before, after, mode)
-    whole = Stopping(extent)
+    cursor = find_cursor_context(language, before, after, mode)
+    whole = Stopping(cursor)
     expected = whole.push(text) + whole.finish()
-    stopping, pieces, at = Stopping(extent), list[str](), 0
+    stopping, pieces, at = Stopping(cursor), list[str](), 0
     for cut in [*cuts, len(text)]:
         pieces.append(stopping.push(text[at : at + cut]))
         assert text.lstrip().startswith("".join(pieces).lstrip())  # nothing is taken back, and nothing made up

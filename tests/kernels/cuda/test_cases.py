@@ -33,7 +33,7 @@ def filled(x: Tensor, width: int) -> Tensor:
 
 def updated(x: Tensor, args: Arguments) -> dict[str, Tensor]:
     """Return a residual stream and the inputs of the next norm."""
-    before = args["before"]
+    before = args["previous_norm"]
     scaled = x * args["gain"].double() / (before.squares.double().sum(0) / before.size + before.eps).sqrt()[:, None]
     squares = torch.stack([tile.square().sum(1) for tile in x.split(128, 1)])
     return {"x": x, "a_out": filled(scaled, args["a_out"].shape[1]), "squares_out": squares}

@@ -36,9 +36,9 @@ class CheckError(Exception):
         self.operation = operation
 
 
-def same_bits(one: Tensor, other: Tensor) -> bool:
+def same_bits(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors have the same bits, NaNs included."""
-    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 def describe_difference(name: str, got: Tensor, want: Tensor) -> str:
@@ -83,7 +83,7 @@ def wrap_ops(ops: Ops, wrap: Wrap) -> Ops:
 @contextmanager
 def using_ops(stepper: Stepper, ops: Ops) -> Iterator[None]:
     """Return a context in which a pair uses another set of operations."""
-    holders: list[Stepper | Stack] = [stepper, stepper.stack, *([stepper.block.stack] if stepper.block else [])]
+    holders: list[Stepper | Stack] = [stepper, stepper.stack, *([stepper.drafter.stack] if stepper.drafter else [])]
     before = [holder.ops for holder in holders]
     for holder in holders:
         holder.ops = ops
@@ -125,7 +125,7 @@ class CallNames:
 
 def _weights(stepper: Stepper) -> Iterator[tuple[str, object]]:
     """Yield the parts of a pair by name; the target comes last, so that shared weights get the target's names."""
-    drafter = stepper.block.weights if stepper.block else None
+    drafter = stepper.drafter.weights if stepper.drafter else None
     for owner, weights in (("the drafter's ", drafter), ("", stepper.target)):
         if weights:
             yield f"{owner}output", weights.head
@@ -186,7 +186,7 @@ def _compare(call: str, name: str, got: dict[str, Tensor], before: Arguments, re
     for part, tensor in got.items():
         ours, theirs = tensor, want[part]
         if before.get("mask") == "block" and part in ROW_AXES:  # rows after a drafter's block are undefined
-            ours, theirs = (one.narrow(ROW_AXES[part], 0, before.get("block", ROWS)) for one in (ours, theirs))
+            ours, theirs = (rows.narrow(ROW_AXES[part], 0, before.get("block", ROWS)) for rows in (ours, theirs))
         if what := describe_difference(part, ours, theirs):
             raise CheckError(call, f"{part} differs from the reference's: {what}")
 

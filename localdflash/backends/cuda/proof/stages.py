@@ -29,9 +29,11 @@ from localdflash.kernels.cuda.rounds import CONTEXT, DRAFTER, LIVE
 TEXT_TOKENS = 64
 SAMPLED_TOKENS = 16
 REPLAYED_STEPS = 6
+CACHE_TENSORS = "keys", "values", "scales of keys", "scales of values"  # the scales only of an 8-bit cache
 CHECKED_ROWS = (1, 6, 15)  # rows of a verify batch that are compared with a single-token batch
 MAX_REGRET_NATS = 0.2  # between the kernels' likeliest token and the reference's
-SAMPLING = (0.8, 0.95, 0.05, 1.1), (40, 12345, -678, 64)  # in the order of the stepper's buffers
+SAMPLING_FLOATS = (0.8, 0.95, 0.05, 1.1)  # temperature, top_p, min_p, repetition penalty
+SAMPLING_INTEGERS = (40, 12345, -678, 64)  # top_k, seed (low, high), penalty window
 SAMPLED_ON_DEVICE = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=7)
 SAMPLED_ON_HOST = SamplingParams(temperature=0.8, top_k=40, presence_penalty=0.5, seed=7)  # sampled on the host
 
@@ -40,22 +42,22 @@ Check = Callable[[], None]
 
 def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[str, Check]]:
     """Yield the checks by name; `ids` are a prompt of at least 17 tokens that leaves room for an answer."""
-    proof = _Proof(pair, list(ids), watch)
-    yield "operations", proof.operations
-    yield "short prompt", proof.short_prompt
-    yield "rows", proof.rows
-    yield "prompts", proof.prompts
+    checks = _SelfCheck(pair, list(ids), watch)
+    yield "operations", checks.operations
+    yield "short prompt", checks.short_prompt
+    yield "rows", checks.rows
+    yield "prompts", checks.prompts
     if pair.stepper.reader:
-        yield "blocks", proof.blocks
-    yield "texts", proof.texts
-    yield "sampled texts", proof.sampled_texts
-    yield "graphs", proof.graphs
-    if proof.bucket_borders:
-        yield "long context", proof.long_context
+        yield "blocks", checks.blocks
+    yield "texts", checks.texts
+    yield "sampled texts", checks.sampled_texts
+    yield "graphs", checks.graphs
+    if checks.bucket_borders:
+        yield "long context", checks.long_context
 
 
 @dataclass(frozen=True)
-class _Proof:
+class _SelfCheck:
     pair: CudaPair
     ids: list[int]
     watch: Watch
@@ -69,20 +71,20 @@ class _Proof:
         """Check every operation of both models: in a prompt, in a step, in sampled and drafted steps."""
         stepper = self.stepper
         self.pair.forget()
-        stepper.set_sampling(*SAMPLING)
+        stepper.set_sampling(SAMPLING_FLOATS, SAMPLING_INTEGERS)
         stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
         with using_ops(stepper, compare_with_references(stepper, self.watch)):
-            stepper.extend(2, self._splits)
+            stepper.extend(tiles=2, splits=self._splits)
             for length in range(0, len(self.ids) - 1, ROWS):
-                stepper.state[CONTEXT] = length
-                stepper.extend(1, self._splits)
-                stepper.state[CONTEXT] = min(length + ROWS, len(self.ids) - 1)
-                if stepper.block:
+                stepper.state[CONTEXT] = length  # `extend` starts here and does not advance it
+                stepper.extend(tiles=1, splits=self._splits)
+                stepper.state[CONTEXT] = min(length + ROWS, len(self.ids) - 1)  # as far as `catch_up` may read
+                if stepper.drafter:
                     stepper.catch_up()
             start = stepper.state.clone()
             for mode in dict.fromkeys([*self._modes[:2], self._modes[-1]]):
                 stepper.state.copy_(start)
-                stepper.step(mode, mode != "lookup", self._splits)
+                stepper.step(mode, greedy=mode != "lookup", splits=self._splits)
         self.pair.forget()
 
     def short_prompt(self) -> None:
@@ -94,33 +96,33 @@ class _Proof:
         _same_choice("the short prompt", ours, theirs)
 
     def blocks(self) -> None:
-        """Compare the likeliest tokens after a block of the prompt, read at once and in tiles."""
+        """Compare the likeliest tokens after a block of the prompt, prefilled at once and in tiles."""
         stepper, reader = self.stepper, self.stepper.reader
         assert reader
-        ids = (self.ids * (reader.block // len(self.ids) + 2))[: reader.block + ROWS]
+        ids = (self.ids * (reader.block_tokens // len(self.ids) + 2))[: reader.block_tokens + ROWS]
         self.pair.forget()
         stepper.tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
-        reader.read(stepper.tokens[: reader.block], 0)
-        at_once = self._logits(reader.block)
-        for length in range(0, reader.block, 2 * ROWS):
+        reader.prefill_block(stepper.tokens[: reader.block_tokens], 0)
+        at_once = self._logits(reader.block_tokens)
+        for length in range(0, reader.block_tokens, 2 * ROWS):
             stepper.state[CONTEXT] = length
-            stepper.extend(2, chunks(reader.block, stepper.cache.k.shape[1]))
-        _same_choice("a prompt's block", at_once, self._logits(reader.block))
+            stepper.extend(tiles=2, splits=chunks(reader.block_tokens, stepper.cache.k.shape[1]))
+        _same_choice("a block of the prompt", at_once, self._logits(reader.block_tokens))
         self.pair.forget()
 
     def _logits(self, context: int) -> Tensor:
         """Return the logits, float32 [16, V], after each of the 16 tokens that follow a context."""
         stepper, vocabulary = self.stepper, self.stepper.target.config.vocab_size
         stepper.state[CONTEXT] = context
-        stepper.extend(1, chunks(context, stepper.cache.k.shape[1]))
+        stepper.extend(tiles=1, splits=chunks(context, stepper.cache.k.shape[1]))
         logits = torch.zeros(ROWS, vocabulary, device=stepper.device)
         stepper.stack.lm_head(stepper.target.head, stepper.choice, logits)
         return logits
 
     def rows(self) -> None:
-        """Check that a verify batch gives a token the bits of autoregressive decoding, in any row, with any draft."""
+        """Check that a verify batch is bit-identical to autoregressive decoding, in any row, with any draft."""
         first = len(self.ids) - ROWS - 1
-        self.stepper.set_sampling(*SAMPLING)  # so that the head leaves its logits
+        self.stepper.set_sampling(SAMPLING_FLOATS, SAMPLING_INTEGERS)  # so that the head stores its logits
         for row in CHECKED_ROWS:
             together = RowRecorder(self.stepper, row, first + row)
             alone = RowRecorder(self.stepper, 0, first + row)
@@ -134,10 +136,10 @@ class _Proof:
         stepper.state[CONTEXT], stepper.state[LIVE] = context, len(draft)
         stepper.draft.copy_(torch.tensor([*draft, *[0] * (ROWS - len(draft))]))
         with using_ops(stepper, rows.record(stepper.ops)):
-            stepper.verify(False, self._splits)
+            stepper.verify(greedy=False, splits=self._splits)
 
     def prompts(self) -> None:
-        """Check that two tiles of a prompt at once write the same bits as one tile at a time, in every layer."""
+        """Check that two tiles of a prompt at once are bit-identical to one tile at a time, in every layer."""
         together, alone = self._prompt(2), self._prompt(1)
         for name, tensor in together.items():
             if not same_bits(tensor, alone[name]):
@@ -149,21 +151,22 @@ class _Proof:
         stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
         for length in range(0, rows, tiles * ROWS):
             stepper.state[CONTEXT] = length
-            stepper.extend(tiles, self._splits)
-        left: dict[str, Tensor] = {}
+            stepper.extend(tiles=tiles, splits=self._splits)
+        outputs: dict[str, Tensor] = {}
         for index in range(len(stepper.target.layers)):
             cache = stepper.cache.layer(index)
-            for name, tensor in zip(("keys", "values", "scales of keys", "scales"), cache.tensors(), strict=False):
-                left[f"the {name} of layer {index}"] = tensor[:rows].clone()
-        if stepper.block:
-            left["the drafter's taps"] = stepper.block.ring.ring[:rows].clone()
+            for name, tensor in zip(CACHE_TENSORS, cache.tensors(), strict=False):
+                outputs[f"the {name} of layer {index}"] = tensor[:rows].clone()
+        if stepper.drafter:
+            outputs["the drafter's taps"] = stepper.drafter.ring.ring[:rows].clone()
         self.pair.forget()
-        return left
+        return outputs
 
     def texts(self) -> None:
-        """Check that an answer is the same in a second run, and with drafts of every kind, some long and right."""
+        """Check that an answer is the same in a second run, and with drafts of every kind, some long and correct."""
         plain = self._text("plain", TEXT_TOKENS)
         _same("plain", "a second run writes another text", self._text("plain", TEXT_TOKENS), plain)
+        # A lookup of the prompt's end drafts half of the answer, then wrong tokens.
         self.pair.set_documents([[*self.ids[-4:], *plain[: TEXT_TOKENS // 2], *plain[:4]]])
         for mode in self._modes[1:]:
             _same(mode, "drafts change the text", self._text(mode, TEXT_TOKENS), plain)
@@ -190,32 +193,33 @@ class _Proof:
                 self._replay(mode, len(self.ids) - 1)
 
     def _replay(self, mode: StepMode, length: int) -> None:
-        """Compare steps run as graphs with the same steps run as launches that all cover the longest context."""
+        """Compare steps replayed as graphs with launched ones, which all cover the last step's attention chunks."""
         stepper, runner, start = self.stepper, self.pair.runner, self.stepper.state.clone()
         splits = chunks(length + ROWS * REPLAYED_STEPS, stepper.cache.k.shape[1])
 
-        def replayed(step: int) -> None:
-            runner.step(mode, True, length + ROWS * step)
+        def replay(step: int) -> None:
+            runner.step(mode, greedy=True, length=length + ROWS * step)
             runner.synchronize()
 
-        ours = list(self._steps(replayed))
+        replayed = list(self._steps(replay))
         stepper.state.copy_(start)
-        theirs = list(self._steps(lambda _: stepper.step(mode, True, splits)))
-        for step, (one, other) in enumerate(zip(ours, theirs, strict=True), 1):
-            for name, tensor in one.items():
-                if not same_bits(tensor, other[name]):
+        launched = list(self._steps(lambda _: stepper.step(mode, greedy=True, splits=splits)))
+        for step, (got, want) in enumerate(zip(replayed, launched, strict=True), 1):
+            for name, tensor in got.items():
+                if not same_bits(tensor, want[name]):
                     raise CheckError(f"the graph of {mode}", f"step {step} has another {name} than its launches")
 
     def _steps(self, run: Callable[[int], None]) -> Iterator[dict[str, Tensor]]:
         stepper = self.stepper
         for step in range(REPLAYED_STEPS):
             run(step)
-            left = {"state": stepper.state, "draft": stepper.draft, "choice": stepper.choice}
-            yield {name: tensor.clone() for name, tensor in (left | {"hidden": stepper.stack.buffers.hidden}).items()}
+            outputs = {"state": stepper.state, "draft": stepper.draft, "choice": stepper.choice}
+            outputs["hidden"] = stepper.stack.buffers.hidden
+            yield {name: tensor.clone() for name, tensor in outputs.items()}
 
     @property
     def bucket_borders(self) -> list[int]:
-        """Context lengths at which other graphs and other attention kernels begin."""
+        """Context lengths at which different graphs and attention kernels begin."""
         room = self.stepper.context - 4 * ROWS
         return [slots_of(bucket) for bucket in BUCKETS[:-1] if slots_of(bucket) <= room]
 
@@ -226,7 +230,7 @@ class _Proof:
                 self._stretch(border + ROWS)
                 splits = chunks(border + 2 * ROWS, self.stepper.cache.k.shape[1])
                 with using_ops(self.stepper, compare_with_references(self.stepper, self.watch)):
-                    self.stepper.step(self._modes[-1], True, splits)
+                    self.stepper.step(self._modes[-1], greedy=True, splits=splits)
                 for mode in self._modes:
                     self._stretch(border - 2 * ROWS)
                     self._replay(mode, border - 2 * ROWS)
@@ -235,7 +239,7 @@ class _Proof:
         """Fill a context of `length` tokens with repetitions of the prompt's keys, values and tokens."""
         stepper, kept = self.stepper, len(self.ids) - 1
         index = torch.arange(length, device=stepper.device) % kept
-        for cache in (stepper.cache, *([stepper.block.cache] if stepper.block else [])):
+        for cache in (stepper.cache, *([stepper.drafter.cache] if stepper.drafter else [])):
             for tensor in cache.tensors():
                 codes = tensor.view(torch.uint8)  # not every type can be indexed
                 codes[:, :length] = codes[:, index]
@@ -246,7 +250,8 @@ class _Proof:
 
     @property
     def _modes(self) -> list[StepMode]:
-        return ["plain", "lookup", *(DRAFTING[::-1] if self.stepper.block else ())]
+        # "block", which launches the most operations, is last.
+        return ["plain", "lookup", *(DRAFTING[::-1] if self.stepper.drafter else ())]
 
     @property
     def _splits(self) -> int:
@@ -254,7 +259,7 @@ class _Proof:
 
     @contextmanager
     def _prefilled(self) -> Iterator[None]:
-        """Return a context in which the prompt is computed; drop the sequence afterwards."""
+        """Prefill the prompt for the `with` block; drop the sequence afterwards."""
         self.pair.forget()
         self.pair.prefill(self.ids)
         self.pair.rollback(len(self.ids))  # resets the device's state
@@ -267,12 +272,12 @@ class _Proof:
 
 def _same(operation: str, what: str, got: list[int], want: list[int]) -> None:
     if got != want:
-        first = next((i for i, (one, other) in enumerate(zip(got, want, strict=False)) if one != other), len(want))
+        first = next((i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), len(want))
         raise CheckError(operation, f"{what} from token {first + 1} on")
 
 
 def _same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:
-    """Raise CheckError if a row's likeliest token, of logits [16, V], is not among the likeliest of the other."""
+    """Raise CheckError if a row's likeliest token in `ours`, logits [16, V], is clearly less likely in `theirs`."""
     likely = theirs.log_softmax(-1)
     regret = (likely.amax(-1) - likely.gather(1, ours.argmax(-1, keepdim=True))[:, 0]).nan_to_num(float("inf"))
     if float(regret.max()) > MAX_REGRET_NATS:

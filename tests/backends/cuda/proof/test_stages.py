@@ -31,7 +31,7 @@ Spoil = Callable[[dict[str, Any]], None]
 def pair(tmp_path_factory: pytest.TempPathFactory) -> CudaPair:
     folder = tmp_path_factory.mktemp("tiny")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK", 64)
+        patch.setattr("localdflash.backends.cuda.prompt_reader.BLOCK_TOKENS", 64)
         return load_on_cpu(write_target(folder / "target.gguf", SHAPE), write_drafter(folder, SHAPE), context=384)
 
 
@@ -144,7 +144,7 @@ FAULTS: dict[str, tuple[Spoil, str, str]] = {
     "head, by place": (place_logits, "rows", "head of output: a row's bits in logits depend on its index"),
     "residual, two tiles": (second_keys, "prompts", "a prompt in two tiles: the keys of layer 1 "),
     "residual, all": (negate, "short prompt", r"the short prompt: after token \d+ the"),
-    "dense": (scramble, "blocks", r"a prompt's block: after token \d+ the"),
+    "dense": (scramble, "blocks", r"a block of the prompt: after token \d+ the"),
     "attention, far": (add_far, "long context", "attention of .*layer 0: "),
 }
 
