@@ -125,8 +125,8 @@ def convolve_out(
     _convolve_out[(triton.cdiv(hidden, TILE),)](
         y, y if bias is None else bias, coefficients.base, coefficients.delta, x, gain, previous_norm.squares,
         a_out, sums_out, squares_out, hidden, hidden // coefficients.group, a_out.shape[1], previous_norm.size,
-        previous_norm.eps, P=previous_norm.parts, BIAS=bias is not None, KERNEL=kernel, GROUP=coefficients.group, BN=TILE,
-        num_warps=4, **every_launch(x.device),
+        previous_norm.eps, P=previous_norm.parts, BIAS=bias is not None, KERNEL=kernel, GROUP=coefficients.group,
+        BN=TILE, num_warps=4, **every_launch(x.device),
     )  # fmt: skip
 
 

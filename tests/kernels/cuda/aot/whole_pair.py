@@ -125,7 +125,7 @@ def dflash2() -> Stepper:
 def run(built: Stepper, splits: Sequence[int]) -> None:
     """Run every sequence that a runner captures; only the block, if the drafter chooses slot by slot."""
     if built.block and built.block.chooser:
-        built.fill_block(splits[0])
+        built.draft_block(splits[0])
         return
     for chunks in splits:
         for tiles in (1, 2):
