@@ -124,7 +124,7 @@ def dflash2() -> Stepper:
 
 def run(built: Stepper, splits: Sequence[int]) -> None:
     """Run every sequence that a runner captures; only the block, if the drafter chooses slot by slot."""
-    if built.block and built.block.chooser:
+    if built.drafter and built.drafter.chooser:
         built.draft_block(splits[0])
         return
     for chunks in splits:
