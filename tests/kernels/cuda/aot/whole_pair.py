@@ -130,10 +130,10 @@ def run(built: Stepper, splits: Sequence[int]) -> None:
     for chunks in splits:
         for tiles in (1, 2):
             built.extend(tiles, chunks)
-        for mode in WAYS if built.block else WAYS[:2]:
+        for mode in WAYS if built.drafter else WAYS[:2]:
             for greedy in (True, False):
                 built.step(mode, greedy, chunks)
-    if built.block:
+    if built.drafter:
         built.catch_up()
 
 
