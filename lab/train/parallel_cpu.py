@@ -35,8 +35,8 @@ class _SlotCache(NamedTuple):
     keys: NDArray[np.float16]  # [blocks, kv_heads, capacity / 16, head_dim, 16]
     values: NDArray[np.float16]  # [blocks, kv_heads, capacity, head_dim]
 
-    def bound(self, block: int) -> cpu_library.CacheStruct:
-        """See `KeysAndValues`."""
+    def bind(self, block: int) -> cpu_library.CacheStruct:
+        """See `KVCache`."""
         return cpu_library.CacheStruct(address(self.keys[block]), address(self.values[block]))
 
 

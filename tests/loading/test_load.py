@@ -106,7 +106,7 @@ def test_each_form_of_a_drafter_on_a_gpu_has_its_own_identity(tiny_pair: Path, m
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
     target = SimpleNamespace(config=SimpleNamespace(vocab_size=64))
-    pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, block=0, target=target), close=lambda: None)
+    pair = SimpleNamespace(stepper=SimpleNamespace(context=1024, drafter=None, target=target), close=lambda: None)
     monkeypatch.setattr(device, "find_gpus", lambda _name: [CardGpu(0)])
     monkeypatch.setattr(load_cuda, "load_pair", lambda *_, **__: pair)
     sizes = CudaSizes(tiny_pair / "target.gguf", tiny_pair / "drafter.safetensors")

@@ -45,7 +45,7 @@ def metrics() -> Metrics:
 @pytest.fixture(scope="session")
 def engine_set(metrics: Metrics) -> Iterator[Engines]:
     """Start one engine that drafts independently of this machine's speed; a test may reload it."""
-    options = Options(threads=1, backend="llama.cpp", costs=drafting_pays)
+    options = Options(threads=1, backend="llama.cpp", costs=drafting_pays, rows="exact")
     engines = Engines(PairWorker(options, 64_000_000, 4, metrics.observe))
     engines.start()
     asyncio.run(engines.ready("chat"))
@@ -195,7 +195,7 @@ def live(app: Starlette, engine_set: Engines) -> Iterator[Live]:
 @pytest.fixture(scope="session")
 def plain() -> Iterator[LoadedPair]:
     """Load the target without drafts, cache and server."""
-    with LoadedPair(Options(threads=1, draft=False, backend="llama.cpp")) as loaded:
+    with LoadedPair(Options(threads=1, draft=False, backend="llama.cpp", rows="exact")) as loaded:
         yield loaded
 
 

@@ -46,7 +46,7 @@ def test_block_matches_tiles(pair: CudaPair, monkeypatch: pytest.MonkeyPatch) ->
     ids = prompt(2 * BLOCK + 9)
     blocks = fresh(pair, ids)
     assert pair._in_blocks == 2 * BLOCK
-    monkeypatch.setattr(pair, "_block", CONTEXT)
+    monkeypatch.setattr(pair, "_block_tokens", CONTEXT)
     tiles = fresh(pair, ids)
     assert pair._in_blocks == 0
     for one, other in zip(blocks, tiles, strict=True):

@@ -77,6 +77,6 @@ int main(int count, char** arguments) {
     failures += is_wrong(board, threads, number, stages);
   }
   ldf::pool_delete(pool);
-  printf("%d of %d passes went is_wrong\n", failures, passes);
+  printf("%d of %d passes went wrong\n", failures, passes);
   return failures != 0;
 }

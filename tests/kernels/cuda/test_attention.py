@@ -55,7 +55,7 @@ def test_a_row_of_a_block_is_plain_decoding(dtype: torch.dtype) -> None:
     case = CASES[f"attention chain 250 0 {dtype}"]
     for t in (5, 6):
         with ordered_dot():
-            test_kernels.test_attention_of_a_row_of_a_block_is_plain_decoding(case, t, CPU)
+            test_kernels.test_block_attention_matches_single_token_decoding(case, t, CPU)
 
 
 def test_the_assembly_that_unpacks_int8() -> None:

@@ -62,7 +62,7 @@ def test_compile_and_resource_errors_are_reported() -> None:
     pairs = {"dense": {"kernels": [kernel | {"shared": 101_377}, kernel | {"spills": 3}]}}
     assert dry_run.faults(cases, pairs, 86) == [
         "sample: ValueError: no",
-        "a dense pair: _head wants 101377 bytes of shared memory",
+        "a dense pair: _head needs 101377 bytes of shared memory",
     ]
     assert dry_run.spills(cases, pairs) == ["a dense pair: _head spills registers 3 times"]
 
