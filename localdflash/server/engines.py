@@ -168,10 +168,9 @@ class Engines:
             roles = self.roles(worker)
             if worker.passed_check and roles and not worker.busy and not self._changing.locked():
                 async with self._changing:
-                    worker.passed_check = False  # do not retry after a failure
                     await self._wait_until_idle(worker, "wait")
-                    new = self._first.new_worker(worker.options)
-                    loaded.append(await _finish_despite_cancel(self._swap(roles, new, [worker])))
+                    await _finish_despite_cancel(self._drop(worker))  # if loading fails, the next request retries
+                    loaded.append(await self._load(roles, worker.options, "wait"))
         return loaded
 
     def _role_named(self, name: str, role: PairRole) -> PairRole:

@@ -280,23 +280,48 @@ async def test_an_unused_pair_is_unloaded_and_freed(make: Any, tiny: str, monkey
     assert chat() is None
 
 
-async def test_a_pair_whose_gpu_check_passes_is_loaded_again_between_two_answers(
-    make: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def checking(make: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, threading.Event]:
+    """Start engines whose pair is being checked on a GPU; the event ends the check, which passes."""
     passed = threading.Event()
     subjects = iter([SimpleNamespace(why_not=lambda: "")])
     monkeypatch.setattr(proof, "unchecked", lambda *_: next(subjects, None))
     monkeypatch.setattr(proof, "check", lambda *_: passed.wait())
-    daemon = await make()
+    return await make(), passed
+
+
+async def until_passed(daemon: Daemon, passed: threading.Event) -> None:
+    passed.set()
+    while not daemon.engines.worker("chat").passed_check:  # type: ignore[union-attr]
+        await asyncio.sleep(0.005)
+
+
+async def test_a_pair_whose_gpu_check_passes_is_loaded_again_between_two_answers(checking: Any, tiny: str) -> None:
+    daemon, passed = checking
     before = daemon.engines.worker("chat")
-    told = await daemon.get("/ps")
-    assert (told["gpu_check"], "until the CUDA engine is checked" in told["notice"]) == (CHECKING_GPU, True)
+    status = await daemon.get("/ps")
+    assert (status["gpu_check"], "until the CUDA engine is checked" in status["notice"]) == (CHECKING_GPU, True)
     async with daemon.answering(tiny):
-        passed.set()
-        while not before.passed_check:
-            await asyncio.sleep(0.005)
+        await until_passed(daemon, passed)
         assert await daemon.engines.switch_to_gpu() == []
     assert len(await daemon.engines.switch_to_gpu()) == 1
     assert daemon.engines.worker("chat") is daemon.engines.worker("completion") is not before
     assert await daemon.answered_by(CHAT, HELLO) == tiny
     assert await daemon.engines.switch_to_gpu() == []
+
+
+async def test_a_checked_pair_that_fails_to_load_again_is_loaded_by_the_next_request(
+    checking: Any, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, passed = checking
+    await until_passed(daemon, passed)
+    with monkeypatch.context() as patch:
+        patch.setattr(LOADED, lambda options: has_no_memory())
+        with pytest.raises(OutOfMemory):
+            await daemon.engines.switch_to_gpu()
+    assert await daemon.answered_by(CHAT, HELLO) == tiny
+    assert await daemon.answered_by("/complete", PLACE) == tiny
+
+
+def has_no_memory() -> LoadedPair:
+    raise OutOfMemory("9.00 GB are needed, 1.00 GB of memory are free")
