@@ -86,11 +86,12 @@ class Registry:
         """Return the pairs of targets that other programs have downloaded, which are used where they lie."""
         known = {path.resolve() for pair in self.pairs.values() if (path := pair.target.path).is_file()}
         for found in find_models():
-            with cached_headers(), suppress(ModelError):  # what is no model, or damaged, is not listed
+            with cached_headers(), suppress(ModelError):  # a damaged file is not listed
                 if found.path.resolve() in known or is_companion(read_header(found.path)):
                     continue
                 base = base_model(read_header(found.path)) or "a GGUF file"
-                yield replace(self.resolve(found.spec), description=f"{base}, downloaded by {found.program}")
+                pair = self._with_matched_drafter(_pair_at(found.path), use_hub=False)
+                yield replace(pair, id=found.spec, description=f"{base}, downloaded by {found.program}")
 
     def _resolve(self, spec: str, use_hub: bool) -> PairEntry:
         if spec.startswith(OLLAMA):
