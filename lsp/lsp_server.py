@@ -59,7 +59,7 @@ class ItemTarget:
 
 
 class SuggestedPlace(NamedTuple):
-    """Where a suggestion was made: document, language and kind of place."""
+    """Document, language and kind of position of a suggestion."""
 
     uri: str
     language: str

@@ -16,11 +16,11 @@ from localdflash.base.errors import (
     NoLoadedModel,
 )
 from localdflash.chat.answer_sources import NamedServer, ServerSource, run_in_thread
-from localdflash.chat.messages import Finish, Message, StepRecord, prompt_text
+from localdflash.chat.messages import Finish, Message, StepRecord
+from localdflash.chat.request_fields import localdflash_fields, openai_fields, template_fields, wire_messages
 from localdflash.chat.sampling_settings import ChatSettings
 from localdflash.models.backend_names import CHECKING_GPU
 from localdflash.server.engine_spec import EvictionPolicy
-from localdflash.text.thoughts import split
 
 if TYPE_CHECKING:  # slow to import; `_open` does it in a thread
     from localdflash.chat.answer_events import AnswerReader, Chunk
@@ -363,42 +363,3 @@ def _parse_info(status: Mapping[str, Any]) -> ServerInfo:
 
 def _make_events(differs: bool, parts: Sequence[tuple[str, StepRecord | None]]) -> list[AnswerPiece | AnswerRestart]:
     return [*([AnswerRestart()] if differs else []), *(AnswerPiece(text, step) for text, step in parts)]
-
-
-def wire_messages(messages: Sequence[Message], system: str, *, is_localdflash: bool = True) -> list[dict[str, str]]:
-    """Return the messages for the API; remote servers get no thoughts of earlier answers."""
-    wire = [{"role": "system", "content": system}] if system else []
-    for message in messages:
-        text = prompt_text(message)
-        text = text if is_localdflash or message.role != "assistant" else split(text)[1]
-        wire.append({"role": message.role, "content": text})
-    return wire
-
-
-def openai_fields(settings: ChatSettings) -> dict[str, object]:
-    """Return the sampling fields of OpenAI's API that differ from its defaults."""
-    fields: dict[str, object] = {"stream": True, "stream_options": {"include_usage": True}}
-    unset = {"temperature": (None,), "top_p": (None, 1.0), "max_tokens": (None, 0), "seed": (None,)}
-    return fields | {name: value for name, none in unset.items() if (value := getattr(settings, name)) not in none}
-
-
-def localdflash_fields(settings: ChatSettings, *, continue_last: bool) -> dict[str, object]:
-    """Return all fields of resolved settings. Sampling gets a seed, so that a repeated request has the same answer."""
-    fields = openai_fields(settings) | template_fields(settings, continue_last=continue_last)
-    fields |= {"steps": True, "end_repeats": True}
-    fields["reasoning_format"] = "none"  # thoughts stay in the text, so that the token sizes of the steps match
-    # Neutral values too: a field that is left out has the value that is recommended for the model.
-    fields |= {name: getattr(settings, name) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
-    if settings.temperature and settings.seed is None:
-        import secrets
-
-        fields["seed"] = secrets.randbits(31)
-    if not settings.draft:
-        fields["draft"] = False
-    return fields
-
-
-def template_fields(settings: ChatSettings, *, continue_last: bool = False) -> dict[str, object]:
-    """Return the fields other than the messages that change the prompt."""
-    fields: dict[str, object] = {"continue_final_message": True} if continue_last else {}
-    return fields | {"chat_template_kwargs": {"enable_thinking": settings.thinking}}
