@@ -46,12 +46,11 @@ class Haystack:
 
     def _find_scattered(self, query: str) -> list[int]:
         """Return names that contain all letters in order and close together, the closest first."""
-        from rapidfuzz import process
-        from rapidfuzz.distance import LCSseq
-
+        # Each class stops at the letter after it, so a match never backtracks.
+        scattered = re.compile("".join(f"[^{re.escape(letter)}]*{re.escape(letter)}" for letter in query), re.DOTALL)
         folded = self._folded
-        found = process.extract(query, folded, scorer=LCSseq.similarity, score_cutoff=len(query), limit=None)
-        near = heapq.nsmallest(_MAX_SCATTERED, (index for _, _, index in found), key=self._order)
+        matching = (index for index, name in enumerate(folded) if scattered.match(name))
+        near = heapq.nsmallest(_MAX_SCATTERED, matching, key=self._order)
         spans = [(at[-1] - at[0], index) for index in near if (at := match_positions(query, folded[index]))]
         return [index for span, index in sorted(spans) if span < _MAX_SPREAD * len(query)]
 
