@@ -221,6 +221,19 @@ def test_a_prompt_is_read_where_the_answer_pays_for_it(clock: Clock, acceptance:
     assert answers(clock, drafter, 400, 40, 40) < 1.06
 
 
+def test_a_prompt_is_read_if_an_answer_saves_more_time_than_reading_takes() -> None:
+    controller = Controller(COSTS, {"model": 0.1}, next_ms={"model": 0.1}, read_ms={"model": 1.0})
+    # The first answer is expected to have 64 tokens: 2 instead of 1 a millisecond save 32 ms.
+    assert controller.should_read_prompt("model", STEP_TOKENS + 31, rate=1.0, expected=2.0)
+    assert not controller.should_read_prompt("model", STEP_TOKENS + 33, rate=1.0, expected=2.0)
+
+
+def test_an_untried_drafter_is_expected_to_lose_five_percent_a_token() -> None:
+    controller = Controller({1: 1.0, 2: 1.0}, {"model": 0.0})
+    assert controller.start_probe("model", 1, rate=1.949)  # (1 + 0.95) tokens in 1 ms
+    assert not controller.start_probe("model", 1, rate=1.951)
+
+
 def chain(*confidence: float) -> Draft:
     return Draft("model", [0] * len(confidence), confidence)
 
