@@ -284,7 +284,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         self.transcript.set_view(model=info.pair if info else self.start.pair)
         panel = self.query_one(SpeedPanel)
         if panel.display:
-            panel.update_view(acceptance, info.drafters if info else None)
+            panel.update_view(acceptance)
 
     @on(Prompt.Notice)
     def _show_notice(self, event: Prompt.Notice) -> None:

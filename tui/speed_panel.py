@@ -1,7 +1,7 @@
 """Panel with the speed of the last answer: acceptance by slot, step times, drafters."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from textual import events, on
@@ -17,17 +17,10 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 _MAX_SLOTS = 16  # rows
 # Meaning of each tint of the acceptance view.
 LEGEND: Mapping[str, str] = {
-    "dflash": "drafted by a model",
+    "dflash": "drafted by DFlash",
     "lookup": "prompt lookup",
     "grammar": "forced by a grammar",
     "own": "the target model",
-}
-# Drafters with the first of these tints.
-MODELS: Mapping[str, str] = {
-    "dflash": "drafted by DFlash",
-    "eagle3": "drafted by EAGLE-3",
-    "mtp": "drafted by MTP heads",
-    "draft-model": "a small model's draft",
 }
 _LOOKS = {"dflash": "", "lookup": "italic", "grammar": "bold italic", "own": "bold"}
 
@@ -48,14 +41,13 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_LEVELS[round(value / largest * (len(_LEVELS) - 1))] for value in last)
 
 
-def panel_text(view: Acceptance | None, width: int, drafters: Collection[str] | None = None) -> Content:
-    """Return the panel's content for a width in cells. `drafters`: names of the pair's drafters, if known."""
+def panel_text(view: Acceptance | None, width: int) -> Content:
+    """Return the panel's content for a width in cells."""
     sections: list[list[Content]] = []
     if view:
         rates, drafted_by = _rates(list(view.rates), width), _drafters(view.by_drafter, width)
         sections = [part for part in (list(_summary(view)), rates, _slots(view, width), drafted_by) if part]
-    legend = _legend(drafters, view.by_drafter if view else ())
-    sections = [*(sections or [[Content("No numbers yet: they come with the first answer.")]]), legend]
+    sections = [*(sections or [[Content("No numbers yet: they come with the first answer.")]]), _legend()]
     return Content("\n\n").join(Content("\n").join(section) for section in sections)
 
 
@@ -95,7 +87,7 @@ def _drafters(by_drafter: Mapping[str, int], width: int) -> list[Content]:
     for name, count in sorted(by_drafter.items(), key=lambda one: -one[1]):
         label = f"{printable(name) or 'nobody':<8.8} "
         number = f" {_percent(count / steps):>5} {grouped(count):>{digits}}"
-        style = f"${'dflash' if name in MODELS else name}" if name in {*LEGEND, *MODELS} else "$text-muted"
+        style = f"${name}" if name in LEGEND else "$text-muted"
         rows.append(_row(label, count / steps, number, width, style))
     return rows
 
@@ -105,19 +97,12 @@ def _row(label: str, share: float, number: str, width: int, style: str) -> Conte
     return Content.assemble(label, (bar(share, room), style), number)
 
 
-def _legend(drafters: Collection[str] | None, seen: Collection[str]) -> list[Content]:
+def _legend() -> list[Content]:
     rows = [_title("Tints of the acceptance view, F2")]
     for name, meaning in LEGEND.items():
         style = f"{_LOOKS[name]} ${name} on ${name}-tint".strip()
-        meanings = _models(drafters, seen) if name == "dflash" else {name: meaning}
-        rows += [Content.assemble((f" {label:<7} ", style), f" {text}") for label, text in meanings.items()]
+        rows.append(Content.assemble((f" {name:<7} ", style), f" {meaning}"))
     return [*rows, Content("Every second step is underlined.")]
-
-
-def _models(drafters: Collection[str] | None, seen: Collection[str]) -> Mapping[str, str]:
-    """Return the active drafters with their descriptions: the pair's, else those of the last answer."""
-    known = {name: text for name, text in MODELS.items() if name in seen or name in (drafters or ())}
-    return known or ({"model": LEGEND["dflash"]} if drafters is None else {})
 
 
 def _title(text: str) -> Content:
@@ -148,14 +133,13 @@ class SpeedPanel(VerticalScroll):
         self._text = Static(markup=False)
         super().__init__(self._text)
         self._view: Acceptance | None = None
-        self._drafters: Collection[str] | None = None
 
-    def update_view(self, view: Acceptance, drafters: Collection[str] | None) -> None:
-        """Show the statistics of an answer by a pair with these drafters."""
-        self._view, self._drafters = view, drafters
+    def update_view(self, view: Acceptance) -> None:
+        """Show the statistics of an answer."""
+        self._view = view
         self._draw()
 
     @on(events.Resize)
     def _draw(self) -> None:
         if width := self.scrollable_content_region.width:
-            self._text.update(panel_text(self._view, width, self._drafters))
+            self._text.update(panel_text(self._view, width))

@@ -14,13 +14,12 @@ TINTS: tuple[str, ...] = ("tint.dflash", "tint.lookup", "tint.grammar", "tint.ow
 STEP = "step"  # style of every second step
 
 _STYLES = tuple(f"{tint}{mark}" for tint in TINTS for mark in ("", f" {STEP}"))
-_MODELS = ("draft-model", "mtp", "eagle3")  # drafters with the tint of DFlash
 _TAB = 4
 
 
 def tint_of(drafter: str) -> str:
     """Return the style of tokens that this drafter proposed; "" is the target itself."""
-    name = f"tint.{'dflash' if drafter in _MODELS else drafter or 'own'}"
+    name = f"tint.{drafter or 'own'}"
     return name if name in TINTS else "tint.grammar"
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from localdflash.base.errors import UsageError
 from localdflash.engine.calibrate import calibrate
-from localdflash.engine.controller import Controller
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import Drafter
 from localdflash.engine.stats import Stats
@@ -24,7 +23,6 @@ from localdflash.server.api.chat_request import render_chat
 from localdflash.text.chat_template import TemplateMessage
 
 BASELINE, DRAFTING, FORCED = "plain", "drafting", "forced"
-FIXED_TOKENS = 4  # draft tokens of an autoregressive drafter; a block drafter drafts its whole block
 TOKENS = 128  # of an answer, at most
 
 LoadPrompts = Callable[[LoadedPair], "list[PromptIds]"]
@@ -66,14 +64,6 @@ def chats(limit: int | None) -> LoadPrompts:
     return load_prompts
 
 
-class FixedLength(Always):
-    """Controller that verifies drafts of a fixed length in every step."""
-
-    def choose_length(self, drafter: str, limit: int) -> int:
-        """See `Controller`."""
-        return min(limit, FIXED_TOKENS)
-
-
 def run(
     options: Options, drafters: Sequence[str], load_prompts: LoadPrompts, repeats: int, count: CountItems
 ) -> dict[str, Any]:
@@ -93,7 +83,6 @@ def run(
         "pair": options.pair,
         "backend": "llama.cpp",
         "threads": options.threads,
-        "fixed_nodes": FIXED_TOKENS,
         "drafters": rows,
     }
 
@@ -103,11 +92,10 @@ def _measured(
 ) -> dict[str, Any]:
     assert loaded.host
     target, costs = loaded.host.target, calibrate(loaded.host.target, [model])
-    always = FixedLength() if model.is_autoregressive else Always()
     pairs = {
         BASELINE: HostPair(target),
         DRAFTING: HostPair(target, [model], costs),
-        FORCED: HostPair(target, [model], always),
+        FORCED: HostPair(target, [model], Always()),
     }
     totals, identical = {mode: Stats() for mode in pairs}, 0
     for number, prompt in enumerate(prompts):
@@ -129,12 +117,6 @@ def _measured(
         "over_plain": {mode: round(rates[mode] / rates[BASELINE], 3) for mode in (DRAFTING, FORCED)},
         "tau": {mode: round(totals[mode].tau, 3) for mode in (DRAFTING, FORCED)},
         "accept_by_slot": totals[FORCED].acceptance(),
-        "draft_ms": _draft_ms(costs, model),
+        "draft_ms": round(costs.draft_ms[model.name], 3),
         "identical": f"{identical}/{len(prompts)}",
     }
-
-
-def _draft_ms(costs: Controller, model: Drafter) -> dict[str, float]:
-    """Return the measured milliseconds of a block, or of drafts of one and of several nodes."""
-    lengths = (1, FIXED_TOKENS) if model.is_autoregressive else (model.max_draft_tokens,)
-    return {str(nodes): round(costs.predict_draft_ms(model.name, nodes), 3) for nodes in lengths}

@@ -82,10 +82,6 @@ class Always(Controller):
         """See `Controller`."""
         return math.inf
 
-    def choose_length(self, drafter: str, limit: int) -> int:
-        """See `Controller`."""
-        return limit
-
     def choose_prefix(self, draft: Draft) -> tuple[int, float]:
         """See `Controller`."""
         if self._only and draft.drafter != self._only:

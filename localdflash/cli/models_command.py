@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localdflash.base.errors import ModelError
 from localdflash.cli import shell_completion
 from localdflash.cli.output import print_fields, print_json, print_table
 from localdflash.cli.plan import plan, ps, rate
@@ -16,8 +15,6 @@ from localdflash.models.memory.parts import gigabytes
 from localdflash.models.registry import records
 from localdflash.models.registry.pair_entry import DrafterSource, FileSource, PairEntry
 from localdflash.models.registry.registry import describe_source, load_registry, missing_files, shipped_file
-from localdflash.models.shapes.drafter_kind import has_head
-from localdflash.models.weights.gguf import read_header
 
 if TYPE_CHECKING:
     from localdflash.loading.plan.here import PairAssessment
@@ -143,7 +140,7 @@ def _fields(pair: PairEntry) -> Iterator[tuple[str, str]]:
     elif pair.match and pair.match.drafter:
         yield "drafter", f"none here; `localdflash models pull {pair.id}` fetches {pair.match.drafter.name}"
     else:
-        yield "drafter", "none but the head of the target's own file (mtp)" if _has_head(pair) else "none"
+        yield "drafter", "none"
     if pair.match:
         yield "  because", pair.match.why
     yield from [("missing", describe_source(source)) for source in missing_files(pair)] or [("files", "here")]
@@ -184,13 +181,6 @@ def _shape(drafter: DrafterSource) -> str:
     block = f", block {drafter.block_size}" if drafter.block_size else ""
     taps = f", taps {' '.join(map(str, drafter.taps))}" if drafter.taps else ""
     return f"{drafter.kind}, {drafter.format}{block}{taps}"
-
-
-def _has_head(pair: PairEntry) -> bool:
-    try:
-        return not missing_files(pair) and has_head(read_header(pair.target.path))
-    except ModelError:
-        return False
 
 
 def _bytes_on_disk(pair: PairEntry) -> int:

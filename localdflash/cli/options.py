@@ -32,8 +32,7 @@ _RUN_OPTIONS = (
         metavar="SPEC",
         default="",
         shell_complete=shell_completion.file,
-        help="Use another drafter: a path or hf:owner/name/file. DFlash drafters; with llama.cpp also EAGLE-3,"
-        " or any small GGUF model with the same vocabulary.",
+        help="Use another DFlash drafter: a path or hf:owner/name/file.",
     ),
     _setting(
         "backend",

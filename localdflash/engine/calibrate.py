@@ -8,13 +8,12 @@ from typing import TypeVar
 
 from localdflash.engine.controller import Controller
 from localdflash.engine.draft import Draft
-from localdflash.engine.pair import Drafter, Target, TargetFeatures
+from localdflash.engine.pair import Drafter, Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT_TOKENS = 16  # in the cache while measuring
 LONG_CONTEXT_TOKENS = 2048  # a cache pretends to hold these, to measure the growth of costs
-FEW = 4  # batch width or draft length, timed against 1: the difference is the cost of the extra tokens
-MIN_EXTRA_MS = 1e-3  # of the extra tokens together: none that costs a forward pass is free
+FEW = 4  # batch width, timed against 1: the difference is the cost of the extra tokens
 ROUNDS = 3
 REPEAT_SECONDS = 3e-3  # a call is repeated until this much time has passed
 SINGLE_CALL_SECONDS = 8e-3  # a longer call is timed once
@@ -37,24 +36,12 @@ def calibrate(
     for narrower, width in pairwise(verify_ms):  # a wider batch never costs less: that is noise
         verify_ms[width] = max(verify_ms[width], verify_ms[narrower])
     free = dict.fromkeys((drafter.name for drafter in drafters), 0.0)
-    draft_ms, next_ms = _measure_drafts(models, target.max_width, rounds)
-    observed = {
-        drafter.name: _observe_and_propose(drafter, ids, features) for drafter in models if drafter.is_autoregressive
-    }
-    read_ms = {name: max(ms - draft_ms[name], 0.0) / length for name, ms in _time_fastest(observed, rounds).items()}
+    draft_ms = _time_fastest({each.name: partial(each.propose, 1, target.max_width) for each in models}, rounds)
     for drafter in models:
         drafter.rollback(0)
     growth = _measure_growth(target, verify_ms, length)
     target.crop(0)
-    return Controller(verify_ms, free | draft_ms, growth, next_ms, read_ms)
-
-
-def _measure_drafts(drafters: Sequence[Drafter], limit: int, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the cost of a block or first token per drafter, and of further tokens per autoregressive drafter."""
-    one = {each.name: partial(each.propose, 1, 1 if each.is_autoregressive else limit) for each in drafters}
-    few = {each.name: partial(each.propose, 1, FEW) for each in drafters if each.is_autoregressive}
-    first, longer = _time_fastest(one, rounds), _time_fastest(few, rounds)
-    return first, {name: max(ms - first[name], MIN_EXTRA_MS) / (FEW - 1) for name, ms in longer.items()}
+    return Controller(verify_ms, free | draft_ms, growth)
 
 
 def _measure_growth(target: Target, verify_ms: Mapping[int, float], length: int) -> dict[int, float] | None:
@@ -74,15 +61,6 @@ def _verify(target: Target, width: int) -> Callable[[], None]:
     def run() -> None:
         target.verify(1, draft)
         target.keep(0)
-
-    return run
-
-
-def _observe_and_propose(drafter: Drafter, ids: Sequence[int], features: TargetFeatures | None) -> Callable[[], None]:
-    def run() -> None:
-        drafter.rollback(0)
-        drafter.observe(ids, features)
-        drafter.propose(1, 1)
 
     return run
 

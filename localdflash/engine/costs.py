@@ -1,4 +1,4 @@
-"""Costs of a verify batch by width and context length, and of a draft. Times are milliseconds.
+"""Costs of a verify batch by width and context length. Times are milliseconds.
 
 The cost of a verify batch is the time of its width, measured at load, times the current slowdown. The slowdown follows
 the machine (other programs, heat), which slows all widths together. The context changes the times: every token of a
@@ -12,8 +12,6 @@ import numpy as np
 WIDTH_RATE, SLOWDOWN_RATE = 0.2, 0.2  # weights of a new timing, for its width's time and for the slowdown
 MAX_RATIO = 2.0  # bound of measured / expected: larger deviations are clipped
 STRIDE_TOKENS = 128  # the times are recomputed when the context has changed by this many tokens
-STEP_TOKENS = 9  # unread tokens after a usual step: an accepted draft and one more
-SLOWER_RATE, FASTER_RATE = 0.05, 0.3  # weights of a new draft timing: disturbances only ever make it longer
 
 
 class VerifyCosts:
@@ -63,31 +61,3 @@ def _interpolate_widths(measured: Mapping[int, float]) -> list[float]:
     widths = sorted(measured)
     times: list[float] = np.interp(range(widths[-1] + 1), widths, [measured[width] for width in widths]).tolist()
     return times
-
-
-class DraftCost:
-    """Cost of a draft: of its first token or whole block, of each further token, and of each unread token before."""
-
-    def __init__(self, first_ms: float = 0.0, next_ms: float = 0.0, read_ms: float = 0.0) -> None:
-        self.first_ms, self.next_ms, self.read_ms = first_ms, next_ms, read_ms
-
-    def predict_ms(self, tokens: int) -> float:
-        """Return the expected time of a draft of `tokens` tokens."""
-        return self.first_ms + self.next_ms * (tokens - 1)
-
-    def predict_reading_ms(self, unread: int) -> float:
-        """Return the expected time to read `unread` tokens; `first_ms` includes those of the last step."""
-        return self.read_ms * max(unread - STEP_TOKENS, 0)
-
-    def record(self, tokens: int, ms: float) -> None:
-        """Learn from a measured draft; outliers (a busy machine) are capped, so that one changes little.
-
-        Both times change by the same factor, because one draft does not tell them apart.
-        """
-        expected = self.predict_ms(tokens)
-        rate = FASTER_RATE if ms < expected else SLOWER_RATE
-        learned = expected + rate * (min(ms, 3 * expected + 0.01) - expected)
-        if self.next_ms:
-            self.first_ms, self.next_ms = self.first_ms * learned / expected, self.next_ms * learned / expected
-        else:
-            self.first_ms = learned

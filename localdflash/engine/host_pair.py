@@ -46,7 +46,6 @@ class HostPair:
         self.ids: list[int] = []
         self._greedy = target if isinstance(target, GreedyTarget) else None
         self._pending: dict[str, _PendingDraft] = {}  # by drafter
-        self._answer_tokens = 0
         self._drafting_ms = 0.0  # of model drafters in this step
 
     @property
@@ -65,9 +64,6 @@ class HostPair:
             raise UsageError("the prompt is empty: at least one token is needed")
         if len(ids) >= self.target.context:
             raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {self.target.context}")
-        if self.controller and self._answer_tokens:
-            self.controller.record_answer(self._answer_tokens)
-            self._answer_tokens = 0
         prompt = list(ids[:-1])
         try:
             self._crop(count_common_prefix(self.cached, prompt))
@@ -125,7 +121,6 @@ class HostPair:
             for drafter in self.drafters:
                 drafter.observe(observed, features)
         self.ids += committed
-        self._answer_tokens += len(committed)
         draft_ms, verify_ms = (drafted - began) * 1e3, (verified - drafted) * 1e3
         if controller:
             self._record_outcomes(controller)
@@ -144,9 +139,9 @@ class HostPair:
         for drafter in self.drafters:
             length = min(limit, drafter.max_draft_tokens)
             if drafter.is_model:
-                if not _should_draft(controller, drafter, length, max(rate, _lookup_rate(controller, lookup))):
+                rate_to_beat = max(rate, _lookup_rate(controller, lookup))
+                if not controller.should_draft(drafter.name, length, rate_to_beat):
                     continue
-                length = controller.choose_length(drafter.name, length)
             draft = self._propose(controller, drafter, anchor, length)
             if constraint:
                 draft = draft.first(constraint.count_allowed(draft.tokens))
@@ -163,7 +158,7 @@ class HostPair:
         draft = drafter.propose(anchor, length)
         if drafter.is_model:
             ms = (time.perf_counter() - began) * 1e3
-            controller.record_draft(drafter.name, ms, max(len(draft), 1))
+            controller.record_draft(drafter.name, ms)
             self._drafting_ms += ms
         return draft.first(length) if len(draft) > length else draft
 
@@ -226,15 +221,6 @@ class HostPair:
             self.forget()
             raise
         self.ids = list(state.ids)
-
-
-def _should_draft(controller: Controller, drafter: Drafter, limit: int, rate: float) -> bool:
-    """Return whether a model's draft is expected to beat `rate`, or is worth a probe."""
-    unread = drafter.unread_tokens if drafter.is_autoregressive else 0
-    expected = controller.predict_rate(drafter.name, limit)
-    if expected > rate and controller.should_read_prompt(drafter.name, unread, rate, expected):
-        return True
-    return controller.start_probe(drafter.name, limit, rate, unread)
 
 
 def _lookup_rate(controller: Controller, lookup: Draft) -> float:

@@ -24,8 +24,7 @@ class LookupDrafter:
     """See `Drafter`."""
 
     name = "lookup"
-    is_model = is_autoregressive = False
-    unread_tokens = 0
+    is_model = False
     max_draft_tokens = MAX_DRAFT_TOKENS
 
     def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:

@@ -137,12 +137,7 @@ class Drafter(Protocol):
 
     name: str
     is_model: bool  # whether a draft costs a forward pass; an index is free
-    is_autoregressive: bool  # whether each draft token costs a forward pass
     max_draft_tokens: int
-
-    @property
-    def unread_tokens(self) -> int:
-        """Number of tokens that an autoregressive drafter must process before its next draft."""
 
     def observe(self, ids: Sequence[int], features: TargetFeatures | None) -> None:
         """Append committed tokens, excluding the anchor."""

@@ -124,7 +124,7 @@ def ms_per_token(costs: Controller, drafters: Sequence[Drafter], max_width: int)
             expected += ACCEPTANCE**count
             best = min(
                 best,
-                (costs.predict_verify_ms(count + 1) + costs.predict_draft_ms(drafter.name, count)) / expected,
+                (costs.predict_verify_ms(count + 1) + costs.draft_ms[drafter.name]) / expected,
             )
         ms_by_mode.append(best)
     return sum(ms_by_mode) / len(ms_by_mode)

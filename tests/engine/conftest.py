@@ -92,7 +92,7 @@ class FakeDrafter:
 
     def __init__(self, name: str, invent: Callable[[list[int], int], Any], is_model: bool = True) -> None:
         self.name, self.is_model, self._invent = name, is_model, invent
-        self.is_autoregressive, self.max_draft_tokens, self.unread_tokens = False, 63, 0
+        self.max_draft_tokens = 63
         self.observed: list[int] = []
         self.propose_calls = 0
 

@@ -61,24 +61,6 @@ def test_costs_are_those_of_the_machine(timed_target: Make, fake_drafter: Make) 
     assert (target.length, drafter.observed) == (0, [])
 
 
-def test_nodes_that_are_forwards_cost_apart(timed_target: Make, fake_drafter: Make) -> None:
-    """The first token costs 2.5 ms, further ones 0.5 ms: the requested length depends on costs and acceptance."""
-    clock = Clock()
-
-    def invent(ids: list[int], limit: int) -> Any:
-        clock.spend(2.0 + 0.5 * limit)
-        return [1] * limit, [0.5] * limit
-
-    model = fake_drafter("model", invent)
-    model.is_autoregressive = True
-    controller = calibrate(timed_target(clock, lambda _: 1.0, context=256), [model])
-    assert [controller.predict_draft_ms("model", nodes) for nodes in (1, 2, 8)] == pytest.approx([2.5, 3.0, 6.0])
-    for right, fewest, most in ((8, 8, 8), (1, 1, 2)):
-        for _ in range(60):
-            controller.calibration["model"].record_outcome([0.9] * 8, right)
-        assert fewest <= controller.choose_length("model", 8) <= most
-
-
 def test_a_long_context_is_assumed_to_see_what_it_costs(timed_target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token costs 1 ms and each further one 0.2 ms; at 2048 tokens 2 ms and 1.2 ms."""
     assumed: list[int] = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from localdflash.engine import host_pair
 from localdflash.engine.controller import MIN_SPEEDUP, Calibration, Controller
-from localdflash.engine.costs import STEP_TOKENS, VerifyCosts
+from localdflash.engine.costs import VerifyCosts
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.host_pair import HostPair
 from localdflash.engine.pair import TargetFeatures, Verification
@@ -85,32 +85,19 @@ class SimulatedDrafter:
     name: str = "model"
     is_model: bool = True
     max_draft_tokens: int = 15
-    each: float = 0.0  # milliseconds of every node after the first
-    read: float = 0.0  # milliseconds of every token that waits
-    heard: int = 0  # tokens that it has read
     length: int = 0
     asked: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(5)
 
-    @property
-    def unread_tokens(self) -> int:
-        return self.length - self.heard
-
     def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
         self.length += len(ids)
 
-    @property
-    def is_autoregressive(self) -> bool:
-        return self.each > 0.0
-
     def propose(self, anchor: int, limit: int) -> Draft:
         count, mean = min(limit, 15), self.acceptance(self.length)
-        cost = self.cost + self.each * (count - 1) + self.read * max(self.unread_tokens - STEP_TOKENS, 0)
-        self.heard = self.length
-        self.clock.ms += cost
-        self.clock.drafting += cost
+        self.clock.ms += self.cost
+        self.clock.drafting += self.cost
         self.asked.append(self.length)
         if not mean:
             return EMPTY_DRAFT
@@ -122,7 +109,7 @@ class SimulatedDrafter:
         return Draft(self.name, tokens.tolist(), confidence.tolist())
 
     def rollback(self, length: int) -> None:
-        self.length, self.heard = length, min(length, self.heard)
+        self.length = length
 
 
 @pytest.fixture
@@ -146,49 +133,40 @@ def run(clock: Clock, drafters: list[Any], tokens: int, controller: Controller) 
 
 
 def measured(*drafters: SimulatedDrafter) -> Controller:
-    costs = {d.name: d.cost if d.is_model else 0.0 for d in drafters}
-    by_node = [d for d in drafters if d.is_autoregressive]
-    return Controller(
-        COSTS, costs, next_ms={d.name: d.each for d in by_node}, read_ms={d.name: d.read for d in by_node}
-    )
+    return Controller(COSTS, {d.name: d.cost if d.is_model else 0.0 for d in drafters})
 
 
-def best_fixed(acceptance: float, drafting: float, each: float = 0.0) -> float:
+def best_fixed(acceptance: float, drafting: float) -> float:
     """Return the milliseconds per token of the best fixed draft length, 0 included, by the geometric series."""
     tokens = [sum(acceptance**i for i in range(m + 1)) for m in range(1, 16)]
-    return min(1.0, *((cost_of(m + 2) + drafting + each * m) / tokens[m] for m in range(15)))
+    return min(1.0, *((cost_of(m + 2) + drafting) / tokens[m] for m in range(15)))
 
 
 @pytest.mark.parametrize(
-    ("acceptance", "claim", "drafting", "each"),
-    [
-        *((*kind, ms, 0.0) for kind in ((0.02, 0.99), (0.3, None), (0.6, 0.6)) for ms in (0.3, 1.0, 3.0)),
-        *((acceptance, 0.9, ms, ms) for acceptance in (0.02, 0.3, 0.5) for ms in (0.15, 0.5)),  # node by node
-    ],
+    ("acceptance", "claim", "drafting"),
+    [(*kind, ms) for kind in ((0.02, 0.99), (0.3, None), (0.6, 0.6)) for ms in (0.3, 1.0, 3.0)],
 )
 def test_never_three_percent_slower_than_plain_decoding(
-    clock: Clock, acceptance: float, claim: float | None, drafting: float, each: float
+    clock: Clock, acceptance: float, claim: float | None, drafting: float
 ) -> None:
-    drafter = SimulatedDrafter(clock, drafting, lambda _: acceptance, claim, each=each)
+    drafter = SimulatedDrafter(clock, drafting, lambda _: acceptance, claim)
     assert run(clock, [drafter], 2500, measured(drafter)) < 1.03
 
 
 @pytest.mark.parametrize(
-    ("acceptance", "drafting", "claim", "each"),
+    ("acceptance", "drafting", "claim"),
     [
-        *((0.7, 0.3, 0.7, 0), (0.8, 0.3, None, 0), (0.9, 0.3, 0.5, 0), (0.9, 1.0, 0.99, 0), (0.97, 1.0, 0.97, 0)),
-        *((1.0, 3.0, 0.5, 0), (0.3, 3.0, 0.9, 0)),
-        *((0.02, 0.0, 0.8, 0), (0.3, 0.0, 0.8, 0), (0.6, 0.0, 0.8, 0), (0.95, 0.0, 0.8, 0)),  # a free one
-        *((0.6, 0.1, 0.6, 0.1), (0.7, 0.1, None, 0.1), (0.8, 0.05, 0.5, 0.05)),  # node by node
-        *((0.8, 0.3, 0.99, 0.3), (0.9, 0.1, None, 0.1), (0.97, 0.2, 0.97, 0.2)),
+        *((0.7, 0.3, 0.7), (0.8, 0.3, None), (0.9, 0.3, 0.5), (0.9, 1.0, 0.99), (0.97, 1.0, 0.97)),
+        *((1.0, 3.0, 0.5), (0.3, 3.0, 0.9)),
+        *((0.02, 0.0, 0.8), (0.3, 0.0, 0.8), (0.6, 0.0, 0.8), (0.95, 0.0, 0.8)),  # a free one
     ],
 )
 def test_nearly_as_fast_as_the_best_fixed_choice(
-    clock: Clock, acceptance: float, drafting: float, claim: float | None, each: float
+    clock: Clock, acceptance: float, drafting: float, claim: float | None
 ) -> None:
-    drafter = SimulatedDrafter(clock, drafting, lambda _: acceptance, claim, is_model=drafting > 0, each=each)
+    drafter = SimulatedDrafter(clock, drafting, lambda _: acceptance, claim, is_model=drafting > 0)
     pace = run(clock, [drafter], 2500, measured(drafter))
-    assert pace < (1.05 if drafting else 1.04) * best_fixed(acceptance, drafting, each)
+    assert pace < (1.05 if drafting else 1.04) * best_fixed(acceptance, drafting)
 
 
 def test_a_drafter_that_becomes_good_is_found_and_one_that_becomes_bad_is_left(clock: Clock) -> None:
@@ -197,35 +175,6 @@ def test_a_drafter_that_becomes_good_is_found_and_one_that_becomes_bad_is_left(c
     before, during, after = np.histogram(drafter.asked, [0, 2000, 4000, 6000])[0]
     assert during > 4 * before
     assert during > 4 * after
-
-
-def answers(clock: Clock, drafter: Any, prompt: int, answer: int, count: int) -> float:
-    """Return the milliseconds per token, including the drafter's prefill, in the second half of the answers."""
-    target: Any = SimulatedTarget(clock)
-    drafters: list[Any] = [drafter]
-    pair, sampler, began = HostPair(target, drafters, measured(drafter)), Sampler(SamplingParams()), 0.0
-    for number in range(count):
-        pair.forget()
-        pair.prefill(TEXT[:prompt].tolist())
-        if number == count // 2:
-            began = clock.ms
-        while len(pair.ids) < prompt + answer:
-            pair.step(sampler, prompt + answer - len(pair.ids))
-    return (clock.ms - began) / (answer * (count - count // 2))
-
-
-@pytest.mark.parametrize(("acceptance", "read"), [(0.9, 0.2), (0.9, 2.0), (0.3, 0.2)])
-def test_a_prompt_is_read_where_the_answer_pays_for_it(clock: Clock, acceptance: float, read: float) -> None:
-    """A prompt of 400 tokens for an answer of 40; the time includes failed trials."""
-    drafter = SimulatedDrafter(clock, 0.1, lambda _: acceptance, 0.9, each=0.1, read=read)
-    assert answers(clock, drafter, 400, 40, 40) < 1.06
-
-
-def test_a_prompt_is_read_if_an_answer_saves_more_time_than_reading_takes() -> None:
-    controller = Controller(COSTS, {"model": 0.1}, next_ms={"model": 0.1}, read_ms={"model": 1.0})
-    # The first answer is expected to have 64 tokens: 2 instead of 1 a millisecond save 32 ms.
-    assert controller.should_read_prompt("model", STEP_TOKENS + 31, rate=1.0, expected=2.0)
-    assert not controller.should_read_prompt("model", STEP_TOKENS + 33, rate=1.0, expected=2.0)
 
 
 def test_an_untried_drafter_is_expected_to_lose_five_percent_a_token() -> None:

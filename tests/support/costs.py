@@ -6,7 +6,7 @@ from localdflash.engine.controller import Controller
 from localdflash.engine.pair import Drafter, Target
 
 VERIFY_MS = {1: 1.0, 8: 1.5, 32: 3.0}  # by batch width
-DRAFT_MS, NODE_MS = 0.3, 0.1  # a block or first node, each further node
+DRAFT_MS = 0.3
 
 
 class FixedCosts(Controller):
@@ -16,13 +16,12 @@ class FixedCosts(Controller):
         """Record the verify batch at its fixed cost."""
         super().record_verify(rows, self.predict_verify_ms(rows))
 
-    def record_draft(self, drafter: str, ms: float, nodes: int = 1) -> None:
+    def record_draft(self, drafter: str, ms: float) -> None:
         """Record the draft at its fixed cost."""
-        super().record_draft(drafter, self.predict_draft_ms(drafter, nodes), nodes)
+        super().record_draft(drafter, self.draft_ms[drafter])
 
 
 def drafting_pays(_target: Target, drafters: Sequence[Drafter]) -> Controller:
     """Return a controller with which a pair drafts whenever acceptance is likely."""
     costs = {drafter.name: DRAFT_MS if drafter.is_model else 0.0 for drafter in drafters}
-    by_node = {drafter.name: NODE_MS for drafter in drafters if drafter.is_autoregressive}
-    return FixedCosts(VERIFY_MS, costs, next_ms=by_node)
+    return FixedCosts(VERIFY_MS, costs)

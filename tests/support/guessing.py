@@ -23,7 +23,7 @@ class Eager(Controller):
 class Guessing:
     """Drafter of the tokens in `coming`; some drafts are wrong from a token on or short. Records its input."""
 
-    name, is_model, is_autoregressive, unread_tokens = "guess", True, False, 0
+    name, is_model = "guess", True
 
     def __init__(self, vocabulary: int, max_draft: int, seed: int = 0) -> None:
         self.max_draft_tokens, self._vocabulary, self._random = max_draft, vocabulary, np.random.default_rng(seed)

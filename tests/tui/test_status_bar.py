@@ -76,8 +76,8 @@ def test_panel_without_numbers_and_its_legend() -> None:
     assert {*LEGEND} | {f"{name}-tint" for name in LEGEND} == {*VARIABLE_DEFAULTS} - changes
     statistics = Acceptance()
     statistics.add(StepRecord("\x1b[31m[b]", 1, 1, (1,), 1.0))
-    text = panel_text(statistics, 38, ["lookup", "dflash"]).plain
-    assert all(name in text and meaning in text for name, meaning in LEGEND.items() if name != "dflash")
+    text = panel_text(statistics, 38).plain
+    assert all(name in text and meaning in text for name, meaning in LEGEND.items())
     assert "\x1b" not in text
     text = panel_text(Acceptance(), 38).plain
     assert "No numbers yet" in text

@@ -31,7 +31,7 @@ class CpuDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    is_model, is_autoregressive, unread_tokens = True, False, 0
+    is_model = True
 
     def __init__(self, packed: PackedModel[DFlashConfig], target: CpuTarget) -> None:
         self.config = packed.config

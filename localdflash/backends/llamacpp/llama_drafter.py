@@ -69,7 +69,7 @@ class LlamaCppDFlashDrafter:
     """See `Drafter`."""
 
     name = "dflash"
-    is_model, is_autoregressive, unread_tokens = True, False, 0
+    is_model = True
 
     def __init__(self, path: Path, target: LlamaCppTarget, threads: int = 0) -> None:
         header = read_header(path)

@@ -124,18 +124,16 @@ def load_model(
     simulate: bool = False,
     repack: bool = True,
     placement: Placement = PROCESSOR,
-    mtp: bool = False,
 ) -> Any:
     """Load a GGUF file after checking its header; return a `llama_model` pointer or raise ModelError.
 
-    `simulate` allocates nothing: contexts of such a model report the memory that they would take. `mtp` includes the
-    multi-token prediction blocks.
+    `simulate` allocates nothing: contexts of such a model report the memory that they would take.
     """
     read_header(path)
     initialize()
     params = api.llama_model_default_params()
     alive_objects = _set_placement(params, placement)
-    params.vocab_only, params.use_extra_bufts, params.load_mtp = vocab_only, repack, mtp
+    params.vocab_only, params.use_extra_bufts = vocab_only, repack
     if simulate:
         params.no_alloc, params.load_mode = True, api.LLAMA_LOAD_MODE_NONE
     _MESSAGES.clear()

@@ -13,15 +13,12 @@ from typing import Any
 import llama_cpp.llama_cpp as api
 
 from localdflash.backends.llamacpp import llama_library
-from localdflash.backends.llamacpp.chained import eagle3_params, mtp_params
 from localdflash.backends.llamacpp.decode_flags import (
     DEFAULT,
     MAX_WIDTH,
     MAX_WIDTH_WITH_STATES,
     PLANNED_ON_GPU,
-    UNMODIFIED,
 )
-from localdflash.backends.llamacpp.draft_model import draft_context
 from localdflash.backends.llamacpp.llama_drafter import check_drafter
 from localdflash.backends.llamacpp.llama_drafter import context_params as drafter_params
 from localdflash.backends.llamacpp.llama_kv_cache import has_states
@@ -33,7 +30,7 @@ from localdflash.models.memory.fit import NO_DRAFTER, UNCHANGED
 from localdflash.models.memory.parts import DRAFTER, DRAFTER_KV, IN_MEMORY, SCRATCH, TARGET, TARGET_KV, Parts
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.dflash_file import config_of_file
-from localdflash.models.shapes.drafter_kind import EAGLE3_TAPS, block_count, head_bytes, kind_of
+from localdflash.models.shapes.drafter_check import block_count, count_prediction_bytes
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
@@ -120,19 +117,17 @@ class LlamaCppSizes(ExitStack):
             self.trained: int = api.llama_model_n_ctx_train(self._target)
             self._vocab: int = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._target))
             self._hidden: int = api.llama_model_n_embd(self._target)
-            self._kind = kind_of(target, drafter) if drafter else None
-            self._config = config_of_file(drafter) if drafter and self._kind == "dflash" else None
+            self._config = config_of_file(drafter) if drafter else None
             if drafter and self._config:
                 check_drafter(self._config, drafter)
             of_gguf = drafter and drafter.suffix == ".gguf"
-            mtp = self._kind == "mtp"
-            self._drafter = self._model(drafter, placement.all_layers(), mtp) if drafter and of_gguf else None
+            self._drafter = self._model(drafter, placement.all_layers()) if drafter and of_gguf else None
             self._drafter_header = read_header(drafter) if drafter and of_gguf else None
             self.drafters = (UNCHANGED, NO_DRAFTER) if drafter else (NO_DRAFTER,)
             undo.pop_all()
 
-    def _model(self, path: Path, placement: Placement, mtp: bool = False) -> Any:
-        model = llama_library.load_model(path, simulate=True, placement=placement, mtp=mtp)
+    def _model(self, path: Path, placement: Placement) -> Any:
+        model = llama_library.load_model(path, simulate=True, placement=placement)
         self.callback(api.llama_model_free, model)
         return model
 
@@ -145,45 +140,25 @@ class LlamaCppSizes(ExitStack):
             handle, reported = self._plan(self._target, target_params(context, mode=mode), stack)
             logits = MAX_WIDTH * self._vocab * FLOAT_BYTES
             names, placed = (TARGET, TARGET_KV), (self._header, self._placement)
-            weights = api.llama_model_size(self._target) - head_bytes(self._header)
+            weights = api.llama_model_size(self._target) - count_prediction_bytes(self._header)
             parts = _parts(names, placed, weights, reported, logits)
-            if drafter == NO_DRAFTER or self._kind is None:
+            if drafter == NO_DRAFTER or self._config is None:
                 return parts
-            return _sum(parts, self._of_drafter(context, handle, stack))
+            return _sum(parts, self._of_drafter(self._config, context, handle, stack))
 
-    def _of_drafter(self, context: int, target: Any, stack: ExitStack) -> Parts:
+    def _of_drafter(self, config: DFlashConfig, context: int, target: Any, stack: ExitStack) -> Parts:
         """Return the drafter's parts; `target` is a planned context of the target."""
-        if self._config and (self._drafter is None or self._drafter_header is None):
+        if self._drafter is None or self._drafter_header is None:
             tied = "output.weight" not in self._header.tensors
-            added = torch_drafter(self._config, context, self._vocab, self._hidden, tied)
-            added[SCRATCH] += self._taps(len(self._config.taps))
+            added = torch_drafter(config, context, self._vocab, self._hidden, tied)
+            added[SCRATCH] += self._taps(len(config.taps))
             in_memory = IN_MEMORY if self._placement.layers else ""
             return {name + in_memory: size for name, size in added.items()}
-        assert self._drafter is not None
-        assert self._drafter_header is not None
         names, placed = (DRAFTER, DRAFTER_KV), (self._drafter_header, self._placement.all_layers())
-        params, read = self._drafter_params(context, target)
-        _, reported = self._plan(self._drafter, params, stack)
-        if self._kind != "mtp":
-            return _parts(names, placed, api.llama_model_size(self._drafter), reported, read)
-        parts = _parts(names, placed, head_bytes(self._header), reported, read)
-        return {name: size for name, size in parts.items() if name != DRAFTER or not self._placement.layers}
-
-    def _drafter_params(self, context: int, target: Any) -> tuple[Any, int]:
-        """Return the parameters of the drafter's context, and the bytes of results that the host reads."""
-        row = self._vocab * FLOAT_BYTES
-        match self._kind:
-            case "mtp":
-                return mtp_params(context), row + self._taps(1)
-            case "eagle3":
-                return eagle3_params(target, context), row + self._taps(EAGLE3_TAPS)
-            case "draft-model":
-                assert self._drafter_header
-                return target_params(draft_context(self._drafter_header, context), mode=UNMODIFIED, drafts=False), row
-        assert self._config
         # the library's logits, and two copies while probabilities are taken
-        read = 3 * self._config.block_size * row + self._taps(len(self._config.taps))
-        return drafter_params(self._config, target, context), read
+        read = 3 * config.block_size * self._vocab * FLOAT_BYTES + self._taps(len(config.taps))
+        _, reported = self._plan(self._drafter, drafter_params(config, target, context), stack)
+        return _parts(names, placed, api.llama_model_size(self._drafter), reported, read)
 
     def _taps(self, count: int) -> int:
         """Return the bytes of the target's features, in the library and as a copy."""

@@ -55,14 +55,6 @@ def check_taps(architecture: str) -> None:
         )
 
 
-def check_last_tap(architecture: str, blocks: int, taps: Sequence[int]) -> None:
-    """Raise ModelError if llama.cpp does not export the output of the last block."""
-    if blocks - 1 in taps and architecture not in HEADED:
-        raise ModelError(
-            f"llama.cpp exports no output of {architecture}'s last block for the drafter; the model runs without it"
-        )
-
-
 def check_context(path: Path, context: int, trained: int) -> None:
     """Raise UsageError for a context that the model was not trained for; 0 is the whole trained context."""
     if not 8 <= (context or trained) <= trained:
@@ -72,7 +64,7 @@ def check_context(path: Path, context: int, trained: int) -> None:
 class LlamaCppTarget:
     """See `Target`. `taps` are the 0-based blocks whose outputs are features; `watch` is held during computation.
 
-    Without `drafts` only filler rows are rolled back. `mtp` loads the multi-token prediction blocks.
+    Without `drafts` only filler rows are rolled back.
     """
 
     def __init__(
@@ -85,10 +77,9 @@ class LlamaCppTarget:
         placement: Placement = PROCESSOR,
         watch: Watch = UNWATCHED,
         drafts: bool = True,
-        mtp: bool = False,
     ) -> None:
         self.mode, self.placement, self.watch = mode, placement, watch
-        self.model = llama_library.load_model(path, repack=mode.flags.repack, placement=placement, mtp=mtp)
+        self.model = llama_library.load_model(path, repack=mode.flags.repack, placement=placement)
         trained = api.llama_model_n_ctx_train(self.model)
         check_context(path, context, trained)
         self.context = context or trained

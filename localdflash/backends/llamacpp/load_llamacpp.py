@@ -11,11 +11,9 @@ import llama_cpp.llama_cpp as api
 
 from localdflash.backends.llamacpp import certified, llama_library, llama_sizes, placing
 from localdflash.backends.llamacpp.certified import ModeChoice
-from localdflash.backends.llamacpp.chained import ChainedDrafter, LlamaCppEagle3Drafter, LlamaCppMtpDrafter
-from localdflash.backends.llamacpp.draft_model import LlamaCppDraftModel
 from localdflash.backends.llamacpp.llama_drafter import LlamaCppDFlashDrafter
 from localdflash.backends.llamacpp.llama_kv_cache import STATE_FORMAT
-from localdflash.backends.llamacpp.llama_target import LlamaCppTarget, check_last_tap, check_taps
+from localdflash.backends.llamacpp.llama_target import LlamaCppTarget, check_taps
 from localdflash.backends.llamacpp.placement import Placement
 from localdflash.backends.llamacpp.placing import PlacementPlan
 from localdflash.base import extras
@@ -40,15 +38,7 @@ from localdflash.models.memory.parts import (
 from localdflash.models.registry.pair_entry import LocalPair
 from localdflash.models.running_pair import Running, compose
 from localdflash.models.shapes.dflash_config import check_fit
-from localdflash.models.shapes.drafter_kind import (
-    block_count,
-    blocks_ahead,
-    check_drafter,
-    drafter_of,
-    eagle3_taps,
-    head_bytes,
-    kind_of,
-)
+from localdflash.models.shapes.drafter_check import check_drafter, count_prediction_bytes
 from localdflash.models.shapes.fingerprint import mismatch
 from localdflash.models.weights.gguf import read_header
 from localdflash.models.weights.split import files_of
@@ -61,15 +51,8 @@ def check_readable(target: Path, drafter: Path | None) -> tuple[Path | None, str
     if not drafter:
         return None, ""
     check_drafter(target, drafter)
-    kind, header = kind_of(target, drafter), read_header(target)
     try:
-        if kind != "draft-model":
-            check_taps(header.architecture)
-        if kind in ("eagle3", "mtp"):
-            llama_library.heads_reader()  # not every build exports it
-        if kind == "eagle3":
-            layers = block_count(header) - blocks_ahead(header)
-            check_last_tap(header.architecture, layers, eagle3_taps(read_header(drafter)))
+        check_taps(read_header(target).architecture)
     except ModelError as error:
         return None, f"{drafter}: {error}"
     return drafter, ""
@@ -84,25 +67,12 @@ def open_drafter(
     """
     if path.suffix != ".gguf":
         return _open_in_torch(path, target_file, target)
-    drafter: LlamaCppDFlashDrafter | ChainedDrafter | LlamaCppDraftModel
-    kind, header, notice, taps = kind_of(target_file, path), read_header(target_file), "", tuple[int, ...]()
     with llama_library.collect_size_lines() as lines:
-        if kind == "draft-model":
-            drafter = LlamaCppDraftModel(path, target, threads)
-            model = drafter.model.model
-        elif kind == "dflash":
-            drafter = LlamaCppDFlashDrafter(path, target, threads)
-            model, taps = drafter.model, drafter.config.taps
-            notice = mismatch(path, drafter.config.trained_for, header)
-        else:
-            drafter = (
-                LlamaCppMtpDrafter(target, threads) if kind == "mtp" else LlamaCppEagle3Drafter(path, target, threads)
-            )
-            model, taps = drafter.model, drafter.taps
+        drafter = LlamaCppDFlashDrafter(path, target, threads)
         stack.callback(drafter.close)
-        target.set_taps(taps)
-    weights = head_bytes(header) if kind == "mtp" else api.llama_model_size(model)
-    placement = target.placement.all_layers()
+        target.set_taps(drafter.config.taps)
+    notice = mismatch(path, drafter.config.trained_for, read_header(target_file))
+    weights, placement = api.llama_model_size(drafter.model), target.placement.all_layers()
     return drafter, lambda: llama_sizes.measured((DRAFTER, DRAFTER_KV), weights, lines, placement), notice
 
 
@@ -127,7 +97,7 @@ def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tup
 
 def load(files: LocalPair, options: Options) -> Running:
     """Load a pair; raise NoDevice, OutOfMemory, ModelError or UsageError."""
-    drafter = drafter_of(files.target, files.drafter_gguf or files.drafter_safetensors)
+    drafter = files.drafter_gguf or files.drafter_safetensors
     plan = placing.plan_placement(files.target, drafter if options.draft else None, options)
     with ExitStack() as stack:
         flag = gpu_watch.watch(stack) if plan.placement.device else gpu_watch.UNWATCHED
@@ -150,8 +120,7 @@ def _load(
     with llama_library.collect_size_lines() as lines:
         context = planned.context if planned else options.context
         drafts = chosen.drafts and options.draft
-        mtp = path is not None and kind_of(files.target, path) == "mtp"
-        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.mode, placement, flag, drafts, mtp)
+        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.mode, placement, flag, drafts)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
@@ -163,8 +132,8 @@ def _load(
         notices.append(chosen.message)
     opened = [open_drafter(path, files.target, target, options.threads, stack)] if path else []
     notices += [notice for _, _, notice in opened]
-    draft_head_bytes = head_bytes(read_header(files.target))
-    measures = [_measure_target(target, lines, draft_head_bytes), *(measure for _, measure, _ in opened)]
+    unloaded = count_prediction_bytes(read_header(files.target))
+    measures = [_measure_target(target, lines, unloaded), *(measure for _, measure, _ in opened)]
     pair = compose(target, [drafter for drafter, _, _ in opened], replace(options, draft=drafts))
     names, build = [drafter.name for drafter in pair.drafters], version("llama-cpp-python")
     return Running(
@@ -198,11 +167,11 @@ def choose_mode_for(target: Path, options: Options, placement: Placement, with_d
     )
 
 
-def _measure_target(target: LlamaCppTarget, lines: list[str], draft_head_bytes: int) -> Measure:
-    """Return a function that measures the target; `draft_head_bytes` is the size of the draft head in its file."""
+def _measure_target(target: LlamaCppTarget, lines: list[str], unloaded: int) -> Measure:
+    """Return a function that measures the target; `unloaded` are the bytes in its file that were not loaded."""
 
     def measure() -> Parts:
-        weights = api.llama_model_size(target.model) - draft_head_bytes
+        weights = api.llama_model_size(target.model) - unloaded
         parts = llama_sizes.measured((TARGET, TARGET_KV), weights, lines, target.placement)
         kv_part = TARGET_KV + IN_MEMORY if target.placement.layers else TARGET_KV
         return {**parts, kv_part: parts.get(kv_part, 0) + target.checkpoint_bytes} if target.checkpoint_bytes else parts

@@ -25,7 +25,7 @@ from localdflash.models.memory.fit import (
     largest_context,
 )
 from localdflash.models.memory.parts import Parts, gigabytes
-from localdflash.models.shapes.drafter_kind import block_count
+from localdflash.models.shapes.drafter_check import block_count
 from localdflash.models.weights.gguf import read_header
 
 Needs = Callable[[Placement], MemorySizes]

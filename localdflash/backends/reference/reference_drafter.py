@@ -19,7 +19,7 @@ class DFlashDrafter:
     """See `Drafter`. `embedding` and `head` [V, H] are the target's, for a drafter without its own."""
 
     name = "dflash"
-    is_model, is_autoregressive, unread_tokens = True, False, 0
+    is_model = True
 
     def __init__(self, model: DFlash, embedding: Tensor, head: Tensor) -> None:
         self.model = model

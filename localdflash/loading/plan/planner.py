@@ -33,7 +33,6 @@ from localdflash.models.registry.pair_entry import DrafterSource, FileSource, Pa
 from localdflash.models.registry.registry import describe_source, load_registry, missing_files
 from localdflash.models.registry.remote_head import read_head
 from localdflash.models.shapes.dflash_file import MAX_JSON_BYTES
-from localdflash.models.shapes.drafter_kind import drafter_of
 from localdflash.models.weights.gguf import GGUFHeader, cached_headers, read_header
 
 
@@ -216,7 +215,7 @@ def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
     from localdflash.backends.llamacpp.placing import choose_gpu, plan_placement
 
     target, device = case.target, choose_gpu(case.options)
-    drafter = drafter_of(target, _preferred_file(case.drafter, ".gguf"))
+    drafter = _preferred_file(case.drafter, ".gguf")
     placement, verdict, fits = PROCESSOR, "", True
     if device:
         try:

@@ -15,7 +15,7 @@ from localdflash.models.registry.member import MemberJob, MemberRequest
 from localdflash.models.registry.pair_entry import FileSource, PairEntry, models_folder
 from localdflash.models.registry.records import FileRecord
 from localdflash.models.registry.registry import Registry
-from localdflash.models.shapes.drafter_kind import check_files
+from localdflash.models.shapes.drafter_check import check_files
 
 
 @dataclass(frozen=True)

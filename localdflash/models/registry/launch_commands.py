@@ -15,13 +15,7 @@ from localdflash.models.registry import safe_names
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
 from localdflash.models.shapes.dflash_file import config_of_file
 
-KINDS = {  # of llama-server
-    "dflash": "draft-dflash",
-    "dflash2": "draft-dflash",
-    "dspark": "draft-dspark",
-    "eagle3": "draft-eagle3",
-    "draft-model": "draft-simple",
-}
+KINDS = {"dflash": "draft-dflash", "dflash2": "draft-dflash", "dspark": "draft-dspark"}  # of llama-server
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 from localdflash.base.files.paths import cache_folder
 from localdflash.models.weights.split import names_of
 
-DrafterKind = Literal["dflash", "dflash2", "dspark", "eagle3", "draft-model"]
+DrafterKind = Literal["dflash", "dflash2", "dspark"]
 RanWith = Literal["its own weights", "random weights"]
 Read = Literal["target", "drafter", "config"]  # files that an entry's facts were read from; config: of the drafter
 ADAPTED = "adapted"  # folder of locally merged targets

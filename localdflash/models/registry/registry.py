@@ -37,7 +37,8 @@ from localdflash.models.registry.pair_entry import (
 )
 from localdflash.models.registry.registry_file import read_pairs
 from localdflash.models.registry.remote_head import read_head
-from localdflash.models.shapes.drafter_kind import check_files, is_companion, kind_of_file
+from localdflash.models.shapes.dflash_file import config_of_file
+from localdflash.models.shapes.drafter_check import check_files, is_companion
 from localdflash.models.weights.gguf import cached_headers, is_gguf, read_header
 from localdflash.models.weights.split import files_of, first_of
 
@@ -281,7 +282,7 @@ def _drafter_at(path: Path) -> DrafterSource:
 def _source_at(path: Path) -> DrafterSource:
     """Return the drafter source of a local file, with the drafter kind from the file's metadata."""
     try:
-        return DrafterSource(None, str(path), kind=kind_of_file(path))
+        return DrafterSource(None, str(path), kind=config_of_file(path).kind)
     except ModelError:  # loading says it better
         return DrafterSource(None, str(path))
 
