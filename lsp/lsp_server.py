@@ -97,7 +97,7 @@ class SuggestionServer(LanguageServer):
     def _of(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
         if isinstance(engine, EngineSpec):
             return DaemonCompleter(engine, self._say, self._trouble), TypingPace()
-        from localdflash.lsp.foreign.finding import RemoteCompleter  # where there is one, it takes 0.1 s
+        from localdflash.lsp.remote.remote_completer import RemoteCompleter  # where there is one, it takes 0.1 s
 
         return RemoteCompleter(engine, self._say, self._trouble), RemotePace()
 

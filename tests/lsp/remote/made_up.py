@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,6 @@ from tests.lsp import wire
 
 Json = dict[str, Any]
 STREAM = "text/event-stream"
-LINES = "application/x-ndjson"
 
 
 @dataclass
@@ -31,11 +30,6 @@ def sse(*parts: object) -> Said:
     return Said(
         stream=[f"data: {json.dumps(part)}\n\n".encode() for part in parts] + [b"data: [DONE]\n\n"], kind=STREAM
     )
-
-
-def lines(*parts: object) -> Said:
-    """A stream of lines of JSON, as Ollama sends it."""
-    return Said(stream=[f"{json.dumps(part)}\n".encode() for part in parts], kind=LINES)
 
 
 Answer = Said | Callable[[Json], Said]
@@ -124,106 +118,78 @@ async def serving(answers: dict[str, Answer], key: str = "", port: int = 0) -> A
     await asyncio.sleep(0)
 
 
-# What the kinds of server say, as llama-server of llama.cpp 0.3.36's sources said it, and as the others document it.
+# How the kinds of server answer, by their sources and documentation.
 
-QWEN = {"<|fim_prefix|>": 3, "<|fim_suffix|>": 4, "<|fim_middle|>": 5, "<|endoftext|>": 0, "<|fim_pad|>": 6}
-
-
-def tokenize(markers: Mapping[str, int], blank: str = "") -> Callable[[Json], Said]:
-    """llama-server's /tokenize for a vocabulary with these markers."""
-
-    def answer(body: Json) -> Said:
-        text = body["content"]
-        if body.get("with_pieces"):
-            return Said({"tokens": [{"id": 100 + ord(one), "piece": blank + one} for one in text]})
-        return Said({"tokens": [markers[text]] if text in markers else [100 + ord(one) for one in text]})
-
-    return answer
+QWEN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+CODER = "qwen2.5-coder"
 
 
-def llama_said(text: str, token: int = 50, logprob: float | None = -0.1) -> Json:
-    """One event of llama-server's stream."""
-    told = (
-        [] if logprob is None else [{"id": token, "token": text, "bytes": [], "logprob": logprob, "top_logprobs": []}]
-    )
-    return {"index": 0, "content": text, "tokens": [token], "stop": False, "completion_probabilities": told}
-
-
-LLAMA_END = {"index": 0, "content": "", "tokens": [], "stop": True, "stop_type": "eos", "timings": {}}
-
-
-def llama(
-    *events: Json,
-    markers: Mapping[str, int] = QWEN,
-    blank: str = "",
-    model: str = "/models/Qwen2.5-Coder-1.5B-Q8_0.gguf",
-    **more: Answer,
-) -> dict[str, Answer]:
-    """llama-server with a model of these markers, whose answers are these events."""
-    props = {"default_generation_settings": {"n_ctx": 4096, "params": {}}, "model_alias": model}
-    return {
-        "/props": Said(props),
-        "/tokenize": tokenize(markers, blank),
-        "/completion": sse(*events, LLAMA_END),
-        **{f"/{name}": answer for name, answer in more.items()},
-    }
-
-
-def ollama(
-    *events: Json, models: Mapping[str, Json] | None = None, loaded: list[str] | None = None, **more: Answer
-) -> dict[str, Answer]:
-    """Ollama with these models, by what /api/show says of them."""
-    models = {"qwen2.5-coder:1.5b": QWEN_SHOWN} if models is None else models
-
-    def show(body: Json) -> Said:
-        known = models.get(body["model"])
-        return Said(known) if known else Said({"error": f"model '{body['model']}' not found"}, 404)
-
-    return {
-        "/api/version": Said({"version": "0.12.6"}),
-        "/api/tags": Said({"models": [{"name": name, "model": name} for name in models]}),
-        "/api/ps": Said({"models": [{"name": name} for name in loaded or ()]}),
-        "/api/show": show,
-        "/api/generate": lines(*events, {"response": "", "done": True, "done_reason": "stop"}),
-        **{f"/api/{name}": answer for name, answer in more.items()},
-    }
-
-
-QWEN_SHOWN = {
-    "template": "{{- if .Suffix }}<|fim_prefix|>{{ .Prompt }}<|fim_suffix|>{{ .Suffix }}<|fim_middle|>{{- end }}",
-    "details": {"family": "qwen2"},
-    "capabilities": ["completion", "insert"],
-}
-
-
-def openai(
+def completions(
     *texts: str,
-    models: tuple[str, ...] = ("some-model",),
-    suffix: bool = True,
-    markers: Mapping[str, int] | None = None,
-    completions: Answer | None = None,
+    models: Sequence[str] = (CODER,),
+    markers: Sequence[str] = QWEN,
+    suffix: str = "refused",
+    template: str = "",
+    logprob: float | None = None,
+    listed: Mapping[str, Json] | None = None,
+    any_model: bool = False,
 ) -> dict[str, Answer]:
-    """A server of OpenAI's completions; `suffix`: it counts it. `markers` are tokens of its vocabulary."""
+    """A server whose streams are these texts. `markers` are single tokens; a `suffix` is counted, ignored or refused.
+
+    `template` is put around a prompt without a suffix. With `any_model` the requested name does not matter.
+    """
 
     def count(text: str) -> int:
-        for marker in markers or ():
+        for marker in markers:
             text = text.replace(marker, "\0")
         return len(text)
 
-    def complete(body: Json) -> Said:
-        if body["model"] not in models:
-            return Said({"error": {"message": f"The model `{body['model']}` does not exist"}}, 404)
-        if body.get("stream"):
-            parts = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in texts]
-            return sse(*parts, {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]})
-        counted = count(body["prompt"]) + (count(body.get("suffix", "")) if suffix else 0)
-        choice = {"index": 0, "text": "x", "logprobs": None, "finish_reason": "length"}
-        return Said({"choices": [choice], "usage": {"prompt_tokens": counted}})
+    def logprobs(text: str, body: Json) -> Json | None:
+        if logprob is None:
+            return None
+        if any_model:  # llama-server
+            return {"content": [{"id": 1, "token": text, "logprob": logprob}]} if "n_probs" in body else None
+        return {"tokens": [text], "token_logprobs": [logprob]} if "logprobs" in body else None
 
-    return {
-        "/v1/models": Said({"object": "list", "data": [{"id": name} for name in models]}),
-        "/v1/completions": completions or complete,
-    }
+    def answer(body: Json) -> Said:
+        if body["model"] not in models and not any_model:
+            return Said({"error": {"message": f"The model `{body['model']}` does not exist"}}, 404)
+        if suffix == "refused" and "suffix" in body:
+            return Said({"error": {"message": "suffix is not currently supported"}}, 400)
+        parts = [*texts, ""] if body.get("stream") else ["x"]
+        choices = [{"index": 0, "text": one, "logprobs": logprobs(one, body) if one else None} for one in parts]
+        choices[-1]["finish_reason"] = "stop" if body.get("stream") else "length"
+        if body.get("stream"):
+            return sse(*({"choices": [choice]} for choice in choices))
+        after = body.get("suffix", "")
+        counted = count(body["prompt"] + (after if suffix == "counted" else "")) + (0 if after else len(template))
+        return Said({"choices": choices, "usage": {"prompt_tokens": counted}})
+
+    known = {"data": [{"id": name, **(listed or {}).get(name, {})} for name in models]}
+    return {"/v1/models": Said(known), "/v1/completions": answer}
+
+
+def vllm(*texts: str, model: str = CODER, **more: Any) -> dict[str, Answer]:
+    """vLLM, as SGLang: the suffix is refused."""
+    return completions(*texts, models=(model,), listed={model: {"max_model_len": 8192}}, **more)
+
+
+def llama(*texts: str, model: str = "/models/Qwen2.5-Coder-1.5B-Q8_0.gguf", **more: Any) -> dict[str, Answer]:
+    """llama-server: one model, whatever name is requested."""
+    return completions(*texts, models=(model,), listed={model: {"meta": {"n_ctx": 2048}}}, any_model=True, **more)
+
+
+def ollama(*texts: str, inserts: Sequence[str] = (CODER,), models: Sequence[str] = ()) -> dict[str, Answer]:
+    """Ollama: a template is around each prompt, and the suffix is refused unless a model's template has it."""
+    known = completions(*texts, models=models or inserts, suffix="counted", template="You are a helpful assistant.")
+    answer = known["/v1/completions"]
+
+    def complete(body: Json) -> Said:
+        if "suffix" in body and body["model"] not in inserts:
+            return Said({"error": {"message": f"{body['model']} does not support insert"}}, 400)
+        return answer(body) if callable(answer) else answer
+
+    return {**known, "/v1/completions": complete}
 
 
 BODY: Json = {
