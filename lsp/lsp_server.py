@@ -162,9 +162,7 @@ class SuggestionServer(LanguageServer):
             closed=closed,
         )
         if self._context.is_far(document.uri, place.line):
-            looking = asyncio.create_task(self._context.look(document.uri, place.line))
-            self._tasks.add(looking)
-            looking.add_done_callback(self._tasks.discard)
+            looking = self._spawn(self._context.look(document.uri, place.line))
             await asyncio.wait((looking,), timeout=self.settings.deadline_ms / 2e3)
         offers = await session.offers(cursor)
         if target and target.selected and re.search(r"\w$", target.head):  # a menu's word is not lengthened
@@ -358,10 +356,12 @@ class SuggestionServer(LanguageServer):
         assert self._loop
         self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """Start a task that ends with the connection at the latest."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _target(document: Document, place: LineColumn, selected: types.SelectedCompletionInfo | None) -> ItemTarget:

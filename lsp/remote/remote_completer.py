@@ -1,8 +1,8 @@
 """Client of the remote server that the settings name, and detection: which of its models can infill, and how."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from localdflash.lsp.remote.remote_source import COMPLETIONS, LOGPROBS, MODELS, 
 from localdflash.models.config import is_loopback
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
-from localdflash.server.refusals import error_of
+from localdflash.server.refusals import json_object, refusal
 from localdflash.text.fim_formats import FORMATS, FimFormat, is_next_edit_model
 
 Json = dict[str, Any]
@@ -71,7 +71,7 @@ async def find_server(address: Address, model: str) -> CompletionSource:
     probe = ServerProbe(address)
     try:
         async with asyncio.timeout(DETECTION_SECONDS):
-            if pair := str((await probe.request("/ps?role=completion") or {}).get("pair") or ""):
+            if pair := str((await probe.request("/ps?role=completion")).get("pair") or ""):
                 return DaemonSource(address, pair)
             return await _find_model(probe, model)
     except TimeoutError:
@@ -87,22 +87,19 @@ class ServerProbe:
         self.address = address
         self._connection = ClientConnection(address, bytes, tolerant=True)
 
-    async def request(self, target: str, body: Mapping[str, object] | None = None) -> Json | None:
-        """Return the JSON object of a GET, or of a POST with a body; None if there is none.
+    async def request(self, target: str, body: Mapping[str, object] | None = None) -> Json:
+        """Return the JSON object of a GET, or of a POST with a body; an empty one if there is none.
 
         EngineDisconnect while the server loads its model. UsageError if an OpenAI path requires a key.
         """
         status, data = await self._connection.answer("GET" if body is None else "POST", target, body)
         if status in DENIED_STATUSES and target.startswith("/v1/"):
             raise self._no_key()
-        try:
-            content = json.loads(data)
-        except (ValueError, RecursionError):
-            content = None
-        content = content if isinstance(content, dict) else None
         if status == 503:
-            raise EngineDisconnect(f"{self.address.place} has no model ready: {error_of(content or {}, status)}")
-        return content if status == 200 else None
+            raise EngineDisconnect(f"{self.address.place} has no model ready: {refusal(data, status)}")
+        with suppress(LocaldflashError):
+            return json_object(data) if status == 200 else {}
+        return {}
 
     async def one_token(self, model: str, prompt: str, suffix: str = "") -> "ProbeAnswer | None":
         """Request one token, with its probability if the server reports that; None if the request is refused."""
@@ -126,7 +123,8 @@ class ProbeAnswer:
     """Answer to a request for one token. `prompt_tokens` is None if the server does not count them."""
 
     def __init__(self, answer: Json) -> None:
-        usage, logprobs = answer.get("usage"), (objects(answer, "choices") or [{}])[0].get("logprobs")
+        usage, (choice, *_) = answer.get("usage"), objects(answer, "choices") or [{}]
+        logprobs = choice.get("logprobs")
         counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         self.prompt_tokens = counted if isinstance(counted, int) else None
         self.has_logprobs = isinstance(logprobs, dict) and any(logprobs.values())
@@ -136,7 +134,7 @@ async def _find_model(probe: ServerProbe, model: str) -> RemoteSource:
     """Return the requested model, or the first that can infill; names that say "code" come first."""
     listed = await probe.request(MODELS)
     place, ids = probe.address.place, model_ids(listed)
-    if listed is None and not model:
+    if not listed and not model:
         raise LocaldflashError(f"{place}: no completion server found; see [server] url in the settings")
     tried = [model] if model else sorted(ids, key=lambda one: "code" not in one.lower())[:MAX_MODELS]
     if not tried:

@@ -186,12 +186,12 @@ def _confidence(logprobs: list[float]) -> float | None:
     return math.exp(sum(logprobs) / len(logprobs)) if logprobs else None
 
 
-def objects(content: Mapping[str, Any] | None, name: str) -> list[dict[str, Any]]:
+def objects(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the objects in a list of a response; [] if it is not a list."""
-    found = (content or {}).get(name)
+    found = content.get(name)
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def model_ids(content: Mapping[str, Any] | None) -> list[str]:
+def model_ids(content: Mapping[str, Any]) -> list[str]:
     """Return the ids in the response of GET /v1/models."""
     return [str(one.get("id", "")) for one in objects(content, "data")]
