@@ -33,6 +33,7 @@ class Event(TypedDict):
     text: str
     confidence: NotRequired[float | None]
     finish: NotRequired[str]
+    model: NotRequired[str]  # id of the model that answered
     tokens: NotRequired[int]
     tau: NotRequired[float]  # tokens per verify step
     timings: NotRequired[Timings]
@@ -62,6 +63,7 @@ class CompletionClient(ABC):
     """Client of a completion server. `on_trouble` gets each new error, and "" after a success."""
 
     disconnect_message = "the daemon exited mid-answer"
+    suffix = ""  # of a model's display name: where the server is
     error_retry_seconds = 0.0  # delay of the next request after an error response
 
     def __init__(self, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
@@ -99,9 +101,10 @@ class CompletionClient(ABC):
     async def find(self) -> CompletionSource:
         """Connect to the server; start the daemon if necessary."""
 
-    @abstractmethod
     async def model(self) -> str:
-        """Return the display name of the server's model; "" if no server is found."""
+        """Connect, and return the display name of the server's model; "" if no server is found."""
+        source = await self._connected()
+        return f"{source.model}{self.suffix}" if source else ""
 
     def close(self) -> None:
         """Close the connection."""
@@ -159,16 +162,6 @@ class DaemonCompleter(CompletionClient):
         except (KeyError, TypeError, ValueError):
             raise LocaldflashError(f"{paths.engine_socket()}: another program listens here") from None
         return DaemonSource(Address(paths.engine_socket()))
-
-    async def model(self) -> str:
-        """See `CompletionClient`."""
-        connection = ClientConnection(Address(paths.engine_socket()), decode)
-        try:
-            return str((await connection.get("/ps?role=completion"))["pair"])
-        except (LocaldflashError, KeyError):
-            return ""
-        finally:
-            connection.close()
 
 
 class DaemonSource:

@@ -115,7 +115,7 @@ class SuggestionServer(LanguageServer):
         """Index the workspace, once the client has finished starting."""
         self._context.start(partial(self._later, self._look_again))
         if isinstance(self._engine, RemoteServer):
-            self._spawn(self._learn_model())  # finds out what the server can do, before the first key
+            self._spawn(self._connect())  # finds out what the server can do, before the first key
 
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
         """Follow the folders that the editor has open."""
@@ -318,7 +318,7 @@ class SuggestionServer(LanguageServer):
         if session is self._active:
             session.rest(new)
 
-    async def _learn_model(self) -> None:
+    async def _connect(self) -> None:
         self.tally.model = await self._completer.model()
         self.show_status()
 
@@ -329,8 +329,8 @@ class SuggestionServer(LanguageServer):
     def _generated(self, ended: Event) -> None:
         rate = ended.get("timings", Timings()).get("predicted_per_second")
         self.tally.tau, self.tally.tokens_per_second = ended.get("tau"), rate or self.tally.tokens_per_second
-        if not self.tally.model:
-            self._spawn(self._learn_model())
+        if model := ended.get("model"):
+            self.tally.model = f"{model}{self._completer.suffix}"
 
     def _trouble(self, line: str) -> None:
         self.tally.trouble, self.tally.model = line, ""  # the engine may be another one

@@ -51,6 +51,7 @@ class RemoteCompleter(CompletionClient):
         super().__init__(log, on_trouble)
         self._engine = engine
         self.disconnect_message = f"{engine.url} disconnected mid-answer"
+        self.suffix = f" at {urlsplit(engine.url).netloc}"
 
     async def find(self) -> CompletionSource:
         """See `CompletionClient`."""
@@ -59,11 +60,6 @@ class RemoteCompleter(CompletionClient):
         sent = "" if is_loopback(address.host) else ": the code around the cursor is sent there"
         self._log(f"suggestions come from {source.model} at {address.place}{sent}")
         return source
-
-    async def model(self) -> str:
-        """See `CompletionClient`: with the server's address."""
-        source = await self._connected()
-        return f"{source.model} at {urlsplit(self._engine.url).netloc}" if source else ""
 
 
 async def find_server(address: Address, model: str) -> CompletionSource:

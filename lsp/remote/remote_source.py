@@ -127,7 +127,7 @@ class RemoteSource:
         for index, sampling in enumerate(draws_of(body)):
             async with aclosing(_events(self.choices({**request, **sampling}), ending(), index)) as events:
                 async for event in events:
-                    yield event
+                    yield {**event, "model": self.model}
         self._checked_at = time.monotonic()
 
     async def choices(self, request: Fields) -> AsyncGenerator[CompletionPart]:
