@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
@@ -18,7 +18,7 @@ from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
 from localdflash.lsp.lsp_settings import LspSettings, RemoteServer
-from localdflash.lsp.lsp_status import Tally, silence
+from localdflash.lsp.lsp_status import SuggestedPlace, Tally, silence
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
@@ -33,7 +33,6 @@ ACCEPT = "localdflash.accept"  # the command of an item
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
 PAUSE_SECONDS = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
-MAX_PLACES = 64  # suggestions of which it is known where they were made
 STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 
@@ -58,14 +57,6 @@ class ItemTarget:
         )
 
 
-class SuggestedPlace(NamedTuple):
-    """Document, language and kind of position of a suggestion."""
-
-    uri: str
-    language: str
-    kind: str
-
-
 class SuggestionServer(LanguageServer):
     """Server for one client, which is one editor window."""
 
@@ -77,7 +68,6 @@ class SuggestionServer(LanguageServer):
         self._engine = engine
         self.tally = Tally()
         self._usage = UsageLog(usage)
-        self._places: dict[str, SuggestedPlace] = {}  # of the newest suggestions, by name
         self.sessions: dict[str, Session] = {}
         self._completer, self.pace = self._of(engine)
         self._pulse = Pulse()
@@ -167,12 +157,11 @@ class SuggestionServer(LanguageServer):
         offers = await session.offers(cursor)
         if target and target.selected and re.search(r"\w$", target.head):  # a menu's word is not lengthened
             offers = [offer for offer in offers if not re.match(r"\w", offer.text)]
-        where = kind_of_place(before, after)
+        language = language_of(document.uri, document.language) or document.language
+        where = SuggestedPlace(document.uri, language, kind_of_place(before, after))
         for offer in offers:
-            if self.tally.offered(offer.suggestion.name):
-                language = language_of(document.uri, document.language) or document.language
-                self._places[offer.suggestion.name] = SuggestedPlace(document.uri, language, where)
-                self._count(self._places[offer.suggestion.name], "suggested")
+            if self.tally.offered(offer.suggestion.name, where):
+                self._count(where, "suggested")
         if manual and not offers and session.silence:
             message = f"localdflash: {session.silence}"
             self.window_show_message(types.ShowMessageParams(types.MessageType.Info, message))
@@ -184,15 +173,15 @@ class SuggestionServer(LanguageServer):
 
     def accepted(self, name: str, text: str = "") -> None:
         """Record that the user accepted a suggestion, or a part of it: this text, if it is in the document by now."""
-        if not self.tally.accepted(name):
+        place = self.tally.accepted(name)
+        if place is None:
             return
         self.pace.accepted()
         self.show_status()
-        if place := self._places.get(name):
-            self._count(place, "accepted")
-            if text:
-                check = partial(self._count_if_kept, name, place, text)
-                self._timers[f"kept {name}"] = asyncio.get_running_loop().call_later(KEPT_SECONDS, check)
+        self._count(place, "accepted")
+        if text:
+            check = partial(self._count_if_kept, name, place, text)
+            self._timers[f"kept {name}"] = asyncio.get_running_loop().call_later(KEPT_SECONDS, check)
 
     def status(self) -> dict[str, Any]:
         """See `Tally`."""
@@ -205,8 +194,6 @@ class SuggestionServer(LanguageServer):
 
     def _count(self, place: SuggestedPlace, event: UsageEvent) -> None:
         self._usage.add(place.language, place.kind, event)
-        while len(self._places) > MAX_PLACES:
-            del self._places[next(iter(self._places))]
         if "usage" not in self._timers:
             self._timers["usage"] = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_usage)
 

@@ -3,12 +3,11 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from localdflash.server.address import Address
-from tests.lsp import wire
 
 Json = dict[str, Any]
 STREAM = "text/event-stream"
@@ -202,8 +201,3 @@ BODY: Json = {
     "copies": [],
     "max_tokens": 96,
 }
-
-
-def in_thread(answers: dict[str, Answer]) -> AbstractContextManager[MadeUp]:
-    """Run such a server for who has no event loop."""
-    return wire.in_thread(serving(answers))
