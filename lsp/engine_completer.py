@@ -63,7 +63,7 @@ class CompletionClient(ABC):
     """Client of a completion server. `on_trouble` gets each new error, and "" after a success."""
 
     disconnect_message = "the daemon exited mid-answer"
-    suffix = ""  # of a model's display name: where the server is
+    model_suffix = ""  # of a model's display name: the server's address
     error_retry_seconds = 0.0  # delay of the next request after an error response
 
     def __init__(self, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
@@ -104,7 +104,7 @@ class CompletionClient(ABC):
     async def model(self) -> str:
         """Connect, and return the display name of the server's model; "" if no server is found."""
         source = await self._connected()
-        return f"{source.model}{self.suffix}" if source else ""
+        return f"{source.model}{self.model_suffix}" if source else ""
 
     def close(self) -> None:
         """Close the connection."""

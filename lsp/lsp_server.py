@@ -317,7 +317,7 @@ class SuggestionServer(LanguageServer):
         rate = ended.get("timings", Timings()).get("predicted_per_second")
         self.tally.tau, self.tally.tokens_per_second = ended.get("tau"), rate or self.tally.tokens_per_second
         if model := ended.get("model"):
-            self.tally.model = f"{model}{self._completer.suffix}"
+            self.tally.model = f"{model}{self._completer.model_suffix}"
 
     def _trouble(self, line: str) -> None:
         self.tally.trouble, self.tally.model = line, ""  # the engine may be another one

@@ -51,7 +51,7 @@ class RemoteCompleter(CompletionClient):
         super().__init__(log, on_trouble)
         self._engine = engine
         self.disconnect_message = f"{engine.url} disconnected mid-answer"
-        self.suffix = f" at {urlsplit(engine.url).netloc}"
+        self.model_suffix = f" at {urlsplit(engine.url).netloc}"
 
     async def find(self) -> CompletionSource:
         """See `CompletionClient`."""
@@ -97,7 +97,7 @@ class ServerProbe:
             return json_object(data) if status == 200 else {}
         return {}
 
-    async def one_token(self, model: str, prompt: str, suffix: str = "") -> "ProbeAnswer | None":
+    async def request_token(self, model: str, prompt: str, suffix: str = "") -> "ProbeAnswer | None":
         """Request one token, with its probability if the server reports that; None if the request is refused."""
         body = {"model": model, "max_tokens": 1, "temperature": 0.0, "prompt": prompt}
         body |= {"suffix": suffix} if suffix else {}
@@ -137,7 +137,7 @@ async def _find_model(probe: ServerProbe, model: str) -> RemoteSource:
         raise ModelError(f"{place} has no model: load one there that was trained to fill in the middle")
     contexts = {str(one.get("id")): _context_tokens(one) for one in objects(listed, "data")}
     for name in tried:
-        if not is_next_edit_model(name) and (found := await _how_to_infill(probe, name, is_only=len(tried) == 1)):
+        if not is_next_edit_model(name) and (found := await _detect_infill(probe, name, is_only=len(tried) == 1)):
             form, logprobs = found
             return RemoteSource(probe.address, name, ids, RemotePrompt(form, contexts.get(name, 0)), logprobs=logprobs)
     if model and ids and model not in ids:
@@ -148,22 +148,23 @@ async def _find_model(probe: ServerProbe, model: str) -> RemoteSource:
     )
 
 
-async def _how_to_infill(probe: ServerProbe, name: str, *, is_only: bool) -> tuple[FimFormat | None, bool] | None:
+async def _detect_infill(probe: ServerProbe, name: str, *, is_only: bool) -> tuple[FimFormat | None, bool] | None:
     """Return the format of a model (None: `suffix`) and whether probabilities are reported; None if it cannot infill.
 
-    The markers of the family in the name are tried first, then `suffix`, then for an only model all families' markers.
+    The markers of the family in the name are tried first, then `suffix`. If the model is the only one to try, the
+    markers of all families are tried last.
     """
     for form in _formats_of_name(name):
-        answer = await probe.one_token(name, "".join(form.markers))
+        answer = await probe.request_token(name, "".join(form.markers))
         if answer and (answer.prompt_tokens is None or _are_tokens(form, answer.prompt_tokens)):
             return form, answer.has_logprobs
-    answer = await probe.one_token(name, BEFORE, AFTER)
-    if answer and (without := await probe.one_token(name, BEFORE)):
+    answer = await probe.request_token(name, BEFORE, AFTER)
+    if answer and (without := await probe.request_token(name, BEFORE)):
         with_suffix, alone = answer.prompt_tokens, without.prompt_tokens
         if with_suffix is None or alone is None or with_suffix - alone >= MIN_SUFFIX_TOKENS:
             return None, answer.has_logprobs
     for form in (FORMATS[one] for one in _FORMATS_BY_MARKERS if is_only):
-        answer = await probe.one_token(name, "".join(form.markers))
+        answer = await probe.request_token(name, "".join(form.markers))
         if answer and answer.prompt_tokens is not None and _are_tokens(form, answer.prompt_tokens):
             return replace(form, files=None), answer.has_logprobs
     return None

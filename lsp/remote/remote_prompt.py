@@ -57,7 +57,7 @@ class PieceVocabulary:
 
 
 class RemotePrompt:
-    """Builder of prompts with the markers of `form`; without one, of the texts before and after the cursor."""
+    """Builder of prompts in a format. If the format is None, the prompt is the texts before and after the cursor."""
 
     def __init__(self, form: FimFormat | None, context: int = 0) -> None:
         self.form = form

@@ -36,7 +36,7 @@ def gap_of(body: Mapping[str, Any]) -> tuple[Gap, list[ContextPiece]]:
     return gap, [ContextPiece(**part) for part in others]
 
 
-def draws_of(body: Mapping[str, Any]) -> list[Fields]:
+def sampling_of(body: Mapping[str, Any]) -> list[Fields]:
     """Return how to sample each requested text: the first as requested, others varied."""
     given = {name: body[name] for name in ("top_k", "top_p", "min_p", "repetition_penalty") if name in body}
     if "repetition_penalty" in given:
@@ -124,7 +124,7 @@ class RemoteSource:
         gap, ending = plan_ending(gap, others, body.get("mode", "auto"), body.get("least_sure", 0.0))
         request = {"model": self._model_id, "max_tokens": body["max_tokens"], "stream": True, **self._logprobs}
         request |= self.prompt.fields(gap, others, body["max_tokens"])
-        for index, sampling in enumerate(draws_of(body)):
+        for index, sampling in enumerate(sampling_of(body)):
             async with aclosing(_events(self.choices({**request, **sampling}), ending(), index)) as events:
                 async for event in events:
                     yield {**event, "model": self.model}

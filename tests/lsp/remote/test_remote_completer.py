@@ -45,6 +45,7 @@ async def refused(
         (llama(), "Qwen2.5-Coder-1.5B-Q8_0", "qwen"),
         (llama(model=r"C:\models\model.gguf"), "model", "qwen"),  # the only model is tried with all markers
         (llama(model="codeqwen", markers=STARCODER), "codeqwen", "starcoder"),
+        (llama(model="starcoder2", markers=STARCODER, template="b"), "starcoder2", "starcoder2"),  # BOS comes first
         (ollama(), CODER, None),
         (ollama(inserts=("codellama:7b-code",), models=("llama3", "codellama:7b-code")), "codellama:7b-code", None),
         (completions(models=("a", "b-coder"), markers=(), suffix="counted"), "b-coder", None),
@@ -76,6 +77,7 @@ async def test_a_remote_daemon_is_asked_like_the_local_one() -> None:
 async def test_models_that_cannot_infill_are_refused() -> None:
     assert CANNOT in str(await refused(vllm(model="zed/zeta-2")))  # predicts edits
     assert CANNOT in str(await refused(vllm(markers=())))
+    assert CANNOT in str(await refused(vllm(template="chat")))
     assert CANNOT in str(await refused(completions(markers=(), suffix="ignored")))
     assert "llama3 at http://127.0.0.1:" in str(await refused(ollama(inserts=(), models=("llama3",))))
     names = [f"chat-{number}" for number in range(9)]

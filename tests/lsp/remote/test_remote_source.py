@@ -14,7 +14,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.lsp.engine_completer import Event
 from localdflash.lsp.remote.remote_completer import find_server
 from localdflash.lsp.remote.remote_prompt import RemotePrompt
-from localdflash.lsp.remote.remote_source import CompletionPart, Fields, RemoteSource, draws_of
+from localdflash.lsp.remote.remote_source import CompletionPart, Fields, RemoteSource, sampling_of
 from localdflash.server.address import Address
 from tests.lsp.remote.made_up import (
     BODY,
@@ -93,8 +93,8 @@ async def test_a_text_ends_where_the_model_is_unsure() -> None:
 
 
 def test_further_texts_are_varied_and_the_penalty_has_the_names_of_both_servers() -> None:
-    assert draws_of({"count": 2}) == [{"temperature": 0.0}, {"temperature": 0.8, "seed": 1}]
-    first, second = draws_of({"count": 2, "temperature": 1.0, "seed": 7, "repetition_penalty": 1.3})
+    assert sampling_of({"count": 2}) == [{"temperature": 0.0}, {"temperature": 0.8, "seed": 1}]
+    first, second = sampling_of({"count": 2, "temperature": 1.0, "seed": 7, "repetition_penalty": 1.3})
     assert first == {"temperature": 1.0, "seed": 7, "repetition_penalty": 1.3, "repeat_penalty": 1.3}
     assert second == {**first, "seed": 8}
 
