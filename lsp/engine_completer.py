@@ -5,7 +5,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Annotated, NotRequired, Protocol, TypedDict
+from functools import partial
+from typing import Annotated, NotRequired, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from localdflash.server.refusals import refusal
 from localdflash.server.spawn import ensure_daemon
 
 RETRY_SECONDS = 5.0
+EventT = TypeVar("EventT")
 
 
 class Timings(TypedDict):
@@ -39,10 +41,10 @@ class Event(TypedDict):
     timings: NotRequired[Timings]
 
 
-def decode(data: bytes) -> Event:
-    """Decode an event; LocaldflashError if it reports an error or is not an event."""
+def decode_event(kind: type[EventT], data: bytes) -> EventT:
+    """Decode an event; LocaldflashError if it reports an error or lacks a field."""
     try:
-        return msgspec.json.decode(data, type=Event)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError):  # msgspec raises DecodeError for invalid UTF-8 too
         raise refusal(data, status=200) from None
 
@@ -169,7 +171,7 @@ class DaemonSource:
 
     def __init__(self, address: Address, model: str = "") -> None:
         self.model = model
-        self._connection = ClientConnection(address, decode)
+        self._connection = ClientConnection(address, partial(decode_event, Event))
 
     def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionSource`."""

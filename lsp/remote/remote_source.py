@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from pathlib import PureWindowsPath
 from typing import Any, NamedTuple
 
@@ -13,11 +14,10 @@ from localdflash.base.errors import EngineDisconnect, LocaldflashError
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.presentable import PresentableEnding, plan_ending
 from localdflash.code.fim.prompt import Gap
-from localdflash.lsp.engine_completer import Event
+from localdflash.lsp.engine_completer import Event, decode_event
 from localdflash.lsp.remote.remote_prompt import RemotePrompt
 from localdflash.server.address import Address
 from localdflash.server.client import ClientConnection
-from localdflash.server.refusals import refusal
 from localdflash.text.syntax import language_of
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
@@ -85,21 +85,9 @@ class CompletionPart(msgspec.Struct):
 
 
 class CompletionChunk(msgspec.Struct):
-    """Part of an answer, or an error."""
+    """Part of an answer."""
 
-    choices: list[CompletionPart] = msgspec.field(default_factory=list)
-    error: Any = None
-
-
-def decode_chunk(data: bytes) -> CompletionChunk:
-    """Decode a chunk; LocaldflashError if it reports an error or is invalid."""
-    try:
-        chunk = msgspec.json.decode(data, type=CompletionChunk)
-    except (msgspec.DecodeError, RecursionError):  # which bad UTF-8 is, too
-        raise refusal(data, 200) from None
-    if chunk.error is not None:
-        raise refusal(data, 200)
-    return chunk
+    choices: list[CompletionPart]
 
 
 class RemoteSource:
@@ -112,7 +100,7 @@ class RemoteSource:
         is_file = model_id.endswith(".gguf")  # named without its folder and suffix
         self.model = PureWindowsPath(model_id).stem if is_file else model_id
         self.prompt, self._logprobs = prompt, LOGPROBS if logprobs else {}
-        self._connection = ClientConnection(address, decode_chunk)
+        self._connection = ClientConnection(address, partial(decode_event, CompletionChunk))
         self._checked_at = time.monotonic()
 
     async def complete(self, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
