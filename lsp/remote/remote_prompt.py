@@ -19,8 +19,6 @@ _SIDES = FimFormat("sides", "\0before", "\0after", "\0typed")  # for servers tha
 class PieceVocabulary:
     """`Vocabulary` whose ids are pieces of text, and whose special tokens are the markers of a format."""
 
-    ends: frozenset[int] = frozenset()
-
     def __init__(self, form: FimFormat) -> None:
         self._markers = (*form.markers, *(form.files or ()))
         self._ids: dict[str, int] = {}  # by piece, in their order
@@ -33,16 +31,8 @@ class PieceVocabulary:
         """See `Vocabulary`: a negative id."""
         return -1 - self._markers.index(spelling)
 
-    def has_special(self, spelling: str) -> bool:
-        """See `Vocabulary`."""
-        return spelling in self._markers
-
     def bos(self) -> int | None:
         """See `Vocabulary`. None: the server adds it."""
-        return None
-
-    def metadata(self, key: str) -> str | None:
-        """See `Vocabulary`."""
         return None
 
     def texts(self, ids: Sequence[int]) -> list[str]:
