@@ -1,7 +1,7 @@
 """Client of the remote server that the settings name, and detection: which of its models can infill, and how."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,6 @@ _FORMATS_BY_NAME = {
     "seed-coder": "seed",
     "glm": "glm",
 }
-_FORMATS_BY_MARKERS = ("qwen", "starcoder", "deepseek", "codestral", "seed", "glm")  # one for each set of markers
 
 
 class RemoteCompleter(CompletionClient):
@@ -156,17 +155,19 @@ async def _detect_infill(probe: ServerProbe, name: str, *, is_only: bool) -> tup
     """
     for form in _formats_of_name(name):
         answer = await probe.request_token(name, "".join(form.markers))
-        if answer and (answer.prompt_tokens is None or _are_tokens(form, answer.prompt_tokens)):
+        if answer and (answer.prompt_tokens is None or _are_tokens(form.markers, answer.prompt_tokens)):
             return form, answer.has_logprobs
     answer = await probe.request_token(name, BEFORE, AFTER)
     if answer and (without := await probe.request_token(name, BEFORE)):
         with_suffix, alone = answer.prompt_tokens, without.prompt_tokens
         if with_suffix is None or alone is None or with_suffix - alone >= MIN_SUFFIX_TOKENS:
             return None, answer.has_logprobs
-    for form in (FORMATS[one] for one in _FORMATS_BY_MARKERS if is_only):
-        answer = await probe.request_token(name, "".join(form.markers))
-        if answer and answer.prompt_tokens is not None and _are_tokens(form, answer.prompt_tokens):
-            return replace(form, files=None), answer.has_logprobs
+    for form in FORMATS.values() if is_only else ():
+        if form.markers and not form.model_name:  # as `detect`
+            tokens = [*form.markers, *([form.telltale] if form.telltale else [])]
+            answer = await probe.request_token(name, "".join(tokens))
+            if answer and answer.prompt_tokens is not None and _are_tokens(tokens, answer.prompt_tokens):
+                return replace(form, files=None), answer.has_logprobs
     return None
 
 
@@ -178,9 +179,9 @@ def _formats_of_name(name: str) -> Iterator[FimFormat]:
             return
 
 
-def _are_tokens(form: FimFormat, prompt_tokens: int) -> bool:
-    """Return whether a prompt of the markers alone has one token for each, and at most one BOS token."""
-    return prompt_tokens <= len(form.markers) + 1
+def _are_tokens(spellings: Sequence[str], prompt_tokens: int) -> bool:
+    """Return whether a prompt of these spellings has one token for each, and at most one BOS token."""
+    return prompt_tokens <= len(spellings) + 1
 
 
 def _context_tokens(model: Json) -> int:

@@ -44,6 +44,7 @@ async def refused(
         (vllm(model="ibm/granite-4.0", markers=QWEN), "ibm/granite-4.0", "granite4"),
         (llama(), "Qwen2.5-Coder-1.5B-Q8_0", "qwen"),
         (llama(model=r"C:\models\model.gguf"), "model", "qwen"),  # the only model is tried with all markers
+        (llama(model="a", markers=(*QWEN, "<|mask|>")), "a", "localdflash"),
         (llama(model="codeqwen", markers=STARCODER), "codeqwen", "starcoder"),
         (llama(model="starcoder2", markers=STARCODER, template="b"), "starcoder2", "starcoder2"),  # BOS comes first
         (ollama(), CODER, None),
