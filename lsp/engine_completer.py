@@ -5,7 +5,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Annotated, NotRequired, Protocol, TypedDict
+from functools import partial
+from typing import Annotated, NotRequired, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from localdflash.server.refusals import refusal
 from localdflash.server.spawn import ensure_daemon
 
 RETRY_SECONDS = 5.0
+EventT = TypeVar("EventT")
 
 
 class Timings(TypedDict):
@@ -33,15 +35,16 @@ class Event(TypedDict):
     text: str
     confidence: NotRequired[float | None]
     finish: NotRequired[str]
+    model: NotRequired[str]  # id of the model that answered
     tokens: NotRequired[int]
     tau: NotRequired[float]  # tokens per verify step
     timings: NotRequired[Timings]
 
 
-def decode(data: bytes) -> Event:
-    """Decode an event; LocaldflashError if it reports an error or is not an event."""
+def decode_event(kind: type[EventT], data: bytes) -> EventT:
+    """Decode an event; LocaldflashError if it reports an error or lacks a field."""
     try:
-        return msgspec.json.decode(data, type=Event)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError):  # msgspec raises DecodeError for invalid UTF-8 too
         raise refusal(data, status=200) from None
 
@@ -62,6 +65,7 @@ class CompletionClient(ABC):
     """Client of a completion server. `on_trouble` gets each new error, and "" after a success."""
 
     disconnect_message = "the daemon exited mid-answer"
+    model_suffix = ""  # of a model's display name: the server's address
     error_retry_seconds = 0.0  # delay of the next request after an error response
 
     def __init__(self, log: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
@@ -99,9 +103,10 @@ class CompletionClient(ABC):
     async def find(self) -> CompletionSource:
         """Connect to the server; start the daemon if necessary."""
 
-    @abstractmethod
     async def model(self) -> str:
-        """Return the display name of the server's model; "" if no server is found."""
+        """Connect, and return the display name of the server's model; "" if no server is found."""
+        source = await self._connected()
+        return f"{source.model}{self.model_suffix}" if source else ""
 
     def close(self) -> None:
         """Close the connection."""
@@ -160,23 +165,13 @@ class DaemonCompleter(CompletionClient):
             raise LocaldflashError(f"{paths.engine_socket()}: another program listens here") from None
         return DaemonSource(Address(paths.engine_socket()))
 
-    async def model(self) -> str:
-        """See `CompletionClient`."""
-        connection = ClientConnection(Address(paths.engine_socket()), decode)
-        try:
-            return str((await connection.get("/ps?role=completion"))["pair"])
-        except (LocaldflashError, KeyError):
-            return ""
-        finally:
-            connection.close()
-
 
 class DaemonSource:
     """Daemon, local or remote, which builds the prompts and applies the stop rules."""
 
     def __init__(self, address: Address, model: str = "") -> None:
         self.model = model
-        self._connection = ClientConnection(address, decode)
+        self._connection = ClientConnection(address, partial(decode_event, Event))
 
     def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionSource`."""

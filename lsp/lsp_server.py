@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
@@ -18,7 +18,7 @@ from localdflash.lsp.closed import closed_after, closes_again
 from localdflash.lsp.document import Document, LineColumn, line_feeds
 from localdflash.lsp.engine_completer import CompletionClient, DaemonCompleter, Event, Timings
 from localdflash.lsp.lsp_settings import LspSettings, RemoteServer
-from localdflash.lsp.lsp_status import Tally, silence
+from localdflash.lsp.lsp_status import SuggestedPlace, Tally, silence
 from localdflash.lsp.next_edit import NextEdits
 from localdflash.lsp.protocol import DocumentProtocol
 from localdflash.lsp.request_context import EditorContext, path_of
@@ -33,7 +33,6 @@ ACCEPT = "localdflash.accept"  # the command of an item
 STATUS = "didChangeStatus"
 UPDATE = "localdflash/didUpdateInlineCompletion"
 PAUSE_SECONDS = 1.0  # seconds without a key after which context is looked up and the next prompt prepared
-MAX_PLACES = 64  # suggestions of which it is known where they were made
 STATUS_SECONDS = 0.5  # seconds between two status notifications
 
 
@@ -58,14 +57,6 @@ class ItemTarget:
         )
 
 
-class SuggestedPlace(NamedTuple):
-    """Document, language and kind of position of a suggestion."""
-
-    uri: str
-    language: str
-    kind: str
-
-
 class SuggestionServer(LanguageServer):
     """Server for one client, which is one editor window."""
 
@@ -77,7 +68,6 @@ class SuggestionServer(LanguageServer):
         self._engine = engine
         self.tally = Tally()
         self._usage = UsageLog(usage)
-        self._places: dict[str, SuggestedPlace] = {}  # of the newest suggestions, by name
         self.sessions: dict[str, Session] = {}
         self._completer, self.pace = self._of(engine)
         self._pulse = Pulse()
@@ -97,7 +87,7 @@ class SuggestionServer(LanguageServer):
     def _of(self, engine: EngineSpec | RemoteServer) -> tuple[CompletionClient, TypingPace]:
         if isinstance(engine, EngineSpec):
             return DaemonCompleter(engine, self._say, self._trouble), TypingPace()
-        from localdflash.lsp.foreign.finding import RemoteCompleter  # where there is one, it takes 0.1 s
+        from localdflash.lsp.remote.remote_completer import RemoteCompleter  # where there is one, it takes 0.1 s
 
         return RemoteCompleter(engine, self._say, self._trouble), RemotePace()
 
@@ -115,7 +105,7 @@ class SuggestionServer(LanguageServer):
         """Index the workspace, once the client has finished starting."""
         self._context.start(partial(self._later, self._look_again))
         if isinstance(self._engine, RemoteServer):
-            self._spawn(self._learn_model())  # finds out what the server can do, before the first key
+            self._spawn(self._connect())  # finds out what the server can do, before the first key
 
     def folders_changed(self, change: types.WorkspaceFoldersChangeEvent) -> None:
         """Follow the folders that the editor has open."""
@@ -162,19 +152,16 @@ class SuggestionServer(LanguageServer):
             closed=closed,
         )
         if self._context.is_far(document.uri, place.line):
-            looking = asyncio.create_task(self._context.look(document.uri, place.line))
-            self._tasks.add(looking)
-            looking.add_done_callback(self._tasks.discard)
+            looking = self._spawn(self._context.look(document.uri, place.line))
             await asyncio.wait((looking,), timeout=self.settings.deadline_ms / 2e3)
         offers = await session.offers(cursor)
         if target and target.selected and re.search(r"\w$", target.head):  # a menu's word is not lengthened
             offers = [offer for offer in offers if not re.match(r"\w", offer.text)]
-        where = kind_of_place(before, after)
+        language = language_of(document.uri, document.language) or document.language
+        where = SuggestedPlace(document.uri, language, kind_of_place(before, after))
         for offer in offers:
-            if self.tally.offered(offer.suggestion.name):
-                language = language_of(document.uri, document.language) or document.language
-                self._places[offer.suggestion.name] = SuggestedPlace(document.uri, language, where)
-                self._count(self._places[offer.suggestion.name], "suggested")
+            if self.tally.offered(offer.suggestion.name, where):
+                self._count(where, "suggested")
         if manual and not offers and session.silence:
             message = f"localdflash: {session.silence}"
             self.window_show_message(types.ShowMessageParams(types.MessageType.Info, message))
@@ -186,15 +173,15 @@ class SuggestionServer(LanguageServer):
 
     def accepted(self, name: str, text: str = "") -> None:
         """Record that the user accepted a suggestion, or a part of it: this text, if it is in the document by now."""
-        if not self.tally.accepted(name):
+        place = self.tally.accepted(name)
+        if place is None:
             return
         self.pace.accepted()
         self.show_status()
-        if place := self._places.get(name):
-            self._count(place, "accepted")
-            if text:
-                check = partial(self._count_if_kept, name, place, text)
-                self._timers[f"kept {name}"] = asyncio.get_running_loop().call_later(KEPT_SECONDS, check)
+        self._count(place, "accepted")
+        if text:
+            check = partial(self._count_if_kept, name, place, text)
+            self._timers[f"kept {name}"] = asyncio.get_running_loop().call_later(KEPT_SECONDS, check)
 
     def status(self) -> dict[str, Any]:
         """See `Tally`."""
@@ -207,8 +194,6 @@ class SuggestionServer(LanguageServer):
 
     def _count(self, place: SuggestedPlace, event: UsageEvent) -> None:
         self._usage.add(place.language, place.kind, event)
-        while len(self._places) > MAX_PLACES:
-            del self._places[next(iter(self._places))]
         if "usage" not in self._timers:
             self._timers["usage"] = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_usage)
 
@@ -320,7 +305,7 @@ class SuggestionServer(LanguageServer):
         if session is self._active:
             session.rest(new)
 
-    async def _learn_model(self) -> None:
+    async def _connect(self) -> None:
         self.tally.model = await self._completer.model()
         self.show_status()
 
@@ -331,8 +316,8 @@ class SuggestionServer(LanguageServer):
     def _generated(self, ended: Event) -> None:
         rate = ended.get("timings", Timings()).get("predicted_per_second")
         self.tally.tau, self.tally.tokens_per_second = ended.get("tau"), rate or self.tally.tokens_per_second
-        if not self.tally.model:
-            self._spawn(self._learn_model())
+        if model := ended.get("model"):
+            self.tally.model = f"{model}{self._completer.model_suffix}"
 
     def _trouble(self, line: str) -> None:
         self.tally.trouble, self.tally.model = line, ""  # the engine may be another one
@@ -358,10 +343,12 @@ class SuggestionServer(LanguageServer):
         assert self._loop
         self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """Start a task that ends with the connection at the latest."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _target(document: Document, place: LineColumn, selected: types.SelectedCompletionInfo | None) -> ItemTarget:

@@ -1,13 +1,21 @@
 """Contents of the editor's status line: counts of suggestions, and why a document gets none. Nothing is stored."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from localdflash.code.context.denied import Refusal
 from localdflash.lsp.document import Document
 
 MAX_LINE_CHARS = 5_000  # characters: what has longer ones was not written by hand
 StatusKind = Literal["Normal", "Error", "Inactive"]
+
+
+class SuggestedPlace(NamedTuple):
+    """Document, language and kind of position of a suggestion."""
+
+    uri: str
+    language: str
+    kind: str
 
 
 @dataclass
@@ -19,14 +27,14 @@ class Tally:
     silent: str = ""  # why there is nothing to suggest in the newest request's document
     tau: float | None = None  # of the last generation
     tokens_per_second: float | None = None
-    _offered: set[str] = field(default_factory=set)
+    _offered: dict[str, SuggestedPlace] = field(default_factory=dict)
     _shown: set[str] = field(default_factory=set)  # reported by the client; some clients report nothing
     _accepted: set[str] = field(default_factory=set)
 
-    def offered(self, name: str) -> bool:
+    def offered(self, name: str, place: SuggestedPlace) -> bool:
         """Count a suggestion sent as an answer; return whether it is new."""
         is_new = name not in self._offered
-        self._offered.add(name)
+        self._offered.setdefault(name, place)
         return is_new
 
     def shown(self, name: str) -> None:
@@ -34,12 +42,12 @@ class Tally:
         if name in self._offered:
             self._shown.add(name)
 
-    def accepted(self, name: str) -> bool:
-        """Count an accepted suggestion or part; return whether it is the first part of an offered suggestion."""
+    def accepted(self, name: str) -> SuggestedPlace | None:
+        """Count an accepted suggestion or part; return its place, or None unless it is the first part."""
         if name in self._accepted or name not in self._offered:
-            return False
+            return None
         self._accepted.add(name)
-        return True
+        return self._offered[name]
 
     def status(self, busy: bool) -> dict[str, Any]:
         """Return the status notification."""

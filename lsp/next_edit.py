@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.5  # seconds without a change
 MAX_DOCUMENT_CHARS = 400_000  # characters of a document
 
 Send = Callable[[str, Any], None]
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
+Spawn = Callable[[Coroutine[Any, Any, object]], object]
 
 
 class _TrackedDocument:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from localdflash.lsp.engine_completer import CompletionClient, Event
 
 STOPPED, FAILED = "stopped", "failed"  # end of a suggestion that became obsolete, or had no engine
-MAX_ANCHORS, MAX_SUGGESTIONS = 64, 64  # anchors remembered, and suggestions for each
-MAX_CHARS = 16_000_000  # characters of all anchors but the newest: each has the whole document
+MAX_SUGGESTIONS = 256  # that are remembered
+MAX_CHARS = 16_000_000  # characters of their anchors, of which each has the whole document
 
 _names = count(1)
 
@@ -59,26 +59,20 @@ class Suggestion:
 
 
 class NewestSuggestions:
-    """Newest suggestions of the newest anchors."""
+    """Newest suggestions of a document."""
 
     def __init__(self) -> None:
-        self._by_anchor: OrderedDict[Anchor, list[Suggestion]] = OrderedDict()
+        self._newest = deque[Suggestion](maxlen=MAX_SUGGESTIONS)
 
     def add(self, suggestion: Suggestion) -> None:
         """Add a suggestion, which may still grow."""
-        known = self._by_anchor.setdefault(suggestion.anchor, [])
-        self._by_anchor.move_to_end(suggestion.anchor)
-        known.append(suggestion)
-        del known[:-MAX_SUGGESTIONS]
-        while len(self._by_anchor) > 1 and (
-            len(self._by_anchor) > MAX_ANCHORS
-            or sum(len(anchor.before) + len(anchor.after) for anchor in self._by_anchor) > MAX_CHARS
-        ):
-            self._by_anchor.popitem(last=False)
+        self._newest.append(suggestion)
+        while sum(len(one.before) + len(one.after) for one in {one.anchor for one in self._newest}) > MAX_CHARS:
+            self._newest.popleft()
 
     def find(self, anchor: Anchor, typed: str) -> Suggestion | None:
         """Return the suggestion that answers: of those requested latest in the text, the newest."""
-        answering = (one for one in reversed(self._by_anchor.get(anchor, ())) if one.answers(typed))
+        answering = (one for one in reversed(self._newest) if one.anchor == anchor and one.answers(typed))
         return max(answering, key=lambda found: len(found.typed), default=None)
 
 

@@ -135,7 +135,7 @@ def _complete_by_daemon(engine: EngineSpec, body: Mapping[str, object], interrup
 
 def _remote_events(server: RemoteServer, body: Mapping[str, object]) -> "Generator[Event, None, None]":
     """Yield the events of a completion by the server that the settings name."""
-    from localdflash.lsp.foreign.finding import find_server
+    from localdflash.lsp.remote.remote_completer import find_server
 
     with asyncio.Runner() as runner:
         try:

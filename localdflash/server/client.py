@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # commands that block do not import it
 
 CHUNK_BYTES = 65_536  # size of one read
 CONNECT_SECONDS = 5.0
+EVENT_STREAM = b"text/event-stream"
 DONE = b"[DONE]"  # the data of the last event
 MAX_BYTES = 16_000_000  # limit of one line of a stream, or of a whole response
 BROKEN = (OSError, EOFError, h11.RemoteProtocolError)
@@ -34,8 +35,8 @@ Event = TypeVar("Event")
 class Exchange:
     """HTTP/1.1 exchanges of one connection, without its socket. If `tolerant`, no status raises an error."""
 
-    def __init__(self, address: Address, *, tolerant: bool = False, stream: bytes = b"text/event-stream") -> None:
-        self._address, self._tolerant, self._stream = address, tolerant, stream
+    def __init__(self, address: Address, *, tolerant: bool = False) -> None:
+        self._address, self._tolerant = address, tolerant
         self._http = h11.Connection(h11.CLIENT)
         self._streams = False
         self._refused = b""
@@ -77,7 +78,7 @@ class Exchange:
     def _begin(self, answer: h11.Response) -> None:
         self.status = answer.status_code
         kind = dict(answer.headers).get(b"content-type", b"")
-        if self._streams and self.status < 300 and not kind.startswith(self._stream):
+        if self._streams and self.status < 300 and not kind.startswith(EVENT_STREAM):
             raise LocaldflashError(
                 f"{self._address.place}: unexpected reply (expected an event stream); check the server's address"
             )
@@ -96,8 +97,6 @@ class Exchange:
 
 class Events:
     """Splitter of a stream into the data of server-sent events."""
-
-    kind = b"text/event-stream"
 
     def __init__(self) -> None:
         self._line = b""  # that is incomplete
@@ -189,15 +188,8 @@ class Client:
 class ClientConnection(Generic[Event]):
     """Asynchronous connection, reused if its answers are read to their end; `decode` decodes the data of an event."""
 
-    def __init__(
-        self,
-        address: Address,
-        decode: Callable[[bytes], Event],
-        events: type[Events] = Events,
-        *,
-        tolerant: bool = False,
-    ) -> None:
-        self._address, self._decode, self._splitter, self._tolerant = address, decode, events, tolerant
+    def __init__(self, address: Address, decode: Callable[[bytes], Event], *, tolerant: bool = False) -> None:
+        self._address, self._decode, self._tolerant = address, decode, tolerant
         self._http: Exchange | None = None
         self._used = 0.0
         self._reader: asyncio.StreamReader
@@ -205,7 +197,7 @@ class ClientConnection(Generic[Event]):
 
     async def events(self, target: str, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """Send a POST request and yield the events of the answer. Closing the generator early closes the connection."""
-        events = self._splitter()
+        events = Events()
         async with self._exchange("POST", target, body, streams=True) as (http, first):
             piece = first
             while True:
@@ -265,7 +257,7 @@ class ClientConnection(Generic[Event]):
         self.close()
         address = located(self._address)
         self._reader, self._writer = await _open(address)
-        self._http = Exchange(address, tolerant=self._tolerant, stream=self._splitter.kind)
+        self._http = Exchange(address, tolerant=self._tolerant)
         return await self._send(self._http, request(self._http))
 
     async def _send(self, http: Exchange, request: bytes) -> tuple[Exchange, bytes]:

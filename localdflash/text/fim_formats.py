@@ -7,10 +7,13 @@ suffix first ("spm"), typing only appends to the prompt. Sources: the models' RE
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.strict_toml import did_you_mean
+
+if TYPE_CHECKING:
+    from localdflash.text.tokenizer import Tokenizer
 
 
 class ModelFacts(Protocol):
@@ -23,10 +26,8 @@ class ModelFacts(Protocol):
         """Return a string of the file's metadata, or None."""
 
 
-class Vocabulary(ModelFacts, Protocol):
+class Vocabulary(Protocol):
     """Part of `Tokenizer` that builds prompts."""
-
-    ends: frozenset[int]
 
     def encode(self, text: str, *, continues: bool = False) -> list[int]: ...  # noqa: D102
 
@@ -195,7 +196,7 @@ def repository_head(fim: FimFormat, tokenizer: Vocabulary) -> FimHead:
     return FimHead([repository, *begin], [separator], [separator, *end])
 
 
-def stop_ids(fim: FimFormat, tokenizer: Vocabulary) -> frozenset[int]:
+def stop_ids(fim: FimFormat, tokenizer: "Tokenizer") -> frozenset[int]:
     """Return the ids that end the middle: the end tokens, the format's markers, and its stops that the model has."""
     format_tokens = (*fim.markers, *fim.stops)
     return tokenizer.ends.union(tokenizer.special(stop) for stop in format_tokens if tokenizer.has_special(stop))

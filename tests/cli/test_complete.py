@@ -19,7 +19,8 @@ from localdflash.cli import complete_command
 from localdflash.cli.complete_command import offset_of, parse_cursor
 from localdflash.server import private
 from tests.cli.conftest import CODE, FINISHES
-from tests.lsp.foreign.made_up import Said, in_thread, llama
+from tests.lsp.remote.made_up import serving, vllm
+from tests.lsp.wire import in_thread
 
 
 def test_stdout_is_the_insertion_or_json_with_the_statistics(file: Path, complete: Callable[..., Any]) -> None:
@@ -130,8 +131,7 @@ def test_the_daemon_gives_the_same_insertion(file: Path, long_file: Path, run: C
 
 
 def test_errors_are_one_line(file: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
-    with in_thread(llama(markers={}, infill=no)) as server:
+    with in_thread(serving(vllm(markers=()))) as server:
         monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
         assert "fill in the middle" in fails(3, "complete", f"{file}:3:5")
         assert "--explain" in fails(2, "complete", f"{file}:3:5", "--explain")

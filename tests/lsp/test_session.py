@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 
+from localdflash.lsp import suggestions
 from tests.lsp.desk import ADD, HEAD, TAIL, Desk, Request, settled, texts
 
 OTHER = "file:///b.py"
@@ -154,3 +155,14 @@ async def test_a_line_that_was_cut_off_is_asked_for_again(desk: Desk, how: str) 
     await cut_off(desk, asked, how)
     assert await waiting == []
     assert (await desk.shown()).text == ADD
+
+
+def test_the_newest_suggestions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suggestions, "MAX_CHARS", 20)
+    newest = suggestions.NewestSuggestions()
+    first, second = (suggestions.Suggestion(suggestions.Anchor("a", letter * 8, ""), "", "x") for letter in "ab")
+    for one in (first, second):
+        newest.add(one)
+    assert [newest.find(one.anchor, "") for one in (first, second)] == [first, second]
+    newest.add(suggestions.Suggestion(suggestions.Anchor("a", "c" * 8, ""), "", "x"))
+    assert [newest.find(one.anchor, "") for one in (first, second)] == [None, second]

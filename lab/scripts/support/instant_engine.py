@@ -26,6 +26,7 @@ ABOUT = PAIR | {"pairs": [PAIR], "running": 0, "waiting": 0, "notice": None, "pi
 END = {
     "text": "",
     "finish": "stop",
+    "model": "oracle",
     "confidence": 0.9,
     "tokens": 9,
     "tau": 3.0,

@@ -89,10 +89,6 @@ class RecordedEngine(CompletionClient):
         """See `CompletionClient`."""
         return cast(CompletionSource, self)
 
-    async def model(self) -> str:
-        """See `CompletionClient`."""
-        return self._loaded.files.id
-
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         """See `CompletionClient`: what `POST /complete` answers."""
         request = msgspec.convert(dict(body), CompleteRequest)

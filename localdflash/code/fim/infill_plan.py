@@ -3,18 +3,15 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import partial
 
 from localdflash.base.errors import ContextOverflow
 from localdflash.code.context.context import ContextPiece
 from localdflash.code.fim.choices import DistinctStart
 from localdflash.code.fim.encoder import Encoder
-from localdflash.code.fim.extent import Mode, find_cursor_context
+from localdflash.code.fim.extent import Mode
 from localdflash.code.fim.healing import Healing, Spellings, unfinished_word
-from localdflash.code.fim.presentable import PresentableEnding
+from localdflash.code.fim.presentable import PresentableEnding, plan_ending
 from localdflash.code.fim.prompt import MAX_PROMPT_TOKENS, Gap, InfillPrompt, assemble
-from localdflash.code.fim.python_lines import missing_blanks
-from localdflash.code.fim.sound import Soundness
 from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
@@ -72,15 +69,10 @@ class InfillPlanner:
         """
         check_cursor(self._form, gap.suffix)
         is_requested = heals and min_probability == 0
-        before, after = _with_line_feeds(gap.prefix + gap.middle), _with_line_feeds(gap.suffix)
         patience = None if is_requested and max_tokens else self._patience
         spellings = self._spellings.result() if heals and wait([self._spellings], patience).done else None
-        word = unfinished_word(before.rpartition("\n")[2]) if spellings else ""
-        cursor = find_cursor_context(gap.language, before, after, mode)
-        lead = missing_blanks(cursor) if heals else ""
-        if lead:
-            before, gap = before + lead, replace(gap, middle=gap.middle + lead)
-            cursor = find_cursor_context(gap.language, before, after, mode)
+        word = unfinished_word((gap.prefix + gap.middle).rpartition("\n")[2]) if spellings else ""
+        gap, ending = plan_ending(gap, others, mode, min_probability, word, adds_blanks=heals)
         gap, context, most = gap.without(word), self._context, min(most, self._form.max_prompt_tokens)
         prompt = assemble(self._encoder, self._form, context, gap, others, max_tokens, word, most)
         if len(prompt.ids) >= context:
@@ -95,8 +87,6 @@ class InfillPlanner:
             differs = DistinctStart(healing, spellings.size, taken) if spellings and is_requested else healing
             drawn = params if is_requested and spellings else _varied(params, number)
             requests.append(replace(first, params=drawn, constraint=differs, stats=type(first.stats)()))
-        sound, texts = Soundness.at(cursor, before, after, gap.closed), (before, after, *(p.text for p in others))
-        ending = partial(PresentableEnding, cursor, sound, texts, word, min_probability, lead)
         return InfillPlan(prompt, requests, self._form.stop_strings, word, ending)
 
     def _documents(self, prompt: InfillPrompt, copies: Sequence[str]) -> list[list[int]]:
@@ -105,7 +95,7 @@ class InfillPlanner:
         documents: list[list[int]] = []
         room = MAX_DRAFT_TOKENS
         for text in (*copies, *omitted):
-            ids = self._encoder.text(_with_line_feeds(text[: room * 8]))[:room]
+            ids = self._encoder.text(text[: room * 8].replace("\r\n", "\n"))[:room]
             if ids:
                 documents.insert(0, ids)
                 room -= len(ids)
@@ -118,7 +108,3 @@ def _varied(params: SamplingParams, number: int) -> SamplingParams:
         return params
     seed = ((params.seed or 0) + number) % 2**63
     return replace(params, temperature=max(params.temperature, VARIED_TEMPERATURE), seed=seed)
-
-
-def _with_line_feeds(text: str) -> str:
-    return text.replace("\r\n", "\n")

@@ -8,10 +8,16 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
+from functools import partial
 
-from localdflash.code.fim.extent import CursorContext
+from localdflash.code.context.context import ContextPiece
+from localdflash.code.fim.extent import CursorContext, Mode, find_cursor_context
 from localdflash.code.fim.known_names import KnownNames
+from localdflash.code.fim.prompt import Gap
+from localdflash.code.fim.python_lines import missing_blanks
 from localdflash.code.fim.repeats import stutter
+from localdflash.code.fim.sound import Soundness
 from localdflash.code.fim.stopping import Stopping
 
 MIN_LINE_PROBABILITY = 0.1  # of the first line's tokens together, for a text to continue past its end
@@ -155,3 +161,22 @@ class PresentableEnding:
             return 0
         most = min(len(rest), len(whole))
         return next((n for n in range(most, 0, -1) if rest.startswith(whole[-n:])), 0)
+
+
+def plan_ending(
+    gap: Gap,
+    others: Sequence[ContextPiece],
+    mode: Mode,
+    min_probability: float,
+    word: str = "",
+    *,
+    adds_blanks: bool = True,
+) -> tuple[Gap, Callable[[], PresentableEnding]]:
+    """Return the gap with the blanks that a statement needs at the cursor, and a maker of the `Ending` of an answer."""
+    before, after = (text.replace("\r\n", "\n") for text in (gap.prefix + gap.middle, gap.suffix))
+    cursor = find_cursor_context(gap.language, before, after, mode)
+    if lead := missing_blanks(cursor) if adds_blanks else "":
+        before, gap = before + lead, replace(gap, middle=gap.middle + lead)
+        cursor = find_cursor_context(gap.language, before, after, mode)
+    sound, texts = Soundness.at(cursor, before, after, gap.closed), (before, after, *(piece.text for piece in others))
+    return gap, partial(PresentableEnding, cursor, sound, texts, word, min_probability, lead)

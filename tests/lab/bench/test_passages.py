@@ -148,9 +148,6 @@ class Knowing(CompletionClient):
     async def find(self) -> CompletionSource:
         raise NotImplementedError
 
-    async def model(self) -> str:
-        return "oracle"
-
     async def complete(self, body: Mapping[str, object]) -> AsyncGenerator[Event]:
         await asyncio.sleep(0.03)
         before = f"{body['prefix']}{body['middle']}"

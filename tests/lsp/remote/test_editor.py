@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.lsp.conftest import until
-from tests.lsp.foreign.made_up import Said, llama, llama_said, serving
+from tests.lsp.remote.made_up import llama, serving, vllm
 from tests.lsp.test_server import inserted
 from tests.support import daemons
 
@@ -21,7 +21,7 @@ SOURCE = "def add(first, second):\n    retu\n"
 async def test_an_editor_gets_suggestions_without_starting_a_daemon(
     editor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(llama(llama_said("return"), llama_said(" first + second\n"))) as server:
+    async with serving(llama("rn", " first + second\n")) as server:
         monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
         with daemons.short_home(monkeypatch) as home:
             async with editor(home=home, options={"status": True}) as e:
@@ -36,8 +36,7 @@ async def test_an_editor_gets_suggestions_without_starting_a_daemon(
 
 
 async def test_a_failure_is_in_the_status_before_the_first_key(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    no = Said({"error": {"message": "Infill is not supported by this model"}}, 501)
-    async with serving(llama(markers={}, infill=no)) as server:
+    async with serving(vllm(markers=())) as server:
         monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
         async with editor(options={"status": True}) as e:
             await until(lambda: e.said)
@@ -48,7 +47,7 @@ async def test_a_failure_is_in_the_status_before_the_first_key(editor: Any, monk
 
 
 async def test_secret_files_reach_no_server(editor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async with serving(llama(llama_said("return x\n"))) as server:
+    async with serving(vllm("rn x\n")) as server:
         monkeypatch.setenv("LOCALDFLASH_SERVER_URL", server.url)
         async with editor(root=tmp_path.as_uri()) as e:
             for name in (".env", "id_rsa", "secrets.py"):
@@ -58,5 +57,5 @@ async def test_secret_files_reach_no_server(editor: Any, monkeypatch: pytest.Mon
             main = (tmp_path / "main.py").as_uri()
             e.open(SOURCE, main)
             assert inserted(await e.ask(1, 8, uri=main)) == "    return x"
-        assert server.bodies("/completion")
+        assert server.bodies("/v1/completions")
         assert "canary" not in str(server.asked)
