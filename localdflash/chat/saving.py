@@ -49,19 +49,11 @@ class Saver:
         return await loop.run_in_executor(self._disk, lambda: work(self._open_store(loop), *arguments, **names))
 
     def _open_store(self, loop: asyncio.AbstractEventLoop) -> "ChatStore":
-        """Return the store; one in memory if the file cannot be opened."""
+        """Return the store; StoreError if its file cannot be opened, which the next call tries again."""
         from localdflash.chat.store import ChatStore
 
         if self._store is None:
-
-            def notify(line: str) -> None:
-                loop.call_soon_threadsafe(self._notify, line)
-
-            try:
-                self._store = ChatStore(self._path, notify)
-            except StoreError as error:
-                notify(f"chats are not saved: {error}")
-                self._store = ChatStore(None, notify)
+            self._store = ChatStore(self._path, lambda line: loop.call_soon_threadsafe(self._notify, line))
         return self._store
 
     async def close(self) -> None:

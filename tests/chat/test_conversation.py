@@ -146,9 +146,10 @@ class FullDisk:
         monkeypatch.setattr(ChatStore, name, failing)
 
 
-async def test_unsaved_chat_is_saved_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["__init__", "add"])
+async def test_unsaved_chat_is_saved_with_the_next_one(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_talk(*ANSWER) as (talk, _answerer, notices):
-        disk = FullDisk(monkeypatch, "add")
+        disk = FullDisk(monkeypatch, method)
         talk.system = "Be brief."
         await exchange(talk, "first")
         talk.new()
