@@ -101,7 +101,8 @@ def make_theme(name: str, *, few: bool = False) -> Theme:
 
 def _terminal_theme(name: str) -> Theme:
     builtin = BUILTIN_THEMES[name]
-    return replace(builtin, variables={**builtin.variables, **VARIABLE_DEFAULTS})
+    # Textual's transparent surface would become black behind code.
+    return replace(builtin, variables={**builtin.variables, **VARIABLE_DEFAULTS, "surface": "ansi_default"})
 
 
 # By name, in the order of /theme.
