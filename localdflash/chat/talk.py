@@ -197,6 +197,7 @@ class Talk:
                 await self._reader
             except asyncio.CancelledError:
                 growing.finish, growing.stats = "cancelled", self._partial_stats()
+                self.context_tokens = None
                 task = asyncio.current_task()
                 if task and task.cancelling():  # the caller's task was cancelled; `stop` cancels only the reader
                     raise

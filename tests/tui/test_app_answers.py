@@ -21,7 +21,9 @@ from tests.tui.stage import run_app
 
 @pytest.mark.parametrize("how", ["/stop", "ctrl+c"])
 async def test_stop_keeps_the_partial_answer(how: str) -> None:
-    async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "what?")
+        answerer.script = [AnswerPiece("It ", STEP), None]
         await type_and_send(pilot, "why?")
         await answerer.waits.wait()
         if how == "/stop":
@@ -32,7 +34,8 @@ async def test_stop_keeps_the_partial_answer(how: str) -> None:
         await pilot.pause()
         assert app.talk.messages[-1].finish == "cancelled"
         assert "stopped" in screen_text(app)
-        assert answerer.closed == 1
+        assert answerer.closed == 2
+        await wait_until(pilot, lambda: app.talk.context_tokens == 4 * answerer.tokens)
 
 
 async def test_retry_and_versions() -> None:
