@@ -16,7 +16,7 @@ from localdflash.chat.mentions import attach_mentions
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.shell_command import parse_command, run_command
 from localdflash.cli.console_chat import ConsoleChat, Show, print_answer
-from localdflash.cli.output import say
+from localdflash.cli.word_wrap import say
 from localdflash.tui.captions import attachment_line, model_name
 from localdflash.tui.clipboard import copy
 from localdflash.tui.commands import COMMANDS, Command, parse
