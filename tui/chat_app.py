@@ -328,11 +328,16 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
     @work
     async def action_interrupt(self) -> None:
-        """Handle Ctrl+C: copy the selection, else stop the answer, else quit on the second press."""
-        if selected := self.screen.get_selected_text():
+        """Handle Ctrl+C: copy the selection, else stop the answer, clear the prompt, or quit on the second press."""
+        prompt = self.prompt
+        if selected := self.screen.get_selected_text() or prompt.selected_text:
             await self.copy_text(selected, "the selection")
         elif self.talk.is_answering:
             self.action_stop()
+        elif not self.is_covered and (prompt.text or prompt.attachments):
+            prompt.put_all("")
+            prompt.detach()
+            self.cancel_edit()
         elif time.monotonic() - self._last_interrupt < DOUBLE_PRESS_SECONDS:
             await self.action_quit()
         else:
