@@ -52,8 +52,10 @@ class Saver:
         """Return the store; StoreError if its file cannot be opened, which the next call tries again."""
         from localdflash.chat.store import ChatStore
 
-        if self._store is None:
-            self._store = ChatStore(self._path, lambda line: loop.call_soon_threadsafe(self._notify, line))
+        def notify(line: str) -> None:
+            loop.call_soon_threadsafe(self._notify, line)
+
+        self._store = self._store or ChatStore(self._path, notify)
         return self._store
 
     async def close(self) -> None:
