@@ -22,6 +22,7 @@ from textual.command import DiscoveryHit, Hit, Provider
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.driver import Driver
+from textual.filter import LineFilter
 from textual.worker import WorkerFailed
 
 from localdflash.base.errors import LocaldflashError
@@ -42,7 +43,7 @@ from localdflash.tui.highlight import lexer_for
 from localdflash.tui.prompt_field import Prompt
 from localdflash.tui.speed_panel import SpeedPanel
 from localdflash.tui.status_bar import Status, StatusBar
-from localdflash.tui.themes import THEMES, VARIABLE_DEFAULTS, register
+from localdflash.tui.themes import COLOURLESS, THEMES, VARIABLE_DEFAULTS, NoColours, register
 from localdflash.tui.transcript import Transcript
 from localdflash.tui.welcome import Welcome, example_questions
 
@@ -110,7 +111,7 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
     def __init__(self, start: ChatStart) -> None:
         super().__init__(start)
         register(self)
-        self.theme = saved_state.load().theme
+        self.theme = COLOURLESS if self.no_color else saved_state.load().theme
         if os.environ.get("NO_MOTION"):
             self.animation_level = "none"  # TEXTUAL_ANIMATIONS=none does it too
         self._early_keys: list[events.Key | events.Paste] | None = []  # typed before the prompt exists
@@ -126,6 +127,10 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
         from localdflash.tui.driver import Driver as OurDriver
 
         return OurDriver
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return our filter under NO_COLOR: Textual's writes greys."""
+        return [NoColours()] if self.no_color else super().get_line_filters()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return the drafters' colours for themes that define none."""
@@ -323,11 +328,16 @@ class ChatApp(ViewActions, ChatActions, CodeActions, ModelActions):
 
     @work
     async def action_interrupt(self) -> None:
-        """Handle Ctrl+C: copy the selection, else stop the answer, else quit on the second press."""
-        if selected := self.screen.get_selected_text():
+        """Handle Ctrl+C: copy the selection, else stop the answer, clear the prompt, or quit on the second press."""
+        prompt = self.prompt
+        if selected := self.screen.get_selected_text() or prompt.selected_text:
             await self.copy_text(selected, "the selection")
         elif self.talk.is_answering:
             self.action_stop()
+        elif not self.is_covered and (prompt.text or prompt.attachments):
+            prompt.put_all("")
+            prompt.detach()
+            self.cancel_edit()
         elif time.monotonic() - self._last_interrupt < DOUBLE_PRESS_SECONDS:
             await self.action_quit()
         else:

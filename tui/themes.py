@@ -4,11 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import App
 from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES, Theme
 
 DEFAULT = "localdflash-dark"
+COLOURLESS = "ansi-dark"  # under NO_COLOR; see `NoColours`
 
 _ANSI = {"dflash": "ansi_cyan", "lookup": "ansi_yellow", "grammar": "ansi_magenta", "own": "ansi_default"}
 _NO_TINTS = {f"{name}-tint": "ansi_default" for name in (*_ANSI, "success", "error")}
@@ -97,7 +101,8 @@ def make_theme(name: str, *, few: bool = False) -> Theme:
 
 def _terminal_theme(name: str) -> Theme:
     builtin = BUILTIN_THEMES[name]
-    return replace(builtin, variables={**builtin.variables, **VARIABLE_DEFAULTS})
+    # Textual's transparent surface would become black behind code.
+    return replace(builtin, variables={**builtin.variables, **VARIABLE_DEFAULTS, "surface": "ansi_default"})
 
 
 # By name, in the order of /theme.
@@ -111,3 +116,19 @@ def register(app: App[Any]) -> None:
     few = app.console.color_system == "256"
     for theme in THEMES.values():
         app.register_theme(theme if theme.ansi else make_theme(theme.name.removeprefix("localdflash-"), few=few))
+
+
+class NoColours(LineFilter):
+    """Filter for NO_COLOR: only the terminal's default colours, reversed where `COLOURLESS` highlights text."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """See `LineFilter`."""
+        return [Segment(text, style and style + _look(style), control) for text, style, control in segments]
+
+
+_PLAIN = Style(color="default", bgcolor="default")
+_REVERSED = _PLAIN + Style(reverse=True)
+
+
+def _look(style: Style) -> Style:
+    return _REVERSED if style.bgcolor and style.bgcolor.number else _PLAIN  # 0 is black, of scrollbars

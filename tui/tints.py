@@ -93,7 +93,7 @@ class TintedText:
         del self._rows[keep:], self._first_rows[first:]
         for index in range(first, len(self._texts)):
             self._first_rows.append(len(self._rows))
-            self._rows += wrap(list(self._pieces(index)), width, words=False)
+            self._rows += wrap(list(self._pieces(index)), width)
         self.first_changed, self._stale = keep, len(self._texts)
         return self._rows
 

@@ -50,7 +50,7 @@ async def pictures(folder: Path, into: Path) -> None:
         await until(lambda: True)
         save("chat-accepted")
         await pilot.press("f2", "f3", "f5")
-        await until(lambda: app.export_screenshot().count("2&#160;of&#160;2&#160;rounds") == 2)
+        await until(lambda: app.export_screenshot().count("4&#160;of&#160;4&#160;rounds") == 2)
         save("chat-bench")
         await pilot.press("escape", "ctrl+q")
 

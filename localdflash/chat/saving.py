@@ -49,19 +49,13 @@ class Saver:
         return await loop.run_in_executor(self._disk, lambda: work(self._open_store(loop), *arguments, **names))
 
     def _open_store(self, loop: asyncio.AbstractEventLoop) -> "ChatStore":
-        """Return the store; one in memory if the file cannot be opened."""
+        """Return the store; StoreError if its file cannot be opened, which the next call tries again."""
         from localdflash.chat.store import ChatStore
 
-        if self._store is None:
+        def notify(line: str) -> None:
+            loop.call_soon_threadsafe(self._notify, line)
 
-            def notify(line: str) -> None:
-                loop.call_soon_threadsafe(self._notify, line)
-
-            try:
-                self._store = ChatStore(self._path, notify)
-            except StoreError as error:
-                notify(f"chats are not saved: {error}")
-                self._store = ChatStore(None, notify)
+        self._store = self._store or ChatStore(self._path, notify)
         return self._store
 
     async def close(self) -> None:
@@ -106,11 +100,12 @@ class Saver:
         """Store the messages, which may be added, grow and be removed meanwhile."""
         from localdflash.chat.store import ChatStore
 
+        answers = (i for i, each in enumerate(chat.messages) if each.role == "assistant" and (each.text or each.finish))
+        last_answer = max(answers, default=-1)
         for i, message in enumerate(chat.messages):
             parent = chat.messages[i - 1].id if i else None
-            is_empty = message.role == "assistant" and not message.text and not message.finish
-            if parent == 0 or (not message.id and is_empty):
-                return  # an answer is stored once it has text
+            if parent == 0 or (not message.id and i > last_answer):
+                return  # a question is stored once its answer has text: it may be refused
             if chat.chat_id is None:
                 fields = {"folder": self._folder, "model": chat.model, "system": chat.system}
                 chat.chat_id = await self.run_in_store(ChatStore.create, **fields)

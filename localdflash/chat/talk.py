@@ -1,6 +1,7 @@
 """Conversation: send messages, stream and store answers. A second answer or an edit begins a branch of the chat."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -196,6 +197,7 @@ class Talk:
                 await self._reader
             except asyncio.CancelledError:
                 growing.finish, growing.stats = "cancelled", self._partial_stats()
+                self.context_tokens = None
                 task = asyncio.current_task()
                 if task and task.cancelling():  # the caller's task was cancelled; `stop` cancels only the reader
                     raise
@@ -242,8 +244,7 @@ class Talk:
     ) -> None:
         from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done
 
-        await self.save(growing.chat)
-        saved, interval = time.monotonic(), SAVE_SECONDS
+        saved, interval = -math.inf, SAVE_SECONDS  # the first piece is saved at once, with its question
         self.acceptance = Acceptance()
         events = self.answerer.answer(sent, self.settings, system=self.system_prompt, continue_last=continue_last)
         async with aclosing(events) as pieces:

@@ -218,10 +218,15 @@ def answer_once(chat: ConsoleChat, prompt: str, form: OutputFormat, attachments:
 
 def print_answer(ask: Callable[[Show, Show], Message]) -> Message:
     """Stream an answer to stdout without its reasoning; report on stderr why it was cut."""
-    is_terminal, announces_thinking = sys.stdout.isatty(), sys.stderr.isatty()
+    announces_thinking, write = sys.stderr.isatty(), sys.stdout.write
+    if sys.stdout.isatty():
+        from localdflash.cli.word_wrap import WordWrap
+
+        wrapping = WordWrap()
+        write = lambda text: sys.stdout.write(wrapping.push(sanitize(text)))  # noqa: E731
 
     def show(text: str) -> None:
-        sys.stdout.write(sanitize(text) if is_terminal else text)
+        write(text)
         sys.stdout.flush()
 
     def think(_thoughts: str) -> None:

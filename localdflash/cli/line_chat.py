@@ -16,17 +16,17 @@ from localdflash.chat.mentions import attach_mentions
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.shell_command import parse_command, run_command
 from localdflash.cli.console_chat import ConsoleChat, Show, print_answer
-from localdflash.cli.output import say
+from localdflash.cli.word_wrap import say
 from localdflash.tui.captions import attachment_line, model_name
 from localdflash.tui.clipboard import copy
 from localdflash.tui.commands import COMMANDS, Command, parse
 
 SMALL_MODEL = "This is the small model that ships with localdflash: it knows some Python and little else."
-HOW_TO_LEAVE = "Ctrl-C stops an answer; Ctrl-D, or Ctrl-C at the prompt, leaves. /help lists the commands."
+HOW_TO_LEAVE = "Ctrl-C stops an answer; Ctrl-D, or Ctrl-C at an empty prompt, leaves. /help lists the commands."
 _ALSO = (
     ("@path", "Attach a file: @path, @path:12-40, @path:Name."),
     ("!command", "Run a shell command, after a confirmation; its output is attached to the next message."),
-    ("Ctrl-C", "Stop the answer; at the prompt, leave, like Ctrl-D."),
+    ("Ctrl-C", "Stop the answer, or clear the prompt; at an empty prompt, leave, like Ctrl-D."),
 )
 
 
@@ -55,6 +55,12 @@ def _read_line(prompt: str) -> str:
         return input(prompt)
     print(prompt, end="", file=sys.stderr, flush=True)
     return input()
+
+
+def _has_typed() -> bool:
+    """Return whether the interrupted line has text; False where `readline` is missing."""
+    readline = sys.modules.get("readline")
+    return bool(readline and readline.get_line_buffer())
 
 
 def exchange(ask: Callable[[Show, Show], Message]) -> bool:
@@ -98,8 +104,10 @@ class LineChat:
         while not self._has_quit:
             try:
                 line = _read_line("> ")
-            except (EOFError, KeyboardInterrupt):
+            except (EOFError, KeyboardInterrupt) as error:
                 say("")
+                if isinstance(error, KeyboardInterrupt) and _has_typed():
+                    continue
                 return
             try:
                 if command := parse(line.strip()):

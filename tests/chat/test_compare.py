@@ -11,6 +11,7 @@ from localdflash.chat.answerer import AnswerPiece, AnswerRestart, Done, ServerIn
 from localdflash.chat.drafting_comparison import DRAFT_ORDER, MAX_TOKENS, Comparison, compare_drafting
 from localdflash.chat.messages import Message
 from localdflash.chat.sampling_settings import ChatSettings
+from localdflash.tui.screens.compare_screen import compare_text
 from tests.chat.asking import QUESTION
 
 CONVERSATION = [Message("user", "a"), Message("assistant", "b"), *QUESTION]
@@ -23,7 +24,7 @@ class TimedAnswerer:
 
     def __init__(self, baseline: list[float], drafted: list[float], texts: Sequence[str] = ()) -> None:
         self.rates = {False: baseline, True: drafted}
-        self.texts = list(texts) or ["same"] * 5
+        self.texts = list(texts) or ["same"] * 9
         self.requests: list[tuple[Sequence[Message], ChatSettings]] = []
 
     async def ready(self) -> ServerInfo:
@@ -48,26 +49,33 @@ def run(answerer: Any) -> tuple[Comparison, list[Comparison]]:
 
 
 def test_comparison_interleaves_the_modes() -> None:
-    answerer = TimedAnswerer([10.0, 20.0], [40.0, 60.0])
+    answerer = TimedAnswerer([10.0, 20.0, 15.0, 15.0], [40.0, 60.0, 50.0, 50.0])
     result, progress = run(answerer)
     assert (
         [settings.draft for _, settings in answerer.requests]
         == [False, *DRAFT_ORDER]
-        == [False, False, True, True, False]
+        == [False, False, True, True, False, False, True, True, False]
     )
-    assert [messages for messages, _ in answerer.requests] == [CONVERSATION] * 5
+    assert [messages for messages, _ in answerer.requests] == [CONVERSATION] * 9
     assert len({settings.seed for _, settings in answerer.requests}) == 1
-    assert [settings.max_tokens for _, settings in answerer.requests] == [1, *[MAX_TOKENS] * 4]
+    assert [settings.max_tokens for _, settings in answerer.requests] == [1, *[MAX_TOKENS] * 8]
     assert (result.baseline.rate, result.drafting.rate) == (15.0, 50.0)
     assert result.ratio == pytest.approx(50 / 15)
     assert (result.baseline.tau, result.drafting.tau) == (1.0, 2.5)
     assert (result.baseline.ttft_ms, result.drafting.ttft_ms) == (7.5, 25.0)
-    assert (result.baseline.rounds, result.drafting.tokens, result.rounds) == (2, 20, 2)
+    assert (len(result.baseline.rates), result.drafting.tokens, result.rounds) == (4, 40, 4)
     assert result.identical is True
     assert result.running == ""
     assert progress[-1] is result
-    assert [one.identical for one in progress] == [None, None, None, True, True, True]
+    assert [one.identical for one in progress] == [None] * 3 + [True] * 7
+    assert [one.ratio for one in progress[:-1]] == [None] * 9
     assert all(one.running for one in progress[:-1])
+
+
+def test_overlapping_speeds_are_no_difference() -> None:
+    result, _ = run(TimedAnswerer([10.0, 11.0, 10.0, 10.0], [12.0, 12.0, 12.0, 10.5]))
+    assert (result.drafting.rate, result.ratio) == (12.0, 1.0)
+    assert "No difference" in compare_text(result, 80).plain
 
 
 def test_comparison_needs_the_localdflash_engine() -> None:

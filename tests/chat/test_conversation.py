@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import StoreError, UsageError
+from localdflash.base.errors import ContextOverflow, StoreError, UsageError
 from localdflash.chat.answerer import AnswerPiece, Done
 from localdflash.chat.messages import Attachment, Message
 from localdflash.chat.store import ChatStore
@@ -56,6 +56,20 @@ async def test_answer_is_appended_and_stored() -> None:
         info = await talk.run_in_store(ChatStore.info, talk.chat_id or 0)
         assert (info.folder, info.model, info.system) == ("/home/x", "tiny", "Be brief.")
     assert notices == []
+
+
+async def test_refused_question_is_stored_with_its_answer() -> None:
+    async with open_talk(*ANSWER) as (talk, answerer, _notices):
+        await exchange(talk)
+        answerer.script = [ContextOverflow("the prompt is too long")]
+        with pytest.raises(ContextOverflow):
+            await exchange(talk, "and then?")
+        await talk.save()
+        assert [message.text for message in await stored_messages(talk)] == ["why?", "It is."]
+        answerer.script = list(ANSWER)
+        await talk.answer(ignore, ignore)
+        assert await stored_messages(talk) == talk.messages
+        assert len(talk.messages) == 4
 
 
 async def test_retry_adds_a_version() -> None:
@@ -132,9 +146,10 @@ class FullDisk:
         monkeypatch.setattr(ChatStore, name, failing)
 
 
-async def test_unsaved_chat_is_saved_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["__init__", "add"])
+async def test_unsaved_chat_is_saved_with_the_next_one(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_talk(*ANSWER) as (talk, _answerer, notices):
-        disk = FullDisk(monkeypatch, "add")
+        disk = FullDisk(monkeypatch, method)
         talk.system = "Be brief."
         await exchange(talk, "first")
         talk.new()

@@ -21,6 +21,7 @@ from localdflash.tui.commands import COMMANDS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Unix sockets")
 RunChat = Callable[..., str]
+INTERRUPT = "\x03"
 
 
 @pytest.fixture
@@ -49,7 +50,9 @@ def chat(engine: ScriptedEngine, capsys: pytest.CaptureFixture[str], monkeypatch
         def line(*_: object) -> str:
             if not typed:
                 raise EOFError
-            return typed.pop(0)
+            if (text := typed.pop(0)) == INTERRUPT:
+                raise KeyboardInterrupt
+            return text
 
         monkeypatch.setattr("builtins.input", line)
         chats = chats_file() if is_stored else None
@@ -74,6 +77,17 @@ def test_help_lists_the_commands_of_the_line_by_line_chat(chat: RunChat) -> None
     assert "did you mean /retry?" in chat("/rerty")
     own = {name.removeprefix("do_") for name in vars(LineChat) if name.startswith("do_")}
     assert own <= {command.name for command in COMMANDS}
+
+
+def test_ctrl_c_drops_the_typed_line_and_leaves_at_an_empty_prompt(
+    chat: RunChat, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readline = pytest.importorskip("readline")
+    typed = ["half a li", ""]
+    monkeypatch.setattr(readline, "get_line_buffer", lambda: typed.pop(0))
+    assert "answer 1" in chat(INTERRUPT, "hello", INTERRUPT)
+    assert typed == []
+    assert len(engine.asked) == 1
 
 
 def test_quit_leaves_and_a_path_is_a_message(chat: RunChat, engine: ScriptedEngine) -> None:

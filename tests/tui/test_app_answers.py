@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from localdflash.base.errors import ContextOverflow, EngineDisconnect
 from localdflash.chat.answer_sources import SharedDaemon
 from localdflash.chat.answerer import AnswerPiece, Done
+from localdflash.chat.messages import Attachment
 from localdflash.tui.app_base import ChatStart
 from localdflash.tui.chat_app import ChatApp
 from localdflash.tui.screens import dialog
@@ -21,7 +22,9 @@ from tests.tui.stage import run_app
 
 @pytest.mark.parametrize("how", ["/stop", "ctrl+c"])
 async def test_stop_keeps_the_partial_answer(how: str) -> None:
-    async with chat(AnswerPiece("It ", STEP), None) as (pilot, app, answerer):
+    async with chat() as (pilot, app, answerer):
+        await ask_and_wait(pilot, "what?")
+        answerer.script = [AnswerPiece("It ", STEP), None]
         await type_and_send(pilot, "why?")
         await answerer.waits.wait()
         if how == "/stop":
@@ -32,7 +35,22 @@ async def test_stop_keeps_the_partial_answer(how: str) -> None:
         await pilot.pause()
         assert app.talk.messages[-1].finish == "cancelled"
         assert "stopped" in screen_text(app)
-        assert answerer.closed == 1
+        assert answerer.closed == 2
+        await wait_until(pilot, lambda: app.talk.context_tokens == 4 * answerer.tokens)
+
+
+async def test_ctrl_c_clears_the_prompt_before_it_quits() -> None:
+    async with chat() as (pilot, app, _answerer):
+        await ask_and_wait(pilot)
+        await pilot.press("up", "!")  # edits the message
+        app.prompt.attach_output(Attachment("output", "ls", "a.py"))
+        await pilot.press("ctrl+c")
+        await wait_until(pilot, lambda: not app.prompt.text)
+        assert (app.prompt.attachments, texts(app)) == ((), ["why?", "It is."])
+        await pilot.press("ctrl+c")
+        await wait_until(pilot, lambda: "Ctrl+C again quits" in screen_text(app))
+        await pilot.press("ctrl+c")
+        await wait_until(pilot, lambda: app.return_code == 0)
 
 
 async def test_retry_and_versions() -> None:

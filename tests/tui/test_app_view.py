@@ -9,9 +9,9 @@ from rich.segment import Segments
 from localdflash.chat.answerer import AnswerPiece
 from localdflash.tui import saved_state
 from localdflash.tui.commands import COMMANDS
-from localdflash.tui.themes import THEMES
+from localdflash.tui.themes import DEFAULT, THEMES
 from localdflash.tui.transcript import Transcript
-from tests.support.fake_answerer import STEP
+from tests.support.fake_answerer import ANSWER, STEP
 from tests.tui.chat_stage import ask_and_wait, chat, command, screen_text, type_and_send, wait_until
 
 
@@ -74,6 +74,20 @@ async def test_themes(home: Path) -> None:
         assert app.theme == next(iter(THEMES))
         await command(pilot, "/theme dark")
         await wait_until(pilot, lambda: "no theme 'dark'" in screen_text(app))
+
+
+async def test_no_color_leaves_only_default_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with chat(AnswerPiece("```python\nx = 1\n```\n", STEP), ANSWER[-1]) as (pilot, app, _answerer):
+        await ask_and_wait(pilot)
+        await command(pilot, f"/theme {DEFAULT}")
+        await wait_until(pilot, lambda: "no theme has colours" in screen_text(app))
+        await pilot.press("/", "t", "h")
+        await wait_until(pilot, lambda: "▸ /think" in screen_text(app))
+        segments = [segment for strip in app.screen._compositor.render_strips() for segment in strip if segment.style]
+        colours = {colour for one in segments if one.style for colour in (one.style.color, one.style.bgcolor)}
+        assert all(colour is None or colour.is_default for colour in colours)
+        assert "/" in "".join(one.text for one in segments if one.style and one.style.reverse)  # the chosen command
 
 
 async def test_without_a_log_nothing_is_written(home: Path) -> None:

@@ -20,7 +20,7 @@ from localdflash.tui.welcome import Welcome, example_questions
 from tests.tui.stage import Stage, dialog, result_of, run_app, screen_text
 
 ODD = "[red]/tmp/[/x]\x1b[31m\u202e.py"
-BASELINE, DRAFTING = ModeResult(20.0, 256, 1.0, 2, 120.0), ModeResult(52.5, 256, 3.914, 2, 130.0)
+BASELINE, DRAFTING = ModeResult([20.0] * 4, 512, 1.0, 120.0), ModeResult([52.5] * 4, 512, 3.914, 130.0)
 
 
 def confirm(*lines: str) -> QuestionDialog:
@@ -81,14 +81,14 @@ async def test_role_picker_previews_sanitised_text() -> None:
 
 
 def test_comparison_shows_a_slowdown_and_hides_unknown_values() -> None:
-    text = compare_text(Comparison(DRAFTING, BASELINE, 2, identical=False), 60).plain
+    text = compare_text(Comparison(DRAFTING, BASELINE, identical=False), 60).plain
     assert "✗ The texts differ" in text
     assert "Drafting is 0.38× as fast" in text
-    text = compare_text(Comparison(BASELINE, running="answer 2 of 4, drafting"), 60).plain
-    assert "answer 2 of 4, drafting" in text
+    text = compare_text(Comparison(BASELINE, running="answer 2 of 8, drafting"), 60).plain
+    assert "answer 2 of 8, drafting" in text
     assert "× as fast" not in text
     assert "texts" not in text.lower()
-    assert compare_text(Comparison(ModeResult(math.nan)), 60).plain.count("–") == 2
+    assert compare_text(Comparison(ModeResult([math.nan])), 60).plain.count("–") == 2
 
 
 async def test_help_search() -> None:

@@ -205,8 +205,8 @@ async def _pull(name: str, show: Callable[[PullProgress], None]) -> str:
 
 def _compare_screen() -> CompareScreen:
     screen = CompareScreen()
-    plain, drafting = ModeResult(21.4, 256, 1.0, 2, 120.0), ModeResult(54.9, 256, 3.87, 2, 125.0)
-    screen.show(Comparison(plain, drafting, 2, identical=True))
+    plain, drafting = ModeResult([21.4] * 4, 512, 1.0, 120.0), ModeResult([54.9] * 4, 512, 3.87, 125.0)
+    screen.show(Comparison(plain, drafting, identical=True))
     return screen
 
 

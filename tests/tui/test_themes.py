@@ -90,6 +90,8 @@ def test_every_theme_resolves_every_style(name: str) -> None:
     assert set(TINTS) | {STEP} <= set(LOOKS)
     for style in LOOKS:
         palette[style].render("x")
+        ground = palette[style].bgcolor
+        assert not (THEMES[name].ansi and ground) or ground.is_default
     assert palette["syntax.keyword"].color != palette["syntax.string"].color
     looks = [palette[tint] for tint in TINTS]  # tints differ with and without colours
     assert len({(look.color, look.bgcolor) for look in looks}) == len(TINTS)

@@ -42,12 +42,15 @@ def _oracle(text: str, steps: Sequence[StepRecord]) -> list[tuple[str, str]]:
     return screen_text
 
 
-def _shown(tinted: TintedText, width: int) -> list[tuple[str, str]]:
+def _shown(tinted: TintedText, width: int, oracle: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the shown characters with their styles; blanks that wrapping drops have the oracle's."""
     found: list[tuple[str, str]] = []
     for line in tinted.lines(width):
         found += [(one, run.style) for run in line.runs for one in run.text]
         if line.joined is None:
             found.append(("\n", ""))
+        elif line.joined:
+            found.append((line.joined, oracle[len(found)][1]))
     return found[:-1]
 
 
@@ -69,7 +72,15 @@ def test_streamed_tints_equal_tints_at_once(events: list[str | list[tuple[str, l
         assert rows == list(TintedText(text, steps).lines(width))
         assert rows[: growing.first_changed] == before[: growing.first_changed]
         before = rows
-        assert _shown(growing, width) == _oracle(text, steps)
+        oracle = _oracle(text, steps)
+        assert _shown(growing, width, oracle) == oracle
+
+
+def test_rows_end_between_words() -> None:
+    assert [row.text for row in TintedText("one two three", [StepRecord("", 0, 0, (6, 7), 1.0)]).lines(9)] == [
+        "one two",
+        "three",
+    ]
 
 
 def test_drafter_names_are_sanitised() -> None:

@@ -238,7 +238,7 @@ class AnswerActions(ChatAppBase):
         """Stop the answer, or cancel the edit of a message."""
         if self.cancellable_task:
             self.cancellable_task.cancel()
-        elif not (self.stop_shell_command() or self._cancel_edit()):
+        elif not (self.stop_shell_command() or self.cancel_edit()):
             self.talk.stop()
 
     def action_retry(self) -> None:
@@ -267,7 +267,7 @@ class AnswerActions(ChatAppBase):
         edit, talk = self._edit_undo, self.talk
         return edit is not None and edit.chat is talk.messages and len(talk.messages) == edit.length
 
-    def _cancel_edit(self) -> bool:
+    def cancel_edit(self) -> bool:
         """Restore the edited message and its answer; return False if no message is being edited."""
         talk, edit, is_editing, self._edit_undo = self.talk, self._edit_undo, self.is_editing, None
         if edit is None or not is_editing or talk.is_answering:

@@ -62,6 +62,9 @@ class ViewActions(AnswerActions):
     def action_theme(self, name: str = "") -> None:
         """Switch to a theme; without a name, to the next one."""
         names = list(THEMES)
+        if self.no_color:
+            self.show_error("NO_COLOR is set: no theme has colours")
+            return
         if not name:
             at = names.index(self.theme) if self.theme in names else -1
             name = names[(at + 1) % len(names)]

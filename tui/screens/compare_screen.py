@@ -29,18 +29,19 @@ def _mode(name: str, result: ModeResult, comparison: Comparison, width: int) -> 
     number = f"{result.rate:.1f} tok/s" if has_rate else "–"
     left, right = f"{name:<9}", f" {number:>12}"
     room = max(width - len(left) - len(right), 0)
-    details = [f"{result.rounds} of {comparison.rounds} rounds", f"{grouped(result.tokens)} tokens"]
+    details = [f"{len(result.rates)} of {comparison.rounds} rounds", f"{grouped(result.tokens)} tokens"]
     details += [f"τ {result.tau:.2f}"] if result.tau else []
     details += [f"first {result.ttft_ms / 1e3:.2f} s"] if result.ttft_ms else []
-    below = indented(" · ".join(details), width, len(left) if width > 60 else 2) if result.rounds else ""
+    below = indented(" · ".join(details), width, len(left) if width > 60 else 2) if result.rates else ""
     style = "$dflash" if name == "drafting" else "$own"
     rate_bar = bar(result.rate / best_rate if has_rate else 0.0, room)
     return Content.assemble(left, (rate_bar, style), right, "\n", below)
 
 
 def _verdict(comparison: Comparison) -> Iterable[Content]:
-    if comparison.ratio:
-        yield Content.styled(f"Drafting is {comparison.ratio:.2f}× as fast", "bold")
+    if ratio := comparison.ratio:
+        overlap = "No difference beyond the noise: the speeds overlap"
+        yield Content.styled(overlap if ratio == 1 else f"Drafting is {ratio:.2f}× as fast", "bold")
     if comparison.identical is not None:
         same = "✓ Both texts are the same, to the byte" if comparison.identical else "✗ The texts differ"
         yield Content.styled(same, "$success" if comparison.identical else "$error")

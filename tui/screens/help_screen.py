@@ -41,7 +41,7 @@ KEYS: Mapping[str, Entries] = {
     ),
     "Anywhere": (
         ("Ctrl+P", "All commands, by name."),
-        ("Ctrl+C", "Copy what is selected, or stop the answer; twice: leave."),
+        ("Ctrl+C", "Copy what is selected, stop the answer, or clear the prompt; twice: leave."),
         ("Esc", "Close a dialog."),
     ),
 }

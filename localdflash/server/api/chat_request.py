@@ -48,7 +48,7 @@ class ToolOptions:
     described: Sequence[Mapping[str, Any]] = ()  # as the template takes them
     schemas: Schemas = field(default_factory=dict)  # of those that may be called
     must: bool = False
-    several: bool = True  # calls in one answer
+    several: bool = True  # calls in one answer; a call that must come ends it, else text would follow
 
     def reader(self, tokenizer: Tokenizer) -> CallReader | None:
         """Return a reader of the calls in the text of one choice."""
@@ -239,11 +239,12 @@ def tools_of(body: ChatRequest) -> ToolOptions:
     wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
     if wanted and wanted not in schemas:
         raise bad("tool_choice", f"no tool {wanted!r} among the tools")
+    must = bool(wanted) or body.tool_choice == "required"
     return ToolOptions(
         msgspec.to_builtins(body.tools),
         {wanted: schemas[wanted]} if wanted else schemas,
-        must=bool(wanted) or body.tool_choice == "required",
-        several=body.parallel_tool_calls is not False and not wanted,
+        must=must,
+        several=body.parallel_tool_calls is not False and not must,
     )
 
 

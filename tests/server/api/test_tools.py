@@ -73,6 +73,14 @@ def test_a_required_call_is_forced(tool_vocabularies: dict[str, Path], family: s
             assert called(dialect, client, tools=Tools(TOOLS.schemas, "now")).calls[0][0] == "now"
 
 
+@pytest.mark.parametrize("family", ["hermes", "tags", "words"])
+def test_nothing_follows_a_forced_call(tool_vocabularies: dict[str, Path], family: str) -> None:
+    with scripted_client(tool_vocabularies[family], *CALLS[family], "You can call these tools", ENDS[family]) as client:
+        for must in (True, "weather"):
+            reply = called(CHAT, client[0], tools=Tools(TOOLS.schemas, must))
+            assert (reply.text, [*reply.calls], reply.finish) == ("", [("weather", ARGUMENTS)], "calls")
+
+
 @pytest.mark.parametrize("family", ["hermes", "harmony", "words"])
 def test_arguments_are_streamed_and_told_as_far_as_they_came(tool_vocabularies: dict[str, Path], family: str) -> None:
     with scripted_client(tool_vocabularies[family], *CALLS[family], ENDS[family]) as (client, _):
