@@ -47,10 +47,7 @@ def set_(name: str, value: str) -> None:
 
 
 def _tables(config: Config) -> dict[str, dict[str, Any]]:
-    tables = {name: asdict(getattr(config, name)) for name in ("model", "chat", "completion", "server")}
-    server = tables["server"]
-    server["key_file"], server["port"] = str(server["key_file"] or ""), server["port"] or 0
-    return tables
+    return {name: asdict(getattr(config, name)) for name in ("model", "chat", "completion", "server")}
 
 
 def _text(value: object) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from localdflash.base.convert import convert
 from localdflash.base.errors import ModelError
-from localdflash.models.registry import safe_names
 from localdflash.models.registry.pair_entry import FileSource
+from localdflash.models.registry.safe_names import FileName, Repository, Revision
 from localdflash.models.weights.split import first_of, names_of
 
 HUB = "hf:"
@@ -57,7 +58,7 @@ def full_name(spec: str, *suffixes: str) -> FileSource:
         )
     repository, revision = _repository(spec, found)
     try:
-        file = safe_names.file_in_repository(found["file"])
+        file = convert(found["file"], FileName)
     except ValueError as error:
         raise ModelError(f"{spec[:300]!r}: {error}") from error
     if not file.endswith(suffixes):
@@ -67,8 +68,8 @@ def full_name(spec: str, *suffixes: str) -> FileSource:
 
 def _repository(spec: str, found: re.Match[str]) -> tuple[str, str | None]:
     try:
-        revision = None if found["revision"] is None else safe_names.revision(found["revision"])
-        return safe_names.repository(found["repository"]), revision
+        revision = None if found["revision"] is None else convert(found["revision"], Revision)
+        return convert(found["repository"], Repository), revision
     except ValueError as error:
         raise ModelError(f"{spec[:300]!r}: {error}") from error
 
@@ -119,7 +120,7 @@ def _is_first(file: str) -> bool:
 
 def _is_model(file: str) -> bool:
     try:
-        safe_names.file_in_repository(file)
+        convert(file, FileName)
     except ValueError:
         return False
     return file.endswith(".gguf") and first_of(file) == file and not _COMPANION.search(PurePosixPath(file).name)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from localdflash.base.convert import convert
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.models.registry import safe_names
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
+from localdflash.models.registry.safe_names import Repository
 from localdflash.models.shapes.dflash_file import config_of_file
 
 KINDS = {  # of llama-server
@@ -138,7 +139,7 @@ def _target(pair: PairEntry, options: ExportOptions, server: str, drafter: Draft
     if options.target and (folder := Path(options.target).expanduser()).is_dir():
         return str(folder.absolute())
     try:
-        return safe_names.repository(options.target)
+        return str(convert(options.target, Repository))
     except ValueError as error:
         raise UsageError(f"--target {options.target!r}: {error}, or a folder") from error
 
