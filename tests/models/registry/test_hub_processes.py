@@ -26,13 +26,13 @@ from localdflash.cli.pull import LineReport
 from localdflash.base.errors import LocaldflashError
 from localdflash.models.registry import download
 from localdflash.models.registry import records
-from localdflash.models.registry.download import FileRequest, fetch, plan
+from localdflash.models.registry.download import plan
+from localdflash.models.registry.pair_entry import FileSource
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {before}
-path = Path(sys.argv[1])
 try:
-    want = FileRequest("o/n", "x.gguf", None, None, None, path)
-    print("here" if want.installed_record() else fetch(plan(want), LineReport()).sha256)
+    want = FileSource("o/n", "x.gguf")
+    print("here" if want.installed_record() else plan(want).fetch(LineReport()).sha256)
 except LocaldflashError as error:
     sys.exit(str(error))
 """
@@ -51,14 +51,14 @@ def server() -> Iterator[FakeHub]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "models" / "o" / "n" / "x.gguf"
+def path(home: Path) -> Path:
+    return home / "cache" / "models" / "o" / "n" / "x.gguf"
 
 
 def start(server: FakeHub, path: Path, before: str = "", **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", FETCH.format(before=before), str(path)],
-        env=environment(server, path.parents[3]) | variables,
+        [sys.executable, "-P", "-c", FETCH.format(before=before)],
+        env=environment(server, path.parents[5]) | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

