@@ -8,15 +8,13 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-from localdflash.base.convert import Text
 from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
-from localdflash.models.shapes.config_fields import Count, Counts, Fields, LayerCount, Number, Refused
+from localdflash.models.shapes.config_fields import Count, Counts, Fields, Number, Refused
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, checked
 from localdflash.models.shapes.dflash_json import config_of_json, own_fields, shared_fields
-from localdflash.models.shapes.gguf_config import LAYER_TENSORS
-from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
+from localdflash.models.shapes.gguf_config import LAYER_TENSORS, check_whole_heads, common_config, size_of, yarn_of
 from localdflash.models.weights import gguf, safetensors
 
 MAX_JSON_BYTES = 1 << 20  # bytes
@@ -78,7 +76,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
         settings["short"] = tuple(gguf.load_ids(header, SHORT_HEAD[0]))
     return checked(
         DFlashConfig(
-            decoder=_decoder(header, fields),
+            decoder=_decoder(header),
             block_size=fields.need("block_size", Count),
             mask_token_id=fields.need("tokenizer.ggml.mask_token_id", Count),
             taps=tuple(layer - 1 for layer in fields.need("target_layers", Counts)),  # llama.cpp counts inputs
@@ -94,39 +92,14 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
     )
 
 
-def _decoder(header: gguf.GGUFHeader, fields: Fields) -> DecoderConfig:
-    head_dim = fields.need("attention.key_length", Count)
-    fields.refuse("rope.dimension_count", "partial RoPE", head_dim)
-    theta = fields.get("rope.freq_base", Number, 1e4)
-    factors, magnitude = _yarn(fields, head_dim, theta)
-    return DecoderConfig(
-        vocab_size=len(header.require("tokenizer.ggml.tokens", list)),
-        hidden_size=fields.need("embedding_length", Count),
-        num_hidden_layers=fields.need("block_count", LayerCount),
-        num_attention_heads=fields.need("attention.head_count", Count),
-        num_key_value_heads=fields.need("attention.head_count_kv", Count),
-        head_dim=head_dim,
-        intermediate_size=fields.need("feed_forward_length", Count),
-        rope_theta=theta,
-        rms_norm_eps=fields.need("attention.layer_norm_rms_epsilon", Number),
-        context_length=fields.need("context_length", Count),
+def _decoder(header: gguf.GGUFHeader) -> DecoderConfig:
+    common = common_config(header, len(header.require("tokenizer.ggml.tokens", list)))
+    check_whole_heads(header, common.head_dim)
+    return replace(
+        yarn_of(header, common, round_outwards=True),  # as llama.cpp rounds
+        intermediate_size=size_of(header, "feed_forward_length"),
         attention_bias="blk.0.attn_q.bias" in header.tensors,
-        rope_factors=factors,
-        rope_magnitude=magnitude,
     )
-
-
-def _yarn(fields: Fields, head_dim: int, theta: float) -> tuple[tuple[float, ...], float]:
-    """Return the divisors of RoPE's frequencies and the factor of queries and keys, rounded as llama.cpp does."""
-    if fields.get("rope.scaling.type", Text, "none") != "yarn":
-        fields.refuse("rope.scaling.type", "RoPE scaling other than YaRN")
-        return (), 1.0
-    factor = fields.need("rope.scaling.factor", Number)
-    original = fields.get("rope.scaling.original_context_length", Count, 0) or fields.need("context_length", Count)
-    fast = fields.get("rope.scaling.yarn_beta_fast", Number, BETA_FAST)
-    slow = fields.get("rope.scaling.yarn_beta_slow", Number, BETA_SLOW)
-    divisors = yarn_factors(fields.subject, head_dim, theta, factor, original, fast, slow, round_outwards=True)
-    return divisors, yarn_magnitude(factor)
 
 
 def own_tensors(header: gguf.GGUFHeader) -> dict[str, gguf.TensorInfo]:
