@@ -74,7 +74,7 @@ def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] =
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not downloaded; see `localdflash models show`")
     sources = list(required_files(pair))
     installed = {source.path: source.installed_record() for source in sources}
-    jobs = {source.path: _plan(source) for source in sources if not installed[source.path]}
+    jobs = {source.path: plan(source) for source in sources if not installed[source.path]}
     size = sum(job.bytes_needed() for job in jobs.values())
     check_space(size, models_folder())
     agree(size)
@@ -95,7 +95,8 @@ def required_files(pair: PairEntry) -> Iterator[FileSource]:
                 yield file
 
 
-def _plan(source: FileSource) -> DownloadJob | MemberJob | MergeJob:
+def plan(source: FileSource) -> DownloadJob | MemberJob | MergeJob:
+    """Return the job that fetches or merges a file; LocaldflashError if that is not possible."""
     if source.adapted:
         return MergeJob(source, source.adapted)
     return member.plan(source) if source.package else download.plan(source)
