@@ -108,7 +108,7 @@ _TABLES: dict[str, Callable[..., Any]] = {
     "completion": CompletionConfig,
     "server": ServerConfig,
 }
-_SETTINGS = {  # name of a setting -> its type
+SETTINGS = {  # name of every setting, `table.key` -> its type
     f"{table}.{key}": hint
     for table, kind in _TABLES.items()
     for key, hint in get_type_hints(kind, include_extras=True).items()
@@ -132,15 +132,10 @@ def load_config() -> Config:
         table: kind(**{name.split(".")[1]: found[name][0] for name in found if name.startswith(f"{table}.")})
         for table, kind in _TABLES.items()
     }
-    origins = {name: found[name][1] if name in found else DEFAULT for name in _SETTINGS}
+    origins = {name: found[name][1] if name in found else DEFAULT for name in SETTINGS}
     config = Config(**tables, origins=origins)
     _check_url(config)
     return config
-
-
-def setting_names() -> list[str]:
-    """Return the name of every setting, `table.key`."""
-    return list(_SETTINGS)
 
 
 def _from_file() -> FoundSettings:
@@ -153,17 +148,17 @@ def _from_file() -> FoundSettings:
             raise ModelError(f"{file}: {table[:100]!a}: expected only the tables {', '.join(_TABLES)}")
         for key, value in keys.items():
             name = f"{table}.{key}"
-            if name not in _SETTINGS:
-                raise ModelError(f"{file}: {name[:100]!a}: unexpected key{did_you_mean(name, _SETTINGS)}")
+            if name not in SETTINGS:
+                raise ModelError(f"{file}: {name[:100]!a}: unexpected key{did_you_mean(name, SETTINGS)}")
             try:
-                found[name] = (convert(value, _SETTINGS[name]), str(file))
+                found[name] = (convert(value, SETTINGS[name]), str(file))
             except ValueError as error:
                 raise ModelError(f"{file}: {name}: {error}") from error
     return found
 
 
 def _from_environment() -> FoundSettings:
-    known = {variable(name): name for name in _SETTINGS}
+    known = {variable(name): name for name in SETTINGS}
     found: FoundSettings = {}
     for name, value in os.environ.items():
         if name in known:
@@ -176,15 +171,15 @@ def _from_environment() -> FoundSettings:
 def _convert_text(name: str, value: str, subject: str) -> Any:
     """Return the value of a setting given as text; UsageError, which names `subject`, if it is invalid."""
     try:
-        return convert(value, _SETTINGS[name], strict=False)
+        return convert(value, SETTINGS[name], strict=False)
     except ValueError as error:
         raise UsageError(f"{subject}: {error}") from error
 
 
 def set_value(name: str, value: str) -> None:
     """Write a setting `table.key` to config.toml; UsageError for an unknown setting or an invalid value."""
-    if name not in _SETTINGS:
-        raise UsageError(f"{name}: no such setting{did_you_mean(name, _SETTINGS)}")
+    if name not in SETTINGS:
+        raise UsageError(f"{name}: no such setting{did_you_mean(name, SETTINGS)}")
     load_config()  # raises for a file that is invalid already
     stored = _convert_text(name, value, name)
     table, _, key = name.partition(".")
