@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from localdflash.base.errors import did_you_mean
+from localdflash.base.errors import LocaldflashError, ModelError, did_you_mean
 
 MAX_TEXT_CHARS = 300
 
@@ -20,21 +20,26 @@ Text = Annotated[str, pattern(r".*\S.*", "text")]
 Sha256 = Annotated[str, pattern("[0-9a-f]{64}", "64 lower-case hexadecimal digits")]
 
 
-def convert(value: object, kind: Any, *, strict: bool = True) -> Any:
-    """Return a value as a type; ValueError says what was expected. Unless `strict`, a text may spell a number."""
+def convert(
+    value: object, kind: Any, subject: str, *, strict: bool = True, error: type[LocaldflashError] = ModelError
+) -> Any:
+    """Return a value as a type; an error names the subject and what was expected.
+
+    Unless `strict`, a text may spell a number.
+    """
     for item in value if isinstance(value, list) else (value,):
         if isinstance(item, str) and not (item.isprintable() and len(item) <= MAX_TEXT_CHARS):
-            raise ValueError(f"expected one line of printable text, at most {MAX_TEXT_CHARS} characters")
+            raise error(f"{subject}: expected one line of printable text, at most {MAX_TEXT_CHARS} characters")
     try:
         return msgspec.convert(value, kind, strict=strict)
-    except msgspec.ValidationError as error:
-        problem = str(error).partition(" - at `$")[0]
+    except msgspec.ValidationError as invalid:
+        problem = str(invalid).partition(" - at `$")[0]
     if problem.startswith(enum_error := "Invalid enum value "):
         found, choices = problem.removeprefix(enum_error), list(map(str, _choices(kind)))
         hint = did_you_mean(found.strip("'"), choices)
-        raise ValueError(f"expected one of {', '.join(choices)}, found {found}{hint}")
+        raise error(f"{subject}: expected one of {', '.join(choices)}, found {found}{hint}")
     problem = re.sub(r"""`str` matching regex ['"]\(\?a\)\(\?#(.*?)\).*""", r"\1", problem)
-    raise ValueError(problem[0].lower() + problem[1:].replace("`", "").replace(" | null", ""))
+    raise error(f"{subject}: {problem[0].lower()}{problem[1:].replace('`', '').replace(' | null', '')}")
 
 
 def _choices(kind: Any) -> tuple[object, ...]:

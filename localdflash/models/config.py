@@ -150,10 +150,7 @@ def _from_file() -> FoundSettings:
             name = f"{table}.{key}"
             if name not in SETTINGS:
                 raise ModelError(f"{file}: {name[:100]!a}: unexpected key{did_you_mean(name, SETTINGS)}")
-            try:
-                found[name] = (convert(value, SETTINGS[name]), str(file))
-            except ValueError as error:
-                raise ModelError(f"{file}: {name}: {error}") from error
+            found[name] = (convert(value, SETTINGS[name], f"{file}: {name}"), str(file))
     return found
 
 
@@ -162,18 +159,10 @@ def _from_environment() -> FoundSettings:
     found: FoundSettings = {}
     for name, value in os.environ.items():
         if name in known:
-            found[known[name]] = (_convert_text(known[name], value, name), name)
+            found[known[name]] = (convert(value, SETTINGS[known[name]], name, strict=False, error=UsageError), name)
         elif name.startswith(tuple(variable(f"{table}.") for table in _TABLES)):
             raise UsageError(f"{name}: no such setting{did_you_mean(name, known) or '; unset it'}")
     return found
-
-
-def _convert_text(name: str, value: str, subject: str) -> Any:
-    """Return the value of a setting given as text; UsageError, which names `subject`, if it is invalid."""
-    try:
-        return convert(value, SETTINGS[name], strict=False)
-    except ValueError as error:
-        raise UsageError(f"{subject}: {error}") from error
 
 
 def set_value(name: str, value: str) -> None:
@@ -181,7 +170,7 @@ def set_value(name: str, value: str) -> None:
     if name not in SETTINGS:
         raise UsageError(f"{name}: no such setting{did_you_mean(name, SETTINGS)}")
     load_config()  # raises for a file that is invalid already
-    stored = _convert_text(name, value, name)
+    stored = convert(value, SETTINGS[name], name, strict=False, error=UsageError)
     table, _, key = name.partition(".")
     file = config_file()
     before = file.read_text("utf-8-sig") if file.exists() else ""

@@ -49,8 +49,8 @@ def test_bad_names_are_refused() -> None:
         refused(f"hf:owner/name@{revision}/x.gguf")
     for repository in BAD_REPOSITORIES:
         refused(f"hf:{repository}/x.gguf")  # a/b/c is none here: that is folder c of a/b
-        with pytest.raises(ValueError, match="expected"):
-            convert(repository, Repository)
+        with pytest.raises(ModelError, match="expected"):
+            convert(repository, Repository, "x")
 
 
 # Characters that have ever led astray, and plain ones, so that good names come up too.

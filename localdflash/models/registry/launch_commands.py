@@ -138,10 +138,7 @@ def _target(pair: PairEntry, options: ExportOptions, server: str, drafter: Draft
         )
     if options.target and (folder := Path(options.target).expanduser()).is_dir():
         return str(folder.absolute())
-    try:
-        return str(convert(options.target, Repository))
-    except ValueError as error:
-        raise UsageError(f"--target {options.target!r}: {error}, or a folder") from error
+    return str(convert(options.target, Repository, f"--target {options.target!r}, not a folder", error=UsageError))
 
 
 def _gguf_target(pair: PairEntry) -> tuple[str, ...]:

@@ -103,13 +103,10 @@ def _convert(table: Mapping[str, object], types: _Types, place: str) -> dict[str
             raise ModelError(f"{place}{key[:64]!a}: unexpected key{did_you_mean(key, types)}")
     found = {}
     for key, kind in types.items():
-        try:
-            if key in table:
-                found[key] = convert(table[key], kind)
-            elif type(None) not in get_args(kind):
-                raise ValueError("missing")
-        except ValueError as error:
-            raise ModelError(f"{place}{key}: {error}") from None
+        if key in table:
+            found[key] = convert(table[key], kind, f"{place}{key}")
+        elif type(None) not in get_args(kind):
+            raise ModelError(f"{place}{key}: missing")
     return found
 
 

@@ -37,10 +37,10 @@ class Fields:
         if value is None:
             return default
         try:
-            converted: T = convert(value, kind)
+            converted: T = convert(value, kind, f"{self.subject}: {name}")
             return converted
-        except ValueError as error:
-            raise ModelError(f"{self.subject}: {name}: {error}; convert or download the drafter again") from None
+        except ModelError as error:
+            raise ModelError(f"{error}; convert or download the drafter again") from None
 
     def need(self, name: str, kind: Any) -> Any:
         """Return a required field, converted; raise ModelError if it is missing or invalid."""
