@@ -37,7 +37,7 @@ _Pair = Annotated[str, pattern(rf"hf:.+|{_ABSOLUTE}|(?!.*\.gguf\Z)[^/\\]+", "an 
 _Url = Annotated[
     str,
     pattern(
-        r"(?:https?://(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::(?!0+(?:/|\Z))\d{1,5})?(?:/[^\s?#]*)?)?",
+        r"(?:(?i:https?)://(?:[\w.-]+|\[[\w:.%]+\])(?::(?!0+(?:/|\Z))\d{1,5})?(?:/[^\s?#]*)?)?",
         "http://HOST:PORT/PATH or https://..., without name, password and query; a key goes into server.key_file",
     ),
 ]
@@ -88,7 +88,7 @@ class ServerConfig:
     @property
     def key_path(self) -> Path | None:
         """Return the path of the key's file; None if there is no key."""
-        return Path(self.key_file).expanduser() if self.key_file else None
+        return Path(self.key_file) if self.key_file else None
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,11 @@ def variable(name: str) -> str:
 def load_config() -> Config:
     """Read all settings; ModelError for an invalid file, UsageError for an invalid variable."""
     found = {**_from_file(), **_from_environment()}
+    values = {
+        name: os.path.expanduser(value) if isinstance(value, str) else value for name, (value, _) in found.items()
+    }
     tables: dict[str, Any] = {
-        table: kind(**{name.split(".")[1]: found[name][0] for name in found if name.startswith(f"{table}.")})
+        table: kind(**{name.split(".")[1]: values[name] for name in values if name.startswith(f"{table}.")})
         for table, kind in _TABLES.items()
     }
     origins = {name: found[name][1] if name in found else DEFAULT for name in SETTINGS}

@@ -34,7 +34,7 @@ kv = "int8"
 pair = "of-the-chat"
 
 [completion]
-pair = "of-completions"
+pair = "~/x.gguf"
 stats = "off"
 
 [server]
@@ -95,7 +95,7 @@ def test_config_file_sets_every_setting(write: Write) -> None:
     file = write(WHOLE)
     config = load_config()
     assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8")
-    assert (config.chat.pair, config.completion.pair) == ("of-the-chat", "of-completions")
+    assert (config.chat.pair, config.completion.pair) == ("of-the-chat", str(Path.home() / "x.gguf"))
     assert config.server == ServerConfig("https://example.org:8000/v1", "/keys/example", 8077, 2.5, 1, 2000, 8)
     assert set(config.origins.values()) == {str(file)}
 
