@@ -52,7 +52,7 @@ class RemoteServer:
     @classmethod
     def of(cls, config: Config, model: str = "") -> "RemoteServer | None":
         """Return the server of the settings; None if there is none."""
-        return cls(config.server.url, config.server.key_file, model) if config.server.url else None
+        return cls(config.server.url, config.server.key_path, model) if config.server.url else None
 
     def address(self) -> Address:
         """Return the address; UsageError if its key cannot be read."""

@@ -5,7 +5,7 @@ import importlib
 import click
 from click.shell_completion import CompletionItem
 
-from localdflash.base.files.strict_toml import did_you_mean
+from localdflash.base.errors import did_you_mean
 
 SUBCOMMANDS = {
     "speed": ("bench_speed", "Speed, acceptance and identity on the prompt set; runs without a subcommand."),

@@ -1,5 +1,7 @@
 """Errors that users see: one line with the subject, the problem and the remedy, and an exit code."""
 
+from collections.abc import Collection
+
 
 class LocaldflashError(Exception):
     """Base of all errors that are shown without a traceback (exit code 1)."""
@@ -69,3 +71,11 @@ class StoreError(LocaldflashError):
 
 class StoreLost(StoreError):
     """A chat is no longer in the database, because it was deleted or the damaged database was recreated."""
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """Return `; did you mean 'x'?` for the nearest known word, "" if none is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, 1) or get_close_matches(word.lower(), known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

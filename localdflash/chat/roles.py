@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from localdflash.base.errors import UsageError
+from localdflash.base.errors import UsageError, did_you_mean
 from localdflash.base.files.paths import config_folder
-from localdflash.base.files.strict_toml import did_you_mean
 
 MAX_ROLE_BYTES = 64 << 10
 NONE = "none"  # the user's name for no role

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from localdflash.base.errors import UsageError
-from localdflash.base.files.strict_toml import did_you_mean
+from localdflash.base.errors import UsageError, did_you_mean
 from localdflash.engine.sampling_params import SamplingParams
 
 ANSWER_SHARE = 4  # default for `max_tokens`: 1/4 of the context

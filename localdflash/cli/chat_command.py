@@ -184,6 +184,6 @@ def _source(
 
     server = load_config().server
     if server.url and not private:
-        return NamedServer(server.url, server.key_file, options["pair"] if "pair" in given(ctx, options) else "")
+        return NamedServer(server.url, server.key_path, options["pair"] if "pair" in given(ctx, options) else "")
     engine = requested_engine(ctx, {**options, "no_draft": no_draft} if private else options, "chat")
     return (PrivateDaemon if private else SharedDaemon)(engine, shows_stages=stages)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from localdflash.cli.output import print_fields, print_json, print_table
-from localdflash.models.config import Config, config_file, load_config, set_value, setting_names
+from localdflash.models.config import SETTINGS, Config, config_file, load_config, set_value
 
 
 @click.group()
@@ -37,7 +37,7 @@ def path() -> None:
 
 
 @command.command("set")
-@click.argument("name", metavar="KEY", shell_complete=lambda *_: list(setting_names()))
+@click.argument("name", metavar="KEY", shell_complete=lambda *_: list(SETTINGS))
 @click.argument("value")
 def set_(name: str, value: str) -> None:
     """Change a setting in config.toml, for example `config set chat.pair qwen3-4b`."""
@@ -47,10 +47,7 @@ def set_(name: str, value: str) -> None:
 
 
 def _tables(config: Config) -> dict[str, dict[str, Any]]:
-    tables = {name: asdict(getattr(config, name)) for name in ("model", "chat", "completion", "server")}
-    server = tables["server"]
-    server["key_file"], server["port"] = str(server["key_file"] or ""), server["port"] or 0
-    return tables
+    return {name: asdict(getattr(config, name)) for name in ("model", "chat", "completion", "server")}
 
 
 def _text(value: object) -> str:

@@ -70,17 +70,15 @@ def _confirm_large(count: int) -> None:
 
 
 def _at_revision(pair: "PairEntry", revision: str) -> "PairEntry":
-    from localdflash.models.registry import safe_names
+    from localdflash.base.convert import convert
+    from localdflash.models.registry.safe_names import Revision
 
     if pair.target.repository is None:
         package = pair.target.package
         origin = f"comes with {package.requirement}" if package else "is a file on this machine"
         raise UsageError(f"--revision: {pair.target.path} {origin} and has no revision")
-    try:
-        target = replace(pair.target, revision=safe_names.revision(revision), sha256=None, size=None)
-    except ValueError as error:
-        raise UsageError(f"--revision: {error}") from error
-    return replace(pair, target=target)
+    revision = convert(revision, Revision, "--revision", error=UsageError)
+    return replace(pair, target=replace(pair.target, revision=revision, sha256=None, size=None))
 
 
 @click.command("rm")

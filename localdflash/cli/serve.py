@@ -70,7 +70,7 @@ def command(
     from localdflash.server.sockets import AlreadyRunning
 
     config, may_join = load_config(), port is not None and not private
-    port = config.server.port if port is None else port
+    port = config.server.port or None if port is None else port
     tcp = None if port is None or private else _tcp(host, port, i_know)
     all_roles = role is None and "pair" not in given(ctx, options)
     options["pair"], roles, other_pairs = _assign_roles(config, options["pair"], role, all_roles=all_roles)

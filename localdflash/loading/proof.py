@@ -11,16 +11,16 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from subprocess import SubprocessError
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from localdflash.backends.cuda import device
 from localdflash.backends.cuda.choices import VARIABLE, Choices
 from localdflash.base.errors import DeviceError, LocaldflashError, NoDevice, OutOfMemory
-from localdflash.base.files.json_file import read_json, write_json
+from localdflash.base.files.json_file import read_record, write_json
 from localdflash.base.files.paths import cache_folder, create_private
 from localdflash.base.system.file_lock import process_lock
 from localdflash.base.system.process import ending_signal
@@ -149,13 +149,7 @@ def list_verdicts() -> list[Verdict]:
 
 def read_verdict(path: Path) -> Verdict | None:
     """Return the stored verdict, None if there is no readable one."""
-    stored = read_json(path, MAX_FILE_BYTES)
-    stored.setdefault("reason", stored.get("said"))  # the name in older files
-    try:
-        verdict = Verdict(**{field.name: stored[field.name] for field in fields(Verdict)})
-        return verdict if verdict.state in get_args(State) else None
-    except (KeyError, TypeError):
-        return None
+    return read_record(path, MAX_FILE_BYTES, Verdict)
 
 
 def write_verdict(path: Path, verdict: Verdict) -> None:

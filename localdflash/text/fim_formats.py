@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from localdflash.base.errors import ModelError
-from localdflash.base.files.strict_toml import did_you_mean
+from localdflash.base.errors import ModelError, did_you_mean
 
 if TYPE_CHECKING:
     from localdflash.text.tokenizer import Tokenizer

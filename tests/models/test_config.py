@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localdflash.base.errors import LocaldflashError, ModelError, UsageError
+from localdflash.base.errors import LocaldflashError, UsageError
 from localdflash.models.backend_names import BACKENDS
 from localdflash.models.config import Config, ModelConfig, ServerConfig, config_file, load_config, set_value, variable
 
@@ -34,7 +34,7 @@ kv = "int8"
 pair = "of-the-chat"
 
 [completion]
-pair = "of-completions"
+pair = "~/x.gguf"
 stats = "off"
 
 [server]
@@ -52,22 +52,24 @@ OTHERS: list[tuple[str, Any, str]] = [
     ("model.gpu_layers", -1, "-1"),
     ("chat.pair", "other", "other"),
     ("server.url", "http://[::1]:1/v1", "http://[::1]:1/v1"),
-    ("server.key_file", None, ""),
-    ("server.port", None, "0"),
+    ("server.key_file", "", ""),
+    ("server.port", 0, "0"),
     ("server.idle_minutes", 1.5, "1.5"),
 ]
 # setting, value in TOML, message
 WRONG = [
-    ("model.pair", '""', "expected one line of printable text"),
-    ("model.pair", '"models/x.gguf"', "expected an absolute path, found 'models/x.gguf'"),
+    ("model.pair", '"\\n"', "expected one line of printable text"),
+    ("model.pair", '"models/x.gguf"', "expected an id, an hf: name or an absolute path"),
     ("model.backend", '"CUDA"', f"expected one of {', '.join(BACKENDS)}, found 'CUDA'; did you mean 'cuda'?"),
     ("model.drafter_bits", "5", "expected one of 8, 4, found 5"),
-    ("server.url", '"ftp://example.org"', "expected http://... or https://..., found 'ftp://example.org'"),
-    ("server.url", '"http://[::1/"', "Invalid IPv6 URL"),
-    ("server.url", '"http://a/?key=1"', "expected a URL of scheme, host, port and path, found 'http://a/?key=1'"),
-    ("server.url", '"https://me:secret@a/"', "expected a URL without a name or password; a key goes into"),
-    ("server.port", "65536", "expected 0 to 65535, found 65536"),
-    ("server.cache_mb", "1.5", "expected a whole number, found a number"),
+    *(
+        ("server.url", repr(url), "expected http://HOST:PORT/PATH or https://..., without name, password and query; a")
+        for url in ("ftp://example.org", "http://[::1/", "http://a:0", "http://a/?key=1", "https://me:secret@a/")
+    ),
+    ("server.url", '"http://[:::]"', "':::' does not appear"),
+    ("server.url", '"http://a:65536"', "Port out of range 0-65535"),
+    ("server.port", "65536", "expected int <= 65535"),
+    ("server.cache_mb", "1.5", "expected int, got float"),
 ]
 
 
@@ -93,12 +95,9 @@ def test_config_file_sets_every_setting(write: Write) -> None:
     file = write(WHOLE)
     config = load_config()
     assert config.model == ModelConfig("hf:a/b/c.gguf", "cuda", 8192, 4, "Vulkan0", 12, "exact", 4, "int8")
-    assert (config.chat.pair, config.completion.pair) == ("of-the-chat", "of-completions")
-    key = Path("/keys/example")
-    assert config.server == ServerConfig("https://example.org:8000/v1", key, 8077, 2.5, 1, 2000, 8)
-    lines = WHOLE.splitlines()
-    for name, origin in config.origins.items():
-        assert lines[int(origin.removeprefix(f"{file}:")) - 1].startswith(name.split(".")[1] + " =")
+    assert (config.chat.pair, config.completion.pair) == ("of-the-chat", str(Path.home() / "x.gguf"))
+    assert config.server == ServerConfig("https://example.org:8000/v1", "/keys/example", 8077, 2.5, 1, 2000, 8)
+    assert set(config.origins.values()) == {str(file)}
 
 
 @pytest.mark.parametrize(("name", "value", "spelled"), OTHERS)
@@ -116,18 +115,18 @@ def test_a_variable_wins_over_the_file(
 
 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG)
-def test_a_wrong_value_is_named_with_its_line(name: str, value: str, message: str, write: Write) -> None:
+def test_a_wrong_value_is_named_with_its_file(name: str, value: str, message: str, write: Write) -> None:
     table, key = name.split(".")
     file = write(f"# mine\n\n[{table}]\n{key} = {value}\n")
-    with pytest.raises(ModelError) as raised:
+    with pytest.raises(LocaldflashError) as raised:
         load_config()
-    assert str(raised.value).startswith(f"{file}:4: {name}: {message}")
+    assert str(raised.value).startswith(f"{file}: {name}: {message}")
     assert "secret" not in str(raised.value)
 
 
 def test_an_unknown_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALDFLASH_SERVER_ULR", "x")
-    with pytest.raises(UsageError, match=r"_ULR: no such setting; did you mean LOCALDFLASH_SERVER_URL\?"):
+    with pytest.raises(UsageError, match=r"_ULR: no such setting; did you mean 'LOCALDFLASH_SERVER_URL'\?"):
         load_config()
 
 
@@ -151,7 +150,7 @@ def test_a_key_never_goes_unencrypted_to_another_machine(
     message = "server.url: the key of server.key_file would be sent unencrypted to "
     with pytest.raises(UsageError) as raised:
         load_config()
-    assert str(raised.value).startswith(f"{file}:3: {message}")
+    assert str(raised.value).startswith(f"{file}: {message}")
     write("[server]\nkey_file = '/key'\n")
     monkeypatch.setenv("LOCALDFLASH_SERVER_URL", url)
     with pytest.raises(UsageError) as raised:
@@ -193,7 +192,7 @@ def test_one_line_changes_and_the_rest_stays(before: str, after: str, write: Wri
     ("name", "value", "problem"),
     [
         ("chat.pairs", "embedded", "did you mean 'chat.pair'?"),
-        ("model.threads", "many", "expected a whole number"),
+        ("model.threads", "many", "expected int"),
         ("model.backend", "vulkan", "expected one of"),
     ],
 )

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localdflash.base.convert import convert
 from localdflash.base.errors import ModelError
-from localdflash.models.registry import fetching, safe_names
+from localdflash.models.registry import fetching
 from localdflash.models.registry.pair_entry import models_folder
 from localdflash.models.registry.registry import load_registry
+from localdflash.models.registry.safe_names import Repository
 
 REGISTRY = load_registry()
 BAD_FILES = [
@@ -47,8 +49,8 @@ def test_bad_names_are_refused() -> None:
         refused(f"hf:owner/name@{revision}/x.gguf")
     for repository in BAD_REPOSITORIES:
         refused(f"hf:{repository}/x.gguf")  # a/b/c is none here: that is folder c of a/b
-        with pytest.raises(ValueError, match="expected"):
-            safe_names.repository(repository)
+        with pytest.raises(ModelError, match="expected"):
+            convert(repository, Repository, "x")
 
 
 # Characters that have ever led astray, and plain ones, so that good names come up too.

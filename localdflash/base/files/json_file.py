@@ -5,9 +5,13 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from localdflash.base.files.paths import create_private
+
+T = TypeVar("T")
 
 
 def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
@@ -18,6 +22,14 @@ def read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def read_record(path: Path, max_bytes: int, kind: type[T]) -> T | None:
+    """Return the object in a file as a dataclass or struct; None if the file holds no such object."""
+    try:
+        return msgspec.convert(read_json(path, max_bytes), kind, str_keys=True)
+    except msgspec.ValidationError:
+        return None
 
 
 def write_json(path: Path, value: Mapping[str, object], *, sync: bool = False) -> None:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
+import msgspec
+
 from localdflash.base.errors import LocaldflashError
 from localdflash.base.files.json_file import read_json, write_json
 from localdflash.base.files.paths import cache_folder
@@ -40,13 +42,10 @@ def machine() -> str:
 
 def recall(name: str) -> Measurement | None:
     """Return this machine's stored measurement of this name, or None."""
-    found = read_json(file(), MAX_FILE_BYTES).get(f"{machine()}: {name}")
     try:
-        known = Measurement(**found) if isinstance(found, dict) else None
-    except TypeError:
+        return msgspec.convert(read_json(file(), MAX_FILE_BYTES).get(f"{machine()}: {name}"), Measurement)
+    except msgspec.ValidationError:
         return None
-    is_valid = known and isinstance(known.value, float) and isinstance(known.how, str) and isinstance(known.day, str)
-    return known if is_valid else None
 
 
 def remember(name: str, value: float, how: str) -> Measurement:

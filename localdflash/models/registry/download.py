@@ -21,6 +21,7 @@ from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.base.files.paths import create_private
 from localdflash.models.registry import hub, records
 from localdflash.models.registry.hub import Progress, Remote
+from localdflash.models.registry.pair_entry import FileSource
 from localdflash.models.registry.records import FileRecord
 
 CHUNK = 4 << 20  # bytes hashed at a time
@@ -75,79 +76,102 @@ def place_file(partial: Path, path: Path) -> None:
     partial.replace(path)
 
 
-@dataclass(frozen=True)
-class FileRequest:
-    """Requested file of a hub repository. None means the main branch, no pinned hash, or no pinned size."""
-
-    repository: str
-    file: str
-    revision: str | None
-    sha256: str | None
-    size: int | None
-    path: Path  # destination
-
-    def installed_record(self) -> FileRecord | None:
-        """Return the record of the file if it is installed and matches the pins, without network access."""
-        record = records.current(self.path, self.sha256)
-        if record and record.repository == self.repository:
-            return record if self.revision in (None, record.revision, record.asked) else None
-        return None
+def partial_path(path: Path, digest: str) -> Path:
+    """Return the path of a file until it is verified."""
+    return path.with_name(f".{path.name}.{digest[:16]}.partial")
 
 
 @dataclass(frozen=True)
 class DownloadJob:
     """Pending download: the requested file, and the matching file on the hub or in the hub's cache."""
 
-    request: FileRequest
+    source: FileSource
     remote: Remote
 
     @property
     def partial(self) -> Path:
         """Return the path of the partial file."""
-        path = self.request.path
-        return path.with_name(f".{path.name}.{self.remote.digest[:16]}.partial")
+        return partial_path(self.source.path, self.remote.digest)
 
     @property
     def digest(self) -> str:
         """Return the expected hash."""
-        return self.request.sha256 or self.remote.digest
-
-    def verified(self, path: Path, report: DownloadReport) -> str:
-        """Return the SHA-256 of a file that matches; set another file aside and raise ModelError."""
-        return verified(path, self.remote.name, (self.digest, self.remote.size), self.request.path, report)
-
-    def record(self, sha256: str) -> FileRecord:
-        """Write the record of the file in its place, and return it."""
-        request, requested_revision = self.request, self.request.revision or hub.MAIN
-        return records.add(request.path, request.repository, self.remote.commit, requested_revision, sha256)
+        return self.source.sha256 or self.remote.digest
 
     def bytes_needed(self) -> int:
         """Return the additional disk space in bytes."""
-        for path in (self.request.path, self.partial):
+        for path in (self.source.path, self.partial):
             if path.is_file():
                 return max(0, self.remote.size - path.stat().st_size)
         blob = hub.blob_in_cache(self.remote)
-        linked = blob is not None and blob.stat().st_dev == _nearest_existing(self.request.path).stat().st_dev
+        linked = blob is not None and blob.stat().st_dev == _nearest_existing(self.source.path).stat().st_dev
         return 0 if linked else self.remote.size
 
+    def fetch(self, report: DownloadReport) -> FileRecord:
+        """Download and verify the file, move it into place, and return its record."""
+        path, partial = self.source.path, self.partial
+        with locked(path, report):
+            if record := self.source.installed_record():
+                return record
+            if path.is_file() and (record := self._adopt(report)):
+                return record
+            if not partial.exists():
+                self._take_from_cache(report)
+            if not partial.exists() or partial.stat().st_size != self.remote.size:
+                hub.transfer(self.remote, partial, report.progress("downloading", self.remote.name))
+            sha256 = self._verified(partial, report)
+            place_file(partial, path)
+            for old in path.parent.glob(f".{path.name}.*.partial"):  # of other revisions
+                old.unlink()
+            return self._record(sha256)
 
-def plan(request: FileRequest) -> DownloadJob:
+    def _verified(self, path: Path, report: DownloadReport) -> str:
+        """Return the SHA-256 of a file that matches; set another file aside and raise ModelError."""
+        return verified(path, self.remote.name, (self.digest, self.remote.size), self.source.path, report)
+
+    def _record(self, sha256: str) -> FileRecord:
+        """Write the record of the file in its place, and return it."""
+        revision = self.source.revision or hub.MAIN
+        return records.add(self.source.path, self.remote.repository, self.remote.commit, revision, sha256)
+
+    def _adopt(self, report: DownloadReport) -> FileRecord | None:
+        """Use an existing file if it matches; keep an older verified revision until then, set others aside."""
+        path = self.source.path
+        if records.current(path):
+            sha256, digest = digests(path, self.remote.name, len(self.digest), report)
+            return self._record(sha256) if digest == self.digest else None
+        return self._record(self._verified(path, report))
+
+    def _take_from_cache(self, report: DownloadReport) -> None:
+        """Link or copy the file from the hub's cache; ignore a cached file with other bytes."""
+        blob = hub.blob_in_cache(self.remote)
+        if blob is None:
+            return
+        if digests(blob, self.remote.name, len(self.digest), report)[1] != self.digest:
+            report.say(f"{self.remote.name}: the copy in {blob.parent} is damaged; downloading it instead")
+            return
+        report.say(f"{self.remote.name}: taken from {blob.parent}")
+        link_or_copy(blob, self.partial)
+
+
+def plan(source: FileSource) -> DownloadJob:
     """Look up a file on the hub, or in the hub's cache if offline; raise ModelError if a pin contradicts the hub."""
+    assert source.repository
     try:
-        remote = hub.look_up(request.repository, request.file, request.revision)
+        remote = hub.look_up(source.repository, source.file, source.revision)
     except hub.Unreachable:
-        cached = hub.in_cache(request.repository, request.file, request.revision)
+        cached = hub.in_cache(source.repository, source.file, source.revision)
         if cached is None:
             raise
         remote = cached
-    if request.sha256 and len(remote.digest) == len(request.sha256) and remote.digest != request.sha256:
+    if source.sha256 and len(remote.digest) == len(source.sha256) and remote.digest != source.sha256:
         raise ModelError(
-            f"{remote.name}: the hub has sha256 {remote.digest} at {remote.commit}, but {request.sha256} is pinned; "
+            f"{remote.name}: the hub has sha256 {remote.digest} at {remote.commit}, but {source.sha256} is pinned; "
             "pin a revision that has it, or correct the entry"
         )
-    if request.size not in (None, remote.size):
-        raise ModelError(f"{remote.name}: the hub has {remote.size} bytes, but {request.size} are pinned")
-    return DownloadJob(request, remote)
+    if source.size not in (None, remote.size):
+        raise ModelError(f"{remote.name}: the hub has {remote.size} bytes, but {source.size} are pinned")
+    return DownloadJob(source, remote)
 
 
 def check_space(needed: int, root: Path) -> None:
@@ -158,25 +182,6 @@ def check_space(needed: int, root: Path) -> None:
             f"the download needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {root}; make room, "
             "or set LOCALDFLASH_HOME to another disk"
         )
-
-
-def fetch(job: DownloadJob, report: DownloadReport) -> FileRecord:
-    """Download and verify a file, move it into place, and return its record."""
-    path, partial = job.request.path, job.partial
-    with locked(path, report):
-        if record := job.request.installed_record():
-            return record
-        if path.is_file() and (record := _adopt(job, report)):
-            return record
-        if not partial.exists():
-            _take_from_cache(job, report)
-        if not partial.exists() or partial.stat().st_size != job.remote.size:
-            hub.transfer(job.remote, partial, report.progress("downloading", job.remote.name))
-        sha256 = job.verified(partial, report)
-        place_file(partial, path)
-        for old in path.parent.glob(f".{path.name}.*.partial"):  # of other revisions
-            old.unlink()
-        return job.record(sha256)
 
 
 @contextmanager
@@ -197,27 +202,6 @@ def locked(path: Path, report: DownloadReport) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _adopt(job: DownloadJob, report: DownloadReport) -> FileRecord | None:
-    """Use an existing file if it matches; keep an older verified revision until it is replaced, set others aside."""
-    path = job.request.path
-    if records.current(path):
-        sha256, digest = digests(path, job.remote.name, len(job.digest), report)
-        return job.record(sha256) if digest == job.digest else None
-    return job.record(job.verified(path, report))
-
-
-def _take_from_cache(job: DownloadJob, report: DownloadReport) -> None:
-    """Link or copy the file from the hub's cache; ignore a cached file with other bytes."""
-    blob = hub.blob_in_cache(job.remote)
-    if blob is None:
-        return
-    if digests(blob, job.remote.name, len(job.digest), report)[1] != job.digest:
-        report.say(f"{job.remote.name}: the copy in {blob.parent} is damaged; downloading it instead")
-        return
-    report.say(f"{job.remote.name}: taken from {blob.parent}")
-    link_or_copy(blob, job.partial)
 
 
 def link_or_copy(file: Path, destination: Path) -> None:

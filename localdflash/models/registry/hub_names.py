@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from localdflash.base.convert import convert
 from localdflash.base.errors import ModelError
-from localdflash.models.registry import safe_names
 from localdflash.models.registry.pair_entry import FileSource
+from localdflash.models.registry.safe_names import FileName, Repository, Revision
 from localdflash.models.weights.split import first_of, names_of
 
 HUB = "hf:"
@@ -56,21 +57,15 @@ def full_name(spec: str, *suffixes: str) -> FileSource:
             " without @revision after name"
         )
     repository, revision = _repository(spec, found)
-    try:
-        file = safe_names.file_in_repository(found["file"])
-    except ValueError as error:
-        raise ModelError(f"{spec[:300]!r}: {error}") from error
+    file = convert(found["file"], FileName, repr(spec[:300]))
     if not file.endswith(suffixes):
         raise ModelError(f"{spec!r}: expected a {' or '.join(suffixes)} file")
     return FileSource(repository, first_of(file), revision=revision)
 
 
 def _repository(spec: str, found: re.Match[str]) -> tuple[str, str | None]:
-    try:
-        revision = None if found["revision"] is None else safe_names.revision(found["revision"])
-        return safe_names.repository(found["repository"]), revision
-    except ValueError as error:
-        raise ModelError(f"{spec[:300]!r}: {error}") from error
+    subject = repr(spec[:300])
+    return convert(found["repository"], Repository, subject), convert(found["revision"], Revision | None, subject)
 
 
 def quantization_of(file: str) -> str:
@@ -119,8 +114,8 @@ def _is_first(file: str) -> bool:
 
 def _is_model(file: str) -> bool:
     try:
-        safe_names.file_in_repository(file)
-    except ValueError:
+        convert(file, FileName, file)
+    except ModelError:
         return False
     return file.endswith(".gguf") and first_of(file) == file and not _COMPANION.search(PurePosixPath(file).name)
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from localdflash.base.convert import convert
 from localdflash.base.errors import ModelError, UsageError
-from localdflash.models.registry import safe_names
 from localdflash.models.registry.pair_entry import DrafterSource, PairEntry
+from localdflash.models.registry.safe_names import Repository
 from localdflash.models.shapes.dflash_file import config_of_file
 
 KINDS = {"dflash": "draft-dflash", "dflash2": "draft-dflash", "dspark": "draft-dspark"}  # of llama-server
@@ -131,10 +132,7 @@ def _target(pair: PairEntry, options: ExportOptions, server: str, drafter: Draft
         )
     if options.target and (folder := Path(options.target).expanduser()).is_dir():
         return str(folder.absolute())
-    try:
-        return safe_names.repository(options.target)
-    except ValueError as error:
-        raise UsageError(f"--target {options.target!r}: {error}, or a folder") from error
+    return str(convert(options.target, Repository, f"--target {options.target!r}, not a folder", error=UsageError))
 
 
 def _gguf_target(pair: PairEntry) -> tuple[str, ...]:

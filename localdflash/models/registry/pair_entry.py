@@ -6,6 +6,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from localdflash.base.files.paths import cache_folder
+from localdflash.models.registry import records
+from localdflash.models.registry.records import FileRecord
 from localdflash.models.weights.split import names_of
 
 DrafterKind = Literal["dflash", "dflash2", "dspark"]
@@ -77,6 +79,20 @@ class FileSource:
     def name(self) -> str:
         """Return the file name with its repository or package."""
         return f"{self.fetched_from}/{self.file}" if self.fetched_from else self.file
+
+    @property
+    def pins(self) -> tuple[str, int]:
+        """Return the hash and size of a file of a package, or of a merged file, which are always pinned."""
+        assert self.sha256
+        assert self.size
+        return self.sha256, self.size
+
+    def installed_record(self) -> FileRecord | None:
+        """Return the record of the file if it is installed and matches the pins, without network access."""
+        record = records.current(self.path, self.sha256)
+        if record and self.repository in (None, record.repository):
+            return record if self.revision in (None, record.revision, record.asked) else None
+        return None
 
 
 @dataclass(frozen=True, slots=True)

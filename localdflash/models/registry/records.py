@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localdflash.base.errors import ModelError
-from localdflash.base.files.json_file import read_json, write_json
+from localdflash.base.files.json_file import read_record, write_json
 
 MAX_FILE_BYTES = 4096
 
@@ -33,13 +33,7 @@ def record_path(file: Path) -> Path:
 
 def read(file: Path) -> FileRecord | None:
     """Return the record of a file, or None."""
-    try:
-        record = FileRecord(**read_json(record_path(file), MAX_FILE_BYTES))
-    except TypeError:
-        return None
-    kinds = (str, str, str, str, int, int, int, str if record.drafter is not None else type(None))
-    is_valid = all(type(value) is kind for value, kind in zip(asdict(record).values(), kinds, strict=True))
-    return record if is_valid else None
+    return read_record(record_path(file), MAX_FILE_BYTES, FileRecord)
 
 
 def write(file: Path, record: FileRecord) -> None:

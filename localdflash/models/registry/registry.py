@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from localdflash.base.errors import ModelError
+from localdflash.base.errors import ModelError, did_you_mean
 from localdflash.base.files.paths import config_folder
-from localdflash.base.files.strict_toml import did_you_mean
 from localdflash.models.registry import hub, records
 from localdflash.models.registry.base_model import base_model, find_drafter
 from localdflash.models.registry.hub_names import (

@@ -10,22 +10,11 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.regular import open_model
-from localdflash.base.files.strict_toml import text
-from localdflash.models.shapes.config_fields import (
-    Fields,
-    Refused,
-    as_flag,
-    as_flags,
-    as_integer,
-    as_integers,
-    as_layer_count,
-    as_number,
-)
+from localdflash.models.shapes.config_fields import Count, Counts, Fields, Number, Refused
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import SHORT_HEAD, SHORT_KEY, DFlashConfig, checked
 from localdflash.models.shapes.dflash_json import config_of_json, own_fields, shared_fields
-from localdflash.models.shapes.gguf_config import LAYER_TENSORS
-from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
+from localdflash.models.shapes.gguf_config import LAYER_TENSORS, check_whole_heads, common_config, size_of, yarn_of
 from localdflash.models.weights import gguf, safetensors
 
 MAX_JSON_BYTES = 1 << 20  # bytes
@@ -73,7 +62,7 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
         raise ModelError(f"{subject}: architecture {header.architecture!r} is not a DFlash drafter (expected 'dflash')")
     fields = Fields(subject, {name.removeprefix("dflash."): value for name, value in header.metadata.items()})
     fields.refuse_all(REFUSED_METADATA)
-    window = fields.get("attention.sliding_window", as_integer, 0)
+    window = fields.get("attention.sliding_window", Count, 0)
     markov = header.tensors.get("markov_w1.weight")
     settings = {
         **own_fields(fields),
@@ -87,57 +76,30 @@ def config_of_gguf(header: gguf.GGUFHeader) -> DFlashConfig:
         settings["short"] = tuple(gguf.load_ids(header, SHORT_HEAD[0]))
     return checked(
         DFlashConfig(
-            decoder=_decoder(header, fields),
-            block_size=fields.need("block_size", as_integer),
-            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", as_integer),
-            taps=tuple(layer - 1 for layer in fields.need("target_layers", as_integers)),  # llama.cpp counts inputs
+            decoder=_decoder(header),
+            block_size=fields.need("block_size", Count),
+            mask_token_id=fields.need("tokenizer.ggml.mask_token_id", Count),
+            taps=tuple(layer - 1 for layer in fields.need("target_layers", Counts)),  # llama.cpp counts inputs
             window=window or None,
-            sliding=fields.need("attention.sliding_window_pattern", as_flags) if window else (),
-            causal=fields.get("attention.causal", as_flag, None),
-            embedding_scale=fields.get("embedding_scale", as_number, 1.0),
-            logit_scale=fields.get("logit_scale", as_number, 1.0),
-            from_anchor=fields.get("sample_from_anchor", as_flag, markov is not None),
+            sliding=fields.need("attention.sliding_window_pattern", tuple[bool, ...]) if window else (),
+            causal=fields.get("attention.causal", bool, None),
+            embedding_scale=fields.get("embedding_scale", Number, 1.0),
+            logit_scale=fields.get("logit_scale", Number, 1.0),
+            from_anchor=fields.get("sample_from_anchor", bool, markov is not None),
             **settings,
         ),
         subject,
     )
 
 
-def _decoder(header: gguf.GGUFHeader, fields: Fields) -> DecoderConfig:
-    head_dim = fields.need("attention.key_length", as_integer)
-    fields.refuse("rope.dimension_count", "partial RoPE", head_dim)
-    theta = fields.get("rope.freq_base", as_number, 1e4)
-    factors, magnitude = _yarn(fields, head_dim, theta)
-    return DecoderConfig(
-        vocab_size=fields.need("tokenizer.ggml.tokens", len),
-        hidden_size=fields.need("embedding_length", as_integer),
-        num_hidden_layers=fields.need("block_count", as_layer_count),
-        num_attention_heads=fields.need("attention.head_count", as_integer),
-        num_key_value_heads=fields.need("attention.head_count_kv", as_integer),
-        head_dim=head_dim,
-        intermediate_size=fields.need("feed_forward_length", as_integer),
-        rope_theta=theta,
-        rms_norm_eps=fields.need("attention.layer_norm_rms_epsilon", as_number),
-        context_length=fields.need("context_length", as_integer),
+def _decoder(header: gguf.GGUFHeader) -> DecoderConfig:
+    common = common_config(header, len(header.require("tokenizer.ggml.tokens", list)))
+    check_whole_heads(header, common.head_dim)
+    return replace(
+        yarn_of(header, common, round_outwards=True),  # as llama.cpp rounds
+        intermediate_size=size_of(header, "feed_forward_length"),
         attention_bias="blk.0.attn_q.bias" in header.tensors,
-        rope_factors=factors,
-        rope_magnitude=magnitude,
     )
-
-
-def _yarn(fields: Fields, head_dim: int, theta: float) -> tuple[tuple[float, ...], float]:
-    """Return the divisors of RoPE's frequencies and the factor of queries and keys, rounded as llama.cpp does."""
-    if fields.get("rope.scaling.type", text, "none") != "yarn":
-        fields.refuse("rope.scaling.type", "RoPE scaling other than YaRN")
-        return (), 1.0
-    factor = fields.need("rope.scaling.factor", as_number)
-    original = fields.get("rope.scaling.original_context_length", as_integer, 0) or fields.need(
-        "context_length", as_integer
-    )
-    fast = fields.get("rope.scaling.yarn_beta_fast", as_number, BETA_FAST)
-    slow = fields.get("rope.scaling.yarn_beta_slow", as_number, BETA_SLOW)
-    divisors = yarn_factors(fields.subject, head_dim, theta, factor, original, fast, slow, round_outwards=True)
-    return divisors, yarn_magnitude(factor)
 
 
 def own_tensors(header: gguf.GGUFHeader) -> dict[str, gguf.TensorInfo]:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from localdflash.base.errors import ModelError
 from localdflash.models.shapes.decoder_config import DecoderConfig
+from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 from localdflash.models.weights import gguf
-from localdflash.models.weights.gguf_limits import MAX_LAYERS, MAX_SIZE
+from localdflash.models.weights.gguf_limits import MAX_CONTEXT, MAX_LAYERS, MAX_SIZE
 
 ARCHITECTURES = ("qwen3", "qwen3moe", "llama")
 TOP_TENSORS = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
@@ -49,10 +50,11 @@ def decoder_config(header: gguf.GGUFHeader) -> DecoderConfig:
     return replace(config, intermediate_size=size_of(header, "feed_forward_length"))
 
 
-def common_config(header: gguf.GGUFHeader) -> DecoderConfig:
-    """Return the part of the shape that the metadata of every architecture has, without an MLP."""
-    if "token_embd.weight" not in header.tensors:
-        raise ModelError(f"{header.path}: tensor token_embd.weight is missing; convert the model again")
+def common_config(header: gguf.GGUFHeader, vocab_size: int | None = None) -> DecoderConfig:
+    """Return the part of the shape that the metadata of every architecture has, without an MLP.
+
+    The vocabulary size is that of the embedding, unless given.
+    """
     heads, kv_heads = size_of(header, "attention.head_count"), size_of(header, "attention.head_count_kv")
     if heads % kv_heads:
         raise ModelError(f"{header.path}: {heads} heads cannot share {kv_heads} key-value heads; convert it again")
@@ -63,7 +65,7 @@ def common_config(header: gguf.GGUFHeader) -> DecoderConfig:
     if head_dim % 2:
         raise ModelError(f"{header.path}: RoPE of an odd head size ({head_dim}) is not supported here; use llama.cpp")
     return DecoderConfig(
-        vocab_size=header.tensors["token_embd.weight"].shape[0],
+        vocab_size=vocab_size or gguf.find(header, "token_embd.weight").shape[0],
         hidden_size=size_of(header, "embedding_length"),
         num_hidden_layers=size_of(header, "block_count", MAX_LAYERS),
         num_attention_heads=heads,
@@ -72,7 +74,7 @@ def common_config(header: gguf.GGUFHeader) -> DecoderConfig:
         intermediate_size=0,
         rope_theta=positive_of(header, "rope.freq_base"),
         rms_norm_eps=positive_of(header, "attention.layer_norm_rms_epsilon"),
-        context_length=size_of(header, "context_length"),
+        context_length=size_of(header, "context_length", MAX_CONTEXT),
         tie_word_embeddings="output.weight" not in header.tensors,
     )
 
@@ -134,6 +136,32 @@ def size_of(header: gguf.GGUFHeader, name: str, max_size: int = MAX_SIZE) -> int
     value = header.require(key, int)
     if not 1 <= value <= max_size:
         raise ModelError(f"{header.path}: {key} is {value}, expected 1 to {max_size}; convert the model again")
+    return value
+
+
+def yarn_of(header: gguf.GGUFHeader, config: DecoderConfig, *, round_outwards: bool) -> DecoderConfig:
+    """Return the shape with YaRN's divisors and magnitude, if the metadata has YaRN; ModelError for another scaling."""
+    kind = header.metadata.get(f"{header.architecture}.rope.scaling.type", "none")
+    if kind == "none":
+        return config
+    if kind != "yarn":
+        raise ModelError(f"{header.path}: RoPE scaling {str(kind)[:60]!r} is not supported here; use llama.cpp")
+    factor = positive_of(header, "rope.scaling.factor")
+    context = int(number(header, "rope.scaling.original_context_length", 0)) or config.context_length
+    fast = number(header, "rope.scaling.yarn_beta_fast", BETA_FAST)
+    slow = number(header, "rope.scaling.yarn_beta_slow", BETA_SLOW)
+    divisors = yarn_factors(
+        str(header.path), config.head_dim, config.rope_theta, factor, context, fast, slow, round_outwards=round_outwards
+    )
+    return replace(config, rope_factors=divisors, rope_magnitude=yarn_magnitude(factor))
+
+
+def number(header: gguf.GGUFHeader, name: str, default: float) -> float:
+    """Return a number in the metadata of the architecture, or the default."""
+    key = f"{header.architecture}.{name}"
+    value = header.metadata.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ModelError(f"{header.path}: {key} is {str(value)[:60]!r}, expected a number; convert the model again")
     return value
 
 

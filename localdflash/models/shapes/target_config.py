@@ -1,6 +1,5 @@
 """Reads the shape of a GGUF for the CPU engine: models of `gguf_config`, gpt-oss, Qwen3.5, 3.6. Imports no torch."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,13 +10,13 @@ from localdflash.models.shapes.gguf_config import (
     check_whole_heads,
     common_config,
     decoder_config,
-    positive_of,
+    number,
     refuse_scaled_rope,
     size_of,
     unsupported,
     with_experts,
+    yarn_of,
 )
-from localdflash.models.shapes.yarn import BETA_FAST, BETA_SLOW, yarn_factors, yarn_magnitude
 from localdflash.models.weights.gguf import GGUFHeader
 from localdflash.models.weights.gguf_limits import MAX_LAYERS
 
@@ -54,17 +53,14 @@ def blocks_of(header: GGUFHeader) -> int:
 
 def _gpt_oss(header: GGUFHeader) -> DecoderConfig:
     common = common_config(header)
-    head_dim, theta = common.head_dim, common.rope_theta
-    check_whole_heads(header, head_dim)
-    if number(header, "rope.freq_base_swa", theta) != theta:
+    check_whole_heads(header, common.head_dim)
+    if number(header, "rope.freq_base_swa", common.rope_theta) != common.rope_theta:
         raise ModelError(f"{header.path}: a separate RoPE of sliding layers is not supported here; use llama.cpp")
-    factor = _yarn_factor(header)
     return replace(
-        with_experts(header, common),
+        # The model's own code does not round to whole frequencies; llama.cpp does.
+        yarn_of(header, with_experts(header, common), round_outwards=False),
         attention_bias=True,
         qk_norm=False,
-        rope_factors=_yarn_factors(header, factor, theta, head_dim) if factor > 1 else (),
-        rope_magnitude=yarn_magnitude(factor),
         windows=_windows(header),
         sinks=True,
         expert_bias=True,
@@ -120,33 +116,6 @@ def _recurrent(header: GGUFHeader, layers: int) -> tuple[bool, ...]:
     if not isinstance(flags, Sequence) or isinstance(flags, str) or len(flags) < layers:
         raise ModelError(f"{header.path}: {key}: expected {layers} flags, found {str(flags)[:60]!r}; convert it again")
     return tuple(map(bool, flags[:layers]))
-
-
-def number(header: GGUFHeader, name: str, default: float) -> float:
-    """Return a number in the metadata of the architecture, or the default."""
-    key = f"{header.architecture}.{name}"
-    value = header.metadata.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ModelError(f"{header.path}: {key} is {str(value)[:60]!r}, expected a number; convert the model again")
-    return value
-
-
-def _yarn_factor(header: GGUFHeader) -> float:
-    """Return YaRN's factor; 1 without it."""
-    kind = header.metadata.get("gpt-oss.rope.scaling.type", "none")
-    if kind == "none":
-        return 1.0
-    if kind != "yarn":
-        raise ModelError(f"{header.path}: RoPE scaling {str(kind)[:60]!r} is not supported here; use llama.cpp")
-    return positive_of(header, "rope.scaling.factor")
-
-
-def _yarn_factors(header: GGUFHeader, factor: float, theta: float, head_dim: int) -> tuple[float, ...]:
-    """Return YaRN's divisors, not rounded to whole frequencies, as in the model's own code (llama.cpp rounds)."""
-    context = size_of(header, "rope.scaling.original_context_length", 1 << 30)
-    fast = number(header, "rope.scaling.yarn_beta_fast", BETA_FAST)
-    slow = number(header, "rope.scaling.yarn_beta_slow", BETA_SLOW)
-    return yarn_factors(str(header.path), head_dim, theta, factor, context, fast, slow)
 
 
 def _windows(header: GGUFHeader) -> tuple[int, ...]:

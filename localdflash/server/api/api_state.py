@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from localdflash.base.errors import LocaldflashError, ModelBusy
-from localdflash.base.files.strict_toml import did_you_mean
+from localdflash.base.errors import LocaldflashError, ModelBusy, did_you_mean
 from localdflash.code.fim.infill_plan import InfillPlanner
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.registry.registry import load_registry

