@@ -151,5 +151,5 @@ def _absolute_pair(pair: str) -> str:
 
 
 def _absolute_path(path: str) -> str:
-    """Return an absolute path; "" and hub names are returned unchanged."""
-    return path if not path or path.startswith("hf:") else str(Path(path).expanduser().absolute())
+    """Return an absolute path; "" and names of the hub or of Ollama are returned unchanged."""
+    return path if not path or path.startswith(("hf:", "ollama:")) else str(Path(path).expanduser().absolute())

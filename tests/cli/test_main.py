@@ -13,6 +13,7 @@ import pytest
 
 from localdflash.base.errors import DeviceError, LocaldflashError, ModelError, OutOfMemory, UsageError
 from localdflash.cli import COMMANDS, main
+from localdflash.cli.options import requested_engine
 
 HEAVY = ("torch", "llama_cpp", "numpy", "transformers", "gguf", "jinja2", "huggingface_hub")
 
@@ -152,3 +153,13 @@ def test_an_ascii_terminal_gets_escapes() -> None:
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
     )
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [b"n\\xe9"], b"")
+
+
+@pytest.mark.parametrize("name", ["embedded", "hf:owner/name", "ollama:owner/name:8b"])
+def test_names_of_models_are_not_paths(name: str) -> None:
+    @click.command()
+    @click.pass_context
+    def command(ctx: click.Context) -> Any:
+        return requested_engine(ctx, {"pair": name, "drafter": ""})
+
+    assert command.main([], standalone_mode=False).options["pair"] == name

@@ -50,7 +50,7 @@ queue = 8
 OTHERS: list[tuple[str, Any, str]] = [
     ("model.pair", "other", "other"),
     ("model.gpu_layers", -1, "-1"),
-    ("chat.pair", "other", "other"),
+    ("chat.pair", "ollama:owner/name:8b", "ollama:owner/name:8b"),
     ("server.url", "http://[::1]:1/v1", "http://[::1]:1/v1"),
     ("server.key_file", "", ""),
     ("server.port", 0, "0"),
@@ -59,7 +59,7 @@ OTHERS: list[tuple[str, Any, str]] = [
 # setting, value in TOML, message
 WRONG = [
     ("model.pair", '"\\n"', "expected one line of printable text"),
-    ("model.pair", '"models/x.gguf"', "expected an id, an hf: name or an absolute path"),
+    ("model.pair", '"models/x.gguf"', "expected an id, an hf: or ollama: name, or an absolute path"),
     ("model.backend", '"CUDA"', f"expected one of {', '.join(BACKENDS)}, found 'CUDA'; did you mean 'cuda'?"),
     ("model.drafter_bits", "5", "expected one of 8, 4, found 5"),
     *(
