@@ -33,7 +33,13 @@ DEFAULT = "default"
 FoundSettings = dict[str, tuple[Any, str]]  # name of a setting -> its value and origin
 
 _ABSOLUTE = r"(?:[/\\~]|[A-Za-z]:[/\\]).*"
-_Pair = Annotated[str, pattern(rf"(?:hf|ollama):.+|{_ABSOLUTE}|(?!.*\.gguf\Z)[^/\\]+", "an id, an hf: or ollama: name, or an absolute path")]
+_Pair = Annotated[
+    str,
+    pattern(
+        rf"(?:hf|ollama):.+|{_ABSOLUTE}|(?!.*\.gguf\Z)[^/\\]+",
+        "an id, an hf: or ollama: name, or an absolute path",
+    ),
+]
 _Url = Annotated[
     str,
     pattern(
