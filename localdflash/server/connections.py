@@ -8,6 +8,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from localdflash.server.sockets import BACKLOG
+
 WAIT_SECONDS = 10.0
 REPORT_SECONDS = 60.0  # minimum interval of lines about missing descriptors
 MAX_DESCRIPTORS = 4096  # requested limit of open file descriptors
@@ -16,13 +18,14 @@ MAX_DESCRIPTORS = 4096  # requested limit of open file descriptors
 class ServerConnection(H11Protocol):
     """HTTP connection with a timeout while it waits for a request; the oldest waiting connections are dropped first."""
 
-    most = 64  # maximum of waiting connections per listener
+    # Maximum of waiting connections per listener: more than are accepted before the first of their requests is read.
+    most = 4 * BACKLOG
+    waiting_since = 0.0  # 0: a request is being answered
+    _timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
         super().connection_made(transport)
-        self._timeout: asyncio.TimerHandle | None = None
-        self.waiting_since = 0.0
         self._wait()
         self._start_timeout()
 

@@ -164,6 +164,18 @@ def test_the_oldest_waiting_connections_are_closed(served: Served, monkeypatch: 
         one.close()
 
 
+def test_many_requests_at_once_are_all_answered() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as listener:
+        asked = [socket.create_connection(listener.getsockname(), 10) for _ in range(200)]
+        for connection in asked:
+            connection.sendall(ASK)
+        one = Served(listener)  # accepts all of them before it reads any
+        for connection in asked:
+            with connection:
+                answered(connection)
+        one.close()
+
+
 def test_running_out_of_descriptors_is_one_line() -> None:
     made, said = [], list[str]()
     handle = OutOfDescriptors(lambda: made.append(1), said.append)
