@@ -44,7 +44,7 @@ class ServerConnection(H11Protocol):
         if self._answers or self.transport.is_closing():
             return
         self._wait()
-        if self.conn.their_state is h11.SEND_BODY:  # the request was refused before its body was read
+        if self.conn.their_state is h11.SEND_BODY:  # refused before its body was read, which is discarded
             self._start_timeout(anew=True)
 
     def connection_lost(self, exc: Exception | None) -> None:

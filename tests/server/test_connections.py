@@ -120,7 +120,14 @@ def test_a_body_after_a_refusal_does_not_keep_the_connection(served: Served) -> 
     with served.connect(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n") as connection:
         got = ended(connection)
     assert got.startswith(b"HTTP/1.1 401 ")
-    assert b"connection: close" in got.lower()
+
+
+def test_a_client_that_sends_its_whole_body_sees_the_refusal(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 30.0)
+    size = 20 << 20
+    with served.connect(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size) as connection:
+        connection.sendall(bytes(size))
+        assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
 
 
 def test_a_body_may_come_in_pieces_and_an_answer_may_take_long(served: Served) -> None:
