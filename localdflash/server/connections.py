@@ -47,6 +47,15 @@ class ServerConnection(H11Protocol):
         if self.conn.their_state is h11.SEND_BODY:  # refused before its body was read, which is discarded
             self._start_timeout(anew=True)
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a malformed request and ignore what the app answers; close the connection if it has answered."""
+        if self.cycle:
+            self.cycle.disconnected = True
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
         self.waiting_since = 0.0

@@ -50,6 +50,7 @@ class Served:
             lifespan="off",
             interface="asgi3",
             log_config=None,
+            log_level="error",
         )
         self.server, self.port = DaemonListener(config), listener.getsockname()[1]
         self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([listener])), daemon=True)
@@ -169,6 +170,18 @@ def test_the_oldest_waiting_connections_are_closed(served: Served, monkeypatch: 
         answered(connection)
     for one in (*silent, asked):
         one.close()
+
+
+def test_malformed_requests_add_nothing_to_the_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for malformed in (b"x\r\n\r\n", head + b"zz\r\n"):
+        with served.connect(malformed) as connection:
+            assert ended(connection).startswith(b"HTTP/1.1 400 ")
+    with served.connect(head) as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
+        connection.sendall(b"zz\r\n")
+        ended(connection)
+    assert not caplog.records
 
 
 def test_many_requests_at_once_are_all_answered() -> None:
