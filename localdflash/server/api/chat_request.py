@@ -1,6 +1,7 @@
 """Chat requests of all dialects: the prompt by the model's chat template, tools, and the form of the answer."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.content_blocks import AnswerParts
 from localdflash.server.api.generation import (
+    COUNTED_CONTEXTS,
     NO_LIMIT,
     GenerationRequest,
     MakeConstraint,
@@ -76,14 +78,16 @@ class AnswerPrompt:
         """Return the text that the model reads."""
         return "".join(piece.text for piece in (*self.stretches, *self.start.prompt))
 
-    def encode(self) -> list[int]:
-        """Return the token ids that the model reads."""
+    def encode(self, enough: float = math.inf) -> list[int]:
+        """Return the token ids that the model reads; text after `enough` ids is left out."""
         tokenizer = self.loaded.tokenizer
-        return encode_prompt(tokenizer, self.stretches) + encode_answer(tokenizer, self.start.prompt)
+        ids = encode_prompt(tokenizer, self.stretches, enough)
+        return ids + encode_answer(tokenizer, self.start.prompt, enough - len(ids))
 
     def prepare(self, max_tokens: int, params: SamplingParams) -> GenerationRequest:
         """Return the request of the answer."""
-        request = Request(self.encode(), max_tokens, params, self.loaded.tokenizer.ends)
+        ids = self.encode(COUNTED_CONTEXTS * self.loaded.context)
+        request = Request(ids, max_tokens, params, self.loaded.tokenizer.ends)
         return GenerationRequest(self.loaded, [request], make_decoder=self.start.make_decoder)
 
 
@@ -201,7 +205,7 @@ def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, gramm
     )
     if body.prediction:
         text = text_of(body.prediction.content, "prediction.content")
-        generation.requests[0].documents = [loaded.tokenizer.encode(text)]
+        generation.requests[0].documents = [loaded.tokenizer.encode(text, enough=loaded.context)]
     top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return with_choices(generation, body, body.n or 1, calls or formats, top_logprobs, param="messages")
 

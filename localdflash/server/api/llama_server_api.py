@@ -33,6 +33,7 @@ from localdflash.server.api.generation import (
 )
 from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, json_response
 from localdflash.server.api.schemas import DetokenizeRequest, InfillRequest, NativeRequest, RawRequest, TokenizeRequest
+from localdflash.text.chat_template import encode_parts
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 
@@ -186,7 +187,7 @@ async def detokenize(http: HttpRequest, state: AppState, body: DetokenizeRequest
 
 def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
     parts = tokenizer.split_markers(body.content) if body.parse_special else [body.content]
-    ids = [token for part in parts for token in (tokenizer.encode(part) if isinstance(part, str) else [part])]
+    ids = encode_parts(tokenizer, parts)
     bos = tokenizer.bos()
     return [bos, *ids] if body.add_special and bos is not None else ids
 
