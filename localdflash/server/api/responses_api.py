@@ -24,6 +24,7 @@ from localdflash.server.api.request_body import converted
 
 OWN_TOOLS = ("function", "namespace")  # of the client; OpenAI's server would run the others, such as web_search
 NOT_STORED = "responses are not kept here: send the whole conversation as input"
+NO_PICTURE = "[a picture, which this model cannot see]"
 Event = dict[str, Any]
 
 
@@ -297,9 +298,16 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
                     thoughts, f"{place}.content"
                 )
             case bodies.OutputItem():
-                output = text_of(item.output, f"{place}.output")
+                output = text_of(_with_notes(item.output), f"{place}.output")
                 messages.append(schemas.ChatMessage("tool", output, tool_call_id=item.call_id))
     return messages
+
+
+def _with_notes(output: str | list[schemas.TextPart]) -> str | list[schemas.TextPart]:
+    """Return a tool's result with a note in the place of each picture, which Codex's `view_image` returns."""
+    if isinstance(output, str):
+        return output
+    return [schemas.TextPart("input_text", NO_PICTURE) if part.type == "input_image" else part for part in output]
 
 
 def _parsed_item(place: str, raw: dict[str, object]) -> bodies.Item:
