@@ -27,7 +27,7 @@ from localdflash.server.api.generation import (
     with_choices,
 )
 from localdflash.server.api.http_responses import bad
-from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
+from localdflash.server.api.schemas import AllowedChoice, ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
 from localdflash.text.answer_format import AnswerStart, FirstPart, start_answer, template_switches
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.grammar import Grammars
@@ -240,14 +240,22 @@ def tools_of(body: ChatRequest) -> ToolOptions:
     schemas = {tool.function.name: tool.function.parameters or {} for tool in body.tools}
     for number, schema in enumerate(schemas.values()):
         _check_schema(f"tools[{number}]", schema)
-    wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
-    if wanted and wanted not in schemas:
-        raise bad("tool_choice", f"no tool {wanted!r} among the tools")
+    match body.tool_choice:
+        case NamedTool(function):
+            allowed, must = [function.name], True
+        case AllowedChoice(choice):
+            allowed, must = [tool.function.name for tool in choice.tools], choice.mode == "required"
+        case choice:
+            allowed, must = list(schemas), choice == "required"
+    if missing := [name for name in allowed if name not in schemas]:
+        raise bad("tool_choice", f"no tool {missing[0]!r} among the tools")
+    if not allowed:
+        raise bad("tool_choice", "no function among the allowed tools")
     return ToolOptions(
         msgspec.to_builtins(body.tools),
-        {wanted: schemas[wanted]} if wanted else schemas,
-        must=bool(wanted) or body.tool_choice == "required",
-        several=body.parallel_tool_calls is not False and not wanted,
+        {name: schemas[name] for name in allowed},
+        must=must,
+        several=body.parallel_tool_calls is not False and not isinstance(body.tool_choice, NamedTool),
     )
 
 

@@ -231,7 +231,7 @@ def _model_name(name: str, namespace: str | None) -> str:
 def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, ClientTool]) -> schemas.ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     _refuse_stored_state(body)
-    choice, form = body.tool_choice, body.text.format if body.text else None
+    form = body.text.format if body.text else None
     if form and form.type == "json_schema" and form.schema is None:
         raise bad("text.format.schema", "missing")
     return schemas.ChatRequest(
@@ -244,14 +244,23 @@ def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, ClientTo
             schemas.Tool("function", schemas.ToolFunction(name, one.tool.description, one.tool.parameters))
             for name, one in functions.items()
         ],
-        tool_choice=schemas.NamedTool("function", schemas.CalledFunction(choice.name))
-        if isinstance(choice, bodies.NamedChoice)
-        else choice,
+        tool_choice=_tool_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         response_format=form,
         max_tokens=body.max_output_tokens,
     )
+
+
+def _tool_choice(body: bodies.ResponsesRequest) -> Any:
+    match body.tool_choice:
+        case bodies.NamedChoice(name):
+            return schemas.NamedTool(schemas.CalledFunction(name))
+        case bodies.AllowedToolChoice(mode, tools):
+            names = [_model_name(one.name, one.namespace) for one in tools if one.type == "function" and one.name]
+            allowed = [schemas.NamedTool(schemas.CalledFunction(name)) for name in names]
+            return schemas.AllowedChoice(schemas.AllowedTools(mode, allowed))
+    return body.tool_choice
 
 
 def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:

@@ -98,11 +98,23 @@ class Tool(Struct):
     function: ToolFunction
 
 
-class NamedTool(Struct):
+class NamedTool(Struct, tag="function"):
     """Choice of the tool to call."""
 
-    type: Literal["function"]
     function: CalledFunction
+
+
+class AllowedTools(Struct):
+    """Tools that may be called, or of which one must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class AllowedChoice(Struct, tag="allowed_tools"):
+    """Choice of tools; the prompt, and so the cache, has all of them."""
+
+    allowed_tools: AllowedTools
 
 
 class ChatMessage(Struct):
@@ -149,7 +161,7 @@ class ChatRequest(OpenAI, kw_only=True):
     chat_template_kwargs: dict[str, str | bool] | None = None
     reasoning_effort: Effort | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None
