@@ -111,6 +111,7 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
                     "id_slot": 0,
                     "tokens_predicted": request.stats.tokens,
                     "tokens_evaluated": len(request.ids),
+                    **({"timings": timings([request])} if body.timings_per_token else {}),
                 }
 
 

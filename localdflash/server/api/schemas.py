@@ -51,6 +51,7 @@ class SamplingFields(GenerationFields, kw_only=True):
     grammar: str | None = None  # GBNF
     json_schema: dict[str, Any] | None = None
     document: Annotated[str, Meta(max_length=4096)] | None = None
+    timings_per_token: bool | None = None  # llama-server's name; in every event of a stream
 
 
 class OpenAI(SamplingFields, kw_only=True):
