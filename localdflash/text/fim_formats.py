@@ -8,10 +8,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from localdflash.base.errors import ModelError
 from localdflash.base.files.strict_toml import did_you_mean
+
+if TYPE_CHECKING:  # the language server loads no tokenizer
+    from localdflash.text.tokenizer import Tokenizer
 
 
 class ModelFacts(Protocol):
@@ -29,7 +32,7 @@ class Vocabulary(ModelFacts, Protocol):
 
     ends: frozenset[int]
 
-    def encode(self, text: str, *, continues: bool = False, enough: float = ...) -> list[int]: ...  # noqa: D102
+    def encode(self, text: str, *, continues: bool = False) -> list[int]: ...  # noqa: D102
 
     def special(self, spelling: str) -> int: ...  # noqa: D102
 
@@ -125,7 +128,7 @@ def is_next_edit_model(name: str) -> bool:
     return bool(_NEXT_EDIT_NAMES.search(name.lower()))
 
 
-def build(fim: FimFormat, tokenizer: Vocabulary, prefix: str, suffix: str, enough: float = math.inf) -> list[int]:
+def build(fim: FimFormat, tokenizer: "Tokenizer", prefix: str, suffix: str, enough: float = math.inf) -> list[int]:
     """Return the prompt that the model continues with the middle; ModelError if a marker is not a single token.
 
     Text of the prefix or the suffix after `enough` ids is left out.

@@ -104,8 +104,8 @@ def with_choices(
     if room < min(request.max_tokens, 1):
         # Claude Code, pi and opencode match the words before the semicolon, litellm those after it.
         counted = COUNTED_CONTEXTS * context
-        count = f"more than {counted}" if len(request.ids) > counted else f"{len(request.ids)}"
-        message = f"prompt is too long: {count} tokens > {context} maximum"
+        size = f"more than {counted}" if len(request.ids) > counted else f"{len(request.ids)}"
+        message = f"prompt is too long: {size} tokens > {context} maximum"
         message += f"; this model's maximum context length is {context} tokens"
         raise ApiError(400, message, param=param, code=OVERFLOW)
     seed = request.params.seed

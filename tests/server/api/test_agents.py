@@ -132,7 +132,7 @@ def test_a_picture_of_a_tool_becomes_a_note() -> None:
     """Codex's `view_image` returns one."""
     picture = {"type": "input_image", "image_url": "data:image/png;base64,eA=="}
     output = [{"type": "input_text", "text": "a.png: "}, picture]
-    items = [{"type": "function_call_output", "call_id": "1", "output": output}]
+    items: list[Json] = [{"type": "function_call_output", "call_id": "1", "output": output}]
     assert messages_of_items(items)[-1].content == "a.png: [a picture, which this model cannot see]"
 
 
