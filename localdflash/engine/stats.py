@@ -43,11 +43,11 @@ class Stats:
         for name in ("steps", "tokens", "drafted", "accepted", "draft_ms", "verify_ms", "total_ms"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("offered_by_slot", "accepted_by_slot"):
-            mine, theirs = getattr(self, name), getattr(other, name)
+            mine, theirs = getattr(self, name), list(getattr(other, name))  # another thread may be adding
             mine += [0] * (len(theirs) - len(mine))
             for slot, count in enumerate(theirs):
                 mine[slot] += count
-        for drafter, steps in list(other.steps_by_drafter.items()):  # another thread may be adding
+        for drafter, steps in list(other.steps_by_drafter.items()):
             self.steps_by_drafter[drafter] = self.steps_by_drafter.get(drafter, 0) + steps
 
     @property
@@ -62,4 +62,4 @@ class Stats:
 
     def acceptance(self) -> list[float]:
         """Return the share of draft tokens that were accepted, by slot."""
-        return [round(a / o, 4) for a, o in zip(self.accepted_by_slot, self.offered_by_slot, strict=True)]
+        return [round(a / o, 4) for a, o in zip(self.accepted_by_slot, self.offered_by_slot, strict=False)]

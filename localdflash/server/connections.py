@@ -8,6 +8,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from localdflash.server.sockets import BACKLOG
+
 WAIT_SECONDS = 10.0
 REPORT_SECONDS = 60.0  # minimum interval of lines about missing descriptors
 MAX_DESCRIPTORS = 4096  # requested limit of open file descriptors
@@ -16,13 +18,14 @@ MAX_DESCRIPTORS = 4096  # requested limit of open file descriptors
 class ServerConnection(H11Protocol):
     """HTTP connection with a timeout while it waits for a request; the oldest waiting connections are dropped first."""
 
-    most = 64  # maximum of waiting connections per listener
+    # Maximum of waiting connections per listener: more than are accepted before the first of their requests is read.
+    most = 4 * BACKLOG
+    waiting_since = 0.0  # 0: a request is being answered
+    _timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
         super().connection_made(transport)
-        self._timeout: asyncio.TimerHandle | None = None
-        self.waiting_since = 0.0
         self._wait()
         self._start_timeout()
 
@@ -41,8 +44,17 @@ class ServerConnection(H11Protocol):
         if self._answers or self.transport.is_closing():
             return
         self._wait()
-        if self.conn.their_state is h11.SEND_BODY:  # the request was refused before its body was read
+        if self.conn.their_state is h11.SEND_BODY:  # refused before its body was read, which is discarded
             self._start_timeout(anew=True)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a malformed request and ignore what the app answers; close the connection if it has answered."""
+        if self.cycle:
+            self.cycle.disconnected = True
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""

@@ -245,8 +245,6 @@ class Daemon:
 class OwnConnection(ServerConnection):
     """HTTP connection of a process of this user; connections of other users are closed before any byte is read."""
 
-    most = 256
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close the connection if the peer belongs to another user."""
         if unix_socket.is_from_other_user(transport.get_extra_info("socket")):

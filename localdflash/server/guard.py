@@ -2,7 +2,8 @@
 
 The Host header must name this machine, which stops DNS rebinding; its port is ignored, because a forwarded port has
 another number. A request with an Origin header comes from a web page and is refused. Then the API key must match.
-Loading, stopping and opening ports are allowed only on the user's own listener. A refusal closes the connection.
+Loading, stopping and opening ports are allowed only on the user's own listener. A refusal leaves the connection open,
+which discards the rest of the request's body for a while: clients that send a body to its end see the refusal.
 """
 
 import hmac
@@ -38,9 +39,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         if refusal := self._refusal(scope):
-            response = error_response(refusal, scope["path"])
-            response.headers["Connection"] = "close"
-            await response(scope, receive, send)
+            await error_response(refusal, scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

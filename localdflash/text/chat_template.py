@@ -5,6 +5,7 @@
 - Ordinary messages give the same ids as tokenising the whole rendered prompt at once.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,38 +55,40 @@ def encode_chat(tokenizer: Tokenizer, template: str, messages: Sequence[Template
     return encode_prompt(tokenizer, render(template, messages, variables=tokenizer.template_tokens()))
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch]) -> list[int]:
-    """Return the ids of a rendered prompt, with BOS if the model needs it."""
+def encode_prompt(tokenizer: Tokenizer, prompt: Sequence[PromptStretch], enough: float = math.inf) -> list[int]:
+    """Return the ids of a rendered prompt, with BOS if the model needs it; text after `enough` ids is left out."""
     parts: list[str | int] = []
     for piece in prompt:
         parts += [piece.text] if piece.from_user else tokenizer.split_markers(piece.text)
-    ids = _encode_parts(tokenizer, parts)
+    ids = encode_parts(tokenizer, parts, enough=enough)
     bos = tokenizer.bos()
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
 
-def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch]) -> list[int]:
-    """Return the ids of a partial answer, which follow those of the prompt.
+def encode_answer(tokenizer: Tokenizer, begun: Sequence[PromptStretch], enough: float = math.inf) -> list[int]:
+    """Return the ids of a partial answer, which follow those of the prompt; text after `enough` ids is left out.
 
     The model's own text counts as user text, in which markers with a text, such as `<think>`, are restored.
     """
     parts: list[str | int] = []
     for piece in begun:
         parts += _split_model_text(tokenizer, piece.text) if piece.from_user else tokenizer.split_markers(piece.text)
-    return _encode_parts(tokenizer, parts, continues=True)
+    return encode_parts(tokenizer, parts, continues=True, enough=enough)
 
 
-def _encode_parts(tokenizer: Tokenizer, parts: Iterable[str | int], *, continues: bool = False) -> list[int]:
-    """Return the ids of text between markers; adjacent texts are encoded as one."""
+def encode_parts(
+    tokenizer: Tokenizer, parts: Iterable[str | int], *, continues: bool = False, enough: float = math.inf
+) -> list[int]:
+    """Return the ids of text and markers; adjacent texts are encoded as one; text after `enough` ids is left out."""
     ids: list[int] = []
     text = ""
     for part in parts:
         if isinstance(part, str):
             text += part
         else:
-            ids += [*tokenizer.encode(text, continues=continues), part]
+            ids += [*tokenizer.encode(text, continues=continues, enough=enough - len(ids)), part]
             text = ""
-    return ids + tokenizer.encode(text, continues=continues)
+    return ids + tokenizer.encode(text, continues=continues, enough=enough - len(ids))
 
 
 def _split_model_text(tokenizer: Tokenizer, text: str) -> list[str | int]:

@@ -4,6 +4,7 @@ Code is encoded as plain text and markers as ids, so a file that spells a marker
 suffix first ("spm"), typing only appends to the prompt. Sources: the models' READMEs, reports and tokenizers.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from localdflash.base.errors import ModelError, did_you_mean
 
 if TYPE_CHECKING:
+    from localdflash.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # the language server loads no tokenizer
     from localdflash.text.tokenizer import Tokenizer
 
 
@@ -124,10 +128,14 @@ def is_next_edit_model(name: str) -> bool:
     return bool(_NEXT_EDIT_NAMES.search(name.lower()))
 
 
-def build(fim: FimFormat, tokenizer: Vocabulary, prefix: str, suffix: str) -> list[int]:
-    """Return the prompt that the model continues with the middle; ModelError if a marker is not a single token."""
+def build(fim: FimFormat, tokenizer: "Tokenizer", prefix: str, suffix: str, enough: float = math.inf) -> list[int]:
+    """Return the prompt that the model continues with the middle; ModelError if a marker is not a single token.
+
+    Text of the prefix or the suffix after `enough` ids is left out.
+    """
     check_cursor(fim, suffix)
-    before, after = tokenizer.encode(prefix), tokenizer.encode(suffix, continues=True)
+    before = tokenizer.encode(prefix, enough=enough)
+    after = tokenizer.encode(suffix, continues=True, enough=enough)
     return arrange_prompt(fim, tokenizer, (), before, after)
 
 

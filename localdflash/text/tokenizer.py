@@ -8,6 +8,7 @@ Long text is tokenised in stretches of at most 4 096 characters, cut between two
 too: several of llama.cpp's pre-tokenizers recurse once per character and overflow the stack.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -51,13 +52,16 @@ class Tokenizer:
         """Read only the vocabulary of a GGUF file; ModelError if the file is damaged or has none."""
         return cls(read_vocabulary(path))
 
-    def encode(self, text: str, *, continues: bool = False) -> list[int]:
+    def encode(self, text: str, *, continues: bool = False, enough: float = math.inf) -> list[int]:
         """Return the ids of user text: no BOS, no marker whatever the text spells; a lone surrogate counts as U+FFFD.
 
-        SentencePiece vocabularies put a space before text, unless the text `continues` other text.
+        SentencePiece vocabularies put a space before text, unless the text `continues` other text. Text after more than
+        `enough` ids is left out.
         """
         ids: list[int] = []
         for stretch in _stretches(_valid(text)):
+            if len(ids) > enough:
+                break
             ids += self._encode_stretch(stretch, continues)
             continues = True
         return ids

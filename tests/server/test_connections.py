@@ -50,6 +50,7 @@ class Served:
             lifespan="off",
             interface="asgi3",
             log_config=None,
+            log_level="error",
         )
         self.server, self.port = DaemonListener(config), listener.getsockname()[1]
         self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([listener])), daemon=True)
@@ -120,7 +121,14 @@ def test_a_body_after_a_refusal_does_not_keep_the_connection(served: Served) -> 
     with served.connect(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n") as connection:
         got = ended(connection)
     assert got.startswith(b"HTTP/1.1 401 ")
-    assert b"connection: close" in got.lower()
+
+
+def test_a_client_that_sends_its_whole_body_sees_the_refusal(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 30.0)
+    size = 20 << 20
+    with served.connect(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size) as connection:
+        connection.sendall(bytes(size))
+        assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
 
 
 def test_a_body_may_come_in_pieces_and_an_answer_may_take_long(served: Served) -> None:
@@ -161,6 +169,30 @@ def test_the_oldest_waiting_connections_are_closed(served: Served, monkeypatch: 
     with served.connect(ASK) as connection:
         answered(connection)
     for one in (*silent, asked):
+        one.close()
+
+
+def test_malformed_requests_add_nothing_to_the_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for malformed in (b"x\r\n\r\n", head + b"zz\r\n"):
+        with served.connect(malformed) as connection:
+            assert ended(connection).startswith(b"HTTP/1.1 400 ")
+    with served.connect(head) as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 401 ")
+        connection.sendall(b"zz\r\n")
+        ended(connection)
+    assert not caplog.records
+
+
+def test_many_requests_at_once_are_all_answered() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as listener:
+        asked = [socket.create_connection(listener.getsockname(), 10) for _ in range(200)]
+        for connection in asked:
+            connection.sendall(ASK)
+        one = Served(listener)  # accepts all of them before it reads any
+        for connection in asked:
+            with connection:
+                answered(connection)
         one.close()
 
 

@@ -9,13 +9,14 @@ TOKENS = "tokenizer.ggml.tokens"
 MAX_LAYERS, MAX_EXPERTS = 512, 1024  # sizes of llama.cpp's arrays
 MAX_CONTEXT = 1 << 24  # tokens; the longest in use is 10 million
 MAX_SIZE = 1 << 20
-LIMITS: Mapping[str, tuple[int, int]] = {  # by key without the architecture
+LIMITS: Mapping[str, tuple[float, float]] = {  # by key without the architecture
     "block_count": (1, MAX_LAYERS),
     "context_length": (1, MAX_CONTEXT),
     "rope.scaling.original_context_length": (0, MAX_CONTEXT),
     "embedding_length": (1, MAX_SIZE),
     "expert_count": (0, MAX_EXPERTS),
     "vocab_size": (1, 1 << 22),
+    **dict.fromkeys(("rope.freq_base", "rope.freq_base_swa"), (1, math.inf)),  # a tiny base makes frequencies infinite
 }
 SIZES = ("_count", "_count_kv", "_length", "_size", "_rank", "_layers", "_kernel")  # suffixes of other keys of sizes
 EPSILONS = ("epsilon", "_eps")

@@ -160,11 +160,25 @@ class FunctionTool(Struct):
     tools: list["FunctionTool"] | None = None
 
 
-class NamedChoice(Struct):
+class NamedChoice(Struct, tag="function"):
     """Choice of the tool to call."""
 
-    type: Literal["function"]
     name: str
+
+
+class AllowedTool(Struct):
+    """Tool of an `AllowedToolChoice`; only those of the type "function" are called here."""
+
+    type: str
+    name: str | None = None
+    namespace: str | None = None
+
+
+class AllowedToolChoice(Struct, tag="allowed_tools"):
+    """Tools that may be called, or of which one must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
 
 
 class TextConfig(Struct):
@@ -194,7 +208,7 @@ class ResponsesRequest(GenerationFields, kw_only=True):
     max_tool_calls: int | None = None
     top_logprobs: int | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None

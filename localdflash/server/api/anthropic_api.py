@@ -173,7 +173,7 @@ def _choice(choice: bodies.ToolChoice) -> Literal["none", "auto", "required"] | 
         case "any":
             return "required"
         case "tool":
-            return schemas.NamedTool("function", schemas.CalledFunction(choice.name or ""))
+            return schemas.NamedTool(schemas.CalledFunction(choice.name or ""))
         case known:
             return known
 

@@ -1,6 +1,7 @@
 """Chat requests of all dialects: the prompt by the model's chat template, tools, and the form of the answer."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.api_state import AppState
 from localdflash.server.api.content_blocks import AnswerParts
 from localdflash.server.api.generation import (
+    COUNTED_CONTEXTS,
     NO_LIMIT,
     GenerationRequest,
     MakeConstraint,
@@ -25,7 +27,7 @@ from localdflash.server.api.generation import (
     with_choices,
 )
 from localdflash.server.api.http_responses import bad
-from localdflash.server.api.schemas import ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
+from localdflash.server.api.schemas import AllowedChoice, ChatMessage, ChatRequest, NamedTool, TextPart, ToolCall
 from localdflash.text.answer_format import AnswerStart, FirstPart, start_answer, template_switches
 from localdflash.text.chat_template import CalledTool, Role, TemplateMessage, encode_answer, encode_prompt, render
 from localdflash.text.grammar import Grammars
@@ -76,14 +78,16 @@ class AnswerPrompt:
         """Return the text that the model reads."""
         return "".join(piece.text for piece in (*self.stretches, *self.start.prompt))
 
-    def encode(self) -> list[int]:
-        """Return the token ids that the model reads."""
+    def encode(self, enough: float = math.inf) -> list[int]:
+        """Return the token ids that the model reads; text after `enough` ids is left out."""
         tokenizer = self.loaded.tokenizer
-        return encode_prompt(tokenizer, self.stretches) + encode_answer(tokenizer, self.start.prompt)
+        ids = encode_prompt(tokenizer, self.stretches, enough)
+        return ids + encode_answer(tokenizer, self.start.prompt, enough - len(ids))
 
     def prepare(self, max_tokens: int, params: SamplingParams) -> GenerationRequest:
         """Return the request of the answer."""
-        request = Request(self.encode(), max_tokens, params, self.loaded.tokenizer.ends)
+        ids = self.encode(COUNTED_CONTEXTS * self.loaded.context)
+        request = Request(ids, max_tokens, params, self.loaded.tokenizer.ends)
         return GenerationRequest(self.loaded, [request], make_decoder=self.start.make_decoder)
 
 
@@ -201,7 +205,7 @@ def _generation(loaded: LoadedPair, body: ChatRequest, tools: ToolOptions, gramm
     )
     if body.prediction:
         text = text_of(body.prediction.content, "prediction.content")
-        generation.requests[0].documents = [loaded.tokenizer.encode(text)]
+        generation.requests[0].documents = [loaded.tokenizer.encode(text, enough=loaded.context)]
     top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return with_choices(generation, body, body.n or 1, calls or formats, top_logprobs, param="messages")
 
@@ -236,13 +240,20 @@ def tools_of(body: ChatRequest) -> ToolOptions:
     schemas = {tool.function.name: tool.function.parameters or {} for tool in body.tools}
     for number, schema in enumerate(schemas.values()):
         _check_schema(f"tools[{number}]", schema)
-    wanted = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else ""
-    if wanted and wanted not in schemas:
-        raise bad("tool_choice", f"no tool {wanted!r} among the tools")
-    must = bool(wanted) or body.tool_choice == "required"
+    match body.tool_choice:
+        case NamedTool(function):
+            allowed, must = [function.name], True
+        case AllowedChoice(choice):
+            allowed, must = [tool.function.name for tool in choice.tools], choice.mode == "required"
+        case choice:
+            allowed, must = list(schemas), choice == "required"
+    if missing := [name for name in allowed if name not in schemas]:
+        raise bad("tool_choice", f"no tool {missing[0]!r} among the tools")
+    if not allowed:
+        raise bad("tool_choice", "no function among the allowed tools")
     return ToolOptions(
         msgspec.to_builtins(body.tools),
-        {wanted: schemas[wanted]} if wanted else schemas,
+        {name: schemas[name] for name in allowed},
         must=must,
         several=body.parallel_tool_calls is not False and not must,
     )

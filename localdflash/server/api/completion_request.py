@@ -9,9 +9,10 @@ from localdflash.engine.generate import Request
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api.chat_request import TEMPERATURE
-from localdflash.server.api.generation import GenerationRequest, params_of
+from localdflash.server.api.generation import COUNTED_CONTEXTS, GenerationRequest, params_of
 from localdflash.server.api.http_responses import bad
 from localdflash.server.api.schemas import SamplingFields
+from localdflash.text.chat_template import encode_parts
 from localdflash.text.fim_formats import build, split, stop_ids
 
 PromptField = str | Sequence[int]
@@ -53,7 +54,8 @@ def prepare_middle(
 ) -> GenerationRequest:
     """Return the request of the text between prefix and suffix, whose lines end as in training: with a line feed."""
     form, tokenizer = loaded.fim_format(), loaded.tokenizer
-    ids = build(form, tokenizer, prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n"))
+    enough = COUNTED_CONTEXTS * loaded.context
+    ids = build(form, tokenizer, prefix.replace("\r\n", "\n"), suffix.replace("\r\n", "\n"), enough)
     return GenerationRequest(
         loaded, [Request(ids, max_tokens, params, stop_ids(form, tokenizer))], form.stop_strings, urgent=True
     )
@@ -63,8 +65,7 @@ def prepare_text(loaded: LoadedPair, prompt: PromptField, max_tokens: int, param
     """Return the request that continues a prompt, in which text may spell markers; UsageError for an invalid prompt."""
     tokenizer = loaded.tokenizer
     if isinstance(prompt, str):
-        parts = tokenizer.split_markers(prompt)
-        ids = [token for part in parts for token in (tokenizer.encode(part) if isinstance(part, str) else [part])]
+        ids = encode_parts(tokenizer, tokenizer.split_markers(prompt), enough=COUNTED_CONTEXTS * loaded.context)
         bos = tokenizer.bos()
         if bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)

@@ -22,6 +22,7 @@ from localdflash.text.tokenizer import Tokenizer
 
 MakeConstraint = Callable[[], Constraint]
 NO_LIMIT = 2**31
+COUNTED_CONTEXTS = 2  # a prompt longer than these is not tokenized to its end
 OVERFLOW = "context_length_exceeded"  # code of the error
 
 
@@ -102,7 +103,9 @@ def with_choices(
     room = context - len(request.ids)
     if room < min(request.max_tokens, 1):
         # Claude Code, pi and opencode match the words before the semicolon, litellm those after it.
-        message = f"prompt is too long: {len(request.ids)} tokens > {context} maximum"
+        counted = COUNTED_CONTEXTS * context
+        size = f"more than {counted}" if len(request.ids) > counted else f"{len(request.ids)}"
+        message = f"prompt is too long: {size} tokens > {context} maximum"
         message += f"; this model's maximum context length is {context} tokens"
         raise ApiError(400, message, param=param, code=OVERFLOW)
     seed = request.params.seed

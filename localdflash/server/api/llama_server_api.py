@@ -33,6 +33,7 @@ from localdflash.server.api.generation import (
 )
 from localdflash.server.api.http_responses import ApiError, EventStream, bad, json_of, json_response
 from localdflash.server.api.schemas import DetokenizeRequest, InfillRequest, NativeRequest, RawRequest, TokenizeRequest
+from localdflash.text.chat_template import encode_parts
 from localdflash.text.grammar import Grammars
 from localdflash.text.tokenizer import Tokenizer
 
@@ -110,6 +111,7 @@ async def _events(state: AppState, generation: GenerationRequest, body: NativeRe
                     "id_slot": 0,
                     "tokens_predicted": request.stats.tokens,
                     "tokens_evaluated": len(request.ids),
+                    **({"timings": timings([request])} if body.timings_per_token else {}),
                 }
 
 
@@ -186,7 +188,7 @@ async def detokenize(http: HttpRequest, state: AppState, body: DetokenizeRequest
 
 def _ids(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
     parts = tokenizer.split_markers(body.content) if body.parse_special else [body.content]
-    ids = [token for part in parts for token in (tokenizer.encode(part) if isinstance(part, str) else [part])]
+    ids = encode_parts(tokenizer, parts)
     bos = tokenizer.bos()
     return [bos, *ids] if body.add_special and bos is not None else ids
 

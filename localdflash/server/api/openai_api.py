@@ -300,10 +300,10 @@ async def _events(
                 for part in rest:
                     yield {**head, "choices": [part]}
                 yield {**head, "choices": [last], "timings": timings([piece.choice.request])}
-            elif body.steps and piece.step:
-                yield {**head, "choices": [shape.part(piece)], "step": _step(generation, piece.step, spelling)}
-            elif piece.text or piece.chosen:
-                yield {**head, "choices": [shape.part(piece)]}
+            elif piece.text or piece.chosen or (body.steps and piece.step):
+                told = {"step": _step(generation, piece.step, spelling)} if body.steps and piece.step else {}
+                told |= {"timings": timings([piece.choice.request])} if body.timings_per_token else {}
+                yield {**head, "choices": [shape.part(piece)], **told}
     if with_usage:
         yield {**head, "choices": [], "usage": _usage(generation)}
     yield DONE

@@ -9,9 +9,6 @@ from starlette.requests import Request
 from localdflash.server.api.http_responses import ApiError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-# A larger body up to this size is read and discarded: closing the connection before would reset it, and clients that
-# only read the answer after the last byte would not see the error.
-MAX_DISCARDED_BYTES = 64 * 1024 * 1024
 
 # Fields that would change the answer if they were supported, each with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -77,9 +74,6 @@ def _invalid(error: msgspec.ValidationError, before: str = "") -> ApiError:
 async def _read_all(request: Request) -> bytes:
     """Return the bytes of the body; ApiError if it is too large."""
     if (length := request.headers.get("content-length", "")).isdigit() and int(length) > MAX_BODY_BYTES:
-        if int(length) <= MAX_DISCARDED_BYTES:
-            async for _ in request.stream():
-                pass
         raise _too_large()
     data = bytearray()
     async for chunk in request.stream():
@@ -90,7 +84,7 @@ async def _read_all(request: Request) -> bytes:
 
 
 def _too_large() -> ApiError:
-    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large", Connection="close")
+    return ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large")
 
 
 def _refuse_unsupported(struct: msgspec.Struct, fields: dict[str, msgspec.Raw]) -> None:

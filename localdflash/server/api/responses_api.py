@@ -24,6 +24,7 @@ from localdflash.server.api.request_body import converted
 
 OWN_TOOLS = ("function", "namespace")  # of the client; OpenAI's server would run the others, such as web_search
 NOT_STORED = "responses are not kept here: send the whole conversation as input"
+NO_PICTURE = "[a picture, which this model cannot see]"
 Event = dict[str, Any]
 
 
@@ -230,7 +231,7 @@ def _model_name(name: str, namespace: str | None) -> str:
 def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, ClientTool]) -> schemas.ChatRequest:
     """Translate the request to one of the chat API; raise ApiError for a wrong field."""
     _refuse_stored_state(body)
-    choice, form = body.tool_choice, body.text.format if body.text else None
+    form = body.text.format if body.text else None
     if form and form.type == "json_schema" and form.schema is None:
         raise bad("text.format.schema", "missing")
     return schemas.ChatRequest(
@@ -243,14 +244,23 @@ def chat_request(body: bodies.ResponsesRequest, functions: Mapping[str, ClientTo
             schemas.Tool("function", schemas.ToolFunction(name, one.tool.description, one.tool.parameters))
             for name, one in functions.items()
         ],
-        tool_choice=schemas.NamedTool("function", schemas.CalledFunction(choice.name))
-        if isinstance(choice, bodies.NamedChoice)
-        else choice,
+        tool_choice=_tool_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         response_format=form,
         max_tokens=body.max_output_tokens,
     )
+
+
+def _tool_choice(body: bodies.ResponsesRequest) -> Any:
+    match body.tool_choice:
+        case bodies.NamedChoice(name):
+            return schemas.NamedTool(schemas.CalledFunction(name))
+        case bodies.AllowedToolChoice(mode, tools):
+            names = [_model_name(one.name, one.namespace) for one in tools if one.type == "function" and one.name]
+            allowed = [schemas.NamedTool(schemas.CalledFunction(name)) for name in names]
+            return schemas.AllowedChoice(schemas.AllowedTools(mode, allowed))
+    return body.tool_choice
 
 
 def _refuse_stored_state(body: bodies.ResponsesRequest) -> None:
@@ -297,9 +307,16 @@ def messages_of_items(given: str | Sequence[dict[str, object]]) -> list[schemas.
                     thoughts, f"{place}.content"
                 )
             case bodies.OutputItem():
-                output = text_of(item.output, f"{place}.output")
+                output = text_of(_with_notes(item.output), f"{place}.output")
                 messages.append(schemas.ChatMessage("tool", output, tool_call_id=item.call_id))
     return messages
+
+
+def _with_notes(output: str | list[schemas.TextPart]) -> str | list[schemas.TextPart]:
+    """Return a tool's result with a note in the place of each picture, which Codex's `view_image` returns."""
+    if isinstance(output, str):
+        return output
+    return [schemas.TextPart("input_text", NO_PICTURE) if part.type == "input_image" else part for part in output]
 
 
 def _parsed_item(place: str, raw: dict[str, object]) -> bodies.Item:

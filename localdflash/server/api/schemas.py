@@ -51,6 +51,7 @@ class SamplingFields(GenerationFields, kw_only=True):
     grammar: str | None = None  # GBNF
     json_schema: dict[str, Any] | None = None
     document: Annotated[str, Meta(max_length=4096)] | None = None
+    timings_per_token: bool | None = None  # llama-server's name; in every event of a stream
 
 
 class OpenAI(SamplingFields, kw_only=True):
@@ -98,11 +99,23 @@ class Tool(Struct):
     function: ToolFunction
 
 
-class NamedTool(Struct):
+class NamedTool(Struct, tag="function"):
     """Choice of the tool to call."""
 
-    type: Literal["function"]
     function: CalledFunction
+
+
+class AllowedTools(Struct):
+    """Tools that may be called, or of which one must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class AllowedChoice(Struct, tag="allowed_tools"):
+    """Choice of tools; the prompt, and so the cache, has all of them."""
+
+    allowed_tools: AllowedTools
 
 
 class ChatMessage(Struct):
@@ -149,7 +162,7 @@ class ChatRequest(OpenAI, kw_only=True):
     chat_template_kwargs: dict[str, str | bool] | None = None
     reasoning_effort: Effort | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None  # llama-server's name
     continue_final_message: bool | None = None

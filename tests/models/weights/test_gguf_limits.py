@@ -40,6 +40,9 @@ def tokens(*spelled: str) -> bytes:
         ("attention.head_count", 2**32 - 1, "4294967295, expected 0 to 1048576"),
         ("attention.layer_norm_rms_epsilon", math.nan, "nan, not a finite number"),
         ("attention.layer_norm_rms_epsilon", -1.0, "-1.0, expected 0 or more"),
+        *(("rope.freq_base", value, f"{value}, expected 1 or more") for value in (0.0, -1e4, 2.0**-140)),
+        ("rope.freq_base", math.nan, "nan, not a finite number"),
+        ("rope.freq_base_swa", math.inf, "inf, not a finite number"),
         ("a.number.of.the.future", -math.inf, "-inf, not a finite number"),
     ],
 )

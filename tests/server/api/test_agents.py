@@ -13,6 +13,7 @@ from localdflash.loading.load_pair import LoadedPair
 from localdflash.server.api import agent_bodies as bodies
 from localdflash.server.api import anthropic_api
 from localdflash.server.api.chat_request import AnswerPrompt, prompt_of
+from localdflash.server.api.responses_api import messages_of_items
 from localdflash.server.worker import PairWorker
 from tests.server.api.dialects import CHATS, MESSAGES, RESPONSES, Dialect, response_events
 from tests.support.scripted_pair import scripted_client
@@ -125,6 +126,14 @@ def test_tools_in_namespaces_are_called_by_both_names(tool_vocabularies: dict[st
         result = {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}
         again = {**body, "input": [{"role": "user", "content": "Rain?"}, item, result]}
         assert client.post(RESPONSES.path, again).status_code == 200
+
+
+def test_a_picture_of_a_tool_becomes_a_note() -> None:
+    """Codex's `view_image` returns one."""
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,eA=="}
+    output = [{"type": "input_text", "text": "a.png: "}, picture]
+    items: list[Json] = [{"type": "function_call_output", "call_id": "1", "output": output}]
+    assert messages_of_items(items)[-1].content == "a.png: [a picture, which this model cannot see]"
 
 
 @pytest.mark.parametrize("dialect", CHATS, ids=lambda dialect: dialect.path)

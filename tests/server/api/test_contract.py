@@ -176,7 +176,7 @@ def test_a_body_is_not_read_beyond_the_limit(client: Any) -> None:
 
 @pytest.mark.parametrize("dialect", [CHAT, MESSAGES, RESPONSES, COMPLETIONS], ids=lambda dialect: dialect.path)
 def test_a_prompt_that_does_not_fit(client: Any, dialect: Dialect) -> None:
-    long = "word " * 2000
+    long = "word " * 1500
     change: dict[str, Any] = {"messages": [{"role": "user", "content": long}]}
     size = client.post("/apply-template", {**change, "count": True}).json()["tokens"]
     if dialect is COMPLETIONS:
@@ -198,6 +198,25 @@ def test_a_prompt_that_does_not_fit(client: Any, dialect: Dialect) -> None:
         text = client.post(dialect.path, dialect.body(stream=True, **change)).text
         event = json.loads(text.removeprefix("event: response.failed\ndata: "))
         assert event["response"]["error"] == {"code": "context_length_exceeded", "message": found}
+
+
+@pytest.mark.parametrize("change", [{}, {"suffix": "x"}, None], ids=["prompt", "suffix", "chat"])
+def test_a_prompt_far_too_long_is_not_tokenized_to_its_end(
+    client: Any, change: Any, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, long = list[str](), "漢字 " * 20_000
+    vocabulary = worker.loaded.tokenizer._vocabulary
+    encode = vocabulary.encode
+
+    def counted(text: str) -> Any:
+        encoded.append(text)
+        return encode(text)
+
+    monkeypatch.setattr(vocabulary, "encode", counted)
+    body = {"messages": [{"role": "user", "content": long}]} if change is None else {"prompt": long, **change}
+    dialect = CHAT if change is None else COMPLETIONS
+    assert "more than 2048 tokens > 1024 maximum" in refused(dialect, client.post(dialect.path, body), 400)
+    assert sum(map(len, encoded)) < 10_000
 
 
 @every_dialect

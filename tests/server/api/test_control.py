@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -19,7 +20,9 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.engine.scheduler import Scheduler
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.models.load_options import Options
+from localdflash.models.memory.parts import PREFIXES, PROGRAM, TARGET
 from localdflash.server.api.completion_request import prepare_text
+from localdflash.server.api.control import _with_prefixes
 from localdflash.server.api.metrics import Metrics
 from localdflash.server.engines import Engines
 from localdflash.server.http_app import create_app
@@ -224,3 +227,16 @@ def test_kernels_that_are_compiled_are_counted(
     monkeypatch.setattr(LOADED, load)
     worker._run()
     assert seen == ["loading: compiling 0 of 37", "loading: compiling 3 of 37", "loading"]
+
+
+def test_the_program_is_counted_without_the_pairs_and_their_prefix_caches() -> None:
+    def pair(weights: int, prefixes: int) -> Any:
+        memory = {TARGET: weights, PROGRAM: 1000 - weights}  # of 1000 resident bytes
+        return SimpleNamespace(
+            loaded=SimpleNamespace(memory=lambda: memory, device="cpu"), prefix_bytes=prefixes, scheduler=True
+        )
+
+    chat, completion = pair(300, 40), pair(200, 10)
+    engines: Any = SimpleNamespace(workers=[chat, completion])
+    shown = [_with_prefixes(engines, one, one.loaded.memory()) for one in engines.workers]
+    assert shown == [{TARGET: 300, PROGRAM: 450, PREFIXES: 40}, {TARGET: 200, PROGRAM: 450, PREFIXES: 10}]

@@ -1,5 +1,6 @@
 """llama-server's API, with the requests of llama.vim, llama.vscode, Zed and Continue taken from their sources."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -165,6 +166,23 @@ def test_zed_and_continue_complete(client: Any, plain: LoadedPair) -> None:
     expected = min((whole.partition(stop)[0] for stop in CONTINUE_STOPS), key=len)
     assert COMPLETIONS.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
     assert RAW.both(client, prompt=prompt, stop=CONTINUE_STOPS).text == expected
+
+
+@pytest.mark.parametrize("path", ["/completion", CHAT.path, "/v1/completions"])
+def test_timings_per_token(client: Any, path: str) -> None:
+    prompt = {"messages": [{"role": "user", "content": "Hello"}]} if path == CHAT.path else {"prompt": "def"}
+    for asked in (True, False):
+        body = {**prompt, "n_predict": 8, "temperature": 0, "stream": True, "timings_per_token": asked}
+        text = client.post(path, body).text
+        events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        told = [event for event in events if event.get("content") or any(map(_has_text, event.get("choices", ())))]
+        assert told
+        assert all(("timings" in event) == asked for event in told)
+        assert not asked or all(event["timings"]["predicted_n"] > 0 for event in told)
+
+
+def _has_text(choice: Any) -> bool:
+    return bool(choice.get("text") or choice.get("delta", {}).get("content"))
 
 
 def test_paths_without_v1_and_counts(client: Any) -> None:

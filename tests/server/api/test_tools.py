@@ -71,6 +71,13 @@ def test_a_required_call_is_forced(tool_vocabularies: dict[str, Path], family: s
             assert family == "tags" or set(arguments) <= {"city", "days"}
         for dialect in (MESSAGES, RESPONSES):
             assert called(dialect, client, tools=Tools(TOOLS.schemas, "now")).calls[0][0] == "now"
+        now = {"type": "function", "function": {"name": "now"}}
+        allowed: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [now]}}
+        assert {name for name, _ in called(CHAT, client, tool_choice=allowed).calls} == {"now"}
+        allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "now"}]}
+        assert {name for name, _ in called(RESPONSES, client, tool_choice=allowed).calls} == {"now"}
+        allowed["mode"] = "auto"
+        assert called(RESPONSES, client, tool_choice=allowed).calls == []
 
 
 @pytest.mark.parametrize("family", ["hermes", "tags", "words"])

@@ -100,7 +100,7 @@ TABLE: dict[Dialect, list[tuple[dict[str, Any], str]]] = {
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": 5}]}, "input[0].type"),
         (
-            {"input": [{"type": "function_call_output", "call_id": "1", "output": [INPUT_PICTURE]}]},
+            {"input": [{"type": "function_call_output", "call_id": "1", "output": [{"type": "input_file"}]}]},
             "input[0].output[0]",
         ),
         ({"tools": [{"type": "namespace", "tools": [{"type": "function"}]}]}, "tools[0].tools[0].name"),
