@@ -46,7 +46,7 @@ def cpu_engine() -> None:
     """Skip the test if the CPU engine was not built with the package."""
     from localdflash.backends.cpu import cpu_library
 
-    if why := cpu_library.available():
+    if why := cpu_library.why_unavailable():
         pytest.skip(f"our own CPU engine is missing: {why}")
 
 

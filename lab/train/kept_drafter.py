@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from localdflash.backends.reference.decoder import Layer, RMSNorm, rotary
 from localdflash.backends.reference.dflash_model import DFlash
-from localdflash.backends.reference.gguf_decoder import block_state
+from localdflash.backends.reference.gguf_decoder import layer_state
 from localdflash.base.errors import UsageError
 from localdflash.lab.train.batched_answers import CONTEXT
 from localdflash.lab.train.kept_batches import Blocks
@@ -53,7 +53,7 @@ class Frozen:
     def last_blocks(self, count: int) -> list[dict[str, Tensor]]:
         """Return the parameters of the target's last `count` blocks."""
         blocks = self.config.num_hidden_layers
-        return [block_state(self._header, self.config, number) for number in range(blocks - count, blocks)]
+        return [layer_state(self._header, self.config, number) for number in range(blocks - count, blocks)]
 
 
 def check_trainable(config: DFlashConfig) -> None:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_model, check_shape, open_target, rope_tables
+from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_shape, check_shape, open_target, rope_tables
 from localdflash.backends.cpu.cpu_kv_cache import STRIP_KEYS
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL
@@ -30,14 +30,14 @@ Floats = NDArray[np.float32]
 
 
 class _SlotCache(NamedTuple):
-    """KV cache of one slot, in the form "f16" of `KVCache`."""
+    """KV cache of one slot, laid out like a `KVCache` in float16."""
 
-    keys: NDArray[np.float16]  # [blocks, kv_heads, capacity / 16, head_dim, 16]
-    values: NDArray[np.float16]  # [blocks, kv_heads, capacity, head_dim]
+    keys: NDArray[np.float16]  # [layers, kv_heads, capacity / 16, head_dim, 16]
+    values: NDArray[np.float16]  # [layers, kv_heads, capacity, head_dim]
 
-    def bind(self, block: int) -> cpu_library.CacheStruct:
+    def bind(self, layer: int) -> cpu_library.CacheStruct:
         """See `KVCache`."""
-        return cpu_library.CacheStruct(address(self.keys[block]), address(self.values[block]))
+        return cpu_library.CacheStruct(address(self.keys[layer]), address(self.values[layer]))
 
 
 class _ActivationBuffers:
@@ -98,14 +98,14 @@ class ParallelCpuTarget:
         c, packed = self.config, self._packed
         cache: Any = _SlotCache(self._keys[slot], self._values[slot])
         layers = bind_layers(self._layers, cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
-        model = bind_model(c, c.num_hidden_layers)
+        model = bind_shape(c)
         model.capacity = self._capacity
         model.cosines, model.sines = map(address, self._rope)
         model.embedding, model.head = bind_matrix(packed.parts["embedding"]), bind_matrix(packed.head)
         model.norm = address(packed.parts["norm"])
         model.layers = layers
         model.taps, model.tap_count = address(self._tap_ids), len(self.taps)
-        self._pool.keep(model, layers)
+        self._pool.keep_alive(model, layers)
         return model
 
     def _bind_kernels(self) -> None:
