@@ -87,7 +87,7 @@ class Controller:
         return 1.0 / self.costs.predict_ms(1)
 
     def choose_prefix(self, draft: Draft) -> tuple[int, float]:
-        """Return how many tokens of a draft to verify, and the expected tokens per millisecond now that it is drafted."""
+        """Return how many tokens of a draft to verify, and its expected tokens per millisecond from now on."""
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.draft_ms[draft.drafter]
         baseline = self.baseline_rate
