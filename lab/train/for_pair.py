@@ -37,7 +37,7 @@ class Work:
     options: DrafterOptions
     tokens: int  # of answers, in total
     minutes: float  # of training in this call
-    taps: tuple[int, ...] | None = None  # None: as in the stored answers, else as in `options.start`, else spread
+    taps: tuple[int, ...] | None = None  # None: as in the stored answers or `options.start`, else `default_taps`
     backend: str = "cpu"  # runs the target: cpu or llama.cpp
     threads: int = 0  # of llama.cpp; 0: one per core
     fim: FimFormat | None = None  # prompts are completions in this format; None: prompts are questions
@@ -54,7 +54,7 @@ def write_prompts(
     count = training_prompts.write(path, make_questions())
     if not count:
         path.unlink()
-        raise TrainingError(f"{', '.join(sources)}: no questions found")
+        raise TrainingError(f"{', '.join(sources)}: no prompts found")
     (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
     reporter.say(f"{count:,} prompts")
 
@@ -67,7 +67,7 @@ def check_sources(folder: Path, sources: Sequence[str]) -> None:
 
 
 def plan(work: Work) -> TrainingNeeds:
-    """Return the resources needed; raise an error if the job is impossible, before hours of answering."""
+    """Return the resources that the job needs; raise an error if the job is impossible."""
     header = read_header(work.target)
     if len(header.files) > 1:
         raise TrainingError(f"{work.target}: training reads one file; join its parts with llama-gguf-split --merge")
@@ -76,7 +76,7 @@ def plan(work: Work) -> TrainingNeeds:
     encoder, taps = batched_answers.PromptEncoder(work.target, work.fim), taps_of(work)
     for tap in taps:
         if not 0 <= tap < config.num_hidden_layers - 1:
-            raise ModelError(f"tap {tap}: not a block of the target (expected 0 to {config.num_hidden_layers - 2})")
+            raise ModelError(f"tap {tap}: not a layer of the target (expected 0 to {config.num_hidden_layers - 2})")
     if not work.options.start:
         mask_of(work.options, encoder.tokenizer)
     _check_answers(work, taps)
@@ -84,7 +84,7 @@ def plan(work: Work) -> TrainingNeeds:
     options, sizes = work.options, kept_plan.COMPLETIONS if work.fim else kept_plan.QUESTIONS
     needs = kept_plan.needs(config, size, taps, work.tokens, options.layers, options.short, system_budget(), sizes)
     stored_bytes = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
-    kept_plan.check_disk(needs, stored_bytes, shutil.disk_usage(_existing(work.folder)).free, work.folder)
+    kept_plan.check_disk(needs, stored_bytes, shutil.disk_usage(_nearest_existing(work.folder)).free, work.folder)
     return needs
 
 
@@ -98,7 +98,7 @@ def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
 
 
 def taps_of(work: Work) -> tuple[int, ...]:
-    """Return the target's blocks whose features are stored."""
+    """Return the target's layers whose outputs, the features, are stored."""
     if work.taps:
         return work.taps
     if (work.folder / "answers" / "target.json").exists():
@@ -109,7 +109,7 @@ def taps_of(work: Work) -> tuple[int, ...]:
 
 
 def answer(work: Work, sequences: int, reporter: Reporter) -> None:
-    """Generate the target's answers to the prompts."""
+    """Generate and store the target's answers to the prompts."""
     encoder, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
     try:
         about = {"sha256": sha256_of(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
@@ -148,7 +148,7 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
     run_folder = work.folder / "training"
     run, source = kept_setup.prepare(work.folder, work.target, run_folder, work.options, schedule, reporter.say)
     if before := run.measure(source, schedule.measured):
-        reporter.say(f"before: {before['held_out']:.3f} tokens per verify on held-out prompts")
+        reporter.say(f"before: {before['held_out']:.3f} tokens per verify step on held-out prompts")
     run.train(source, work.minutes, reporter)
     if before and run.tau < before["held_out"]:
         reporter.say(f"the drafter got worse ({run.tau:.3f}): keep the old one, or train on more such prompts")
@@ -166,6 +166,6 @@ def _make_private(folder: Path) -> None:
         raise TrainingError(f"{folder}: cannot be created: {error}") from None
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_existing(folder: Path) -> Path:
     """Return the folder, or its nearest existing parent."""
     return next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
