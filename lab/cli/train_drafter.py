@@ -151,8 +151,8 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
         raise UsageError("--start and --fresh: choose one")
     prepare("cpu", options["threads"])
     from localdflash.lab.train import for_pair
-    from localdflash.lab.train.kept_setup import DrafterOptions
-    from localdflash.lab.train.kept_training import Schedule
+    from localdflash.lab.train.drafter_run import Schedule
+    from localdflash.lab.train.drafter_setup import DrafterOptions
     from localdflash.lab.train.loop import TrainingBudget
 
     files = _files(pair)

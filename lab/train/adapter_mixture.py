@@ -15,8 +15,8 @@ import numpy as np
 from localdflash.code.fim.encoder import Encoder
 from localdflash.lab.train.adapter_corpus import Archive, read_sources
 from localdflash.lab.train.adapter_examples import FimExample, FimExampleSampler
-from localdflash.lab.train.kept_answers import StoredAnswers
 from localdflash.lab.train.resumable_run import Reporter
+from localdflash.lab.train.stored_answers import StoredAnswers
 from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
 

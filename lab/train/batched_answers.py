@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter
 from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.resumable_run import Reporter
+from localdflash.lab.train.stored_answers import ENDINGS, AnswerWriter
 from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS
 from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
 from localdflash.text.fim_formats import FimFormat, stop_ids

@@ -16,7 +16,7 @@ from localdflash.lab.train.adapter_data import FimDataset
 from localdflash.lab.train.adapter_examples import FimExampleSampler
 from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, read_into, write_adapter
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
-from localdflash.lab.train.kept_training import product_type
+from localdflash.lab.train.drafter_run import product_type
 from localdflash.lab.train.resumable_run import Reporter
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header

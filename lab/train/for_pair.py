@@ -9,14 +9,14 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError, TrainingError
 from localdflash.base.machine.cores import physical_cores
-from localdflash.lab.train import batched_answers, kept_plan, training_prompts
-from localdflash.lab.train.kept_answers import AnswerWriter, read_about
-from localdflash.lab.train.kept_plan import TrainingNeeds
-from localdflash.lab.train.kept_setup import DrafterOptions, mask_of
-from localdflash.lab.train.kept_training import Schedule
+from localdflash.lab.train import batched_answers, training_needs, training_prompts
+from localdflash.lab.train.drafter_run import Schedule
+from localdflash.lab.train.drafter_setup import DrafterOptions, mask_of
 from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.resumable_run import Reporter
+from localdflash.lab.train.stored_answers import AnswerWriter, read_about
+from localdflash.lab.train.training_needs import TrainingNeeds
 from localdflash.models.memory.free import system_budget
 from localdflash.models.registry.download import link_or_copy
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -72,7 +72,7 @@ def plan(work: Work) -> TrainingNeeds:
     if len(header.files) > 1:
         raise TrainingError(f"{work.target}: training reads one file; join its parts with llama-gguf-split --merge")
     config = decoder_config(header)
-    kept_plan.check_vocabulary(config, work.target)
+    training_needs.check_vocabulary(config, work.target)
     encoder, taps = batched_answers.PromptEncoder(work.target, work.fim), taps_of(work)
     for tap in taps:
         if not 0 <= tap < config.num_hidden_layers - 1:
@@ -81,10 +81,10 @@ def plan(work: Work) -> TrainingNeeds:
         mask_of(work.options, encoder.tokenizer)
     _check_answers(work, taps)
     size, answers = work.target.stat().st_size, work.folder / "answers"
-    options, sizes = work.options, kept_plan.COMPLETIONS if work.fim else kept_plan.QUESTIONS
-    needs = kept_plan.needs(config, size, taps, work.tokens, options.layers, options.short, system_budget(), sizes)
+    options, sizes = work.options, training_needs.COMPLETIONS if work.fim else training_needs.QUESTIONS
+    needs = training_needs.needs(config, size, taps, work.tokens, options.layers, options.short, system_budget(), sizes)
     stored_bytes = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
-    kept_plan.check_disk(needs, stored_bytes, shutil.disk_usage(_nearest_existing(work.folder)).free, work.folder)
+    training_needs.check_disk(needs, stored_bytes, shutil.disk_usage(_nearest_existing(work.folder)).free, work.folder)
     return needs
 
 
@@ -105,7 +105,7 @@ def taps_of(work: Work) -> tuple[int, ...]:
         return tuple(read_about(work.folder / "answers")["taps"])  # type: ignore[arg-type]
     if work.options.start:
         return config_of_file(work.options.start).taps
-    return kept_plan.default_taps(decoder_config(read_header(work.target)).num_hidden_layers)
+    return training_needs.default_taps(decoder_config(read_header(work.target)).num_hidden_layers)
 
 
 def answer(work: Work, sequences: int, reporter: Reporter) -> None:
@@ -141,12 +141,12 @@ def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
     """Train the drafter and write its files; report its tokens per verify step before and after."""
     import torch
 
-    from localdflash.lab.train import kept_setup
-    from localdflash.lab.train.kept_training import export_drafter
+    from localdflash.lab.train import drafter_setup
+    from localdflash.lab.train.drafter_run import export_drafter
 
     torch.manual_seed(0)
     run_folder = work.folder / "training"
-    run, source = kept_setup.prepare(work.folder, work.target, run_folder, work.options, schedule, reporter.say)
+    run, source = drafter_setup.prepare(work.folder, work.target, run_folder, work.options, schedule, reporter.say)
     if before := run.measure(source, schedule.measured):
         reporter.say(f"before: {before['held_out']:.3f} tokens per verify step on held-out prompts")
     run.train(source, work.minutes, reporter)

@@ -21,9 +21,9 @@ from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, 
 from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.common_prefix import count_common_prefix
-from localdflash.lab.train.kept_answers import find_likeliest
-from localdflash.lab.train.kept_drafter import TensorRows
+from localdflash.lab.train.drafter_pass import TensorRows
 from localdflash.lab.train.parallel_target import ParallelStep
+from localdflash.lab.train.stored_answers import find_likeliest
 from localdflash.models.weights import gguf
 
 Floats = NDArray[np.float32]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.lab.train.kept_answers import find_likeliest
+from localdflash.lab.train.stored_answers import find_likeliest
 
 
 class ParallelStep(NamedTuple):

@@ -45,9 +45,9 @@ class DiskCache:
         for path, saved in self._known.items():
             if (shared := saved.count_shared(ids)) >= longest:
                 best, longest = path, shared
-        return self._read(best) if best else None
+        return self._read_or_delete(best) if best else None
 
-    def _read(self, path: Path) -> SavedSequence | None:
+    def _read_or_delete(self, path: Path) -> SavedSequence | None:
         state = _read_sequence(path)
         if state is None:
             del self._known[path]

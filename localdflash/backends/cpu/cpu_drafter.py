@@ -62,13 +62,11 @@ class CpuDFlashDrafter:
         self._confidence = np.zeros(self.config.block_size, np.float32)
         self._logits = np.empty(logit_bytes(self.config) // FLOAT_BYTES, np.float32)
         best, confidence = address(self._best), address(self._confidence)
-        self._pass = cpu_library.PassStruct(
-            address(self._ids), self.config.block_size, best=best, confidence=confidence
-        )
+        self._pass = cpu_library.PassStruct(address(self._ids), len(self._ids), best=best, confidence=confidence)
         self._pass.logits = address(self._logits) if len(self._logits) else None
         self._kept_features = count_kept_features(self.config)
-        self._injected = 0
-        self._uninjected: list[Floats] = []
+        self._injected = 0  # tokens whose features were injected
+        self._uninjected: list[Floats] = []  # features of the tokens after these
 
     @property
     def scratch_bytes(self) -> int:

@@ -53,10 +53,8 @@ def pad_positions(positions: int) -> int:
 
 def cache_bytes(config: DecoderConfig, positions: int, kv: str = "f16") -> int:
     """Return the size in bytes of one layer's KV cache."""
-    sizes = [
-        each.rows(pad_positions(positions)) * prod(each.row) * np.dtype(each.dtype).itemsize
-        for each in cache_layouts(config.head_dim, kv)
-    ]
+    layouts = cache_layouts(config.head_dim, kv)
+    sizes = [each.rows(pad_positions(positions)) * prod(each.row) * np.dtype(each.dtype).itemsize for each in layouts]
     return config.num_key_value_heads * int(sum(sizes))
 
 

@@ -170,7 +170,7 @@ class KernelsStruct(ctypes.Structure):
     ]
 
 
-STRUCTS = (MatrixStruct, RowsStruct, LayerStruct, ModelStruct, PassStruct, KernelsStruct, DeltaNetStruct)
+STRUCTS = (MatrixStruct, RowsStruct, LayerStruct, ModelStruct, PassStruct, KernelsStruct, DeltaNetStruct)  # see api.cpp
 
 
 class Library:

@@ -140,9 +140,9 @@ class CpuTarget:
         pool.keep_alive(self.model, self._layers)
         self._ids = np.zeros(MAX_ROWS, np.int32)
         self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
-        self._logits_at = address(self._logits)
+        self._logits_address = address(self._logits)
         self._best, self._are_finite = np.zeros(MAX_ROWS, np.int32), np.zeros(MAX_ROWS, np.int32)
-        self._best_at, self._are_finite_at = address(self._best), address(self._are_finite)
+        self._best_address, self._are_finite_address = address(self._best), address(self._are_finite)
         self._features = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
         self._pass = cpu_library.PassStruct(address(self._ids), 0, 0, address(self._features) if taps else None)
 
@@ -236,7 +236,7 @@ class CpuTarget:
         self._ids[:rows] = ids
         job = self._pass
         job.rows, job.start = rows, self.length
-        job.logits = self._logits_at if logits else None
-        job.best, job.finite = (self._best_at, self._are_finite_at) if best else (None, None)
+        job.logits = self._logits_address if logits else None
+        job.best, job.finite = (self._best_address, self._are_finite_address) if best else (None, None)
         job.keep_all = not (logits or best)
         self.pool.forward(ctypes.byref(self.model), ctypes.byref(job), self.pool.handle)

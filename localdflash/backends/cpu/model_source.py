@@ -43,8 +43,8 @@ LAYER_FIELDS = {  # name of a layer's tensor in a GGUF file, without ".weight": 
 EXPERT_FIELDS = {"ffn_gate_inp": "router", "ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
 MIXTURE_FIELDS = {k: v for k, v in LAYER_FIELDS.items() if v not in EXPERT_FIELDS.values()} | EXPERT_FIELDS
 POST_NORMED = ("gpt-oss", "qwen35", "qwen35moe")  # architectures that call the MLP's norm post_attention_norm
-BIASED = ("query", "key", "value", "output", "router", "gate", "up", "down")
-SHARED_FIELDS = {
+BIASED = ("query", "key", "value", "output", "router", "gate", "up", "down")  # matrices that may have a bias
+SHARED_FIELDS = {  # of the expert that every token uses
     "ffn_gate_inp_shexp": "shared_router",
     "ffn_gate_shexp": "shared_gate",
     "ffn_up_shexp": "shared_up",
@@ -76,13 +76,13 @@ DRAFTER_FIELDS = {  # of a `dflash` GGUF
     "selector_successor.weight": "successor",
     "selector_hidden.weight": "selector",
 }
-CONVOLUTION_FIELDS = {
+CONVOLUTION_FIELDS = {  # of a layer of a DFlash 2 drafter
     "attn_conv_proj.weight": "attention_changes",
     "attn_conv_base": "attention_base",
     "ffn_conv_proj.weight": "mlp_changes",
     "ffn_conv_base": "mlp_base",
 }
-TARGET_FIELDS = {"token_embd": "embedding", "output_norm": "norm", "output": "head"}
+TARGET_FIELDS = {"token_embd": "embedding", "output_norm": "norm", "output": "head"}  # outside the layers
 CONVOLVED = ("attention", "mlp")  # sublayers of a DFlash 2 layer that have convolutions
 FLOAT_PARTS = frozenset(
     {"attention_norm", "mlp_norm", "query_norm", "key_norm", "router", "query_bias", "key_bias", "value_bias"}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from localdflash.cli import main
-from localdflash.lab.train import adapter_corpus, adapter_mixture, batched_answers, kept_plan
+from localdflash.lab.train import adapter_corpus, adapter_mixture, batched_answers, training_needs
 from localdflash.lab.train.adapter_corpus import Archive
-from localdflash.lab.train.kept_answers import StoredAnswers
+from localdflash.lab.train.stored_answers import StoredAnswers
 from localdflash.lab.train.training_prompts import COMPLETIONS
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -79,7 +79,7 @@ def test_ctrl_c_loses_no_stored_answers(
     target: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(batched_answers, "MAX_ANSWER", 60)
-    monkeypatch.setattr(kept_plan, "SEQUENCE_COUNTS", (4,))
+    monkeypatch.setattr(training_needs, "SEQUENCE_COUNTS", (4,))
     arguments = ("train", "drafter", tmp_path / "folder", "--pair", target, "--prompts", questions, *QUICK)
     whole, calls = batched_answers._step, 0
 
@@ -113,8 +113,8 @@ def completing(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = [Archive(Path("learned"), False), Archive(Path("kept"), True)]
     arguments = ["train", "drafter", str(folder), "--pair", str(target), "--completions", *SHORTLY, "--short", "90"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adapter_corpus, "archives", lambda _: packages)
-        patch.setattr(adapter_mixture, "sources", lambda archive: {f"{archive.path.name}.py": CODE})
+        patch.setattr(adapter_corpus, "fetch_archives", lambda _: packages)
+        patch.setattr(adapter_mixture, "read_sources", lambda archive: {f"{archive.path.name}.py": CODE})
         assert main(arguments) == 0
         assert main(arguments) == 0
     return folder

@@ -18,7 +18,7 @@ from localdflash.lab.train import adapter_mixture
 from localdflash.lab.train.adapter_corpus import Archive, ScriptPackage, fetch, read_list, read_sources
 from localdflash.lab.train.adapter_examples import FimExampleSampler
 from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, sample_packages
-from localdflash.lab.train.kept_answers import LIKELY, LIKELY_COUNT, AnswerWriter
+from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT, AnswerWriter
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.reports import RecordedReport
@@ -79,7 +79,7 @@ PACKAGES = {"large": {"a.py": PYTHON * 4}, "small": {"b.py": PYTHON}, "script": 
 def test_languages_have_their_shares_and_packages_the_root_of_their_sizes(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter_mixture, "sources", lambda archive: PACKAGES[archive.path.name])
+    monkeypatch.setattr(adapter_mixture, "read_sources", lambda archive: PACKAGES[archive.path.name])
     drawn = Counter[str]()
     monkeypatch.setattr(FimExampleSampler, "sample", lambda _, name, rng: drawn.update([name]))
     tokenizer = Tokenizer.load(root / "localdflash" / "models" / "embedded" / "target.gguf")

@@ -85,7 +85,7 @@ def test_the_prompt_equals_that_of_a_completion(
 ) -> None:
     start = CODE.rindex(missing)
     gap = TrainingGap("node", start, start + len(missing))
-    monkeypatch.setattr(GapSampler, "draw", lambda *_: gap)
+    monkeypatch.setattr(GapSampler, "sample", lambda *_: gap)
     example = maker.sample("shop/orders.py", random.Random(0))
     prompt, word = completion_prompt(tokenizer, CODE[:start], CODE[start + len(missing) :])
     assert example.ids[: len(prompt)] == prompt
@@ -108,8 +108,8 @@ def test_whole_packages_are_held_out_and_answers_mixed_in(
 ) -> None:
     packages = {"learned": {"learned.py": STEPS}, "kept": {"kept.py": STEPS.replace("step_", "keep_")}}
     archives = [Archive(Path(name), name == "kept") for name in packages]
-    monkeypatch.setattr(adapter_corpus, "archives", lambda _: archives)
-    monkeypatch.setattr(adapter_mixture, "sources", lambda archive: packages[archive.path.name])
+    monkeypatch.setattr(adapter_corpus, "fetch_archives", lambda _: archives)
+    monkeypatch.setattr(adapter_mixture, "read_sources", lambda archive: packages[archive.path.name])
 
     def made() -> list[Question]:
         return list(of_corpus(tmp_path, TARGET, detect(tokenizer), 3000, 5, RecordedReport()))

@@ -15,11 +15,11 @@ from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.train import batched_answers
 from localdflash.lab.train.batched_answers import answer_prompts
-from localdflash.lab.train.kept_answers import ENDINGS, LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.regenerate import answer
+from localdflash.lab.train.stored_answers import ENDINGS, LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers
 from tests.support.reports import RecordedReport
 from tests.support.target_models import WIDE
 

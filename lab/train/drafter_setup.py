@@ -10,11 +10,11 @@ import torch
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train import kept_drafter, short_vocabulary
+from localdflash.lab.train import drafter_pass, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
-from localdflash.lab.train.kept_answers import StoredAnswers
-from localdflash.lab.train.kept_batches import BlockSource
-from localdflash.lab.train.kept_training import Schedule, StoredAnswersRun
+from localdflash.lab.train.draft_blocks import BlockSource
+from localdflash.lab.train.drafter_run import Schedule, StoredAnswersRun
+from localdflash.lab.train.stored_answers import StoredAnswers
 from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
@@ -51,7 +51,7 @@ def prepare(
     tokenizer = Tokenizer.load(target)
     run_folder.mkdir(parents=True, exist_ok=True)
     short = _short_vocabulary(run_folder / short_vocabulary.FILE, kept, tokenizer, options, report)
-    frozen = kept_drafter.FrozenTarget(target, short.long())
+    frozen = drafter_pass.FrozenTarget(target, short.long())
     taps = kept.about["taps"]
     assert isinstance(taps, list)
     config = _drafter_config(frozen.config, tokenizer, tuple(taps), options, target)
@@ -61,8 +61,8 @@ def prepare(
     if options.start:
         drafter = _load_scaled(options.start, sizes)
     else:
-        drafter = kept_drafter.start_from(frozen, config, sizes)
-        kept_drafter.fit_head_norms(drafter, frozen, next(source.endless(64, rng)), sizes)
+        drafter = drafter_pass.start_from(frozen, config, sizes)
+        drafter_pass.fit_head_norms(drafter, frozen, next(source.endless(64, rng)), sizes)
     run = StoredAnswersRun(drafter, frozen, sizes, run_folder, schedule)
     report(
         f"{len(source.training):,} answers to learn from, {len(source.held_out):,} held out,"
@@ -102,7 +102,7 @@ def _drafter_config(
 def _load_scaled(path: Path, sizes: torch.Tensor) -> DFlash:
     """Load a drafter and scale `fc`, so that it reads features divided by their channel sizes."""
     drafter = dflash_files.load(path).train().requires_grad_(True)
-    kept_drafter.check_trainable(drafter.config)
+    drafter_pass.check_trainable(drafter.config)
     drafter.config = replace(drafter.config, short=(), trained_for=None)  # the export sets both again
     with torch.no_grad():
         drafter.fc.weight.mul_(sizes)

@@ -14,7 +14,7 @@ from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import layer_state
 from localdflash.base.errors import UsageError
 from localdflash.lab.train.batched_answers import CONTEXT
-from localdflash.lab.train.kept_batches import Blocks
+from localdflash.lab.train.draft_blocks import Blocks
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf

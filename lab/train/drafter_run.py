@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train import short_vocabulary
-from localdflash.lab.train.kept_batches import BlockSource
-from localdflash.lab.train.kept_drafter import (
+from localdflash.lab.train.draft_blocks import BlockSource
+from localdflash.lab.train.drafter_pass import (
     FrozenTarget,
     count_accepted,
     count_verify_steps,
@@ -53,7 +53,7 @@ class Schedule:
 
 
 class StoredAnswersRun(ResumableRun):
-    """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`. `sizes`: see kept_drafter.py."""
+    """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`. `sizes`: see drafter_pass.py."""
 
     def __init__(self, drafter: DFlash, frozen: FrozenTarget, sizes: Tensor, folder: Path, schedule: Schedule) -> None:
         super().__init__(folder, time.process_time, schedule.save_seconds)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
 from localdflash.lab.train.batched_answers import CONTEXT, MAX_COMPLETION_PROMPT, MAX_QUESTION
-from localdflash.lab.train.kept_answers import LIKELY, LIKELY_COUNT
+from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.shapes.decoder_config import DecoderConfig

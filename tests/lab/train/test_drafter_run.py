@@ -15,16 +15,16 @@ from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.lab.train import kept_setup, short_vocabulary
+from localdflash.lab.train import drafter_setup, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
+from localdflash.lab.train.draft_blocks import NO_TOKEN, NOT_IN_SHORT, Blocks, BlockSource
+from localdflash.lab.train.drafter_pass import FrozenTarget, logits_of, start_from, weighted_loss
+from localdflash.lab.train.drafter_run import Schedule, StoredAnswersRun, export_drafter
+from localdflash.lab.train.drafter_setup import DrafterOptions
 from localdflash.lab.train.drafter_training import Batch, block_logits
-from localdflash.lab.train.kept_answers import LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers, find_likeliest
-from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_IN_SHORT, Blocks, BlockSource
-from localdflash.lab.train.kept_drafter import FrozenTarget, logits_of, start_from, weighted_loss
-from localdflash.lab.train.kept_plan import TrainingNeeds, needs
-from localdflash.lab.train.kept_setup import DrafterOptions
-from localdflash.lab.train.kept_training import Schedule, StoredAnswersRun, export_drafter
 from localdflash.lab.train.loop import initialise
+from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers, find_likeliest
+from localdflash.lab.train.training_needs import TrainingNeeds, needs
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
@@ -148,7 +148,7 @@ def test_loss_of_one_block_by_hand() -> None:
 def prepared(folder: Path, tiny_pair: Path, into: Path) -> tuple[StoredAnswersRun, BlockSource, RecordedReport]:
     reports = RecordedReport()
     options = DrafterOptions(1, 8, 300)
-    return *kept_setup.prepare(folder, tiny_pair / "target.gguf", into, options, QUICK, reports.say), reports
+    return *drafter_setup.prepare(folder, tiny_pair / "target.gguf", into, options, QUICK, reports.say), reports
 
 
 @pytest.mark.nightly

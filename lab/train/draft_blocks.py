@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.kept_answers import StoredAnswers
+from localdflash.lab.train.stored_answers import StoredAnswers
 
 NO_TOKEN, NOT_IN_SHORT = -1, -2  # labels after the end of the answer, and of tokens outside the short vocabulary
 MIN_PROMPT_CONTEXT = 12  # ids before the first anchor in a prompt
