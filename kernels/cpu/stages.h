@@ -227,7 +227,7 @@ struct GatedMatrices {
   int inner;
 };
 
-// Computes SwiGLU of `count` rows, quantized, for units of 32 channels.
+// Computes SwiGLU of `count` rows, quantized, for the units `begin` up to `end` of 32 channels.
 void gate_and_up(const Stage& s, const GatedMatrices& of, const Rows& rows, int count, const Rows& out, int begin,
                  int end) {
   const float limit = s.model.swiglu_limit;

@@ -29,7 +29,7 @@ PROMPTS, SOURCES = "prompts.jsonl", "sources.json"
 
 
 @dataclass(frozen=True)
-class Work:
+class DrafterWork:
     """Training job of a drafter."""
 
     folder: Path
@@ -66,7 +66,7 @@ def check_sources(folder: Path, sources: Sequence[str]) -> None:
         raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}); use another folder")
 
 
-def plan(work: Work) -> TrainingNeeds:
+def plan(work: DrafterWork) -> TrainingNeeds:
     """Return the resources that the job needs; raise an error if the job is impossible."""
     header = read_header(work.target)
     if len(header.files) > 1:
@@ -88,7 +88,7 @@ def plan(work: Work) -> TrainingNeeds:
     return needs
 
 
-def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
+def _check_answers(work: DrafterWork, taps: tuple[int, ...]) -> None:
     answers = work.folder / "answers"
     if not (answers / "target.json").exists():
         return
@@ -97,7 +97,7 @@ def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
         raise TrainingError(f"{answers} holds answers of another target or with other taps; use another folder")
 
 
-def taps_of(work: Work) -> tuple[int, ...]:
+def taps_of(work: DrafterWork) -> tuple[int, ...]:
     """Return the target's layers whose outputs, the features, are stored."""
     if work.taps:
         return work.taps
@@ -108,7 +108,7 @@ def taps_of(work: Work) -> tuple[int, ...]:
     return training_needs.default_taps(decoder_config(read_header(work.target)).num_hidden_layers)
 
 
-def answer(work: Work, sequences: int, reporter: Reporter) -> None:
+def answer(work: DrafterWork, sequences: int, reporter: Reporter) -> None:
     """Generate and store the target's answers to the prompts."""
     encoder, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
     try:
@@ -120,7 +120,7 @@ def answer(work: Work, sequences: int, reporter: Reporter) -> None:
         engine.close()
 
 
-def _engine(work: Work, sequences: int) -> Parallel:
+def _engine(work: DrafterWork, sequences: int) -> Parallel:
     if work.backend == "cpu":
         from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 
@@ -137,7 +137,7 @@ def _engine(work: Work, sequences: int) -> Parallel:
     )
 
 
-def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
+def train(work: DrafterWork, schedule: Schedule, reporter: Reporter) -> None:
     """Train the drafter and write its files; report its tokens per verify step before and after."""
     import torch
 
