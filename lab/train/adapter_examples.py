@@ -74,17 +74,17 @@ class FimExampleSampler:
 
     def sample(self, name: str, rng: random.Random) -> FimExample:
         """Return a random example of one file."""
-        scene = self.scene(name, rng)
+        scene = self.sample_scene(name, rng)
         gap = scene.gap
         word = word_to_heal(scene.text[: gap.start], rng)
         form = self._orders[rng.random() >= FORMAT_ORDER_SHARE]
         max_tokens = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
-        prompt = self.prompt(scene, gap.start, word, form, max_tokens)
+        prompt = self.build_prompt(scene, gap.start, word, form, max_tokens)
         answer = self._encoder.text(word + scene.text[gap.start : gap.end])
         ids = [*prompt, *answer, *([] if gap.is_open else [self._end])]
         return FimExample(ids, prompt.index(self._middle) + 1, scene.language, gap.kind)
 
-    def scene(self, name: str, rng: random.Random) -> FimScene:
+    def sample_scene(self, name: str, rng: random.Random) -> FimScene:
         """Return a random gap in one file, with context."""
         text, language = self._texts[name], language_of(name)
         if name not in self._samplers:
@@ -94,7 +94,7 @@ class FimExampleSampler:
         others = self._other_code(OpenFile(self._root / name, name, language, rest), gap, rng)
         return FimScene(name, language, text, gap, others)
 
-    def prompt(self, scene: FimScene, cursor: int, word: str, form: FimFormat, max_tokens: int) -> list[int]:
+    def build_prompt(self, scene: FimScene, cursor: int, word: str, form: FimFormat, max_tokens: int) -> list[int]:
         """Return the prompt, at most `max_tokens` ids, for a cursor at this character; `word` before it is removed."""
         cut = Gap(scene.name, scene.language, scene.text[: cursor - len(word)], "", scene.after)
         return assemble(self._encoder, form, CONTEXT, cut, scene.others, MIN_ANSWER_TOKENS, word, max_tokens).ids
@@ -113,13 +113,13 @@ class FimExampleSampler:
         chosen = rng.sample(names, min(len(names), rng.randint(0, 2)))
         return [OpenFile(self._root / name, name, file.language, self._texts[name]) for name in chosen]
 
-    def _simulate_edits(self, edits: EditHistory, file: OpenFile, cursor: int, rng: random.Random) -> None:
+    def _simulate_edits(self, edits: EditHistory, file: OpenFile, cursor_line: int, rng: random.Random) -> None:
         """Add to `edits` recent edits of lines away from the cursor: new lines, or a renamed identifier."""
         lines = file.text.split("\n")
         for turn in range(rng.randint(1, 3)):
             first = rng.randrange(len(lines))
             new = lines[first : first + rng.randint(1, 4)]
-            if abs(first - cursor) < 12 or not "".join(new).strip():
+            if abs(first - cursor_line) < 12 or not "".join(new).strip():
                 continue
             words = [word for word in "".join(new).replace("(", " ").replace(".", " ").split() if word.isidentifier()]
             word = rng.choice(words) if words else ""

@@ -42,12 +42,12 @@ def of_corpus(
 
 def questions_of_gap(maker: FimExampleSampler, name: str, rng: random.Random) -> list[Question]:
     """Return the prompts of a gap in one file, in the order in which it is typed."""
-    scene = maker.scene(name, rng)
+    scene = maker.sample_scene(name, rng)
     max_tokens = rng.choices(list(PROMPTS), list(PROMPTS.values()))[0]
     found = []
     for cursor in cursors(scene, rng):
         word = word_to_heal(scene.text[:cursor], rng)
-        prompt = maker.prompt(scene, cursor, word, maker.form, max_tokens)
+        prompt = maker.build_prompt(scene, cursor, word, maker.form, max_tokens)
         found.append(Question(scene.gap.kind, "", False, (), tuple(prompt)))
     return found
 

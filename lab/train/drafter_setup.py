@@ -47,15 +47,15 @@ def prepare(
     report: Callable[[str], None],
 ) -> tuple[StoredAnswersRun, BlockSource]:
     """Return a run that starts or resumes in `run_folder`, and the source of its blocks, the answers below `folder`."""
-    kept = StoredAnswers.load(folder / "answers")
+    stored = StoredAnswers.load(folder / "answers")
     tokenizer = Tokenizer.load(target)
     run_folder.mkdir(parents=True, exist_ok=True)
-    short = _short_vocabulary(run_folder / short_vocabulary.FILE, kept, tokenizer, options, report)
+    short = _short_vocabulary(run_folder / short_vocabulary.FILE, stored, tokenizer, options, report)
     frozen = drafter_pass.FrozenTarget(target, short.long())
-    taps = kept.about["taps"]
+    taps = stored.about["taps"]
     assert isinstance(taps, list)
     config = _drafter_config(frozen.config, tokenizer, tuple(taps), options, target)
-    source = BlockSource(kept, config.drafts, short.numpy().astype(np.int64), frozen.config.vocab_size)
+    source = BlockSource(stored, config.drafts, short.numpy().astype(np.int64), frozen.config.vocab_size)
     rng = np.random.default_rng(0)
     sizes = source.channel_sizes(SCALE_ANSWERS, rng)
     if options.start:
@@ -66,7 +66,7 @@ def prepare(
     run = StoredAnswersRun(drafter, frozen, sizes, run_folder, schedule)
     report(
         f"{len(source.training):,} answers to learn from, {len(source.held_out):,} held out,"
-        f" {kept.answer_tokens():,} answer tokens; step {run.step}"
+        f" {stored.count_answer_tokens():,} answer tokens; step {run.step}"
     )
     return run, source
 
@@ -125,7 +125,7 @@ def _listed(taps: tuple[int, ...]) -> str:
 
 
 def _short_vocabulary(
-    path: Path, kept: StoredAnswers, tokenizer: Tokenizer, options: DrafterOptions, report: Callable[[str], None]
+    path: Path, stored: StoredAnswers, tokenizer: Tokenizer, options: DrafterOptions, report: Callable[[str], None]
 ) -> torch.Tensor:
     """Return the ids of the run's short vocabulary, chosen once from the answers for training.
 
@@ -133,8 +133,8 @@ def _short_vocabulary(
     """
     if not path.exists():
         answers = (
-            kept.tokens[row["start"] + _first_counted(row) : row["start"] + row["length"]].astype(np.int64).tolist()
-            for row in kept.index[kept.index["held_out"] == 0]
+            stored.tokens[row["start"] + _first_counted(row) : row["start"] + row["length"]].astype(np.int64).tolist()
+            for row in stored.index[stored.index["held_out"] == 0]
         )
         inherited = config_of_file(options.start).short if options.start and not options.own_short else ()
         size = len(inherited) or min(options.short, tokenizer.vocab_size)

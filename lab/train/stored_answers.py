@@ -52,12 +52,12 @@ class StoredAnswers:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Memory-map the answers; TrainingError if there is none yet."""
+        """Memory-map the answers; TrainingError if there are none yet or a file is damaged."""
         about = read_about(folder)
         index = np.fromfile(folder / "index.bin", RECORD)
         if not len(index):
             raise TrainingError(f"{folder}: no answers yet")
-        rows, width = _end(index), width_of(about)
+        rows, width = _count_rows(index), width_of(about)
         try:
             tokens = np.memmap(folder / "tokens.bin", np.uint32, "r", shape=(rows,))
             taps = np.memmap(folder / "taps.bin", np.float16, "r", shape=(rows, width))
@@ -66,7 +66,7 @@ class StoredAnswers:
             raise TrainingError(f"{folder}: shorter than its index says ({error}); move the folder away") from None
         return cls(tokens, taps, likely_ids, index, about)
 
-    def answer_tokens(self) -> int:
+    def count_answer_tokens(self) -> int:
         """Return the number of answer ids."""
         return int((self.index["length"].astype(np.int64) - self.index["prompt"]).sum())
 
@@ -100,7 +100,7 @@ class AnswerWriter:
         self._records: list[tuple[int, ...]] = []
         index.truncate(index.tell() // RECORD.itemsize * RECORD.itemsize)
         self.stored = np.fromfile(folder / "index.bin", RECORD)
-        self._rows = _end(self.stored) if len(self.stored) else 0
+        self._rows = _count_rows(self.stored) if len(self.stored) else 0
         for file, size in ((tokens, 4), (taps, 2 * self._width), (likely_ids, LIKELY_COUNT * LIKELY.itemsize)):
             if file.tell() < self._rows * size:
                 raise TrainingError(f"{file.name}: shorter than its index says; move {folder} away")
@@ -139,7 +139,7 @@ class AnswerWriter:
         self._records.clear()
 
     def close(self) -> None:
-        """Flush, and release the folder for another writer."""
+        """Flush, close the files, and release the folder for another writer."""
         try:
             self.flush()
         finally:
@@ -184,7 +184,7 @@ def find_likeliest(logits: NDArray[np.float32]) -> NDArray[np.void]:
 
 
 def read_about(folder: Path) -> dict[str, object]:
-    """Return the content of `target.json`; TrainingError if it is malformed."""
+    """Return the content of `target.json`; TrainingError if it is missing or malformed."""
     path = folder / "target.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -202,5 +202,5 @@ def width_of(about: Mapping[str, object]) -> int:
     return len(taps) * hidden
 
 
-def _end(index: NDArray[np.void]) -> int:
+def _count_rows(index: NDArray[np.void]) -> int:
     return int(index[-1]["start"]) + int(index[-1]["length"])

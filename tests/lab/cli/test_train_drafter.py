@@ -58,7 +58,7 @@ def test_training_writes_drafter_and_target(trained: Path, target: Path) -> None
     assert config.trained_for
     assert config.trained_for.tau >= 1.0
     assert mismatch(trained / "drafter.gguf", config.trained_for, read_header(trained / "target.gguf")) == ""
-    assert StoredAnswers.load(trained / "answers").answer_tokens() >= 1000
+    assert StoredAnswers.load(trained / "answers").count_answer_tokens() >= 1000
     assert trained.stat().st_mode & 0o077 == 0
     found = local_files(load_registry().resolve(str(trained / "target.gguf")))
     assert found.drafter_gguf == trained / "drafter.gguf"
@@ -131,7 +131,7 @@ def test_a_drafter_for_completions(completing: Path) -> None:
         start, asked = int(row["start"]), int(row["prompt"])
         assert kept.tokens[start : start + asked].tolist() == prompt["ids"]
         assert int(row["length"]) - asked <= batched_answers.MAX_COMPLETION
-    assert kept.answer_tokens() >= 1000
+    assert kept.count_answer_tokens() >= 1000
     assert len(config_of_file(completing / "drafter.gguf").short) == 90
 
 

@@ -252,7 +252,7 @@ def test_stored_answers_round_trip_and_can_be_extended(tmp_path: Path) -> None:
         assert writer.stored["number"].tolist() == [0, 5]
         writer.add(*answer(2))
     check(tmp_path, [0, 5, 2])
-    assert StoredAnswers.load(tmp_path).answer_tokens() == 3 * 4
+    assert StoredAnswers.load(tmp_path).count_answer_tokens() == 3 * 4
 
 
 @pytest.mark.parametrize("file", ["tokens.bin", "taps.bin", "likely.bin", "index.bin"])
