@@ -46,7 +46,7 @@ def cpu_engine() -> None:
     """Skip the test if the CPU engine was not built with the package."""
     from localdflash.backends.cpu import cpu_library
 
-    if why := cpu_library.available():
+    if why := cpu_library.why_unavailable():
         pytest.skip(f"our own CPU engine is missing: {why}")
 
 
@@ -56,7 +56,7 @@ def without_cpu_engine(monkeypatch: pytest.MonkeyPatch) -> str:
     from localdflash.backends.cpu import cpu_library
 
     why = f"it was not built with the package; {cpu_library.REINSTALL}"
-    monkeypatch.setattr(cpu_library, "_load", lambda: why)
+    monkeypatch.setattr(cpu_library, "_load_or_explain", lambda: why)
     return why
 
 

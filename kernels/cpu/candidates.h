@@ -17,7 +17,7 @@ void begin_candidates(const Model& m, Candidate* best) {
   for (int i = 0; i < m.slots.candidates; i++) best[i] = {0, -FLT_MAX};  // no token yet
 }
 
-// Adds a candidate whose token is greater than all tokens so far.
+// Adds a candidate whose token id is greater than those of all earlier candidates.
 void add_candidate(const Model& m, Candidate fresh, Candidate* best) {
   int at = m.slots.candidates;
   for (; at > 0 && fresh.logit > best[at - 1].logit; at--) {

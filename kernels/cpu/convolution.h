@@ -28,7 +28,7 @@ Lanes convolve(const Stage& s, const Convolution& conv, Side side, int row, int 
   return total;
 }
 
-// The stage before a sublayer: norms its rows and computes their changes.
+// The stage before a sublayer: norms its rows and computes their changes. See `run_stage` for the result.
 bool compute_changes(const Stage& s, const Convolution& conv, const float* weight) {
   const Model& m = s.model;
   if (!m.conv.kernel) return true;

@@ -3,9 +3,9 @@
 //
 //   state *= decay;  state += key (value - state^T key)^T * beta;  out = state^T query
 //
-// where query, key and value are convolutions of the newest `kernel` projections, channel by channel. The stored state
-// precedes the last pass, and is stored with the inputs of that pass's rows. The next pass first replays the rows that
-// were accepted, with the same operations in the same order. So any prefix of a verify batch can be accepted.
+// where query, key and value are convolutions of the newest `kernel` projections, channel by channel. A row is a token.
+// The stored state precedes the last pass, and is stored with the inputs of that pass's rows. The next pass first
+// replays the accepted rows with the same operations in the same order: any prefix of a batch can be accepted.
 #pragma once
 #include "stages.h"
 
@@ -13,7 +13,7 @@ namespace ldf {
 namespace LDF_ISA {
 namespace {
 
-// Derived sizes of these layers.
+// Sizes derived from the shape of the delta nets.
 struct Sizing {
   const DeltaShape& d;
   int keys() const { return d.k_heads * d.k_dim; }

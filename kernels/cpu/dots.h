@@ -1,5 +1,5 @@
-// The part that is specific to an instruction set: integer dot products of one group for a tile of rows and 16
-// channels.
+// Integer dot products of one group of 32 inputs for a tile of rows (tokens) and a panel of 16 channels, which each
+// instruction set implements.
 //
 // Each dots_*.h defines, in namespace ldf::LDF_ISA,
 //

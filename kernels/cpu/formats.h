@@ -9,7 +9,7 @@
 //   4 bits and 1     320 bytes  then [16 channels][4 inputs], of which bit q is the fifth of quad q
 //   2 bits and 1     192 bytes  [2 fours of quads][16 channels][4 inputs], then bits as above
 //   2 bits           128 bytes
-// Every format keeps the numbers of the file exactly.
+// packing.py writes this layout, without rounding if the file has the format of `Kind`.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ namespace ldf {
 constexpr int PANEL = 16;   // output channels
 constexpr int GROUP = 32;   // inputs that share a scale
 constexpr int SUPER = 256;  // inputs that share a super-scale
-constexpr int MAX_ROWS = 64;
+constexpr int MAX_ROWS = 64;  // tokens of a pass
 
 enum Kind : int32_t {
   Q8_0 = 0,
@@ -56,7 +56,7 @@ enum Kind : int32_t {
 struct Matrix {
   int32_t kind, n, k;
   const uint8_t* codes;   // [panels][groups][bytes of a group]
-  const uint8_t* scales;  // [panels][groups] of the above
+  const uint8_t* scales;  // [panels][groups][scales of a group, see above]
   // float16. Q4_1, Q5_1: m [panels][groups][16]. Q4_K, Q5_K, Q2_K: [panels][k / 256][2: d, dmin][16]. IQ4_XS, Q6_K,
   // Q3_K: d [panels][k / 256][16]. Null if there are none.
   const uint16_t* supers;
@@ -66,12 +66,12 @@ struct Matrix {
 constexpr uint8_t IQ4_CODES[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 constexpr uint8_t E2M1_CODES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-// Activations quantized row by row, group by group: x = code * scale.
+// Activations of some tokens (rows), quantized row by row, group by group: x = code * scale.
 struct Rows {
   int8_t* codes;   // [rows][k], -127 to 127
   float* scales;   // [rows][k / 32]; NaN if the group was not finite
-  int32_t* sums;   // [rows][k / 16]: of 16 codes
-  float* totals;   // [rows][k / 32]: of 32 codes, times their scale
+  int32_t* sums;   // [rows][k / 16]: the sum of 16 codes
+  float* totals;   // [rows][k / 32]: the sum of 32 codes, times their scale
 };
 
 // KV cache of one layer and one key-value head: float16, or int8 codes if there are scales. In int8, two dimensions of

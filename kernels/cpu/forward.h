@@ -1,7 +1,7 @@
 // One pass of a decoder, stage by stage. Every thread repeats cheap work (norms, quantization), which costs less than
 // another stage.
 //
-// A row's results depend on that row and the cache, never on the rest of the batch or the number of threads.
+// A row's (token's) results depend on that row and the cache, never on the rest of the batch or the number of threads.
 #pragma once
 #include "convolution.h"
 #include "delta_net.h"
@@ -18,13 +18,13 @@ struct Decoding {
 };
 static_assert(sizeof(Decoding) <= MAX_ARGUMENT, "the pool copies it");
 
-// Copies a chunk of the rows of the residual stream after a block, if requested.
-void copy_taps(const Stage& s, int chunk, const Pass& pass, int block) {
+// Copies a chunk of the rows of the residual stream after layer `index` to the features, if requested.
+void copy_taps(const Stage& s, int chunk, const Pass& pass, int index) {
   const Model& m = s.model;
   if (!pass.taps) return;
   const Share rows = share(s.rows, chunk, s);
   for (int i = 0; i < m.tap_count; i++) {
-    if (m.taps[i] != block) continue;
+    if (m.taps[i] != index) continue;
     for (int r = rows.begin; r < rows.end; r++) {
       float* to = pass.taps + ((size_t)r * m.tap_count + i) * m.hidden;
       memcpy(to, s.w.x + (size_t)r * m.hidden, sizeof(float) * m.hidden);
@@ -44,10 +44,10 @@ bool dense_mlp(const Stage& s, const Layer& layer) {
   });
 }
 
-bool project_block(const Stage& s, const Layer& layer, const Pass& pass, int block) {
+bool project_layer(const Stage& s, const Layer& layer, const Pass& pass, int index) {
   Once ready;
   return compute_changes(s, layer.attention_conv, layer.attention_norm) && run_stage(s.turn, [&](int chunk) {
-    copy_taps(s, chunk, pass, block - 1);
+    copy_taps(s, chunk, pass, index - 1);
     if (ready.first()) quantize_input(s, layer.attention_conv, layer.attention_norm);
     if (layer.delta) {
       project_delta(s, chunk, *layer.delta);
@@ -67,14 +67,14 @@ bool run_heads(const Stage& s, const Layer& layer, const Pass& pass) {
   });
 }
 
-// Runs all blocks; false if this thread has nothing more to do.
-bool run_blocks(const Stage& s, const Pass& pass) {
+// Runs all layers; false if the pass has ended without this thread.
+bool run_layers(const Stage& s, const Pass& pass) {
   const Model& m = s.model;
   const bool reads_head = pass.logits || pass.best;
   for (int b = 0; b < m.blocks; b++) {
     const Layer& layer = m.layers[b];
-    if (!project_block(s, layer, pass, b)) return false;
-    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // only K, V and states are read
+    if (!project_layer(s, layer, pass, b)) return false;
+    const bool feeds_head_alone = b == m.blocks - 1 && !reads_head;  // only its K, V and states are needed
     if (feeds_head_alone && !layer.delta) return true;
     if (!run_heads(s, layer, pass)) return false;
     if (feeds_head_alone) return true;
@@ -96,7 +96,7 @@ void decode(const void* argument, Turn* turn) {
     embed(s, chunk, d.pass.ids);
     if (m.progress) advance_states(s, chunk);
   });
-  if (!starts || (s.rows && !run_blocks(s, d.pass))) return;
+  if (!starts || (s.rows && !run_layers(s, d.pass))) return;
   if (m.progress && d.pass.keep_all) {
     if (!run_stage(turn, [&](int chunk) { shift_histories(s, chunk, s.rows ? s.rows : kept_rows(s)); })) return;
   }

@@ -1,4 +1,4 @@
-// Public interface: one table of functions for each instruction set, and the structs of a model.
+// Public interface: a table of functions per instruction set, and structs of a model. Rows of a pass are its tokens.
 #pragma once
 #include "formats.h"
 #include "threads.h"
@@ -19,8 +19,8 @@ struct DeltaNet {
   const float *rate, *shift;        // [v_heads] of the decay
   const float* norm;                // [v_dim]
   float* state;                     // [v_heads][v_dim / 16][k_dim][16] at `Progress.base`
-  float* history;                   // [kernel - 1 + MAX_ROWS][mixed] inputs of the convolution: before it, and after
-  float *decays, *betas;            // [MAX_ROWS][v_heads] of the rows after it
+  float* history;                   // [kernel - 1 + MAX_ROWS][mixed] inputs of the convolution, of tokens around `base`
+  float *decays, *betas;            // [MAX_ROWS][v_heads] of the tokens from `base` on
 };
 
 // The convolutions of DFlash 2 at the input and the output of a sublayer (see convolution.h).
@@ -29,7 +29,7 @@ struct Convolution {
   const float* base;  // [2][kernel][hidden]
 };
 
-// Size of the convolutions; kernel is 0 in a model without them.
+// Sizes of `Convolution`; kernel is 0 in a model without convolutions.
 struct ConvolutionShape {
   int32_t kernel, group;  // rows of a convolution, the newest included; channels that share a change
 };
@@ -41,38 +41,38 @@ struct SlotHeads {
   const float* confidence;      // [hidden + rank]; null: the softmax probability is the confidence
   float confidence_bias;
   Matrix predecessor, successor, selector;  // [vocabulary, rank], likewise, [rank, hidden]
-  int32_t candidates;                       // of a slot, for the selector
-  int32_t first;                            // first slot that proposes
-  const int32_t* tokens;                    // of the head's rows; null: row i is token i
+  int32_t candidates;                       // per slot, for the selector; 0: no selector
+  int32_t first;                            // first slot that proposes a token
+  const int32_t* tokens;                    // token ids of the head's rows; null: row i is token i
 };
 
-// Progress of the states: they precede token `base`, and can advance by a prefix of the `rows` that followed.
+// Progress of delta-net states: they precede token `base`, and can advance by any prefix of the `rows` tokens after it.
 struct Progress {
   int32_t base, rows;
 };
 
-// One block of a decoder. The matrices of a mixture of experts are in sequence, each padded to whole panels.
+// One layer of a decoder. The matrices of a mixture of experts are in sequence, each padded to whole panels.
 struct Layer {
   const float *attention_norm, *query_norm, *key_norm, *mlp_norm;  // query_norm and key_norm: null if absent
   Matrix query, key, value, output, gate, up, down;                // of a mixture: of the first expert
-  const float* router;                                             // [experts][hidden]; null in a dense block
+  const float* router;                                             // [experts][hidden]; null in a dense layer
   const float *query_bias, *key_bias, *value_bias, *output_bias;   // these and the following: null if absent
   const float *router_bias, *gate_bias, *up_bias, *down_bias;      // [experts][...]
-  const float* sinks;  // [heads] score of each head without a value
+  const float* sinks;  // [heads] attention sinks: a score without a value
   Matrix shared_gate, shared_up, shared_down;  // of the shared expert
   const float* shared_router;                  // [hidden]
-  const DeltaNet* delta;                       // instead of attention, of which only `output` is used
+  const DeltaNet* delta;                       // replaces attention, except `output`; null: attention
   Convolution attention_conv, mlp_conv;
   Cache cache;     // of all key-value heads, one after the other
   int32_t causal;  // whether a row sees no later rows
-  int32_t window;  // a row sees keys nearer than this; 0: all
+  int32_t window;  // a row sees keys at distances below this; 0: all
 };
 
 // A decoder, or a drafter that uses its target's embedding and head. It must outlive the threads that run it.
 struct Model {
-  int32_t blocks, hidden, heads, kv_heads, head_dim, inner;  // inner: width of the MLP, or of one expert
+  int32_t blocks, hidden, heads, kv_heads, head_dim, inner;  // blocks: layers; inner: width of the MLP or an expert
   int32_t experts, chosen, normalise;                        // all 0 in a dense model
-  int32_t shared;                                            // inner of the shared expert; 0: none
+  int32_t shared;                                            // width of the shared expert; 0: none
   int32_t rotary;                                            // leading channels of a head that RoPE rotates
   int32_t gated;  // whether a head's query is followed by a gate of its output, [heads][2][head_dim]
   int32_t vocabulary, capacity;                              // capacity: positions of the KV cache
@@ -84,10 +84,10 @@ struct Model {
   Matrix embedding, head;
   const float* norm;
   const Layer* layers;
-  const int32_t* taps;  // blocks whose output is a feature of the drafter
+  const int32_t* taps;  // layers whose outputs are features, the input of a drafter
   int32_t tap_count;
-  Matrix fuse;             // of a drafter: [hidden, tap_count * hidden] of the target's; else n is 0
-  const float* fuse_norm;  // after it
+  Matrix fuse;             // of a drafter: [hidden, tap_count * hidden], for features; n is 0 in a target
+  const float* fuse_norm;  // of the output of `fuse`
   uint8_t* workspace;      // `workspace_bytes`, aligned to 64
   DeltaShape delta;
   Progress* progress;      // null without delta nets
@@ -103,17 +103,17 @@ struct Pass {
   float* taps;        // [rows][tap_count * hidden]
   float* logits;      // [rows][vocabulary]; required by a Markov head, before its correction
   int32_t* best;      // [rows] likeliest token; ties go to the lowest
-  float* confidence;  // [rows] its softmax probability, or the output of slot heads, which require it and best
+  float* confidence;  // [rows] softmax probability of `best`, or output of slot heads, which require both
   int32_t* finite;   // [rows] 1 if no logit is NaN or +infinity; requires best, excludes confidence
-  int32_t keep_all;      // all rows will be accepted: the states of delta nets advance in this pass
+  int32_t keep_all;      // all rows are known to be accepted: the states of delta nets advance in this pass
 };
 
 struct Kernels {
   const char* name;
   // Quantizes rows x [rows][k].
   void (*quantize)(const float* x, int32_t rows, int32_t k, Rows* out);
-  // out[r][c], c counting from channel 16 * first_panel, of whole panels first_panel up to last_panel; stride in
-  // floats.
+  // out[r][c] = x[r] times channel 16 * first_panel + c, for panels first_panel up to last_panel; stride in floats.
+  // Writes whole panels.
   void (*product)(const Matrix* weights, const Rows* x, int32_t rows, int32_t first_panel, int32_t last_panel,
                   float* out, ptrdiff_t stride);
   // out[i] = softmax(q[i] keys^T * scale) values over keys begin[i] up to end[i]; strides in floats.
@@ -125,11 +125,11 @@ struct Kernels {
   void (*rotate)(float* x, const float* cosines, const float* sines, int32_t head_dim);
   void (*swiglu)(const float* gate, const float* up, int32_t size, float* out);
   void (*swiglu_clamped)(const float* gate, const float* up, float limit, int32_t size, float* out);
-  // Runs a pass over rows, and writes their KV cache entries.
+  // Runs a pass and writes the KV cache entries of its rows.
   void (*forward)(const Model* model, const Pass* pass, Pool* pool);
   // Writes a drafter's KV cache entries at positions start, ... from the target's features [rows][tap_count * hidden].
   void (*inject)(const Model* model, const float* taps, int32_t rows, int32_t start, Pool* pool);
-  // Multiplies `count` groups of 32 inputs with 16 channels in the nearest cache, to measure the integer peak.
+  // Multiplies `count` groups of 32 inputs with 16 channels, all in the first-level cache, to measure peak speed.
   int32_t (*peak)(int64_t count);
 };
 

@@ -1,4 +1,4 @@
-// The stages of a block; see forward.h for their order. Each function does one chunk of a stage.
+// The stages of a layer; see forward.h for their order. Functions with a `chunk` do one chunk of a stage.
 #pragma once
 #include "attention.h"
 #include "candidates.h"
@@ -30,7 +30,7 @@ bool run_stage(Turn* turn, Work work) {
   return pool_next(turn);
 }
 
-// True once: for work that a thread does before its first chunk of a stage.
+// `first()` is true once: for work that a thread does before its first chunk of a stage.
 class Once {
  public:
   bool first() {
@@ -227,7 +227,7 @@ struct GatedMatrices {
   int inner;
 };
 
-// Computes SwiGLU of `count` rows, quantized, for units of 32 channels.
+// Computes SwiGLU of `count` rows, quantized, for the units `begin` up to `end` of 32 channels.
 void gate_and_up(const Stage& s, const GatedMatrices& of, const Rows& rows, int count, const Rows& out, int begin,
                  int end) {
   const float limit = s.model.swiglu_limit;

@@ -14,8 +14,8 @@ constexpr int MAX_ARGUMENT = 128;  // bytes
 
 struct Pool;
 
-// Position of a thread in a pass. A thread may join late, even after the end: before it takes a chunk, it may use
-// only its `Turn` and its copy of the argument.
+// Position of a thread in a pass. A thread may join late, even after the pass has ended: before it takes a chunk, it
+// may use only its `Turn` and its copy of the argument.
 struct Turn {
   Pool* pool;
   uint32_t pass;

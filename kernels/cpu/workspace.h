@@ -1,11 +1,11 @@
-// Memory of a pass: one block per model, and its layout.
+// Layout of a model's workspace, the memory of its passes.
 #pragma once
 #include "kernels.h"
 
 namespace ldf {
 
-constexpr int CHUNK = 64;  // channels of a product that are added to the residual stream at a time
-constexpr int HEAD_CHUNK = 512;
+constexpr int CHUNK = 64;  // channels of a product that are added to the residual stream at once
+constexpr int HEAD_CHUNK = 512;  // channels of the head that are computed at once
 
 struct Scratch {  // of one thread
   float* wide;    // [hidden, or head_dim or the rank of slots if that is larger]
@@ -14,27 +14,27 @@ struct Scratch {  // of one thread
   Rows gathered;  // [MAX_ROWS][hidden]: the rows of one expert
   float *delta, *state;   // of delta nets: [MAX_ROWS][2 * k_dim + v_dim], [k_dim][16]
   int32_t *first, *last;  // [MAX_ROWS * heads / kv_heads] range of keys that a query sees
-  float* sinks;           // likewise
+  float* sinks;           // [MAX_ROWS * heads / kv_heads]
 };
 
 struct Candidate {
-  int32_t row;  // of the head
+  int32_t row;  // of the head matrix
   float logit;
 };
 
 struct Workspace {
   float* x;         // [MAX_ROWS][hidden] the residual stream
   float* queries;   // [kv_heads][rows][heads / kv_heads][head_dim]
-  float* attended;  // likewise
+  float* attended;  // [kv_heads][rows][heads / kv_heads][head_dim]
   Rows heads;       // [MAX_ROWS][heads * head_dim, or values of delta nets]
-  float* gates;     // [MAX_ROWS][likewise] of the heads' outputs
+  float* gates;     // [MAX_ROWS][columns of `heads`], of the heads' outputs
   Rows inner;       // [MAX_ROWS * max(chosen, 1)][inner]
   float* router;    // [MAX_ROWS][experts]
   Rows shared;      // [MAX_ROWS][shared]
-  float* shares;    // [MAX_ROWS] weight of the shared expert
-  float* best;      // [threads][MAX_ROWS][3]
+  float* shares;    // [MAX_ROWS] weights of the shared expert
+  float* best;      // [threads][MAX_ROWS], the three fields of `Best`
   float* normed;    // [MAX_ROWS][hidden] input of a convolution
-  float* changes;   // [MAX_ROWS][changes_of] of its coefficients
+  float* changes;   // [MAX_ROWS][changes_of] of the convolution's coefficients
   Candidate* candidates;  // [threads][MAX_ROWS][candidates]
   float* selectors;       // [MAX_ROWS][selector_width] projections by the selector
   Scratch scratch;
@@ -128,7 +128,7 @@ static inline Workspace lay_out_workspace(const Model& m, int thread, int thread
   return w;
 }
 
-// Returns the rows from `row` on, starting at an input that is a multiple of GROUP.
+// Returns the rows from `row` on, from column `input` on, a multiple of GROUP.
 static inline Rows row_from(const Rows& rows, size_t row, size_t k, size_t input = 0) {
   const size_t at = row * k + input;
   return {rows.codes + at, rows.scales + at / GROUP, rows.sums + at / 16, rows.totals + at / GROUP};

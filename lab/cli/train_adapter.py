@@ -51,7 +51,7 @@ def adapter(
     if answers and not (answers / "index.bin").is_file():
         raise UsageError(f"--answers {answers}: no answers; use the answers/ folder of `localdflash train drafter`")
     prepare("cpu", threads)
-    from localdflash.lab.train import for_adapter
+    from localdflash.lab.train import adapter_stages
     from localdflash.lab.train.adapter_export import rank_of
     from localdflash.lab.train.adapter_training import AdapterSchedule
 
@@ -59,11 +59,11 @@ def adapter(
     if start and rank is not None:
         raise UsageError(f"--rank: {pair} has an adapter to start from; name its base pair for a new adapter")
     rank = rank or (rank_of(start, target) if start else RANK)
-    work = for_adapter.AdapterWork(folder, target, rank, answers, start)
+    work = adapter_stages.AdapterWork(folder, target, rank, answers, start)
     meter = ProgressLine()
-    for_adapter.check(work)
-    for_adapter.make_examples(work, tokens, seed, meter)
-    for_adapter.train(work, AdapterSchedule(tokens, learning_rate, seed=seed), meter)
+    adapter_stages.check(work)
+    adapter_stages.make_examples(work, tokens, seed, meter)
+    adapter_stages.train(work, AdapterSchedule(tokens, learning_rate, seed=seed), meter)
     meter.say(f"use it: localdflash complete FILE:LINE:COLUMN --pair {folder / 'target.gguf'}")
     return 0
 

@@ -150,9 +150,9 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
     if options["start"] and options["fresh"]:
         raise UsageError("--start and --fresh: choose one")
     prepare("cpu", options["threads"])
-    from localdflash.lab.train import for_pair
-    from localdflash.lab.train.kept_setup import DrafterOptions
-    from localdflash.lab.train.kept_training import Schedule
+    from localdflash.lab.train import drafter_stages
+    from localdflash.lab.train.drafter_run import Schedule
+    from localdflash.lab.train.drafter_setup import DrafterOptions
     from localdflash.lab.train.loop import TrainingBudget
 
     files = _files(pair)
@@ -170,24 +170,24 @@ def _for_pair(folder: Path, pair: str, options: dict[str, Any], given: list[str]
     )
     taps = None if options["taps"] is None else block_numbers(options["taps"])
     backend, threads, fim = options["backend"], options["threads"], _fim_of(files) if options["completions"] else None
-    work = for_pair.Work(
+    work = drafter_stages.DrafterWork(
         folder, files.target, drafter_options, options["tokens"], budget.minutes, taps, backend, threads, fim
     )
     meter = ProgressLine()
     sources, make_prompts = (
         _completions(folder, files.target, fim, options, meter) if fim else _questions(folder, options)
     )
-    for_pair.check_sources(folder, sources)
-    needs = for_pair.plan(work)
+    drafter_stages.check_sources(folder, sources)
+    needs = drafter_stages.plan(work)
     meter.say(needs.line())
     if options["my_chats"]:
         meter.say(f"your questions and their answers are stored in {folder}, only on this machine")
-    for_pair.write_prompts(folder, sources, make_prompts, meter)
-    for_pair.answer(work, needs.sequences, meter)
+    drafter_stages.write_prompts(folder, sources, make_prompts, meter)
+    drafter_stages.answer(work, needs.sequences, meter)
     sequences, measured = (COMPLETION_SEQUENCES, MEASURED_COMPLETIONS) if fim else (SEQUENCES, Schedule.measured)
     anchors, in_prompt = options["anchors"], IN_PROMPT if fim else 0
     schedule = Schedule(rate, options["sequences"] or sequences, anchors, in_prompt, measured=measured)
-    for_pair.train(work, schedule, meter)
+    drafter_stages.train(work, schedule, meter)
     subcommand = "complete FILE:LINE:COLUMN" if fim else "chat"
     meter.say(f"use it: localdflash {subcommand} --pair {folder / 'target.gguf'}")
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from localdflash.lab.train.adapter_corpus import archives, sources
+from localdflash.lab.train.adapter_corpus import fetch_archives, read_sources
 from localdflash.text.syntax import language_of
 
 COUNTS = {"python": 14, "javascript": 8, "typescript": 8}
@@ -37,11 +37,11 @@ def main() -> None:
 def chosen(folder: Path, turn: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the files of a turn: name and text."""
     rng, known = random.Random(18), dict[str, dict[str, list[tuple[str, str]]]]()
-    for archive in archives(folder):
+    for archive in fetch_archives(folder):
         if not archive.held_out:
             continue
         package = archive.path.name.partition("-")[0]
-        for name, text in sorted(sources(archive).items()):
+        for name, text in sorted(read_sources(archive).items()):
             if text.count("\n") >= MIN_LINES:
                 known.setdefault(language_of(name), {}).setdefault(package, []).append((f"{package}/{name}", text))
     for language, count in COUNTS.items():

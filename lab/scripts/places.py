@@ -34,7 +34,7 @@ from localdflash.code.context.gather import gather
 from localdflash.code.context.index import Workspace
 from localdflash.lab import result_file
 from localdflash.lab.bench.spread import spread
-from localdflash.lab.train.adapter_corpus import archives, sources
+from localdflash.lab.train.adapter_corpus import fetch_archives, read_sources
 from localdflash.lsp.session import MAX_ANSWER_TOKENS, MAX_PREFIX_CHARS, MAX_SUFFIX_CHARS, MIN_TOKEN_PROBABILITY
 from localdflash.lsp.typing_pace import START_CONFIDENCE
 from localdflash.server.client import Client
@@ -98,7 +98,7 @@ class PackageContext:
     """Context of positions from these `sources`, `own` and `other`; packages are unpacked into `into` once."""
 
     def __init__(self, folder: Path, into: Path, sources: frozenset[str]) -> None:
-        self._archives = {archive.path.name: archive for archive in archives(folder) if archive.held_out}
+        self._archives = {archive.path.name: archive for archive in fetch_archives(folder) if archive.held_out}
         self._into, self._sources = into, sources
         self._workspaces: dict[str, Workspace] = {}
 
@@ -108,7 +108,7 @@ class PackageContext:
         if not self._sources:
             return []
         if package not in self._workspaces:
-            for file, text in sources(self._archives[package]).items():
+            for file, text in read_sources(self._archives[package]).items():
                 path = self._into / package / file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
@@ -125,10 +125,10 @@ def choose_positions(
 ) -> list[CursorPosition]:
     """Choose `count` positions; every run with a seed chooses the same ones."""
     rng, texts = random.Random(seed), dict[str, list[tuple[str, str]]]()
-    for archive in archives(folder):
+    for archive in fetch_archives(folder):
         if not archive.held_out:
             continue
-        for name, text in sources(archive).items():
+        for name, text in read_sources(archive).items():
             language = syntax.language_of(name)
             if language in SHARES and text.count("\n") >= from_line + 20 and parses(language, text):
                 texts.setdefault(language, []).append((f"{archive.path.name}/{name}", text))

@@ -1,7 +1,7 @@
 """LoRA (arXiv 2106.09685) on every matrix of a frozen decoder, and trained rows for tokens that were never used.
 
-W + up @ down is computed once per step, so a pass costs as much as without adapters. `down` and `up` stay float32. The
-embedding is also the head, so a trained row changes both.
+W + up @ down is computed once per training step, so a forward pass costs as much as without adapters. `down` and `up`
+stay float32. The embedding is also the head, so a trained row changes both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,8 +55,8 @@ class _MergedProduct(torch.autograd.Function):
         grad_output = gradients[0].flatten(0, -2).to(merged.dtype)  # [N, out]
         down_out = rows @ down.T.to(merged.dtype)  # [N, rank]
         grad_down_out = grad_output @ up.to(merged.dtype)  # [N, rank]
-        to_x = (grad_output @ merged).view(ctx.like.shape).to(ctx.like.dtype)
-        return to_x, None, (grad_down_out.T @ rows).float(), (grad_output.T @ down_out).float()
+        grad_x = (grad_output @ merged).view(ctx.like.shape).to(ctx.like.dtype)
+        return grad_x, None, (grad_down_out.T @ rows).float(), (grad_output.T @ down_out).float()
 
 
 class AdaptedEmbedding(nn.Module):
@@ -67,7 +67,7 @@ class AdaptedEmbedding(nn.Module):
         self.weight = weight
         self.tokens = torch.tensor(tokens)
         self.rows = nn.Parameter(weight[self.tokens].clone())
-        self._row_index = torch.zeros(len(weight), dtype=torch.int64)  # in `tokens`, from 1; 0 for frozen rows
+        self._row_index = torch.zeros(len(weight), dtype=torch.int64)  # position in `tokens` + 1; 0: frozen row
         self._row_index[self.tokens] = torch.arange(1, len(tokens) + 1)
         self.head = weight.to(dtype)
         self.merge()

@@ -30,23 +30,23 @@ class ScriptPackage:
     name: str
     version: str
     licence: str
-    folder: str  # contains its sources
+    folder: str  # of the sources within the package
     sha256: str
-    held_out: bool
+    held_out: bool  # True: only for measurements
 
     @property
     def file(self) -> str:
-        """Return the archive's file name, as npm calls it."""
+        """File name that npm gives the archive."""
         return f"{self.name.removeprefix('@').replace('/', '-')}-{self.version}.tgz"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Package archive on the disk."""
+    """Downloaded package: a wheel or an npm archive."""
 
     path: Path
     held_out: bool
-    folder: str = "."
+    folder: str = "."  # of the sources within the package
 
 
 def read_list(path: Path = ADAPTER_LIST) -> list[ScriptPackage]:
@@ -55,14 +55,14 @@ def read_list(path: Path = ADAPTER_LIST) -> list[ScriptPackage]:
     return [ScriptPackage(**{"held_out": False, **entry}) for entry in entries]
 
 
-def archives(folder: Path) -> list[Archive]:
+def fetch_archives(folder: Path) -> list[Archive]:
     """Return all package archives, downloading missing ones into `folder`."""
     wheels = [Archive(path, package.held_out) for package, path in corpus.fetch(corpus.read_list(), folder / "wheels")]
     return [*wheels, *fetch(read_list(), folder / "npm")]
 
 
 def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
-    """Download archives with npm, each checked against its hash; files already there are kept."""
+    """Download npm packages unless they exist, check their hashes, and return their archives."""
     folder.mkdir(parents=True, exist_ok=True)
     missing = [f"{p.name}@{p.version}" for p in packages if not (folder / p.file).is_file()]
     if missing:
@@ -80,7 +80,7 @@ def fetch(packages: list[ScriptPackage], folder: Path) -> list[Archive]:
     return [Archive(folder / p.file, p.held_out, p.folder) for p in packages]
 
 
-def sources(archive: Archive) -> dict[str, str]:
+def read_sources(archive: Archive) -> dict[str, str]:
     """Return the hand-written sources of a package by path, up to the package's budget."""
     found: dict[str, str] = {}
     budget = corpus.PACKAGE_BUDGET

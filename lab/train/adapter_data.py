@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.adapter_examples import FillExample
+from localdflash.lab.train.adapter_examples import FimExample
 
 LANGUAGES = ("python", "javascript", "typescript", "tsx", "c", "cpp", "go", "java", "lua", "rust", "chat")
 KINDS = ("rest", "line", "node", "span", "open", "chat", "block")  # files store positions in this list: append only
@@ -18,20 +18,20 @@ RECORD = np.dtype([("start", "<u8"), ("prompt", "<u4"), ("length", "<u4"), ("lan
 
 @dataclass(frozen=True)
 class ExampleIds:
-    """Stored example: ids [T]; the ids from `prompt` on are learned."""
+    """Stored example; the ids after the prompt are learned."""
 
-    ids: NDArray[np.int64]
-    prompt: int
+    ids: NDArray[np.int64]  # [T]
+    prompt: int  # number of prompt ids
     language: str
     kind: str
 
 
 @dataclass(frozen=True)
-class FillData:
+class FimDataset:
     """Dataset files, memory-mapped read-only."""
 
     tokens: NDArray[np.uint32]
-    index: NDArray[np.void]  # RECORD, one an example
+    index: NDArray[np.void]  # RECORD, one per example
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -56,15 +56,15 @@ class FillData:
         return ExampleIds(ids, int(row["prompt"]), LANGUAGES[row["language"]], KINDS[row["kind"]])
 
     def endless(self, seed: int, position: int) -> Iterator[int]:
-        """Yield example indices endlessly, in an order that the seed decides, from `position` in that order on."""
+        """Yield example indices endlessly in an order that the seed decides, starting at `position` in that order."""
         epoch, position = divmod(position, len(self))
         while True:
             yield from np.random.default_rng([seed, epoch]).permutation(len(self))[position:].tolist()
             epoch, position = epoch + 1, 0
 
 
-def write(folder: Path, examples: Iterable[FillExample]) -> int:
-    """Write a folder of examples; return the number of ids."""
+def write(folder: Path, examples: Iterable[FimExample]) -> int:
+    """Write a folder of examples, completely or not at all; return the number of ids."""
     part = folder.with_name(f"{folder.name}.part")
     part.mkdir(parents=True, exist_ok=True)
     rows, total = list[tuple[int, ...]](), 0

@@ -1,4 +1,4 @@
-"""Write and read the file of a code adapter: tensors by the names of the base's tensors, and the marker tokens."""
+"""Write and read the file of a code adapter: LoRA tensors named like those of the base model, and marker tokens."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ QUANTIZATION = "Q8_0"  # a coarser quantization would lose most of the adapter's
 
 
 def notes_for(base: Path) -> AdapterNotes:
-    """Return the metadata of an adapter for this base."""
+    """Return the metadata of an adapter for this base model."""
     return AdapterNotes(sha256_of(base), CODE_NAME, QUANTIZATION, TRAINED, MARKERS)
 
 
@@ -44,7 +44,7 @@ def read_into(adapter: Adapter, path: Path, base: Path) -> None:
         targets |= {f"{name}.up": (linear.up, order), f"{name}.down": (linear.down, torch.arange(len(linear.down)))}
     shapes = {name: parameter.shape for name, (parameter, _) in targets.items()}
     if notes.rows != TRAINED or shapes != {name: values.shape for name, values in values_by_name.items()}:
-        raise ModelError(f"{path}: another shape than an adapter of rank {adapter.rank} for {base}")
+        raise ModelError(f"{path}: not an adapter of rank {adapter.rank} with the trained tokens for {base}")
     for name, (parameter, order) in targets.items():
         parameter.copy_(torch.from_numpy(values_by_name[name])[order])
     adapter.merge()
@@ -57,7 +57,7 @@ def rank_of(path: Path, base: Path) -> int:
 
 
 def _adapted_matrices(adapter: Adapter, base: Path) -> Iterator[tuple[str, AdaptedLinear, Tensor]]:
-    """Yield the base's adapted matrices by name: the adapter, and the order of its rows in the file."""
+    """Yield name, adapter and row order (`ours = file[order]`) of each matrix of the base that has an adapter."""
     head_dim = adapter.model.config.head_dim
     for name in read_header(base).tensors:
         linear = adapter.linears.get((state_name(name) or "").removesuffix(".weight"))

@@ -1,6 +1,6 @@
 """Sample gaps in source files: blocks, rests of lines, lines, syntax nodes, spans, and ends of unfinished files.
 
-Half are blocks of several lines, which teach where to stop. Code is sampled more often than prose and imports.
+Half of the gaps are blocks of several lines, which teach where to stop. Dull lines (prose, imports) are sampled less.
 """
 
 import random
@@ -12,13 +12,13 @@ from tree_sitter import Node
 from localdflash.text import syntax
 
 SHARES = {"block": 0.5, "rest": 0.2, "line": 0.1, "node": 0.1, "span": 0.05, "open": 0.05}
-MAX_NODE_CHARS = 480  # characters of a node or a span
-MAX_OPEN_LINES = 6
+MAX_NODE_CHARS = 480  # of a node, and four times those of a span
+MAX_OPEN_LINES = 6  # missing at the end of an unfinished file
 BLOCK_LINES = range(2, 13)
-MAX_BLOCK_CHARS = 900  # characters
-PLAIN_BLOCK_SHARE = 0.35  # of the blocks: any lines inside a node
+MAX_BLOCK_CHARS = 900
+PLAIN_BLOCK_SHARE = 0.35  # of the blocks: plain ones, any lines inside a node
 FROM_INSIDE_SHARE = 0.4  # of the other blocks: from a later line of the node to its end
-MAX_CLIMBS = 5  # from a leaf of the tree to the missing node
+MAX_CLIMBS = 5  # steps to a parent, from a leaf of the tree to the missing node
 _LINE = re.compile(r"[^\n]*\S[^\n]*")
 _DULL = re.compile(r"\s*(import\b|from\b|#include|[)\]}>;,]+\s*$)")
 _PROSE = re.compile("comment|string")
@@ -27,10 +27,10 @@ _DULL_SHARE = 0.25  # of the dull lines that are sampled, the share that is used
 
 @dataclass(frozen=True)
 class TrainingGap:
-    """Gap: the cursor is at `start`, the missing text ends at `end`, in characters."""
+    """Missing text in a file."""
 
     kind: str
-    start: int
+    start: int  # in characters; the cursor is here
     end: int
 
     @property
@@ -48,7 +48,7 @@ class GapSampler:
         self._tree = syntax.parse(language, text)
         self._bytes: bytes | None = None if text.isascii() else text.encode()
 
-    def draw(self, rng: random.Random) -> TrainingGap:
+    def sample(self, rng: random.Random) -> TrainingGap:
         """Return a random gap."""
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
         line = self._line(rng)

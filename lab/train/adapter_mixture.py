@@ -13,32 +13,32 @@ from typing import TypeVar
 import numpy as np
 
 from localdflash.code.fim.encoder import Encoder
-from localdflash.lab.train.adapter_corpus import Archive, sources
-from localdflash.lab.train.adapter_examples import FillExample, FillExamples
-from localdflash.lab.train.kept_answers import KeptAnswers
+from localdflash.lab.train.adapter_corpus import Archive, read_sources
+from localdflash.lab.train.adapter_examples import FimExample, FimExampleSampler
 from localdflash.lab.train.resumable_run import Reporter
+from localdflash.lab.train.stored_answers import StoredAnswers
 from localdflash.text.fim_formats import FimFormat
 from localdflash.text.syntax import language_of
 
 SHARES = {"python": 0.54, "javascript": 0.17, "typescript": 0.2, "tsx": 0.03, "c": 0.02, "cpp": 0.04}
-CHAT_SHARE = 0.07  # of all ids
-MAX_CHAT_TOKENS = 700  # ids
+CHAT_SHARE = 0.07  # of all ids: answers of the target
+MAX_CHAT_TOKENS = 700  # of a prompt with its answer
 
 Texts = Mapping[str, str]
 Sample = TypeVar("Sample")
 
 
-def draw_from(
+def sample_packages(
     packages: list[Archive],
     encoder: Encoder,
     form: FimFormat,
     count: int,
     seed: int,
     reporter: Reporter,
-    draw: Callable[[FillExamples, str, random.Random], Sample],
+    sample: Callable[[FimExampleSampler, str, random.Random], Sample],
 ) -> Iterator[Sample]:
-    """Yield the results of `draw` for about `count` sampled files, package after package."""
-    found = [sources(package) for package in packages]
+    """Yield the results of `sample` for about `count` sampled files, package after package."""
+    found = [read_sources(package) for package in packages]
     for number, (package, texts, share) in enumerate(zip(packages, found, _shares(found), strict=True)):
         reporter.move(number / len(packages), f"examples from {package.path.name}")
         rng = random.Random(f"{seed}/{package.path.name}")
@@ -46,11 +46,11 @@ def draw_from(
             (language, round(part * count + rng.random() - 0.5)) for language, part in share.items() if part * count
         ]
         if sum(count_of_language for _, count_of_language in counts):
-            yield from _draw_from_package(texts, counts, encoder, form, rng, draw)
+            yield from _sample_package(texts, counts, encoder, form, rng, sample)
 
 
 def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
-    """Return the share of all examples by package, according to its language."""
+    """Return each package's share of all examples, by language."""
     sizes = [Counter[str]() for _ in found]
     for size, texts in zip(sizes, found, strict=True):
         for name, text in texts.items():
@@ -66,33 +66,33 @@ def _shares(found: list[dict[str, str]]) -> list[dict[str, float]]:
     ]
 
 
-def _draw_from_package(
+def _sample_package(
     texts: Texts,
     counts: list[tuple[str, int]],
     encoder: Encoder,
     form: FimFormat,
     rng: random.Random,
-    draw: Callable[[FillExamples, str, random.Random], Sample],
+    sample: Callable[[FimExampleSampler, str, random.Random], Sample],
 ) -> Iterator[Sample]:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         for name, text in texts.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
-        generator = FillExamples(encoder, form, root, texts)
+        generator = FimExampleSampler(encoder, form, root, texts)
         try:
             for language, count_of_language in counts:
                 names = sorted(name for name in texts if language_of(name) == language)
                 sizes = [len(texts[name]) for name in names]
                 for name in rng.choices(names, sizes, k=count_of_language):
-                    yield draw(generator, name, rng)
+                    yield sample(generator, name, rng)
         finally:
             generator.close()
 
 
-def chat_examples(folder: Path, held_out: bool, tokens: int, seed: int) -> Iterator[FillExample]:
-    """Yield stored answers of a target in random order, up to about `tokens` ids."""
-    answers = KeptAnswers.load(folder)
+def chat_examples(folder: Path, held_out: bool, tokens: int, seed: int) -> Iterator[FimExample]:
+    """Yield stored answers of a target as examples in random order, up to about `tokens` ids."""
+    answers = StoredAnswers.load(folder)
     chosen = np.flatnonzero((answers.index["held_out"] == held_out) & (answers.index["length"] <= MAX_CHAT_TOKENS))
     for number in np.random.default_rng(seed).permutation(chosen):
         if tokens <= 0:
@@ -100,4 +100,4 @@ def chat_examples(folder: Path, held_out: bool, tokens: int, seed: int) -> Itera
         row = answers.index[number]
         start, length = int(row["start"]), int(row["length"])
         tokens -= length
-        yield FillExample(answers.tokens[start : start + length].tolist(), int(row["prompt"]), "chat", "chat")
+        yield FimExample(answers.tokens[start : start + length].tolist(), int(row["prompt"]), "chat", "chat")

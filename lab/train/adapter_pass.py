@@ -12,14 +12,14 @@ from torch import Tensor
 from localdflash.lab.train.adapter import AdaptedEmbedding
 from localdflash.lab.train.adapter_data import ExampleIds
 
-CHAT_WEIGHT = 0.2  # of an id of a chat answer, since answers are long and middles are short
+CHAT_WEIGHT = 0.2  # loss weight of an id of a chat answer, since answers are long and FIM middles are short
 CHUNK = 128  # rows whose logits are in memory at the same time
-PASS_TOKENS = 768  # of a pass, unless one example is longer; activations of this size fit into the CPU's caches
+PASS_TOKENS = 768  # maximum of a pass, unless one example is longer; their activations fit into the CPU's caches
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Concatenated ids [T] of examples, and the labels of the N positions that are learned."""
+    """Concatenated examples, and the labels (next ids) of the N positions that are learned."""
 
     ids: Tensor  # [T]
     positions: Tensor  # [T], from 0 in each example
@@ -27,7 +27,7 @@ class Pass:
     label_rows: Tensor  # [N], indices into `ids`
     labels: Tensor  # [N]
     weights: Tensor  # [N]
-    middle: Tensor  # [N], whether the label belongs to a FIM middle
+    middle: Tensor  # [N] bool, whether the label belongs to a FIM middle
 
     @classmethod
     def of(cls, examples: Sequence[ExampleIds]) -> Self:
@@ -55,7 +55,7 @@ def _is_middle(example: ExampleIds) -> NDArray[np.bool_]:
     return (np.arange(1, len(example.ids) + 1) >= example.prompt) & (example.kind != "chat")
 
 
-def packed(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
+def group_examples(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
     """Yield groups of at most `PASS_TOKENS` ids, in order."""
     group, count = list[ExampleIds](), 0
     for example in examples:
@@ -69,17 +69,17 @@ def packed(examples: Sequence[ExampleIds]) -> Iterator[list[ExampleIds]]:
 
 
 class PassLoss(NamedTuple):
-    """Weighted sum, with a gradient; the cross-entropy of each row, and whether its label is the likeliest id."""
+    """Loss of a pass."""
 
-    total: Tensor
-    losses: Tensor  # [N], nats
-    is_exact: Tensor  # [N], bool
+    total: Tensor  # weighted sum, the only field with a gradient
+    losses: Tensor  # [N] cross-entropy, nats
+    is_exact: Tensor  # [N] bool, whether the label is the likeliest id
 
 
 def weighted_loss(hidden: Tensor, labels: Tensor, weights: Tensor, embedding: AdaptedEmbedding) -> PassLoss:
     """Return the loss of hidden states [N, H], whose next ids are `labels`.
 
-    Logits exist for a chunk of rows at a time: the gradient is computed along with the loss.
+    Only `CHUNK` rows of logits exist at a time, since the gradient is computed together with the loss.
     """
     return PassLoss(*_Loss.apply(hidden, labels, weights, embedding.head, embedding.rows, embedding.tokens))
 
@@ -91,7 +91,7 @@ class _Loss(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         narrow = hidden.to(head.dtype)
         losses, is_exact = torch.empty(len(labels)), torch.empty(len(labels), dtype=torch.bool)
-        to_hidden, to_rows = torch.empty_like(hidden), torch.zeros_like(rows)
+        grad_hidden, grad_rows = torch.empty_like(hidden), torch.zeros_like(rows)
         for start in range(0, len(labels), CHUNK):
             part = slice(start, start + CHUNK)
             logits = (narrow[part] @ head.T).float()  # [n, V]
@@ -102,13 +102,13 @@ class _Loss(torch.autograd.Function):
             gradient.exp_()
             gradient[at] -= 1
             gradient *= weights[part, None]
-            to_rows += gradient[:, tokens].T @ hidden[part].float()
-            to_hidden[part] = (gradient.to(head.dtype) @ head).to(hidden.dtype)
-        ctx.save_for_backward(to_hidden, to_rows)
+            grad_rows += gradient[:, tokens].T @ hidden[part].float()
+            grad_hidden[part] = (gradient.to(head.dtype) @ head).to(hidden.dtype)
+        ctx.save_for_backward(grad_hidden, grad_rows)
         ctx.mark_non_differentiable(losses, is_exact)
         return (losses * weights).sum(), losses, is_exact
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        to_hidden, to_rows = ctx.saved_tensors
-        return to_hidden * gradients[0], None, None, None, to_rows * gradients[0], None
+        grad_hidden, grad_rows = ctx.saved_tensors
+        return grad_hidden * gradients[0], None, None, None, grad_rows * gradients[0], None

@@ -1,8 +1,8 @@
 """Training loop of an adapter, up to a total number of tokens over any number of restarts.
 
-The learning rate rises, stays, and falls over the last part of the tokens. A later call may ask for fewer or more
-tokens. Only the order of the examples is random, and a seed and a position decide it. So a killed run continues from
-its last checkpoint with the same numbers as a run that was not killed.
+The learning rate rises, stays, and falls over the last part of the tokens. A later call may request fewer or more
+tokens. Only the order of the examples is random; it depends on a seed. So a killed run that continues from its last
+checkpoint gives the same numbers as a run that was not killed.
 """
 
 import json
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train.adapter import Adapter
 from localdflash.lab.train.adapter_attention import attend_within
-from localdflash.lab.train.adapter_data import LANGUAGES, ExampleIds, FillData
-from localdflash.lab.train.adapter_pass import Pass, PassLoss, packed, weighted_loss
+from localdflash.lab.train.adapter_data import LANGUAGES, ExampleIds, FimDataset
+from localdflash.lab.train.adapter_pass import Pass, PassLoss, group_examples, weighted_loss
 from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State
 from localdflash.lab.train.training_pictures import draw_adapter_training
 
@@ -32,9 +32,9 @@ class AdapterSchedule:
 
     tokens: int  # total, prompts included
     learning_rate: float = 1e-3
-    step_tokens: int = 2048
+    step_tokens: int = 2048  # minimum per optimizer step
     seed: int = 0
-    warm_up: float = 0.005  # share of the tokens
+    warm_up: float = 0.005  # share of the tokens over which the rate rises
     decline: float = 0.3  # share of the tokens over which the rate falls
     save_seconds: float = 600.0
     measure_seconds: float = 2700.0
@@ -49,13 +49,15 @@ class AdapterSchedule:
 class AdapterRun(ResumableRun):
     """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`."""
 
-    def __init__(self, adapter: Adapter, train: FillData, held_out: FillData, folder: Path, schedule: AdapterSchedule):
+    def __init__(
+        self, adapter: Adapter, train: FimDataset, held_out: FimDataset, folder: Path, schedule: AdapterSchedule
+    ):
         super().__init__(folder, time.process_time, schedule.save_seconds)
         self.adapter, self.schedule = adapter, schedule
         self._train, self._held_out = train, held_out
         self._parameters = dict(adapter.parameters())
         matrices = [p for name, p in self._parameters.items() if not name.startswith("embed")]
-        self._stepper = torch.optim.AdamW(
+        self._optimizer = torch.optim.AdamW(
             [{"params": matrices}, {"params": [adapter.embedding.rows]}], betas=(0.9, 0.98), weight_decay=0.0
         )
         self.position = self.tokens = 0
@@ -86,7 +88,7 @@ class AdapterRun(ResumableRun):
         while count < self.schedule.step_tokens:
             examples.append(self._train[next(order)])
             count += len(examples[-1].ids)
-        passes = [Pass.of(group) for group in packed(examples)]
+        passes = [Pass.of(group) for group in group_examples(examples)]
         total_weight = sum(batch.weights.sum().item() for batch in passes)
         total, losses, exact = 0.0, list[Tensor](), list[Tensor]()
         for batch in passes:
@@ -97,10 +99,10 @@ class AdapterRun(ResumableRun):
             exact.append(result.is_exact[batch.middle])
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), 1.0).item()
         self.check_finite(total, norm)
-        for group in self._stepper.param_groups:
+        for group in self._optimizer.param_groups:
             group["lr"] = self.schedule.rate(self.tokens)
-        self._stepper.step()
-        self._stepper.zero_grad(set_to_none=True)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
         self.adapter.merge()
         self.position, self.tokens = self.position + len(examples), self.tokens + count
         of_middles = {"loss": torch.cat(losses).mean().item(), "right": torch.cat(exact).float().mean().item()}
@@ -150,7 +152,7 @@ class AdapterRun(ResumableRun):
             "seed": self.schedule.seed,
             "examples": len(self._train),
             "parameters": {name: p.detach() for name, p in self._parameters.items()},
-            "optimizer": self._stepper.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
         }
 
     def restore(self, state: State) -> None:
@@ -158,7 +160,7 @@ class AdapterRun(ResumableRun):
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(state["parameters"][name])
-        self._stepper.load_state_dict(state["optimizer"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self.position, self.tokens = state["position"], state["tokens"]
         if (state["seed"], state["examples"]) != (self.schedule.seed, len(self._train)):
             raise TrainingError(f"{self.checkpoint}: trained on other examples, or with another --seed")

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.kept_answers import ENDINGS, AnswerWriter
 from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.resumable_run import Reporter
+from localdflash.lab.train.stored_answers import ENDINGS, AnswerWriter
 from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS
 from localdflash.text.chat_template import Role, TemplateMessage, encode_chat
 from localdflash.text.fim_formats import FimFormat, stop_ids
@@ -34,32 +34,32 @@ MAX_ANSWER_BY_KIND = dict.fromkeys(COMPLETIONS, MAX_COMPLETION) | {
     "json": 192,
 }
 CONTEXT = 640  # tokens of a slot: the longest prompt with the longest answer
-MAX_PERIOD, MIN_REPEATED_IDS = 40, 48  # ids
+MAX_PERIOD, MIN_REPEATED_IDS = 40, 48  # ids of the longest repeated stretch; ids that the repetitions must cover
 
 
 @dataclass
 class _OpenAnswer:
-    """Conversation in progress."""
+    """Answer in progress."""
 
     prompt: Question
     prompt_length: int  # ids of the prompt
     ids: list[int]
-    taps: list[NDArray[np.float16]]  # [rows, width] each
-    likely: list[NDArray[np.void]] = field(default_factory=list)  # LIKELY [1, COUNT] of each token of the answer
+    taps: list[NDArray[np.float16]]  # features [rows, width] of the ids, one array per step
+    likely: list[NDArray[np.void]] = field(default_factory=list)  # LIKELY [1, LIKELY_COUNT] of each token of the answer
 
     def ending(self, ends: frozenset[int]) -> str | None:
-        """Return why the answer is finished, one of ENDINGS; None if it continues."""
+        """Return why the answer has ended, one of ENDINGS; None if it continues."""
         if len(self.ids) == self.prompt_length:
             return None
         if self.ids[-1] in ends:
             return "end"
         if len(self.ids) - self.prompt_length >= MAX_ANSWER_BY_KIND.get(self.prompt.kind, MAX_ANSWER):
             return "limit"
-        return "repeats" if len(self.ids) % 8 == 0 and repeats(self.ids[self.prompt_length :]) else None
+        return "repeats" if len(self.ids) % 8 == 0 and ends_in_repetition(self.ids[self.prompt_length :]) else None
 
 
-def repeats(ids: Sequence[int]) -> bool:
-    """Return whether the ids end in a third repetition of one stretch, or many of a very short one."""
+def ends_in_repetition(ids: Sequence[int]) -> bool:
+    """Return whether the ids end in three or more copies of a stretch, over at least `MIN_REPEATED_IDS` ids."""
     row = np.asarray(ids[-3 * MAX_PERIOD :])
     for period in range(1, min(MAX_PERIOD, len(row) // 3) + 1):
         span = max(3 * period, MIN_REPEATED_IDS)
@@ -90,26 +90,26 @@ class PromptEncoder:
 
 @dataclass
 class Progress:
-    """Number of answers so far, and the speed of this run."""
+    """Progress of answering; `unfinished` are the ids of answers in progress."""
 
     requested: int  # answer ids
-    answers: int
-    answered: int  # ids
-    before: int  # ids of earlier runs
+    answers: int  # stored
+    answered: int  # ids of stored answers
+    before: int  # ids of answers that earlier runs stored
     too_long: int = 0  # prompts that were left out
     began: float = field(default_factory=time.monotonic)
 
-    def share(self, open_answers: int) -> float:
-        """Return the finished share, with `going` ids of unfinished answers."""
-        return min(1.0, (self.answered + open_answers) / self.requested)
+    def share(self, unfinished: int) -> float:
+        """Return the finished share of the requested ids."""
+        return min(1.0, (self.answered + unfinished) / self.requested)
 
-    def line(self, open_answers: int) -> str:
-        """Return one line with rate and remaining time."""
-        rate = (self.answered - self.before + open_answers) / max(time.monotonic() - self.began, 1e-3)
+    def line(self, unfinished: int) -> str:
+        """Return one line with counts, rate and remaining time."""
+        rate = (self.answered - self.before + unfinished) / max(time.monotonic() - self.began, 1e-3)
         line = f"{self.answers:,} answers, {self.answered:,} of {self.requested:,} answer tokens"
         if not rate:  # nothing was answered in this run yet
             return line
-        left = max(0, self.requested - self.answered - open_answers) / rate / 60
+        left = max(0, self.requested - self.answered - unfinished) / rate / 60
         return f"{line}, {rate:.1f} tokens/s, {left:.0f} min left"
 
 
@@ -144,7 +144,7 @@ def answer_prompts(
         if now - flushed > FLUSH_SECONDS:
             writer.flush()
             flushed = now
-        unfinished = sum(len(g.ids) - g.prompt_length for g in open_answers.values())
+        unfinished = sum(len(each.ids) - each.prompt_length for each in open_answers.values())
         reporter.move(progress.share(unfinished), progress.line(unfinished))
     writer.flush()
     reporter.say(progress.line(0))
@@ -189,7 +189,7 @@ def _step(target: Parallel, open_answers: dict[int, _OpenAnswer]) -> None:
 
 
 def to_float16(taps: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Return features in float16, clipped to its range."""
+    """Return features in float16, clipped to the range of float16."""
     return np.clip(taps, -65504.0, 65504.0).astype(np.float16)
 
 

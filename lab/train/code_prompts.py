@@ -1,4 +1,4 @@
-"""Questions about functions of the corpus' packages; one question per function."""
+"""Questions about functions in Python sources, one question per function."""
 
 import ast
 import random
@@ -19,7 +19,7 @@ from localdflash.lab.train.examples import (
 )
 from localdflash.lab.train.questions import Question
 
-MAX_FUNCTION_CHARS = 700  # in a question, since reading costs as much as answering
+MAX_FUNCTION_CHARS = 700  # in a question: a token of a prompt costs the target as much time as one of an answer
 MAX_FUNCTIONS_PER_FILE = 3  # so that no file dominates
 SHARES = {"function": 0.32, "explain": 0.22, "edit": 0.16, "types": 0.14, "tests": 0.16}
 
@@ -134,7 +134,7 @@ MAKERS: dict[str, Callable[[SourceFunction, random.Random], str | None]] = {
 
 
 def without_annotations(code: str) -> str | None:
-    """Return a function without annotations; None if it has no arguments."""
+    """Return a function's code without annotations; None if it has no arguments, or is no function."""
     try:
         node = ast.parse(code).body[0]
     except (SyntaxError, ValueError):

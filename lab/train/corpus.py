@@ -16,7 +16,7 @@ from localdflash.base.errors import TrainingError
 
 CORPUS_LIST = Path(__file__).with_name("corpus.toml")
 PACKAGE_BUDGET = 5_000_000  # bytes of one package, so that no house style dominates
-FILE_BYTES = (200, 80_000)
+FILE_BYTES = (200, 80_000)  # minimum and maximum of a source file
 SKIPPED_FOLDERS = re.compile(
     r"(^|/)(_?vendor(ed|ized)?|_?extern(als?)?|third_?party|thirdparty|tests?|testing|node_modules|locales?|migrations)(/|$)"
     r"|(^|/)(test_[^/]*|[^/]*_test|conftest|_?version)\.py$"
@@ -31,7 +31,7 @@ class CorpusPackage:
     version: str
     licence: str
     sha256: str
-    held_out: bool
+    held_out: bool  # True: only for measurements
 
 
 def read_list(path: Path = CORPUS_LIST) -> list[CorpusPackage]:
@@ -41,7 +41,7 @@ def read_list(path: Path = CORPUS_LIST) -> list[CorpusPackage]:
 
 
 def fetch(packages: list[CorpusPackage], folder: Path) -> list[tuple[CorpusPackage, Path]]:
-    """Download the wheels into `folder`, each checked against its hash; files already there are kept."""
+    """Download the wheels into `folder` unless they exist, check their hashes, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
     requirements.write_text("".join(f"{p.name}=={p.version} --hash=sha256:{p.sha256}\n" for p in packages))
@@ -90,10 +90,10 @@ def source_text(raw: bytes) -> str | None:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
-    return re.sub(r"\r\n?", "\n", text).replace("\t", "    ") if _hand_written(text) else None
+    return re.sub(r"\r\n?", "\n", text).replace("\t", "    ") if _is_hand_written(text) else None
 
 
-def _hand_written(text: str) -> bool:
+def _is_hand_written(text: str) -> bool:
     lines = text.splitlines()
     longest = max(map(len, lines))
     ascii_share = sum(c < "\x80" for c in text) / len(text)

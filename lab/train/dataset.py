@@ -1,6 +1,6 @@
 """Tokenizer and token files of the corpus.
 
-`tokens.bin` holds uint32 ids (uint16 in older files); `examples.npy` the start, prompt length and kind of each example.
+`tokens.bin` holds uint32 ids (uint16 in older files), `examples.npy` an EXAMPLE_DTYPE per example, counted in ids.
 """
 
 import random
@@ -41,22 +41,22 @@ EXAMPLE_DTYPE = np.dtype([("start", "<u4"), ("prompt", "<u2"), ("length", "<u2")
 
 @dataclass(frozen=True)
 class Dataset:
-    """Token ids, and the range of each example."""
+    """Token ids, and the EXAMPLE_DTYPE of each example."""
 
     tokens: NDArray[np.uint32] | NDArray[np.uint16]
     examples: NDArray[np.void]
 
     @classmethod
     def load(cls, folder: Path) -> "Dataset":
-        """Memory-map the files of `write`; in older files an id has two bytes."""
+        """Memory-map the files of `write`."""
         path, examples = folder / "tokens.bin", np.load(folder / "examples.npy")
         count = int((examples["start"].astype(np.int64) + examples["length"]).max(initial=0))
-        older = path.stat().st_size == 2 * count
-        return cls(np.memmap(path, np.uint16 if older else np.uint32, "r"), examples)
+        is_16_bit = path.stat().st_size == 2 * count
+        return cls(np.memmap(path, np.uint16 if is_16_bit else np.uint32, "r"), examples)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Train a byte-level BPE on `texts`; special tokens get the last ids and do not match text."""
+    """Train a byte-level BPE on `texts`, leaving the last ids to the special tokens, which do not match text."""
     tokenizer = Tokenizer(BPE())
     split = Split(Regex(QWEN2_SPLIT), behavior="isolated")
     tokenizer.pre_tokenizer = Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -97,7 +97,7 @@ def _examples_of(sources: list[str], seed: int) -> Iterator[Example]:
 
 
 def write(folder: Path, tokenizer: Tokenizer, found: Iterable[Example]) -> int:
-    """Write the examples of at most 1 024 ids; return the number of ids written."""
+    """Write the files, without examples of more than 1 024 ids; return the number of ids written."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = special_ids(tokenizer)
     rows: list[tuple[int, int, int, int]] = []

@@ -1,7 +1,7 @@
 """Train a DFlash drafter on its target's own answers (arXiv 2602.06036, section 4.2).
 
-All blocks of a sequence are computed in one pass under the block mask. A block attends to the context strictly before
-its anchor, since while decoding the anchor has no hidden state yet.
+An anchor is a position from which a block of tokens is drafted. All blocks of a sequence are computed in one pass. A
+block attends to the context strictly before its anchor, since while decoding the anchor has no hidden state yet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ class DrafterRun:
     budget: TrainingBudget
     anchors: int = 40  # per sequence and step
     batch_tokens: int = 4096
-    gamma: float = 4.0
+    gamma: float = 4.0  # a slot's loss weight falls by e every `gamma` slots
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _batch(data: Dataset, rows: np.ndarray, run: DrafterRun, rng: np.random.Gene
 
 
 def training_mask(config: DFlashConfig, layer: int, anchors: Tensor, context: int) -> Tensor:
-    """Return the attention mask of the block slots, [B, 1, N * block, context + N * block]."""
+    """Return the mask [B, 1, N * block, context + N * block]: a slot sees its block and the context before it."""
     batch, blocks = anchors.shape
     slot = torch.arange(config.block_size, device=anchors.device)
     query = (anchors.unsqueeze(-1) + slot).flatten(1).unsqueeze(-1)  # [B, N * block, 1], positions

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 ExampleKind = Literal["code", "fim_line", "fim_block", "function", "explain", "edit"]
 KINDS: tuple[ExampleKind, ...] = ("code", "fim_line", "fim_block", "function", "explain", "edit")
 
-CHUNK_CHARS = (300, 2400)
-FUNCTION_CHARS = (60, 1500)
+CHUNK_CHARS = (300, 2400)  # minimum and maximum of a code or FIM example
+FUNCTION_CHARS = (60, 1500)  # minimum and maximum of a function in a chat
 
 
 class Special(NamedTuple):
@@ -159,7 +159,7 @@ def fenced(code: str) -> str:
 
 
 def function_question(signature: str, doc: str) -> str:
-    """Return the docstring-to-function question, with the wording of the training."""
+    """Return the question to write a function by its docstring, as the target was trained on it."""
     return f"Write this Python function.\n{fenced(signature)}\n{doc}"
 
 
@@ -169,7 +169,7 @@ def _write_function(function: SourceFunction, doc: str) -> Example:
 
 
 def explain_question(code: str) -> str:
-    """Return the code-to-prose question, with the wording of the training."""
+    """Return the question to explain code, as the target was trained on it."""
     return f"What does this code do?\n{fenced(code)}"
 
 
@@ -179,7 +179,7 @@ def _explain(function: SourceFunction, doc: str) -> Example:
 
 
 def edit_question(instruction: str, code: str) -> str:
-    """Return the edit question, with the wording of the training."""
+    """Return the question to edit code, as the target was trained on it."""
     return f"{instruction}\n{fenced(code)}"
 
 
@@ -242,7 +242,7 @@ def remove_line(code: str, rng: random.Random) -> CodeChange | None:
 
 
 def add_line(code: str, rng: random.Random) -> CodeChange | None:
-    """Insert a line after its predecessor: the inverse of `remove_line`."""
+    """Remove one line, and ask to add it after the line before: the inverse of `remove_line`."""
     lines = code.split("\n")
     single = [
         i for i in range(2, len(lines)) if lines[i].strip() and lines.count(lines[i - 1]) == 1 and lines[i - 1].strip()

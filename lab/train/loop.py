@@ -1,4 +1,4 @@
-"""Training loop of target and drafter: time budget, learning rate schedule, checkpoints, log, picture.
+"""Training loop of a target or a drafter: time budget, learning rate schedule, checkpoints, log, picture.
 
 The time budget includes all restarts of a run. Ctrl-C saves a checkpoint.
 """
@@ -19,8 +19,8 @@ from localdflash.lab.train.muon import Muon
 from localdflash.lab.train.resumable_run import ResumableRun, State, smoothed
 from localdflash.lab.train.training_pictures import draw_loss
 
-SAVE_SECONDS = 300
-LOG_STEPS = 10
+SAVE_SECONDS = 300  # between checkpoints
+LOG_STEPS = 10  # between log lines
 WARM_UP = 0.02  # share of the budget
 
 # Runs one forward and backward pass at a progress from 0 to 1; returns the values to log, which include "loss".
@@ -57,7 +57,7 @@ def initialise(model: nn.Module) -> None:
         nn.init.normal_(p, std=0.02 if "embed" in name else p.shape[1] ** -0.5 * (0.3 if writes_residual else 1.0))
 
 
-def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
+def build_optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the hidden matrices, AdamW for the rest."""
     named = list(model.named_parameters())
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name and "lm_head" not in name]
@@ -66,12 +66,12 @@ def optimizers(model: nn.Module, learning_rate: float) -> list[torch.optim.Optim
 
 
 class TrainingRun(ResumableRun):
-    """Training run in a folder."""
+    """Training run in a folder: `last.pt`, `loss.jsonl`, `loss.png`."""
 
     def __init__(self, model: nn.Module, budget: TrainingBudget, folder: Path) -> None:
         super().__init__(folder, time.monotonic, SAVE_SECONDS)
         self.model, self.budget = model, budget
-        self.steppers = optimizers(model, budget.learning_rate)
+        self.optimizers = build_optimizers(model, budget.learning_rate)
         self.resume(next(model.parameters()).device)
 
     def train(self, accumulate: Accumulate) -> None:
@@ -90,14 +90,14 @@ class TrainingRun(ResumableRun):
         draw_loss(self.folder / "loss.jsonl", self.folder / "loss.png")
 
     def _one_step(self, accumulate: Accumulate, progress: float) -> Mapping[str, float]:
-        for stepper in self.steppers:
-            for group in stepper.param_groups:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
                 group["lr"] = self.budget.learning_rate * rate(progress)
         logged = accumulate(progress)
         self.check_finite(logged["loss"], nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item())
-        for stepper in self.steppers:
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return logged
 
     def _show(self, values: Mapping[str, float], progress: float, left: float) -> None:
@@ -108,10 +108,10 @@ class TrainingRun(ResumableRun):
 
     def state(self) -> State:
         """See `ResumableRun`."""
-        return {"model": self.model.state_dict(), "optimizers": [stepper.state_dict() for stepper in self.steppers]}
+        return {"model": self.model.state_dict(), "optimizers": [each.state_dict() for each in self.optimizers]}
 
     def restore(self, state: State) -> None:
         """See `ResumableRun`."""
         self.model.load_state_dict(state["model"])
-        for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
-            stepper.load_state_dict(saved)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)

@@ -57,7 +57,7 @@ def of_repository(folder: Path, seed: int) -> Iterator[Question]:
 
 
 def held_out_file(path: Path, folder: Path) -> bool:
-    """Return whether a file of a repository is held out."""
+    """Return whether a file of a repository is held out: not trained on, only measured."""
     return _held_out(path.relative_to(folder).as_posix())
 
 

@@ -43,7 +43,7 @@ def write_target(path: Path, model: Decoder, tokenizer: Tokenizer, quantization:
     names = dict(TARGET_TENSORS)
     if model.config.tie_word_embeddings:
         del names["output"]
-    _write_tensors(writer, _named(names, model.config.num_hidden_layers), model.state_dict(), quantization)
+    _write_tensors(writer, _tensor_names(names, model.config.num_hidden_layers), model.state_dict(), quantization)
     _finish(writer, path)
 
 
@@ -55,7 +55,7 @@ def write_drafter(path: Path, model: DFlash, tokenizer: Tokenizer, quantization:
 def write_drafter_for(
     path: Path, model: DFlash, target: GGUFHeader, quantization: str, name: str, ids: Sequence[int] = (), tau: float = 0
 ) -> None:
-    """Write a drafter for a target that was not trained here, with that target's vocabulary, fingerprint and `tau`."""
+    """Write a `dflash` GGUF with the vocabulary and fingerprint of any target, `tau`, and a short vocabulary `ids`."""
 
     def add(writer: gguf.GGUFWriter) -> None:
         _copy_vocabulary(writer, target)
@@ -73,7 +73,7 @@ def add_target(writer: gguf.GGUFWriter, target: TrainedFor) -> None:
 
 
 def add_short_head(writer: gguf.GGUFWriter, target: GGUFHeader, ids: Sequence[int]) -> None:
-    """Add the short vocabulary for localdflash, and the target's rows of the head as llama.cpp reads them."""
+    """Add the short vocabulary for localdflash, and its rows of the target's head for llama.cpp."""
     writer.add_array(SHORT_KEY, list(ids))
     ids_name, rows_name = SHORT_HEAD
     head = find(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
@@ -100,7 +100,8 @@ def _write_dflash(
         writer.add_sliding_window_pattern(list(config.sliding))
     if config.causal is not None:
         writer.add_causal_attention(config.causal)
-    _write_tensors(writer, _named(DRAFTER_TENSORS, config.decoder.num_hidden_layers), model.state_dict(), quantization)
+    names = _tensor_names(DRAFTER_TENSORS, config.decoder.num_hidden_layers)
+    _write_tensors(writer, names, model.state_dict(), quantization)
     _finish(writer, path)
 
 
@@ -157,7 +158,7 @@ def json_config(model: DFlash, target_layers: int) -> dict[str, Any]:
     }
 
 
-def _named(top: Mapping[str, str], layers: int) -> Iterable[tuple[str, str]]:
+def _tensor_names(top: Mapping[str, str], layers: int) -> Iterable[tuple[str, str]]:
     """Yield the GGUF name and the state-dict name of every tensor."""
     for gguf_name, state_name in top.items():
         yield f"{gguf_name}.weight", f"{state_name}.weight"

@@ -1,4 +1,4 @@
-"""Batched decoding of many conversations on the CPU engine, one thread: dense Qwen3 and Llama decoders.
+"""Batched decoding of many conversations on one thread of the CPU engine; dense Qwen3 and Llama decoders only.
 
 All sequences share every matrix product; results are bit-identical to `CpuTarget`. With prompts of 100 and answers of
 130 tokens (SmolLM2-135M, 32 sequences) this is 4 times as fast as `parallel_target`.
@@ -15,33 +15,33 @@ import torch
 from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_model, check_shape, open_target, rope_tables
+from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_shape, check_shape, open_target, rope_tables
 from localdflash.backends.cpu.cpu_kv_cache import STRIP_KEYS
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packing import GROUP, PANEL
 from localdflash.base.errors import LocaldflashError, ModelError
 from localdflash.engine.common_prefix import count_common_prefix
-from localdflash.lab.train.kept_answers import likely
-from localdflash.lab.train.kept_drafter import TensorRows
+from localdflash.lab.train.drafter_pass import TensorRows
 from localdflash.lab.train.parallel_target import ParallelStep
+from localdflash.lab.train.stored_answers import find_likeliest
 from localdflash.models.weights import gguf
 
 Floats = NDArray[np.float32]
 
 
 class _SlotCache(NamedTuple):
-    """KV cache of one slot, in the form "f16" of `KVCache`."""
+    """KV cache of one slot, laid out like a `KVCache` in float16."""
 
-    keys: NDArray[np.float16]  # [blocks, kv_heads, capacity / 16, head_dim, 16]
-    values: NDArray[np.float16]  # [blocks, kv_heads, capacity, head_dim]
+    keys: NDArray[np.float16]  # [layers, kv_heads, capacity / 16, head_dim, 16]
+    values: NDArray[np.float16]  # [layers, kv_heads, capacity, head_dim]
 
-    def bind(self, block: int) -> cpu_library.CacheStruct:
+    def bind(self, layer: int) -> cpu_library.CacheStruct:
         """See `KVCache`."""
-        return cpu_library.CacheStruct(address(self.keys[block]), address(self.values[block]))
+        return cpu_library.CacheStruct(address(self.keys[layer]), address(self.values[layer]))
 
 
 class _ActivationBuffers:
-    """Buffers for the quantized activations of `rows` rows of k numbers."""
+    """Buffers for the quantized activations of `rows` tokens, k numbers each."""
 
     def __init__(self, rows: int, k: int) -> None:
         self.codes, self.scales = allocate_aligned((rows, k), np.int8), allocate_aligned((rows, k // GROUP), np.float32)
@@ -94,18 +94,18 @@ class ParallelCpuTarget:
             model.workspace = address(self._workspace)
 
     def _model_of(self, slot: int) -> cpu_library.ModelStruct:
-        """Return the model over one slot's cache, for prefill."""
+        """Return a model struct over one slot's KV cache, for prefill."""
         c, packed = self.config, self._packed
         cache: Any = _SlotCache(self._keys[slot], self._values[slot])
         layers = bind_layers(self._layers, cache, [True] * c.num_hidden_layers, [0] * c.num_hidden_layers)
-        model = bind_model(c, c.num_hidden_layers)
+        model = bind_shape(c)
         model.capacity = self._capacity
         model.cosines, model.sines = map(address, self._rope)
         model.embedding, model.head = bind_matrix(packed.parts["embedding"]), bind_matrix(packed.head)
         model.norm = address(packed.parts["norm"])
         model.layers = layers
         model.taps, model.tap_count = address(self._tap_ids), len(self.taps)
-        self._pool.keep(model, layers)
+        self._pool.keep_alive(model, layers)
         return model
 
     def _bind_kernels(self) -> None:
@@ -157,15 +157,15 @@ class ParallelCpuTarget:
         return taps
 
     def _copy_nearest(self, slot: int, ids: list[int]) -> int:
-        """Copy the longest cached prefix of a prompt from any slot; return its length."""
+        """Copy the longest cached prefix of a prompt from any slot to this one; return its length."""
         lengths = [count_common_prefix(cached, ids) for cached, _ in self._prefixes]
         nearest, count = max(
             enumerate(lengths), key=lambda slot_and_length: (slot_and_length[1], slot_and_length[0] == slot)
         )
         self._prefixes[slot] = ids[:count], self._prefixes[nearest][1][:count]
         if nearest != slot:
-            panels = -(-count // STRIP_KEYS)
-            self._keys[slot, :, :, :panels] = self._keys[nearest, :, :, :panels]
+            strips = -(-count // STRIP_KEYS)
+            self._keys[slot, :, :, :strips] = self._keys[nearest, :, :, :strips]
             self._values[slot, :, :, :count] = self._values[nearest, :, :, :count]
         return count
 
@@ -179,12 +179,12 @@ class ParallelCpuTarget:
         taps = np.empty((count, len(self.taps), self.hidden_size), np.float32)
         self._x[:count] = self._embedding[torch.tensor(tokens)].numpy()
         rope_rows = self._rope[0][positions, None], self._rope[1][positions, None]
-        for block, layer in enumerate(self._layers):
+        for index, layer in enumerate(self._layers):
             self._read_normed(layer["attention_norm"], count)
             self._multiply(layer["query"], self._q, count)
             self._multiply(layer["key"], self._k, count)
             self._multiply(layer["value"], self._v, count)
-            self._attention(block, layer, slot_ids, positions, rope_rows)
+            self._attention(index, layer, slot_ids, positions, rope_rows)
             self._add(layer["output"], self._heads, count)
             self._read_normed(layer["mlp_norm"], count)
             self._multiply(layer["gate"], self._gate, count)
@@ -192,24 +192,24 @@ class ParallelCpuTarget:
             inner = address(self._gate)
             self._swiglu(inner, address(self._up), count * c.intermediate_size, inner)
             self._add(layer["down"], self._gate, count)
-            if block in self.taps:
-                taps[:, self.taps.index(block)] = self._x[:count]
+            if index in self.taps:
+                taps[:, self.taps.index(index)] = self._x[:count]
         self._read_normed(self._packed.parts["norm"], count)
         self._multiply(self._packed.head, self._logits, count)
         for slot in slots:
             self.lengths[slot] += 1
         logits = self._logits[:count, : self.vocab_size]
-        return ParallelStep(taps.reshape(count, -1), logits.argmax(-1), likely(logits))
+        return ParallelStep(taps.reshape(count, -1), logits.argmax(-1), find_likeliest(logits))
 
     def _read_normed(self, weight: Floats, count: int) -> None:
-        """Normalise and quantize the residual stream."""
+        """Normalise the residual stream with this weight and quantize it into the rows of its width."""
         size, at, x, out = self.hidden_size, address(weight), self._x.ctypes.data, self._wide.ctypes.data
         for row in range(0, 4 * size * count, 4 * size):
             self._norm(x + row, at, self.config.rms_norm_eps, size, out + row)
         self._quantize(out, count, size, self._rows_of[size].at)
 
     def _multiply(self, packed: Any, out: Floats, count: int) -> None:
-        """Multiply a matrix with the newest quantized rows of its width."""
+        """Multiply a matrix with the newest quantized rows of its width into `out`."""
         matrix = self._matrices.setdefault(id(packed), bind_matrix(packed))
         panels = -(-matrix.n // PANEL)
         rows = self._rows_of[matrix.k].at
@@ -223,7 +223,7 @@ class ParallelCpuTarget:
 
     def _attention(
         self,
-        block: int,
+        index: int,
         layer: Any,
         slot_ids: NDArray[np.int64],
         positions: NDArray[np.int64],
@@ -238,8 +238,8 @@ class ParallelCpuTarget:
             if weight is not None:
                 self._norm_heads(x, weight)
             _rotate(x, *rope_rows)
-        self._keys[slot_ids, block, :, positions // STRIP_KEYS, :, positions % STRIP_KEYS] = k.astype(np.float16)
-        self._values[slot_ids, block, :, positions] = v.astype(np.float16)
+        self._keys[slot_ids, index, :, positions // STRIP_KEYS, :, positions % STRIP_KEYS] = k.astype(np.float16)
+        self._values[slot_ids, index, :, positions] = v.astype(np.float16)
         group = c.num_attention_heads // kv_heads
         end = self._end[:count, :group]
         end[:] = positions[:, None] + 1
@@ -252,23 +252,13 @@ class ParallelCpuTarget:
         queries, out, ends = self._q.ctypes.data, self._heads.ctypes.data, self._end.ctypes.data
         head_stride, end_stride = 4 * group * size, self._end.strides[0]
         for row, slot in enumerate(slot_ids.tolist()):
-            cache = caches + (slot * layers + block) * kv_heads * struct_size
+            cache = caches + (slot * layers + index) * kv_heads * struct_size
             row_offset = row * kv_heads * head_stride
             for head in range(kv_heads):
                 offset = row_offset + head * head_stride
                 last = ends + row * end_stride
-                attend(
-                    cache + head * struct_size,
-                    queries + offset,
-                    size,
-                    begin,
-                    last,
-                    group,
-                    size,
-                    scale,
-                    out + offset,
-                    size,
-                )
+                of_head = cache + head * struct_size
+                attend(of_head, queries + offset, size, begin, last, group, size, scale, out + offset, size)
 
     def _norm_heads(self, x: Floats, weight: Floats) -> None:
         size, at, first = self.config.head_dim, address(weight), x.ctypes.data

@@ -1,4 +1,4 @@
-"""Batched decoding of many conversations in llama.cpp, one decode per step, each with its own cache.
+"""Batched decoding of many conversations in llama.cpp, one decode per step, each with its own KV cache.
 
 Logits may differ from autoregressive decoding in the last bits, which training data tolerate.
 """
@@ -13,35 +13,35 @@ from numpy.typing import NDArray
 
 from localdflash.backends.llamacpp import llama_library
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
-from localdflash.lab.train.kept_answers import likely
+from localdflash.lab.train.stored_answers import find_likeliest
 
 
 class ParallelStep(NamedTuple):
     """Result of a step of N slots."""
 
-    taps: NDArray[np.float32]  # [N, taps * H]
+    taps: NDArray[np.float32]  # features [N, n_taps * H]
     newest: NDArray[np.int64]  # [N], likeliest id; the lowest of equally likely ids
-    likely: NDArray[np.void]  # LIKELY [N, COUNT]
+    likely: NDArray[np.void]  # LIKELY [N, LIKELY_COUNT]
 
 
 class Parallel(Protocol):
-    """Engine with slots for several conversations."""
+    """Engine with `sequences` slots, each for one conversation; features: the outputs of the layers `taps`."""
 
     sequences: int
     hidden_size: int
 
     def begin(self, slot: int, prompt: Sequence[int]) -> NDArray[np.float32]:
-        """Prefill all but the last token of a prompt; return their features [T - 1, taps * H]."""
+        """Prefill all but the last of a prompt's T tokens; return their features [T - 1, n_taps * H]."""
 
     def step(self, slots: Sequence[int], tokens: Sequence[int]) -> ParallelStep:
-        """Decode one token in each of these slots."""
+        """Decode one token in each of these slots; `tokens` are the newest, not yet decoded ones."""
 
     def close(self) -> None:
         """Free the engine's resources; it cannot be used afterwards."""
 
 
 class ParallelTarget:
-    """`Parallel` on llama.cpp: `sequences` slots of `context` tokens; `taps`: blocks whose output is read, 0-based."""
+    """`Parallel` on llama.cpp: slots of `context` tokens; `taps` are 0-based layers."""
 
     def __init__(self, path: Path, sequences: int, context: int, taps: Sequence[int], threads: int) -> None:
         self.model = llama_library.load_model(path)
@@ -90,7 +90,7 @@ class ParallelTarget:
         for slot in slots:
             self.lengths[slot] += 1
         logits = self._read_logits(len(rows))
-        return ParallelStep(self._read_taps(len(rows)), logits.argmax(-1), likely(logits))
+        return ParallelStep(self._read_taps(len(rows)), logits.argmax(-1), find_likeliest(logits))
 
     def close(self) -> None:
         """See `Parallel`."""
@@ -126,7 +126,7 @@ class ParallelTarget:
             address = self._tap_address(self.handle, tap + 1)
             if not address:
                 raise ModelError(
-                    f"tap {tap}: llama.cpp does not return this block's output for this architecture; use --backend cpu"
+                    f"tap {tap}: llama.cpp does not return this layer's output for this architecture; use --backend cpu"
                 )
             columns = slice(i * self.hidden_size, (i + 1) * self.hidden_size)
             taps[:, columns] = llama_library.float_rows(address, rows, self.hidden_size)

@@ -1,4 +1,4 @@
-"""General questions: the patterns of questions.toml with each of its subjects, for training or held out."""
+"""General questions: the patterns of questions.toml with each of their subjects, for training or held out."""
 
 import random
 import tomllib

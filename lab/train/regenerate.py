@@ -22,8 +22,8 @@ MIX = {
     "explain": (0.08, 64),
     "fim_line": (0.10, 32),
 }
-BATCH = 96
-PROMPT_LIMIT = 640
+BATCH = 96  # prompts answered at once
+PROMPT_LIMIT = 640  # ids; longer prompts are left out
 
 
 class BatchCache:

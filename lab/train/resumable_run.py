@@ -42,7 +42,7 @@ class ResumableRun(ABC):
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Restore the result of `state`."""
+        """Restore a run from the result of `state`."""
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -60,7 +60,7 @@ class ResumableRun(ABC):
         self.step, self.spent = self.step + 1, self._clock() - self._began
 
     def save_if_due(self) -> None:
-        """Save if the last checkpoint is old."""
+        """Save if the last checkpoint is older than `save_seconds`."""
         if time.monotonic() - self._saved > self._save_seconds:
             self.save()
             self._saved = time.monotonic()

@@ -30,7 +30,7 @@ class ShortVocabulary(NamedTuple):
 
 
 def count(ids: Iterable[Sequence[int]], vocab_size: int, size: int, always: Sequence[int] = ()) -> ShortVocabulary:
-    """Choose `size` of `vocab_size` tokens: those in `always` (end tokens), then the most frequent ones in `ids`.
+    """Choose `size` of `vocab_size` tokens: those in `always` (end tokens), then the most frequent in `ids`.
 
     Of equally frequent tokens the lowest ids come first, so unused ones fill up from zero. UsageError for a size that
     does not fit, ModelError for an id outside the vocabulary.

@@ -19,7 +19,7 @@ from localdflash.lab.train.dataset import Dataset
 from localdflash.lab.train.loop import TrainingBudget, TrainingRun, initialise
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
-LONG_ROWS = 0.8  # share of the run after which rows are twice as long
+LONG_ROWS = 0.8  # share of the time after which rows are twice as long
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class TargetRun:
 
     model: DecoderConfig
     budget: TrainingBudget
-    batch_tokens: int = 8192
-    micro_tokens: int = 2048
-    row: int = 512
+    batch_tokens: int = 8192  # per optimizer step
+    micro_tokens: int = 2048  # per forward pass
+    row: int = 512  # tokens of a training sequence
 
 
 def rows(data: Dataset, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from localdflash.lab.train.resumable_run import SMOOTHING
 def draw_loss(log: Path, picture: Path) -> None:
     """Draw the loss over the steps of `log`, as a PNG."""
     figure, rows = _begin(log, 4)
-    axes = figure.add_subplot(xlabel="step", ylabel="loss, nats a token")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss, nats per token")
     axes.plot(*_column(rows, "loss"))
     _finish(figure, picture)
 
@@ -19,8 +19,8 @@ def draw_drafter_training(log: Path, picture: Path) -> None:
     """Draw loss, tau in training and tau on held-out prompts over the steps of `log`, as a PNG."""
     figure, rows = _begin(log, 6)
     above, below = figure.subplots(2, sharex=True)
-    above.set_ylabel("loss, nats a token")
-    below.set(xlabel="step", ylabel="tokens per verify")
+    above.set_ylabel("loss, nats per token")
+    below.set(xlabel="step", ylabel="tokens per verify step")
     above.plot(*_column(rows, "loss"))
     below.plot(*_column(rows, "tau"), label="training, drafts from any token")
     kinds = sorted({name for row in rows for name in row if name.startswith("held_out_")})
@@ -34,7 +34,7 @@ def draw_adapter_training(log: Path, picture: Path) -> None:
     """Draw the rows of `log` over the tokens, as a PNG."""
     figure, rows = _begin(log, 6)
     above, below = figure.subplots(2, sharex=True)
-    above.set_ylabel("loss of a middle, nats a token")
+    above.set_ylabel("loss of a middle, nats per token")
     below.set(xlabel="million tokens", ylabel="exact held-out middles, %")
     tokens, losses = _column(rows, "loss", "tokens", 1e6)
     above.plot(tokens, _smooth(losses), label="training", lw=0.8, alpha=0.6)

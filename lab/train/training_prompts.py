@@ -1,6 +1,6 @@
 """Prompt files: one JSON line for each prompt, in the order in which they are answered.
 
-Code and talk are mixed, and one prompt in `HELD_OUT_EVERY` is held out, so that any first part is a fair sample.
+Code and talk (general questions) are mixed, and one prompt in `HELD_OUT_EVERY` is held out: any first part is fair.
 """
 
 import json
@@ -16,7 +16,7 @@ from localdflash.lab.train.questions import Question, questions
 QUESTIONS = ("function", "explain", "edit", "types", "tests", "talk", "json", "own", "chat")
 COMPLETIONS = ("rest", "line", "node", "span", "open", "block")  # see `adapter_gaps`
 KINDS = (*QUESTIONS, *COMPLETIONS)
-TALK_SHARE = 0.3  # of the prompts, until all general questions are used
+TALK_SHARE = 0.3  # of the prompts: general questions, until all are used
 HELD_OUT_EVERY = 25
 
 

@@ -12,8 +12,8 @@ from localdflash.engine.pair import Drafter, Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CONTEXT_TOKENS = 16  # in the cache while measuring
-LONG_CONTEXT_TOKENS = 2048  # a cache pretends to hold these, to measure the growth of costs
-FEW = 4  # batch width, timed against 1: the difference is the cost of the extra tokens
+LONG_CONTEXT_TOKENS = 2048  # that the cache pretends to hold, to measure the growth of costs
+FEW = 4  # batch width that is compared with width 1, to get the cost of each extra token
 ROUNDS = 3
 REPEAT_SECONDS = 3e-3  # a call is repeated until this much time has passed
 SINGLE_CALL_SECONDS = 8e-3  # a longer call is timed once
@@ -24,7 +24,7 @@ Key = TypeVar("Key")
 def calibrate(
     target: Target, drafters: Sequence[Drafter], widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS
 ) -> Controller:
-    """Return a controller with the costs measured now. A drafter that is not a model counts as free."""
+    """Return a controller with measured costs; a drafter that is not a model costs 0."""
     length = min(CONTEXT_TOKENS, target.context // 2, target.max_width)
     ids = [1] * length
     features = target.extend(ids)
@@ -45,7 +45,7 @@ def calibrate(
 
 
 def _measure_growth(target: Target, verify_ms: Mapping[int, float], length: int) -> dict[int, float] | None:
-    """Return the extra cost of each width per token of context, extrapolated from two; None if not measurable."""
+    """Return the extra cost of each width per token of context, extrapolated from widths 1 and `FEW`, or None."""
     long, narrow = min(LONG_CONTEXT_TOKENS, target.context - FEW), [width for width in verify_ms if width in (1, FEW)]
     if len(narrow) < 2 or long < 4 * length or not target.assume_length(long):
         return None

@@ -1,7 +1,7 @@
 """Checkpoints of recurrent states, which cannot go back to a shorter length.
 
-A copy is kept where each prompt ended, because the next prompt often continues there, and every `SPACING_TOKENS` of a
-prompt. A sequence that is rolled back continues from the longest checkpoint that is not too long.
+A copy is kept at the end of each prompt, because the next prompt often continues there, and after every
+`SPACING_TOKENS` of a prompt. A sequence that is rolled back continues from the longest remaining checkpoint.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ class Checkpoints(Generic[State]):
         self._kept: dict[int, State] = {}
 
     def should_add(self, length: int, prompt_ended: bool) -> bool:
-        """Return whether a copy of the state at this length should be kept."""
+        """Return whether to add a checkpoint at this length."""
         return length not in self._kept and (prompt_ended or length >= max(self._kept, default=0) + SPACING_TOKENS)
 
     def add(self, length: int, state: State) -> None:
-        """Keep a copy; if there are too many, drop the shortest."""
+        """Add a copy of the state; if there are `MAX_CHECKPOINTS` already, drop the shortest."""
         if len(self._kept) == MAX_CHECKPOINTS:
             del self._kept[min(self._kept)]
         self._kept[length] = state
@@ -34,9 +34,9 @@ class Checkpoints(Generic[State]):
 
     @property
     def states(self) -> Iterable[State]:
-        """Return all copies."""
+        """Copies of the states."""
         return self._kept.values()
 
-    def newest(self) -> tuple[int, State] | None:
-        """Return the longest checkpoint and its length."""
+    def longest(self) -> tuple[int, State] | None:
+        """Return the length and the state of the longest checkpoint; None if there is none."""
         return max(self._kept.items(), key=lambda item: item[0], default=None)

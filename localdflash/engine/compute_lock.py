@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class ComputeLock:
-    """Shared by the schedulers of one machine."""
+    """Lock shared by the schedulers of one machine; threads with urgent work get it first."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -15,7 +15,7 @@ class ComputeLock:
 
     @contextmanager
     def hold(self, urgent: bool) -> Iterator[None]:
-        """Hold the lock, after waiting for it."""
+        """Wait for the lock, and hold it in the `with` block."""
         self._acquire(urgent)
         try:
             yield
@@ -23,7 +23,7 @@ class ComputeLock:
             self._release()
 
     def yield_to_urgent(self) -> None:
-        """Release the lock, held for work that is not urgent, until all urgent work is done."""
+        """Release the lock, held for work that is not urgent, and take it again after all urgent work."""
         if self._urgent:
             self._release()
             self._acquire(False)

@@ -15,8 +15,8 @@ BINS = 12  # of claimed confidence
 PRIOR_DRAFTS = 6.0  # weight of a claimed confidence before any outcome was counted, in drafts
 BIN_DECAY = 0.995  # factor on a bin's counts at each new outcome
 SURVIVAL_RATE = 0.1  # weight of a new draft's outcome
-INITIAL_PROBES = 12  # number of probes before `PROBE_SHARE` applies; the time of as many may be saved up
-INITIAL_PROBE_SHARE = 0.05  # share of the decoding time for the first probes
+INITIAL_PROBES = 12  # probes (drafts that only measure a drafter) before `PROBE_SHARE`; time for 12 may be saved up
+INITIAL_PROBE_SHARE = 0.05  # share of the decoding time for the initial probes
 PROBE_SHARE = 0.01  # share for later probes
 OPTIMISTIC_ACCEPTANCE = 0.95  # acceptance per token assumed for an untried drafter
 MIN_SPEEDUP = 1.05  # expected speedup over not drafting below which no draft is verified
@@ -73,7 +73,7 @@ class Controller:
         self.costs = VerifyCosts(verify_ms, growth)
         self.draft_ms = defaultdict[str, float](float, draft_ms)
         self.calibration = defaultdict[str, Calibration](Calibration)
-        self._credit_ms = self._needed_ms = 0.0  # time saved up for probes, and cost of the probe considered last
+        self._credit_ms = self._needed_ms = 0.0  # saved up for probes; cost of the last considered probe
         self._probes = 0
         self._is_probing = False
 
@@ -87,7 +87,7 @@ class Controller:
         return 1.0 / self.costs.predict_ms(1)
 
     def choose_prefix(self, draft: Draft) -> tuple[int, float]:
-        """Return how many tokens of a draft to verify, and the expected rate without its own cost, which is spent."""
+        """Return how many tokens of a draft to verify, and its expected tokens per millisecond from now on."""
         acceptance = self.calibration[draft.drafter].acceptance
         draft_ms = self.draft_ms[draft.drafter]
         baseline = self.baseline_rate
@@ -106,7 +106,7 @@ class Controller:
         return count, rate
 
     def predict_rate(self, drafter: str, limit: int) -> float:
-        """Return the best expected tokens per millisecond of a drafter, including the cost of its draft."""
+        """Return the highest expected tokens per millisecond of a drafter, including the cost of its draft."""
         return self._best_rate(drafter, self.calibration[drafter].survival[:limit])
 
     def _best_rate(self, drafter: str, survival: Sequence[float]) -> float:
@@ -122,7 +122,7 @@ class Controller:
         return self.predict_rate(drafter, limit) > rate or self.start_probe(drafter, limit, rate)
 
     def start_probe(self, drafter: str, limit: int, rate: float) -> bool:
-        """Start a draft that only measures the drafter, once its time is saved up and its best case beats `rate`."""
+        """Return whether to start a probe: if the time is saved up and the drafter's best case beats `rate`."""
         self._needed_ms = self.draft_ms[drafter]
         if self._credit_ms < self._needed_ms:
             return False
@@ -132,14 +132,14 @@ class Controller:
         return False
 
     def record_verify(self, width: int, ms: float) -> None:
-        """Learn from a measured step, without the time of its draft."""
+        """Learn from a step's time without its draft, and save up time for probes."""
         share = INITIAL_PROBE_SHARE if self._probes < INITIAL_PROBES else PROBE_SHARE
         max_credit_ms = max(INITIAL_PROBES * max(self.draft_ms.values(), default=0.0), self._needed_ms)
         self._credit_ms = min(self._credit_ms + share * ms, max_credit_ms)
         self.costs.record(width, ms)
 
     def record_draft(self, drafter: str, ms: float) -> None:
-        """Learn from a measured draft; outliers (a busy machine) are capped, but a probe is charged its full time."""
+        """Learn from a draft's time, capped at three times the expected; a probe is charged its full time."""
         expected = self.draft_ms[drafter]
         rate = FASTER_RATE if ms < expected else SLOWER_RATE
         self.draft_ms[drafter] += rate * (min(ms, 3 * expected + 0.01) - expected)

@@ -1,4 +1,4 @@
-"""Runs one request. Between steps, or during its prefill, it may be cancelled or preempted."""
+"""Runs one request, which may be cancelled or preempted during its prefill or between steps."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from localdflash.engine.stats import Stats
 
 @dataclass
 class Request:
-    """Ids to continue, and options. The fields from `stats` on are filled while the request runs."""
+    """Ids to continue, options, and from `stats` on results, which are filled while the request runs."""
 
     ids: Sequence[int]
     max_tokens: int  # 0: only fill the KV cache
@@ -25,7 +25,7 @@ class Request:
     documents: Sequence[Sequence[int]] = ()  # that drafts may be copied from
     draft: bool = True  # False: without drafting, to compare; the text is the same
     stats: Stats = field(default_factory=Stats)
-    queue_ms: float = 0.0  # until a scheduler first ran it
+    queue_ms: float = 0.0  # from submission until a scheduler first ran the request
     computed_tokens: int = 0  # prompt tokens that no cache held
     prefill_ms: float = 0.0
     ttft_ms: float = 0.0  # from the start of the prefill to the end of the first step
@@ -33,7 +33,7 @@ class Request:
 
 
 class Generation:
-    """A running request. `take` the pair, then `step` until it returns None; `take` it again after others had it."""
+    """Running request: call `take`, also after other requests used the pair, then `step` until it returns None."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -42,7 +42,7 @@ class Generation:
         self._began = 0.0
 
     def take(self, pair: Pair, prefixes: PrefixCache | None = None, interrupted: Cancelled = never_cancelled) -> bool:
-        """Make this request's ids the pair's sequence; return False if interrupted (computed tokens are kept)."""
+        """Make this request's ids the pair's sequence; return False if interrupted or cancelled (caches are kept)."""
         request = self.request
         began = time.perf_counter()
         self._began = self._began or began
@@ -57,10 +57,10 @@ class Generation:
         return len(pair.ids) == len(self.ids)
 
     def step(self, pair: Pair) -> Step | None:
-        """Run one step. At the end, set `request.finish_reason` and return None."""
+        """Run one step and return it; None at the end. The last step sets `request.finish_reason`."""
         request = self.request
         if not request.finish_reason:
-            request.finish_reason = "cancelled" if request.cancelled() else self._reached_limit(pair)
+            request.finish_reason = "cancelled" if request.cancelled() else self._limit_reason(pair)
         if request.finish_reason:
             return None
         before = time.perf_counter()
@@ -70,10 +70,10 @@ class Generation:
             request.ttft_ms = (now - self._began) * 1e3
         request.stats.add(step, (now - before) * 1e3)
         self.ids += step.tokens
-        request.finish_reason = "stop" if step.tokens[-1] in request.ends else self._reached_limit(pair)
+        request.finish_reason = "stop" if step.tokens[-1] in request.ends else self._limit_reason(pair)
         return step
 
-    def _reached_limit(self, pair: Pair) -> str:
+    def _limit_reason(self, pair: Pair) -> str:
         if self.request.stats.tokens >= self.request.max_tokens:
             return "length"
         return "context" if pair.room == 0 else ""

@@ -18,10 +18,10 @@ from localdflash.engine.lookup import LookupDrafter
 from localdflash.engine.pair import Cancelled, Drafter, GreedyTarget, SavedSequence, Step, Target, never_cancelled
 from localdflash.engine.sampling import Constraint, Sampler
 
-GRAMMAR = "grammar"  # drafter of the tokens that a grammar forces
+GRAMMAR = "grammar"  # names the drafts that a grammar forces
 FORCED_CONFIDENCE = 0.95  # the target may spell the forced text in other tokens
-AGREED = "agreed"  # lookup drafts that begin like a model's draft: accepted far more often, calibrated separately
-MIN_LOOKUP_CONFIDENCE = 0.4  # below which a lookup draft does not keep a model from drafting
+AGREED = "agreed"  # names lookup drafts that begin like a model's draft: accepted more often, calibrated separately
+MIN_LOOKUP_CONFIDENCE = 0.4  # of the first token of a lookup draft that models must beat to be allowed to draft
 
 
 class _PendingDraft(NamedTuple):
@@ -77,7 +77,7 @@ class HostPair:
         return done - cached
 
     def _extend(self, ids: list[int], done: int, cancelled: Cancelled) -> int:
-        """Compute ids[done:] chunk by chunk; return how many ids are computed."""
+        """Compute ids[done:] chunk by chunk; return the number of leading ids that are computed."""
         while done < len(ids) and not cancelled():
             chunk = ids[done : done + self.target.max_width]
             features = self.target.extend(chunk)
@@ -88,31 +88,31 @@ class HostPair:
 
     def step(self, sampler: Sampler, limit: int) -> Step:
         """See `Pair`."""
-        room = min(limit, self.room)
-        if room < 1:
+        max_tokens = min(limit, self.room)
+        if max_tokens < 1:
             raise ContextOverflow(f"the context of {self.target.context} tokens is full")
         try:
-            return self._step(sampler, room)
+            return self._step(sampler, max_tokens)
         except BaseException:
             self.forget()
             raise
 
-    def _step(self, sampler: Sampler, room: int) -> Step:
+    def _step(self, sampler: Sampler, max_tokens: int) -> Step:
         anchor, self._drafting_ms = self.ids[-1], 0.0
         if self.controller:
             self.controller.costs.set_context_length(self.target.length)
         began = time.perf_counter()
-        limit = min(room, self.target.max_width) - 1
+        limit = min(max_tokens, self.target.max_width) - 1
         controller = self.controller if self.drafting_enabled else None
         draft = self._draft(controller, anchor, limit, sampler.constraint) if controller else EMPTY_DRAFT
         drafted = time.perf_counter()
         if sampler.needs_only_argmax and self._greedy:
             likeliest, features = self._greedy.verify_greedy(anchor, draft)
-            committed = accept_greedy(draft, likeliest, room, self.ends)
+            committed = accept_greedy(draft, likeliest, max_tokens, self.ends)
         else:
             verification = self.target.verify(anchor, draft)
             features = verification.features
-            committed = accept(draft, verification.logits, sampler, self.ids, room, self.ends)
+            committed = accept(draft, verification.logits, sampler, self.ids, max_tokens, self.ends)
         self.target.keep(len(committed))
         verified = time.perf_counter()
         if self.drafters:
@@ -187,7 +187,7 @@ class HostPair:
                 drafter.set_documents(documents)
 
     def rollback(self, length: int) -> None:
-        """See `Pair`; the last id that is kept becomes the anchor."""
+        """See `Pair`; the last kept id becomes the anchor. Tokens that a recurrent target lost are computed again."""
         if not 1 <= length <= len(self.ids):
             raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
         self._crop(length - 1)
@@ -224,7 +224,7 @@ class HostPair:
 
 
 def _lookup_rate(controller: Controller, lookup: Draft) -> float:
-    """Return the rate of a lookup draft that a model must beat; 0 if its confidence is low."""
+    """Return the expected rate of a lookup draft, which a model must beat; 0 if the draft's confidence is low."""
     if not lookup or lookup.confidence[0] < MIN_LOOKUP_CONFIDENCE:
         return 0.0
     length, expected = controller.choose_prefix(lookup)

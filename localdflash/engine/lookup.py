@@ -1,6 +1,6 @@
 """Prompt-lookup drafter: proposes what followed the last occurrence of the newest tokens.
 
-It searches the prompt, given documents and the generated text for the longest earlier match of the newest tokens. While
+It searches documents, the prompt and the generated text for the longest earlier match of the newest tokens. While
 an answer copies a passage with changes, the drafter remembers its position in the passage and resumes the copy one
 token after a change. If no triple matches, the newest pair or single token still gives a draft of low confidence.
 """
@@ -11,12 +11,12 @@ from localdflash.engine.draft import EMPTY_DRAFT, MAX_DRAFT_TOKENS, Draft
 from localdflash.engine.pair import TargetFeatures
 
 GRAM_TOKENS = 3  # a match of this many tokens takes precedence over resuming a copy
-MAX_CANDIDATES = 8  # newest occurrences that are compared
+MAX_CANDIDATES = 8  # newest occurrences whose match lengths are compared
 MAX_MATCH_TOKENS = 32  # a longer match adds no confidence
-TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # of the expected position: where a copy may be resumed
+TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # a copy may be resumed so far from its expected position
 RESUMED_TOKENS = 3  # match length that a resumed copy counts as
 MAX_MISSES = 8  # proposals without a match before the copied passage is forgotten
-BREAK = -1  # between documents
+BREAK = -1  # stands after each document in the text
 MAX_UNINDEXED_TOKENS = 16  # observed tokens that may wait for the next proposal
 
 
@@ -28,16 +28,16 @@ class LookupDrafter:
     max_draft_tokens = MAX_DRAFT_TOKENS
 
     def __init__(self, documents: Sequence[Sequence[int]] = ()) -> None:
-        self._start(documents)
+        self._reset(documents)
 
-    def _start(self, documents: Sequence[Sequence[int]]) -> None:
+    def _reset(self, documents: Sequence[Sequence[int]]) -> None:
         self._documents = documents
-        self._text: list[int] = []
-        self._unindexed: list[int] = []  # observed: most steps of a fast model request no draft
-        self._positions: dict[tuple[int, ...], list[int]] = {}
+        self._text: list[int] = []  # documents, then indexed tokens of the sequence
+        self._unindexed: list[int] = []  # observed tokens; indexed late, since many steps request no draft
+        self._positions: dict[tuple[int, ...], list[int]] = {}  # where each 1-, 2- and 3-gram ends
         for document in documents:
             self._append([*document, BREAK])
-        self._base = len(self._text)
+        self._base = len(self._text)  # where the sequence begins
         self._copy_offset: int | None = None  # from a position in the sequence back to the passage that it copies
         self._misses = 0
 
@@ -47,7 +47,7 @@ class LookupDrafter:
             return
         self._index()
         observed = self._text[self._base :]
-        self._start(documents)
+        self._reset(documents)
         self._append(observed)
 
     def observe(self, ids: Sequence[int], features: TargetFeatures | None = None) -> None:

@@ -39,12 +39,12 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One draft-verify-accept step: the committed tokens and the time spent in milliseconds."""
+    """One draft-verify-accept step."""
 
-    tokens: Sequence[int]
-    drafter: str
-    drafted: int
-    accepted: int
+    tokens: Sequence[int]  # committed
+    drafter: str  # name of the drafter of the verified draft
+    drafted: int  # tokens of the verified draft
+    accepted: int  # of these, committed
     draft_ms: float
     verify_ms: float
 
@@ -64,12 +64,12 @@ class SavedSequence:
     ids: tuple[int, ...]
     target: bytes | bytearray
     drafters: tuple[bytes | bytearray, ...]
-    is_recurrent: bool = False  # then decoding can continue only from the end
-    in_blocks: int = 0  # leading ids that were prefilled in blocks, whose KV cache differs in bits from single steps'
-    wait: Callable[[], None] = field(default=already_complete, compare=False)  # for all bytes; may raise StateLost
+    is_recurrent: bool = False  # the caches include recurrent states: decoding can continue only from the end
+    in_blocks: int = 0  # leading ids prefilled in blocks of tokens, not step by step: their KV entries differ in bits
+    wait: Callable[[], None] = field(default=already_complete, compare=False)  # for the bytes; may raise StateLost
 
     def count_shared(self, ids: Sequence[int]) -> int:
-        """Return how many leading ids can be reused for `ids`."""
+        """Return how many leading ids can be reused for `ids`; of a recurrent sequence, all or none."""
         shared = count_common_prefix(self.ids, ids)
         return shared if not self.is_recurrent or shared == len(self.ids) else 0
 
@@ -102,7 +102,7 @@ class Target(Protocol):
         """Run the anchor and the draft in one batch; commit nothing until `keep`."""
 
     def keep(self, rows: int) -> None:
-        """Commit the first rows of the last verify batch and drop the others."""
+        """Commit the first `rows` tokens of the last verify batch and drop the others."""
 
     def end_prompt(self) -> None:
         """Mark the end of a prompt, where the next prompt often continues."""
@@ -111,13 +111,13 @@ class Target(Protocol):
         """Drop all tokens from `length` on; a recurrent target may have to drop more, see `self.length`."""
 
     def assume_length(self, length: int) -> bool:
-        """Pretend that the cache holds `length` tokens, to time what follows; return False if that is impossible."""
+        """Pretend that the cache holds `length` tokens, to time later batches; return False if that is impossible."""
 
     def save(self) -> bytes:
-        """Return the cache, for `load`."""
+        """Return the KV cache and recurrent states, for `load`."""
 
     def load(self, state: bytes, length: int) -> None:
-        """Replace the cache by a saved one."""
+        """Replace the KV cache and recurrent states by saved ones of `length` tokens."""
 
     @property
     def max_width(self) -> int:
@@ -140,7 +140,7 @@ class Drafter(Protocol):
     max_draft_tokens: int
 
     def observe(self, ids: Sequence[int], features: TargetFeatures | None) -> None:
-        """Append committed tokens, excluding the anchor."""
+        """Append committed tokens, excluding the anchor, with their features if the target computes any."""
 
     def propose(self, anchor: int, limit: int) -> Draft:
         """Return a draft of at most `limit` tokens to follow the anchor; it may be empty."""
@@ -164,14 +164,14 @@ class Pair(Protocol):
 
     @property
     def cached(self) -> Sequence[int]:
-        """Return the leading ids that the KV cache holds."""
+        """Leading ids that the KV cache holds."""
 
     @property
     def room(self) -> int:
         """Number of tokens that can be committed before the context is full."""
 
     def prefill(self, ids: Sequence[int], cancelled: Cancelled = never_cancelled) -> int:
-        """Make `ids` the sequence, computing only what is not cached; return how many tokens were computed."""
+        """Make `ids`, or those computed until it is cancelled, the sequence; return how many tokens were computed."""
 
     def step(self, sampler: Sampler, limit: int) -> Step:
         """Draft, verify, accept, and commit at most `limit` (≥ 1) tokens."""
@@ -180,7 +180,7 @@ class Pair(Protocol):
         """Set documents that drafts may be copied from. They change the speed, never the text."""
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` ids in target and drafters."""
+        """Drop all ids after the first `length` in target and drafters."""
 
     def forget(self) -> None:
         """Drop the whole sequence."""

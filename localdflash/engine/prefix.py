@@ -31,11 +31,11 @@ class PrefixCache:
 
     @property
     def size(self) -> int:
-        """Size in bytes. Any thread may read it."""
+        """Size in bytes. Any thread may read this property."""
         return sum(state.size for state in list(self._states.values()))
 
     def load_longest(self, pair: Pair, ids: Sequence[int]) -> None:
-        """Before a prefill of `ids`, load the saved sequence with the longest shared prefix, if it beats the pair's."""
+        """Before a prefill of `ids`, save the pair's sequence if much would be lost; load a longer saved prefix."""
         live, ids = tuple(pair.cached), tuple(ids)
         shared = count_common_prefix(live, ids)
         best = self._find_best(ids, shared + MIN_GAIN_TOKENS)

@@ -24,12 +24,12 @@ RECURRENT, IN_BLOCKS = "whole", "in_blocks"  # keys of the metadata
 
 
 class DiskCache:
-    """Disk cache of one model's sequences; `identity` covers its files and the settings that affect its KV cache."""
+    """Disk cache of one model's sequences; `identity` names files and settings, `budget` limits all models' bytes."""
 
     def __init__(self, root: Path, identity: str, budget: int) -> None:
         self.folder = root / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         self._root, self._budget = root, budget
-        self._known: dict[Path, SavedSequence] = {}  # without their bytes
+        self._known: dict[Path, SavedSequence] = {}  # with ids, without caches
         for path in root.glob("*/*"):
             if _is_abandoned(path):
                 _remove(path)
@@ -45,9 +45,9 @@ class DiskCache:
         for path, saved in self._known.items():
             if (shared := saved.count_shared(ids)) >= longest:
                 best, longest = path, shared
-        return self._read(best) if best else None
+        return self._read_or_delete(best) if best else None
 
-    def _read(self, path: Path) -> SavedSequence | None:
+    def _read_or_delete(self, path: Path) -> SavedSequence | None:
         state = _read_sequence(path)
         if state is None:
             del self._known[path]

@@ -92,13 +92,13 @@ class Sampler:
         self._top_logprobs = top_logprobs
         self._is_greedy = params.temperature == 0.0
         self._shift = LogitShift(params)
-        self._has_penalty = params.repetition_penalty != 1.0 and params.penalty_window > 0
+        self._has_repetition_penalty = params.repetition_penalty != 1.0 and params.penalty_window > 0
         self._random = np.random.default_rng(params.seed)
 
     @property
     def window(self) -> int:
         """Number of newest ids that `sample` reads."""
-        return self.params.penalty_window if self._has_penalty else 0
+        return self.params.penalty_window if self._has_repetition_penalty else 0
 
     @property
     def needs_logits(self) -> bool:
@@ -108,7 +108,7 @@ class Sampler:
     @property
     def needs_only_argmax(self) -> bool:
         """Return whether every sample is the likeliest token, so that no other logit matters."""
-        return self._is_greedy and not self._has_penalty and not self.needs_logits
+        return self._is_greedy and not self._has_repetition_penalty and not self.needs_logits
 
     def sample(self, logits: NDArray[np.float32], ids: Sequence[int]) -> int:
         """Sample the next token after `ids` from logits [V]; LocaldflashError if the logits are not numbers."""
@@ -116,7 +116,7 @@ class Sampler:
         if not math.isfinite(logits[best]):
             raise LocaldflashError(NOT_NUMBERS)
         mask = self.constraint.mask() if self.constraint else None
-        if self._is_greedy and not self._has_penalty and not self._shift.is_active and mask is None:
+        if self._is_greedy and not self._has_repetition_penalty and not self._shift.is_active and mask is None:
             token = best
         else:
             token = self._sample(logits.astype(np.float64), ids, mask)
@@ -131,8 +131,8 @@ class Sampler:
 
     def _sample(self, scores: NDArray[np.float64], ids: Sequence[int], mask: NDArray[np.bool_] | None) -> int:
         self._shift.add_bias(scores)
-        if self._has_penalty:
-            self._penalise(scores, ids)
+        if self._has_repetition_penalty:
+            self._apply_repetition_penalty(scores, ids)
         self._shift.subtract_penalties(scores)
         allowed = None if mask is None else np.flatnonzero(mask)
         if allowed is not None:
@@ -147,7 +147,7 @@ class Sampler:
         index = int(np.searchsorted(edges, self._random.random() * edges[-1], side="right"))
         return int(tokens[min(index, len(tokens) - 1)])
 
-    def _penalise(self, scores: NDArray[np.float64], ids: Sequence[int]) -> None:
+    def _apply_repetition_penalty(self, scores: NDArray[np.float64], ids: Sequence[int]) -> None:
         seen = np.unique(np.asarray(ids[-self.window :], np.int64))
         penalty = self.params.repetition_penalty
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)

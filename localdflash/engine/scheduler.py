@@ -1,7 +1,7 @@
 """Decides which request has the pair: urgent ones first, and only the newest request of each document.
 
-`submit` and `cancel` may be called from any thread; `run` is the engine thread, which calls a job's callbacks, except
-that the thread that cancels a queued job calls its `on_end`. A job is cancelled or preempted between two steps. A
+Any thread may call `submit` and `cancel`. The engine thread calls `run`, which calls the callbacks of jobs. A job that
+is cancelled while queued ends on the thread that cancels it. A running job is cancelled or preempted between steps. A
 preempted job returns to the head of its queue and continues from its KV cache (`PrefixCache`).
 """
 
@@ -31,7 +31,7 @@ class EngineJob:
     on_end: OnEnd
     urgent: bool = False  # a completion: runs before every job that is not urgent
     document: str | None = None  # a newer job of the same document cancels this one
-    submitted: float = field(default_factory=time.perf_counter)
+    submitted: float = field(default_factory=time.perf_counter)  # seconds, like `cancelled_at`
     cancelled_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class EngineTotals:
     preempted: int = 0
     prompt_tokens: int = 0  # of requests that took a step
     reused_tokens: int = 0  # of these prompt tokens, those that a cache held
-    cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # newest: cancel to engine free
+    cancel_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))  # from cancelling to a free engine
 
     def add(self, other: "EngineTotals") -> None:
         """Add the totals of another engine."""
@@ -160,7 +160,7 @@ class Scheduler:
             self._end(job, error)
 
     def _next(self) -> EngineJob | None:
-        """Wait for the oldest urgent job, else the oldest other one; return None after `close`."""
+        """Wait for a job, urgent ones first, and mark it as running; None if the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._urgent or self._not_urgent or self._closed)
             if self._urgent or self._not_urgent:
@@ -189,7 +189,7 @@ class Scheduler:
             raise error
 
     def _run_steps(self, job: EngineJob) -> bool:
-        """Run steps until the end (return False), or until a more urgent job waits (return True)."""
+        """Run steps until the job ends (return False) or an urgent job preempts it (return True)."""
         generation = job.generation
         is_prefilled = generation.take(self.pair, self.prefixes, lambda: self._should_preempt(job))
         if not is_prefilled and not job.request.cancelled():

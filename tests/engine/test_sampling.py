@@ -46,7 +46,7 @@ def actual_distribution(logits: list[float], ids: list[int], params: SamplingPar
     sampler = Sampler(params)
     scores = np.array(logits, np.float64)
     if params.repetition_penalty != 1.0 and params.penalty_window and ids:
-        sampler._penalise(scores, ids)
+        sampler._apply_repetition_penalty(scores, ids)
     tokens, probabilities = sampler.distribution(scores)
     return dict(zip(tokens.tolist(), probabilities.tolist(), strict=True))
 

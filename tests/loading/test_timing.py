@@ -46,7 +46,7 @@ def choose(case: TimingCase, options: Options) -> HostChoice:
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Pretend an idle machine whose CPU engine runs every pair, with three times the memory of the pair's files."""
     engine = SimpleNamespace(instruction_sets=["avx2", "portable"])
-    monkeypatch.setattr(cpu_library, "_load", lambda: engine)
+    monkeypatch.setattr(cpu_library, "_load_or_explain", lambda: engine)
     monkeypatch.setattr(cpu, "CpuSizes", lambda *_: None)
     monkeypatch.setattr(free, "system_budget", lambda: MemoryBudget(6000, 0, "memory"))
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))

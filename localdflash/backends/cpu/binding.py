@@ -33,13 +33,13 @@ def open_target(path: Path, progress: Progress | None = None) -> PackedModel[Dec
 def open_drafter(path: Path, progress: Progress | None = None, bits: int = 8) -> PackedModel[DFlashConfig]:
     """Open the packed drafter of a `dflash` GGUF, or of safetensors next to their config.json.
 
-    With 4 bits its float and Q8_0 matrices are rounded to Q4_0. Raise ModelError if the file cannot be run.
+    If `bits` is 4, float and Q8_0 matrices are rounded to Q4_0. Raise ModelError if the file cannot be run.
     """
     return open_packed(path, DFlashConfig, partial(check_drafter_file, bits=bits), progress, bits)
 
 
 def bind_matrix(packed: PackedMatrix | None) -> MatrixStruct:
-    """Return the struct of a matrix, or of the first expert's matrix; an empty struct for None."""
+    """Return the struct of a matrix, or an empty struct for None. With experts it points to the first one's matrix."""
     if (p := packed) is None:
         return MatrixStruct()
     return MatrixStruct(p.kind, p.n, p.k, address(p.codes), address(p.scales), address(p.supers))
@@ -47,12 +47,12 @@ def bind_matrix(packed: PackedMatrix | None) -> MatrixStruct:
 
 def bind_layers(
     layers: Sequence[Layer],
-    cache: KVCache,
+    cache: KVCache,  # of the attention layers, in their order
     causal: Sequence[bool],
-    windows: Sequence[int],
-    nets: Sequence[DeltaNetStruct] = (),
+    windows: Sequence[int],  # 0: none
+    nets: Sequence[DeltaNetStruct] = (),  # of the delta-net layers, in their order
 ) -> Any:
-    """Return the blocks as an array of structs, with the delta nets `nets`; the caller keeps all arguments alive."""
+    """Return one struct per layer; the structs point into the arguments, which the caller must keep alive."""
     structs, net_index = (LayerStruct * len(layers))(), 0
     for i, (struct, layer) in enumerate(zip(structs, layers, strict=True)):
         for name, kind, *_ in LayerStruct._fields_:
@@ -70,10 +70,10 @@ def bind_layers(
     return structs
 
 
-def bind_model(config: DecoderConfig, blocks: int) -> ModelStruct:
-    """Return the struct of a model's shape, for the caller to fill in weights and memory."""
+def bind_shape(config: DecoderConfig) -> ModelStruct:
+    """Return a struct with the sizes of a model, for the caller to fill in weights and memory."""
     model = ModelStruct()
-    model.blocks, model.hidden = blocks, config.hidden_size
+    model.blocks, model.hidden = config.num_hidden_layers, config.hidden_size
     model.heads, model.kv_heads = config.num_attention_heads, config.num_key_value_heads
     model.head_dim = config.head_dim
     model.inner = config.moe_intermediate_size if config.num_experts else config.intermediate_size
@@ -88,9 +88,9 @@ def bind_model(config: DecoderConfig, blocks: int) -> ModelStruct:
     return model
 
 
-def bind_drafter(config: DFlashConfig) -> ModelStruct:
-    """Return the struct of a drafter's shape, with the matrix sizes that determine its workspace."""
-    c, model = config, bind_model(config.decoder, config.decoder.num_hidden_layers)
+def bind_drafter_shape(config: DFlashConfig) -> ModelStruct:
+    """Return `bind_shape` of a drafter, with the matrix sizes that determine the size of its workspace."""
+    c, model = config, bind_shape(config.decoder)
     model.embedding_scale, model.logit_scale, model.softcap = c.embedding_scale, c.logit_scale, c.softcap
     model.tap_count, model.fuse.n = len(c.taps), c.decoder.hidden_size
     model.conv_kernel, model.conv_group = c.conv_kernel, c.conv_group
@@ -100,14 +100,14 @@ def bind_drafter(config: DFlashConfig) -> ModelStruct:
 
 
 def check_shape(config: DecoderConfig) -> str:
-    """Return why the kernels cannot run a decoder, or ""."""
+    """Return the reason why the kernels cannot run a decoder, or "" if they can."""
     c = config
     if c.head_dim % 32 or c.head_dim > 512:
         return f"heads of {c.head_dim} channels (supported: multiples of 32 up to 512)"
     if c.num_experts > 512 or c.num_experts_per_tok > 32:
         return f"{c.num_experts_per_tok} of {c.num_experts} experts (supported: up to 32 of 512)"
     if (d := c.delta) and (d.k_dim % 16 or d.v_dim % 32 or d.v_heads > 256 or d.v_heads % d.k_heads):
-        return f"delta nets of {d.k_heads} and {d.v_heads} heads of {d.k_dim} and {d.v_dim}"
+        return f"delta nets of {d.k_heads} key heads of {d.k_dim} and {d.v_heads} value heads of {d.v_dim}"
     return ""
 
 

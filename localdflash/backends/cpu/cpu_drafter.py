@@ -1,7 +1,7 @@
-"""DFlash, DSpark and DFlash 2 drafters on the CPU engine: one forward pass per block (slots: kernels/cpu/slots.h).
+"""DFlash, DSpark and DFlash 2 drafters on the CPU engine: one forward pass drafts a block of tokens, its slots.
 
-Features are injected into the KV cache when a draft is requested, or earlier if they would fill the memory. If every
-layer has a window, features that no later block sees are dropped.
+The target's features are injected (written to the drafter's KV cache) when a draft is requested, or earlier if they
+exceed `WAITING_BYTES`. If every layer has a window, features that no later block attends to are dropped.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_drafter, bind_layers, bind_matrix, check_shape, rope_tables
+from localdflash.backends.cpu.binding import bind_drafter_shape, bind_layers, bind_matrix, check_shape, rope_tables
 from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, address, allocate_aligned
 from localdflash.backends.cpu.cpu_target import CpuTarget
@@ -21,8 +21,8 @@ from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 from localdflash.models.shapes.dflash_config import DFlashConfig
 
-WAITING_BYTES = 32 * 1024 * 1024  # of features that wait for a draft
-SPARE_FEATURES = 128  # kept beyond the window, to roll back into
+WAITING_BYTES = 32 * 1024 * 1024  # of features that are not injected yet
+SPARE_FEATURES = 128  # kept beyond the window, so that up to 128 tokens can be rolled back
 MAX_RANK = 4096  # of a Markov head or a selector
 FLOAT_BYTES = 4
 
@@ -40,34 +40,33 @@ class CpuDFlashDrafter:
         self.packed, self.target = packed, target
         self.max_draft_tokens = self.config.drafts
         self.length = 0
-        c, blocks = self.config.decoder, self.config.decoder.num_hidden_layers
-        self.cache = KVCache(blocks, c, target.context + self.config.block_size)
-        sliding = [self.config.is_sliding(i) for i in range(blocks)]
+        c, layers = self.config.decoder, self.config.decoder.num_hidden_layers
+        self.cache = KVCache(layers, c, target.context + self.config.block_size)
+        sliding = [self.config.is_sliding(i) for i in range(layers)]
         self._layers = bind_layers(
             packed.layers(),
             self.cache,
-            [self.config.is_causal(i) for i in range(blocks)],
+            [self.config.is_causal(i) for i in range(layers)],
             [(self.config.window or 0) if slides else 0 for slides in sliding],
         )
         self._tokens = np.array(packed.config.short, np.int32)  # token ids of the head's rows; empty: row i is token i
-        rows = select_rows(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
-        self.head = packed.parts.get("head") or rows
+        head = select_rows(target.packed.head, self._tokens) if len(self._tokens) else target.packed.head
+        self.head = packed.parts.get("head") or head
         self.model = self._bind()
         pool = target.pool
         self.workspace = allocate_aligned([pool.library.workspace_bytes(self.model, pool.threads)], np.uint8)
         self.model.workspace = address(self.workspace)
-        pool.keep(self.model, self._layers)
+        pool.keep_alive(self.model, self._layers)
         self._ids = np.full(self.config.block_size, self.config.mask_token_id, np.int32)
         self._best = np.zeros(self.config.block_size, np.int32)
         self._confidence = np.zeros(self.config.block_size, np.float32)
         self._logits = np.empty(logit_bytes(self.config) // FLOAT_BYTES, np.float32)
         best, confidence = address(self._best), address(self._confidence)
-        rows = self.config.block_size
-        self._pass = cpu_library.PassStruct(address(self._ids), rows, best=best, confidence=confidence)
+        self._pass = cpu_library.PassStruct(address(self._ids), len(self._ids), best=best, confidence=confidence)
         self._pass.logits = address(self._logits) if len(self._logits) else None
         self._kept_features = count_kept_features(self.config)
-        self._injected = 0
-        self._uninjected: list[Floats] = []
+        self._injected = 0  # tokens whose features were injected
+        self._uninjected: list[Floats] = []  # features of the tokens after these
 
     @property
     def scratch_bytes(self) -> int:
@@ -77,12 +76,12 @@ class CpuDFlashDrafter:
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the weights in bytes, including a short head."""
+        """Size of the weights in bytes, including a head copied from the target for a short vocabulary."""
         head = self.head.nbytes if len(self._tokens) and "head" not in self.packed.parts else 0
         return self.packed.nbytes + head + self._tokens.nbytes
 
     def _bind(self) -> cpu_library.ModelStruct:
-        parts, model = self.packed.parts, bind_drafter(self.config)
+        parts, model = self.packed.parts, bind_drafter_shape(self.config)
         model.capacity = self.cache.capacity
         self.rope = rope_tables(self.config.decoder, self.cache.capacity)
         model.cosines, model.sines = map(address, self.rope)
@@ -98,20 +97,20 @@ class CpuDFlashDrafter:
         model.slots.tokens = address(self._tokens) if len(self._tokens) else None
         return model
 
-    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
+    def observe(self, ids: Sequence[int], features: TargetFeatures | None) -> None:
         """See `Drafter`."""
-        if taps is None:
+        if features is None:
             raise LocaldflashError("dflash: no hidden-state features; the target's taps are off")
-        self._uninjected.append(taps)
+        self._uninjected.append(features)
         self.length += len(ids)
         waiting = self.length - self._injected
         if self._kept_features and waiting > 2 * self._kept_features:
             self._skip_unseen()
-        elif waiting * taps.shape[1] * taps.itemsize > WAITING_BYTES:
+        elif waiting * features.shape[1] * features.itemsize > WAITING_BYTES:
             self._inject()
 
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`; confidence is the best token's softmax probability, or a confidence head's output."""
+        """See `Drafter`; confidence is the token's softmax probability, or the output of a confidence head."""
         if limit < 1:
             return EMPTY_DRAFT
         self._inject()
@@ -164,25 +163,25 @@ class CpuDFlashDrafter:
 
 
 def count_kept_features(config: DFlashConfig) -> int:
-    """Return how many features are kept: a window for the next block and spare ones for a rollback; 0: all."""
+    """Return how many of the newest features are kept: the window and `SPARE_FEATURES`; 0: all."""
     slides = all(config.is_sliding(i) for i in range(config.decoder.num_hidden_layers))
     return (config.window or 0) + SPARE_FEATURES if slides else 0
 
 
 def logit_bytes(config: DFlashConfig) -> int:
-    """Return the bytes of a block's logits, which only a Markov head needs; else 0."""
+    """Return the size in bytes of a block's logits, 0 without a Markov head, which alone needs them."""
     return FLOAT_BYTES * config.block_size * config.proposed if config.markov_rank else 0
 
 
 def waiting_bytes(config: DFlashConfig, hidden: int, context: int) -> int:
-    """Return the maximum bytes of features that are not injected yet, for a target of this hidden size."""
-    row = len(config.taps) * hidden * np.dtype(np.float32).itemsize
-    rows = min(WAITING_BYTES // row, context)
-    return row * (min(rows, 2 * count_kept_features(config)) if count_kept_features(config) else rows)
+    """Return the maximum size in bytes of the features that are not injected yet; `hidden` is the target's."""
+    size, kept = len(config.taps) * hidden * FLOAT_BYTES, count_kept_features(config)
+    count = min(WAITING_BYTES // size, context)
+    return size * (min(count, 2 * kept) if kept else count)
 
 
 def check_drafter(config: DFlashConfig) -> str:
-    """Return why the kernels cannot run a drafter, or ""."""
+    """Return the reason why the kernels cannot run a drafter, or "" if they can."""
     c, rank = config, config.markov_rank or config.selector_rank
     if c.block_size > MAX_ROWS:
         return f"blocks of {c.block_size} tokens (supported: up to {MAX_ROWS})"

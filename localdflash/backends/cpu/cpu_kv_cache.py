@@ -1,4 +1,4 @@
-"""KV cache of a stack of blocks, in float16 or int8; layout: `Cache` in kernels/cpu/formats.h."""
+"""KV cache of a stack of layers, in float16 or int8; layout: `Cache` in kernels/cpu/formats.h."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from localdflash.backends.cpu.cpu_library import CacheStruct, address, allocate_
 from localdflash.backends.cpu.packing import GROUP
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
-STRIP_KEYS = 16  # positions whose keys are interleaved
+STRIP_KEYS = 16  # positions of a strip, whose keys are interleaved
 KV_FORMATS = ("f16", "int8")
 
 
 @dataclass(frozen=True)
-class CacheArray:
-    """Array of one head: a row of shape `row` holds `positions_per_row` positions, on its second axis if several."""
+class ArrayLayout:
+    """Layout of one head's array: rows of shape `row`; if a row holds several positions, they are its second axis."""
 
     dtype: Any
     positions_per_row: int
@@ -29,20 +29,20 @@ class CacheArray:
         return -(-length // self.positions_per_row)
 
 
-def cache_arrays(head_dim: int, kv: str) -> Sequence[CacheArray]:
-    """Return the arrays of K and V, for "int8" also their scales, in the order of `CacheStruct`."""
+def cache_layouts(head_dim: int, kv: str) -> Sequence[ArrayLayout]:
+    """Return the layouts of K and V, for "int8" also of their scales, in the order of `CacheStruct`."""
     if kv == "f16":
-        return CacheArray(np.float16, STRIP_KEYS, (head_dim, STRIP_KEYS)), CacheArray(np.float16, 1, (head_dim,))
+        return ArrayLayout(np.float16, STRIP_KEYS, (head_dim, STRIP_KEYS)), ArrayLayout(np.float16, 1, (head_dim,))
     return (
-        CacheArray(np.int8, STRIP_KEYS, (head_dim // 2, STRIP_KEYS, 2)),
-        CacheArray(np.int8, 2, (head_dim, 2)),
-        CacheArray(np.float32, STRIP_KEYS, (head_dim // GROUP, STRIP_KEYS)),
-        CacheArray(np.float32, 1, ()),
+        ArrayLayout(np.int8, STRIP_KEYS, (head_dim // 2, STRIP_KEYS, 2)),  # keys
+        ArrayLayout(np.int8, 2, (head_dim, 2)),  # values
+        ArrayLayout(np.float32, STRIP_KEYS, (head_dim // GROUP, STRIP_KEYS)),  # scales of the groups of keys
+        ArrayLayout(np.float32, 1, ()),  # scales of values
     )
 
 
 def choose_kv_format(kv: str) -> str:
-    """Return the requested format of the KV cache, or "f16" if the CPU engine lacks it."""
+    """Return the requested format of the KV cache, or "f16" if the CPU engine does not support it."""
     return kv if kv in KV_FORMATS else "f16"
 
 
@@ -52,55 +52,53 @@ def pad_positions(positions: int) -> int:
 
 
 def cache_bytes(config: DecoderConfig, positions: int, kv: str = "f16") -> int:
-    """Return the bytes of a block's KV cache."""
-    arrays = cache_arrays(config.head_dim, kv)
-    sizes = [
-        array.rows(pad_positions(positions)) * prod(array.row) * np.dtype(array.dtype).itemsize for array in arrays
-    ]
+    """Return the size in bytes of one layer's KV cache."""
+    layouts = cache_layouts(config.head_dim, kv)
+    sizes = [each.rows(pad_positions(positions)) * prod(each.row) * np.dtype(each.dtype).itemsize for each in layouts]
     return config.num_key_value_heads * int(sum(sizes))
 
 
 class KVCache:
-    """KV cache of a stack of blocks; `arrays` [blocks, heads, rows, ...] are in the order of `CacheStruct`."""
+    """KV cache of a stack of layers; `arrays` [layers, heads, rows, ...] are in the order of `CacheStruct`."""
 
-    def __init__(self, blocks: int, config: DecoderConfig, capacity: int, kv: str = "f16") -> None:
+    def __init__(self, layers: int, config: DecoderConfig, capacity: int, kv: str = "f16") -> None:
         self.capacity = pad_positions(capacity)
-        self._forms = cache_arrays(config.head_dim, kv)
+        self._layouts = cache_layouts(config.head_dim, kv)
         self.arrays: list[NDArray[Any]] = [
-            allocate_aligned((blocks, config.num_key_value_heads, form.rows(self.capacity), *form.row), form.dtype)
-            for form in self._forms
+            allocate_aligned((layers, config.num_key_value_heads, each.rows(self.capacity), *each.row), each.dtype)
+            for each in self._layouts
         ]
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes held."""
+        """Size in bytes."""
         return sum(array.nbytes for array in self.arrays)
 
-    def bind(self, block: int) -> CacheStruct:
-        """Return the struct of a block's cache; the caller keeps this object alive."""
-        return CacheStruct(*(address(array[block]) for array in self.arrays))
+    def bind(self, layer: int) -> CacheStruct:
+        """Return the struct of a layer's cache; it points into this KVCache, which must outlive it."""
+        return CacheStruct(*(address(array[layer]) for array in self.arrays))
 
     def clear(self, start: int, stop: int) -> None:
-        """Set the positions from `start` to `stop` to zero."""
+        """Set positions `start` up to, but not including, `stop` to zero."""
         at = np.arange(start, stop)
-        for array, form in zip(self.arrays, self._forms, strict=True):
-            if form.positions_per_row == 1:
+        for array, layout in zip(self.arrays, self._layouts, strict=True):
+            if layout.positions_per_row == 1:
                 array[:, :, at] = 0
             else:
-                array[:, :, at // form.positions_per_row, :, at % form.positions_per_row] = 0
+                array[:, :, at // layout.positions_per_row, :, at % layout.positions_per_row] = 0
 
     def save(self, length: int) -> bytes:
-        """Return the first `length` positions, for `load`."""
-        return b"".join(array.tobytes() for array in self._first(length))
+        """Return the rows of the first `length` positions, for `load`."""
+        return b"".join(array.tobytes() for array in self._first_rows(length))
 
     def load(self, state: bytes, length: int) -> None:
-        """Restore saved positions; ValueError if the size does not match."""
+        """Restore the first `length` positions from `save`; ValueError if the size does not match."""
         at = 0
-        for array in self._first(length):
+        for array in self._first_rows(length):
             array[...] = np.frombuffer(state, array.dtype, array.size, at).reshape(array.shape)
             at += array.nbytes
         if at != len(state):
             raise ValueError(f"{len(state)} bytes of KV cache (expected {at})")
 
-    def _first(self, length: int) -> list[NDArray[Any]]:
-        return [array[:, :, : form.rows(length)] for array, form in zip(self.arrays, self._forms, strict=True)]
+    def _first_rows(self, length: int) -> list[NDArray[Any]]:
+        return [array[:, :, : layout.rows(length)] for array, layout in zip(self.arrays, self._layouts, strict=True)]

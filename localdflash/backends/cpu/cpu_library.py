@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from localdflash.base.errors import LocaldflashError, ModelError, NoDevice, OutOfMemory
 from localdflash.base.system.descriptor import open_in_memory
 
-MAX_ROWS = 64
+MAX_ROWS = 64  # tokens in one forward pass
 REINSTALL = "install a C++ compiler, then `pip install --force-reinstall --no-deps localdflash`"
 
 
@@ -143,7 +143,7 @@ class PassStruct(ctypes.Structure):
 
 
 _MATRIX, _ROWS, _CACHE = POINTER(MatrixStruct), POINTER(RowsStruct), POINTER(CacheStruct)
-_STRIDED = (c_void_p, c_ssize_t)  # floats, and the stride of rows
+_STRIDED = (c_void_p, c_ssize_t)  # a float matrix, and the distance of its rows in floats
 
 
 def _function(*arguments: Any, result: Any = None) -> Any:
@@ -170,11 +170,11 @@ class KernelsStruct(ctypes.Structure):
     ]
 
 
-STRUCTS = (MatrixStruct, RowsStruct, LayerStruct, ModelStruct, PassStruct, KernelsStruct, DeltaNetStruct)
+STRUCTS = (MatrixStruct, RowsStruct, LayerStruct, ModelStruct, PassStruct, KernelsStruct, DeltaNetStruct)  # see api.cpp
 
 
 class Library:
-    """Loaded shared library of the CPU engine."""
+    """Loaded shared library of the CPU engine; OSError if it was built from other sources."""
 
     def __init__(self, path: Path) -> None:
         self._dll = dll = _load_dll(path)
@@ -193,7 +193,7 @@ class Library:
 
     @property
     def instruction_sets(self) -> list[str]:
-        """Return the instruction sets that this processor can run, best first."""
+        """Instruction sets that this processor can run, best first."""
         names, name = [], self._dll.ldf_instruction_set(0)
         while name:
             names.append(name.decode())
@@ -201,7 +201,7 @@ class Library:
         return names
 
     def kernels(self, instruction_set: str = "") -> Any:
-        """Return the functions of an instruction set, by default the best; NoDevice if this processor lacks it."""
+        """Return the KernelsStruct of an instruction set, by default the best; NoDevice if this processor lacks it."""
         name = instruction_set or self.instruction_sets[0]
         table = self._dll.ldf_kernels(name.encode())
         if not table:
@@ -209,11 +209,11 @@ class Library:
         return table.contents
 
     def workspace_bytes(self, model: ModelStruct, threads: int) -> int:
-        """Return the workspace in bytes that a model's forward passes need."""
+        """Return the size in bytes of the workspace that a model's forward passes need."""
         return int(self._dll.ldf_workspace_bytes(ctypes.byref(model), threads))
 
     def new_pool(self, threads: int, cpus: list[int]) -> int:
-        """Return a new thread pool; all its threads except the caller run on these logical CPUs. See `delete_pool`."""
+        """Return the handle of a new pool of `threads` threads, the caller included; the others run on these CPUs."""
         cpu_ids = np.array(cpus, np.int32)
         handle = self._dll.ldf_pool_new(threads, address(cpu_ids), len(cpus))
         if not handle:
@@ -221,11 +221,11 @@ class Library:
         return int(handle)
 
     def delete_pool(self, handle: int) -> None:
-        """End a pool's threads and free it."""
+        """End a pool's threads and free its memory."""
         self._dll.ldf_pool_delete(handle)
 
     def guard(self, file: Path, buffer: mmap.mmap) -> None:
-        """End the process with a message if a mapped file is accessed after it became shorter."""
+        """From now on, end the process with a message if `buffer` is read after its file became shorter."""
         line = f"localdflash: {file}: became shorter while it was in use; restart, and it is packed again\n"
         begin = address(np.frombuffer(buffer, np.uint8))
         self._dll.ldf_guard(begin, len(buffer), os.fsencode(line), ModelError.exit_code)
@@ -235,7 +235,7 @@ class Library:
 def _load_dll(path: Path) -> ctypes.CDLL:
     """Load a library, on Linux from a copy in memory, so that replacing the file does not affect this process."""
     with suppress(OSError):  # not Linux, or executing such memory is forbidden
-        copy = open_in_memory("localdflash")  # stays open: the loader would mistake another file of this name for it
+        copy = open_in_memory("localdflash")  # never closed: the loader would mistake a reused /proc path for this file
         os.write(copy, path.read_bytes())
         return ctypes.CDLL(f"/proc/self/fd/{copy}")
     return ctypes.CDLL(str(path))
@@ -258,15 +258,15 @@ def allocate_aligned(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
     return zeros
 
 
-def path() -> Path | None:
-    """Return the library that was built with the package, or None."""
+def find_library() -> Path | None:
+    """Return the path of the library that was built with the package, or None."""
     suffix = ".pyd" if sys.platform == "win32" else ".so"
     return next(iter(sorted(Path(__file__).parent.glob(f"_kernels*{suffix}"))), None)
 
 
 @cache
-def _load() -> Library | str:
-    found = path()
+def _load_or_explain() -> Library | str:
+    found = find_library()
     if found is None:
         return f"it was not built with the package; {REINSTALL}"
     try:
@@ -275,15 +275,15 @@ def _load() -> Library | str:
         return f"{os.fspath(found.name)} cannot be loaded ({error}); {REINSTALL}"
 
 
-def available() -> str:
-    """Return why the library cannot be used, with a remedy, or ""."""
-    loaded = _load()
+def why_unavailable() -> str:
+    """Return why the library cannot be used, with a remedy, or "" if it can."""
+    loaded = _load_or_explain()
     return loaded if isinstance(loaded, str) else ""
 
 
 def load() -> Library:
-    """Return the library; NoDevice if there is none."""
-    loaded = _load()
+    """Return the library; NoDevice if it cannot be used."""
+    loaded = _load_or_explain()
     if isinstance(loaded, str):
         raise NoDevice(f"the CPU engine is missing: {loaded}")
     return loaded
@@ -306,17 +306,17 @@ class ThreadPool:
         """Instruction set in use."""
         return str(self.kernels.name.decode())
 
-    def keep(self, *parts: object) -> None:
-        """Keep a model's structs alive until the threads have ended, which may still be finishing a pass."""
+    def keep_alive(self, *parts: object) -> None:
+        """Keep a model's structs alive as long as this pool, whose threads may still be finishing a pass."""
         self._models += parts
 
     def inject(self, model: ModelStruct, taps: NDArray[np.float32], start: int) -> None:
-        """Add the target's features [rows, n_taps * H] to a drafter's KV cache; see kernels.h."""
+        """Write the target's features [rows, n_taps * H] to a drafter's KV cache from position `start` on."""
         self._inject(ctypes.byref(model), address(taps), len(taps), start, self.handle)
 
     @property
     def handle(self) -> int:
-        """Handle of the C++ pool; LocaldflashError after `close`."""
+        """Handle of the C++ thread pool; LocaldflashError after `close`."""
         if self._pool is None:
             raise LocaldflashError("the CPU engine was closed; load the pair again")
         return self._pool

@@ -1,4 +1,4 @@
-"""Memory of a pair on the CPU engine, from the files' headers; mapped weights are included."""
+"""Computes the memory of a pair on the CPU engine from the files' headers; mapped weights count as memory."""
 
 from dataclasses import replace
 from math import prod
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_drafter, bind_model, check_shape
+from localdflash.backends.cpu.binding import bind_drafter_shape, bind_shape, check_shape
 from localdflash.backends.cpu.cpu_drafter import FLOAT_BYTES, check_drafter, logit_bytes, waiting_bytes
 from localdflash.backends.cpu.cpu_kv_cache import cache_bytes, pad_positions
 from localdflash.backends.cpu.cpu_target import state_bytes
@@ -15,7 +15,7 @@ from localdflash.backends.cpu.model_source import (
     USE_LLAMA_CPP,
     check_drafter_file,
     check_target_file,
-    is_vector,
+    is_float_part,
     list_drafter_shapes,
 )
 from localdflash.backends.cpu.packing import GROUP, Kind, MatrixShape
@@ -30,9 +30,9 @@ from localdflash.models.weights.gguf import read_header
 
 
 class CpuSizes:
-    """See `MemorySizes`. ModelError if the CPU engine cannot run the pair, NoDevice if it was not built.
+    """See `MemorySizes`. ModelError if the CPU engine cannot run the pair, NoDevice if the engine was not built.
 
-    Files may be stand-ins with only a header; of a safetensors drafter only config.json is read.
+    Only headers are read, of a safetensors drafter only its config.json, so the files may lack their weights.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class CpuSizes:
         c, drafting = self._config, self._drafter if drafter != NO_DRAFTER else None
         taps = len(drafting.taps) if drafting else 0
         logits = cpu_library.MAX_ROWS * (c.vocab_size + taps * c.hidden_size) * FLOAT_BYTES
-        model = bind_model(c, c.num_hidden_layers)
+        model = bind_shape(c)
         model.tap_count = taps
         scratch = _rope_bytes(c, context) + logits + self._library.workspace_bytes(model, self._threads)
         parts = {TARGET: self._target, TARGET_KV: _kv_bytes(c, context, self._kv)}
         if drafting:
             d, tokens = drafting.decoder, context + drafting.block_size
             parts |= {DRAFTER: self._drafter_bytes, DRAFTER_KV: _kv_bytes(d, tokens)}
-            scratch += _rope_bytes(d, tokens) + waiting_bytes(drafting, c.hidden_size, context)
-            scratch += self._library.workspace_bytes(bind_drafter(drafting), self._threads) + logit_bytes(drafting)
+            scratch += _rope_bytes(d, tokens) + waiting_bytes(drafting, c.hidden_size, context) + logit_bytes(drafting)
+            scratch += self._library.workspace_bytes(bind_drafter_shape(drafting), self._threads)
         return parts | {SCRATCH: scratch}
 
 
@@ -80,11 +80,11 @@ def _drafter_bytes(path: Path, config: DFlashConfig, bits: int) -> int:
     if path.suffix == ".gguf":
         return sum(part.packed_bytes for part in check_drafter_file(path, bits).parts)
     kind, shapes = Kind.Q4_0 if bits == 4 else Kind.Q8_0, list_drafter_shapes(config)
-    vectors = [shape for name, shape in shapes.items() if is_vector(name)]
-    matrices = [shape for name, shape in shapes.items() if not is_vector(name)]
+    floats = [shape for name, shape in shapes.items() if is_float_part(name)]
+    matrices = [shape for name, shape in shapes.items() if not is_float_part(name)]
     if any(k % GROUP for _, k in matrices):
         raise ModelError(f"{path}: the width of a matrix is not a multiple of {GROUP}; {USE_LLAMA_CPP}")
-    return sum(MatrixShape(kind, n, k).nbytes for n, k in matrices) + sum(map(prod, vectors)) * FLOAT_BYTES
+    return sum(MatrixShape(kind, n, k).nbytes for n, k in matrices) + sum(map(prod, floats)) * FLOAT_BYTES
 
 
 def _kv_bytes(config: DecoderConfig, context: int, kv: str = "f16") -> int:

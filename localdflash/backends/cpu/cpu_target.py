@@ -1,7 +1,7 @@
 """Target on the CPU engine: integer products, a KV cache in float16 or int8, states of delta nets.
 
-A row's bits depend neither on other rows of the batch nor on the number of threads. So greedy output is identical for
-any draft, any chunking of the prompt and any reuse of the cache.
+A token's logits are bit-identical for every batch width and number of threads. So greedy output is identical for any
+draft, any chunking of the prompt and any reuse of the cache.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localdflash.backends.cpu import cpu_library
-from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_model, check_shape, rope_tables
+from localdflash.backends.cpu.binding import bind_layers, bind_matrix, bind_shape, check_shape, rope_tables
 from localdflash.backends.cpu.cpu_kv_cache import KVCache
 from localdflash.backends.cpu.cpu_library import MAX_ROWS, ThreadPool, address, allocate_aligned
 from localdflash.backends.cpu.packed_file import Layer, PackedModel
@@ -24,7 +24,7 @@ from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
 
 
 class DeltaStates:
-    """States of a decoder's delta nets, with the structs that the kernels read."""
+    """Recurrent states of a target's delta nets, their checkpoints, and the structs that the kernels read."""
 
     def __init__(self, config: DecoderConfig, layers: Sequence[Layer]) -> None:
         assert config.delta is not None
@@ -35,10 +35,10 @@ class DeltaStates:
         self._history: Floats = allocate_aligned((len(nets), self._history_rows + MAX_ROWS, d.mixed), np.float32)
         self._gates: Floats = allocate_aligned((2, len(nets), MAX_ROWS, d.v_heads), np.float32)
         self._conv = [np.ascontiguousarray(net["conv"].T) for net in nets]
-        self.nets = [self._bind(i, net) for i, net in enumerate(nets)]
+        self.nets = [self._bind_net(i, net) for i, net in enumerate(nets)]
         self._checkpoints = Checkpoints[tuple[Floats, Floats]]()
 
-    def _bind(self, index: int, net: Layer) -> cpu_library.DeltaNetStruct:
+    def _bind_net(self, index: int, net: Layer) -> cpu_library.DeltaNetStruct:
         bound = cpu_library.DeltaNetStruct()
         bound.mixed, bound.gate = bind_matrix(net["mixed"]), bind_matrix(net["mixed_gate"])
         bound.alpha, bound.beta = bind_matrix(net["alpha"]), bind_matrix(net["beta"])
@@ -56,24 +56,24 @@ class DeltaStates:
         return sum(array.nbytes for array in arrays) + copies
 
     def checkpoint(self, prompt_ended: bool) -> None:
-        """Copy the states if a prompt ended here or the last checkpoint is far enough away."""
+        """Add a checkpoint if a prompt ended at this length or the last checkpoint is far enough away."""
         length = self.progress.base
         if self._checkpoints.should_add(length, prompt_ended):
             self._checkpoints.add(length, (self._state.copy(), self._history[:, : self._history_rows].copy()))
 
     def roll_back(self, length: int) -> int:
-        """Drop tokens after `length`; return the largest length up to it at which the states can continue."""
+        """Go back to `length` tokens, or to a checkpoint below if that is impossible; return the length reached."""
         self._checkpoints.drop_after(length)
         if length == 0 or 0 <= length - self.progress.base <= self.progress.rows:
             return length
-        if (newest := self._checkpoints.newest()) is None:
+        if (longest := self._checkpoints.longest()) is None:
             return 0
-        at, state = newest
+        at, state = longest
         self._put(*state, at)
         return at
 
     def assume(self, length: int) -> None:
-        """Declare the states to be those after `length` tokens."""
+        """Declare, without changing the states, that they are those after `length` tokens."""
         self.progress.base, self.progress.rows = length, 0
 
     @property
@@ -98,7 +98,7 @@ class DeltaStates:
 
 
 def state_bytes(delta: DeltaShape, layers: int) -> int:
-    """Return the bytes of the states of `layers` delta nets, with their checkpoints."""
+    """Return the size in bytes of the states of `layers` delta nets with the most checkpoints."""
     state, row = delta.v_heads * delta.v_dim * delta.k_dim, delta.mixed
     history = (delta.kernel - 1) * row
     floats = state + history + MAX_ROWS * (row + 2 * delta.v_heads) + delta.kernel * row
@@ -106,7 +106,7 @@ def state_bytes(delta: DeltaShape, layers: int) -> int:
 
 
 class CpuTarget:
-    """See `Target`. `taps` are the 0-based blocks whose outputs are features; `kv` is one of `KV_FORMATS`."""
+    """See `Target`. `taps` are the 0-based layers whose outputs are features; `kv` is one of `KV_FORMATS`."""
 
     max_width = MAX_ROWS
 
@@ -125,8 +125,7 @@ class CpuTarget:
         if not 8 <= self.context <= c.context_length:
             raise UsageError(f"context of {context} tokens: the model was trained for 8 to {c.context_length}")
         self.packed, self.pool, layers = packed, pool, packed.layers()
-        self.vocab_size = c.vocab_size
-        self.length = 0
+        self.vocab_size, self.length = c.vocab_size, 0
         self.cache = KVCache(c.num_hidden_layers - c.recurrent_layers, c, self.context, kv)
         self.states = DeltaStates(c, layers) if c.delta else None
         self.is_recurrent = self.states is not None
@@ -138,12 +137,12 @@ class CpuTarget:
         self.model = self._bind()
         self.workspace = allocate_aligned([pool.library.workspace_bytes(self.model, pool.threads)], np.uint8)
         self.model.workspace = address(self.workspace)
-        pool.keep(self.model, self._layers)
+        pool.keep_alive(self.model, self._layers)
         self._ids = np.zeros(MAX_ROWS, np.int32)
         self._logits = np.empty((MAX_ROWS, c.vocab_size), np.float32)
-        self._logits_at = address(self._logits)
+        self._logits_address = address(self._logits)
         self._best, self._are_finite = np.zeros(MAX_ROWS, np.int32), np.zeros(MAX_ROWS, np.int32)
-        self._best_at, self._are_finite_at = address(self._best), address(self._are_finite)
+        self._best_address, self._are_finite_address = address(self._best), address(self._are_finite)
         self._features = np.empty((MAX_ROWS, len(taps) * c.hidden_size), np.float32)
         self._pass = cpu_library.PassStruct(address(self._ids), 0, 0, address(self._features) if taps else None)
 
@@ -155,12 +154,11 @@ class CpuTarget:
 
     def _bind(self) -> cpu_library.ModelStruct:
         c = self.packed.config
-        model = bind_model(c, c.num_hidden_layers)
+        model = bind_shape(c)
         model.capacity = self.cache.capacity
         model.cosines, model.sines = map(address, self.rope)
         model.embedding, model.head = bind_matrix(self.packed.parts["embedding"]), bind_matrix(self.packed.head)
-        model.norm = address(self.packed.parts["norm"])
-        model.layers = self._layers
+        model.norm, model.layers = address(self.packed.parts["norm"]), self._layers
         model.taps, model.tap_count = address(self._taps), len(self._taps)
         if self.states:
             model.progress = ctypes.pointer(self.states.progress)
@@ -189,7 +187,7 @@ class CpuTarget:
         return self._best[:rows].tolist(), self._features[:rows] if len(self._taps) else None
 
     def end_prompt(self) -> None:
-        """See `Target`; copy the states if they include the whole prompt."""
+        """See `Target`; add a checkpoint if the states include the whole prompt."""
         if self.states and self.states.progress.base == self.length:
             self.states.checkpoint(prompt_ended=True)
 
@@ -224,19 +222,21 @@ class CpuTarget:
         self.length = length
 
     def close(self) -> None:
-        """End the threads, which the drafter uses, too."""
+        """End the pool's threads, which the drafter uses as well."""
         self.pool.close()
 
     def _forward(self, ids: Sequence[int], *, logits: bool, best: bool = False) -> None:
         rows = len(ids)
         if rows > MAX_ROWS or self.length + rows > self.cache.capacity:
-            raise LocaldflashError(f"{rows} rows after {self.length} tokens exceed the cache of {self.cache.capacity}")
+            raise LocaldflashError(
+                f"{rows} tokens after {self.length}: a batch holds {MAX_ROWS}, the cache {self.cache.capacity}"
+            )
         if rows and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             raise UsageError(f"a token id is outside the model's vocabulary of {self.vocab_size}")
         self._ids[:rows] = ids
         job = self._pass
         job.rows, job.start = rows, self.length
-        job.logits = self._logits_at if logits else None
-        job.best, job.finite = (self._best_at, self._are_finite_at) if best else (None, None)
+        job.logits = self._logits_address if logits else None
+        job.best, job.finite = (self._best_address, self._are_finite_address) if best else (None, None)
         job.keep_all = not (logits or best)
         self.pool.forward(ctypes.byref(self.model), ctypes.byref(job), self.pool.handle)

@@ -21,7 +21,7 @@ from localdflash.models.shapes.fingerprint import mismatch
 
 
 def load(files: LocalPair, options: Options) -> Running:
-    """Load a pair; raise NoDevice if the engine was not built, OutOfMemory, ModelError or UsageError."""
+    """Load a pair; raise NoDevice if the CPU engine cannot be used, else OutOfMemory, ModelError or UsageError."""
     path = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     kv = choose_kv_format(options.kv)
     sizes = CpuSizes(files.target, path, options.threads, options.drafter_bits, kv)
@@ -61,8 +61,8 @@ def load(files: LocalPair, options: Options) -> Running:
 
 
 def _measure_parts(target: CpuTarget, drafter: CpuDFlashDrafter | None) -> Parts:
-    kept = target.cache.nbytes + (target.states.nbytes if target.states else 0)
-    parts = {TARGET: target.packed.nbytes, TARGET_KV: kept, SCRATCH: target.scratch_bytes}
+    kv_bytes = target.cache.nbytes + (target.states.nbytes if target.states else 0)
+    parts = {TARGET: target.packed.nbytes, TARGET_KV: kv_bytes, SCRATCH: target.scratch_bytes}
     if drafter:
         parts |= {DRAFTER: drafter.weight_bytes, DRAFTER_KV: drafter.cache.nbytes}
         parts[SCRATCH] += drafter.scratch_bytes

@@ -1,4 +1,4 @@
-"""Contents of a model file for the CPU engine: tensors under our names, checked before reading; imports no torch."""
+"""Checks a model file for the CPU engine and reads its tensors under our names; imports no torch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from localdflash.backends.cpu.packing import FLOATS, GROUP, KINDS, PANEL, SHRINKING, Bytes, Floats, Kind, MatrixShape
+from localdflash.backends.cpu.packing import FLOAT_READERS, GROUP, KINDS, KINDS_4_BIT, PANEL, Bytes, Floats, MatrixShape
 from localdflash.base.errors import ModelError
 from localdflash.base.system.descriptor import read_at
 from localdflash.models.shapes.decoder_config import DecoderConfig, DeltaShape
@@ -27,7 +27,7 @@ USE_LLAMA_CPP = "use `--backend llama.cpp`"
 DTYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 CHUNK_WEIGHTS = 1 << 19  # weights in a chunk, so that packing it stays in the processor's cache
 
-LAYER_FIELDS = {
+LAYER_FIELDS = {  # name of a layer's tensor in a GGUF file, without ".weight": our name
     "attn_norm": "attention_norm",
     "attn_q": "query",
     "attn_k": "key",
@@ -42,15 +42,15 @@ LAYER_FIELDS = {
 }
 EXPERT_FIELDS = {"ffn_gate_inp": "router", "ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}
 MIXTURE_FIELDS = {k: v for k, v in LAYER_FIELDS.items() if v not in EXPERT_FIELDS.values()} | EXPERT_FIELDS
-POST_NORMED = ("gpt-oss", "qwen35", "qwen35moe")  # whose files call the MLP's norm post_attention_norm
-BIASED = ("query", "key", "value", "output", "router", "gate", "up", "down")
-SHARED_FIELDS = {
+POST_NORMED = ("gpt-oss", "qwen35", "qwen35moe")  # architectures that call the MLP's norm post_attention_norm
+BIASED = ("query", "key", "value", "output", "router", "gate", "up", "down")  # matrices that may have a bias
+SHARED_FIELDS = {  # of the expert that every token uses
     "ffn_gate_inp_shexp": "shared_router",
     "ffn_gate_shexp": "shared_gate",
     "ffn_up_shexp": "shared_up",
     "ffn_down_shexp": "shared_down",
 }
-DELTA_FIELDS = {  # of a delta net, instead of attention
+DELTA_FIELDS = {  # of a delta-net layer, instead of `ATTENTION_PARTS`
     "attn_qkv.weight": "mixed",
     "attn_gate.weight": "mixed_gate",
     "ssm_alpha.weight": "alpha",
@@ -76,15 +76,15 @@ DRAFTER_FIELDS = {  # of a `dflash` GGUF
     "selector_successor.weight": "successor",
     "selector_hidden.weight": "selector",
 }
-CONVOLUTION_FIELDS = {
+CONVOLUTION_FIELDS = {  # of a layer of a DFlash 2 drafter
     "attn_conv_proj.weight": "attention_changes",
     "attn_conv_base": "attention_base",
     "ffn_conv_proj.weight": "mlp_changes",
     "ffn_conv_base": "mlp_base",
 }
-TARGET_FIELDS = {"token_embd": "embedding", "output_norm": "norm", "output": "head"}
-CONVOLVED = ("attention", "mlp")  # sublayers of DFlash 2 with a convolution
-FLOAT_PARTS = frozenset(  # parts that stay float32 numbers; the others are matrices
+TARGET_FIELDS = {"token_embd": "embedding", "output_norm": "norm", "output": "head"}  # outside the layers
+CONVOLVED = ("attention", "mlp")  # sublayers of a DFlash 2 layer that have convolutions
+FLOAT_PARTS = frozenset(
     {"attention_norm", "mlp_norm", "query_norm", "key_norm", "router", "query_bias", "key_bias", "value_bias"}
     | {"output_bias", "router_bias", "gate_bias", "up_bias", "down_bias", "sinks", "shared_router"}
     | {"conv", "rate", "shift", "delta_norm", "confidence", "confidence_bias", "norm", "fuse_norm"}
@@ -95,31 +95,31 @@ OPTIONAL_PART = "confidence_bias"  # zero if the file lacks it
 
 @dataclass(frozen=True)
 class FileTensor:
-    """Tensor of a file under our name, such as "layers.0.query" for the matrix `query` of the first block."""
+    """Part of a model: a tensor under our name, such as "layers.0.query" for the matrix `query` of the first layer."""
 
     name: str
     tensor: TensorInfo
-    matrix: MatrixShape | None  # None: float32 numbers
+    matrix: MatrixShape | None  # None: a float part, which stays float32
     paired: int = 0  # head_dim if RoPE pairs rows 2i and 2i + 1 of a head in the file (ours: i and i + head_dim / 2)
 
     @property
     def packed_bytes(self) -> int:
-        """Size of the packed tensor in bytes."""
+        """Size of the packed part in bytes."""
         return self.matrix.nbytes if self.matrix else prod(self.tensor.shape) * np.dtype(np.float32).itemsize
 
 
 @dataclass(frozen=True)
 class CheckedFile(Generic[Config]):
-    """Checked model file: all tensors have the expected shapes. Tensor data starts at `data_offset`."""
+    """Model file whose tensors are complete, and of supported types and the expected shapes."""
 
     path: Path
     config: Config
     parts: tuple[FileTensor, ...]
-    data_offset: int
+    data_offset: int  # of the tensor data in the file
 
 
 class RowChunk(NamedTuple):
-    """Consecutive rows of an expert's matrix, starting at a panel; or a complete float32 part."""
+    """Consecutive rows of one expert's matrix, starting at a whole panel; or a complete float part."""
 
     part: FileTensor
     expert: int = 0
@@ -128,7 +128,7 @@ class RowChunk(NamedTuple):
 
 
 def iterate_chunks(source: CheckedFile[Config]) -> Iterator[RowChunk]:
-    """Yield all tensors in chunks of limited size."""
+    """Yield all parts: matrices in chunks of about `CHUNK_WEIGHTS`, float parts undivided."""
     for part in source.parts:
         if (m := part.matrix) is None:
             yield RowChunk(part)
@@ -140,23 +140,23 @@ def iterate_chunks(source: CheckedFile[Config]) -> Iterator[RowChunk]:
 
 
 def read_floats(descriptor: int, part: FileTensor) -> Floats:
-    """Read a float part as float32; raise ModelError if a number is not finite."""
+    """Read a float part as float32; raise ModelError if a number is not finite or the file ends early."""
     info = part.tensor
-    numbers = FLOATS[info.ggml_type](_read(descriptor, info.offset, info.nbytes))
+    numbers = FLOAT_READERS[info.ggml_type](_read(descriptor, info.offset, info.nbytes))
     if not np.isfinite(numbers).all():
         raise ModelError("a number is not finite")
     return numbers
 
 
 def read_rows(descriptor: int, chunk: RowChunk) -> Bytes:
-    """Read rows of a matrix in the file's format, [rows, bytes], in rotate-half order."""
+    """Read rows in the file's format [rows, row_bytes], `paired` rows reordered for rotate-half RoPE."""
     info, m, paired = chunk.part.tensor, chunk.part.matrix, chunk.part.paired
     assert m is not None
-    row = m.k // info.ggml_type.block_weights * info.ggml_type.block_bytes
-    raw = _read(descriptor, info.offset + (chunk.expert * m.n + chunk.first) * row, chunk.rows * row)
+    row_bytes = m.k // info.ggml_type.block_weights * info.ggml_type.block_bytes
+    raw = _read(descriptor, info.offset + (chunk.expert * m.n + chunk.first) * row_bytes, chunk.rows * row_bytes)
     if paired:
-        raw = np.ascontiguousarray(raw.reshape(-1, paired // 2, 2, row).swapaxes(1, 2))
-    return raw.reshape(chunk.rows, row)
+        raw = np.ascontiguousarray(raw.reshape(-1, paired // 2, 2, row_bytes).swapaxes(1, 2))
+    return raw.reshape(chunk.rows, row_bytes)
 
 
 def _read(descriptor: int, offset: int, size: int) -> Bytes:
@@ -169,7 +169,7 @@ def _read(descriptor: int, offset: int, size: int) -> Bytes:
 
 
 def check_target_file(path: Path, header: gguf.GGUFHeader | None = None) -> CheckedFile[DecoderConfig]:
-    """Check a GGUF target, whose header is read unless it is given."""
+    """Check a GGUF target and return its parts; the header is read unless it is given. ModelError if unsupported."""
     config = target_config(header := header or gguf.read_header(path))
     top = {"embedding": (config.vocab_size, config.hidden_size), "norm": (config.hidden_size,)}
     if not config.tie_word_embeddings:
@@ -177,12 +177,12 @@ def check_target_file(path: Path, header: gguf.GGUFHeader | None = None) -> Chec
     names = map_target_names(header.architecture, config)
     tensors = {name: info for name, info in header.tensors.items() if not _is_unused(header, config, name)}
     paired = config.head_dim if header.architecture == "llama" else 0
-    parts = _find_parts(path, config, tensors, names, top | list_block_shapes(config), paired)
+    parts = _find_parts(path, config, tensors, names, top | list_layer_shapes(config), paired)
     return CheckedFile(path, config, parts, header.data_offset)
 
 
 def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> bool:
-    """Return whether a tensor is ignored: Llama's RoPE factors, or blocks for multi-token prediction."""
+    """Return whether a tensor is ignored: Llama's RoPE factors, or layers for multi-token prediction."""
     if name == ROPE_FACTORS:
         return header.architecture == "llama"
     parts = name.split(".")
@@ -190,9 +190,9 @@ def _is_unused(header: gguf.GGUFHeader, config: DecoderConfig, name: str) -> boo
 
 
 def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
-    """Check a drafter: a `dflash` GGUF, or z-lab's safetensors next to its config.json.
+    """Check a drafter and return its parts: a `dflash` GGUF, or z-lab's safetensors next to its config.json.
 
-    With 4 bits, float and Q8_0 matrices become Q4_0.
+    If `bits` is 4, float and Q8_0 matrices become Q4_0. Raise ModelError if the drafter is not supported.
     """
     config = config_of_file(path)
     names = map_drafter_names(config)
@@ -200,7 +200,7 @@ def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
         header = gguf.read_header(path)
         tensors, data_offset = own_tensors(header), header.data_offset
     else:
-        tensors, data_offset = _safetensors(path)
+        tensors, data_offset = _read_safetensors_header(path)
         names = {key_of(theirs): ours for theirs, ours in names.items()}
     shapes, found = list_drafter_shapes(config), {names.get(theirs) for theirs in tensors}
     if OPTIONAL_PART not in found:
@@ -209,7 +209,7 @@ def check_drafter_file(path: Path, bits: int = 8) -> CheckedFile[DFlashConfig]:
     return CheckedFile(path, config, parts, data_offset)
 
 
-def _safetensors(path: Path) -> tuple[dict[str, TensorInfo], int]:
+def _read_safetensors_header(path: Path) -> tuple[dict[str, TensorInfo], int]:
     tensors, header = {}, safetensors.read_header(path)
     for name, info in header.tensors.items():
         if plain_name(name) in UNUSED:
@@ -230,7 +230,7 @@ def _find_parts(
     paired: int = 0,
     bits: int = 8,
 ) -> tuple[FileTensor, ...]:
-    """Return the parts in `shapes`; `names` maps the file's names to ours."""
+    """Return the parts in `shapes`, by our names, to which `names` maps the file's; ModelError if any is wrong."""
     if config.head_dim % PANEL:
         raise ModelError(
             f"{path}: heads of {config.head_dim} channels (expected a multiple of {PANEL}); {USE_LLAMA_CPP}"
@@ -248,13 +248,13 @@ def _find_parts(
     )
 
 
-def is_vector(ours: str) -> bool:
-    """Return whether a part stays in float32."""
+def is_float_part(ours: str) -> bool:
+    """Return whether a part stays float32."""
     return ours.rpartition(".")[2] in FLOAT_PARTS
 
 
 def strip_ones(shape: Shape) -> Shape:
-    """Strip leading ones from a shape, which some files lack."""
+    """Strip leading ones from a shape; some files omit them."""
     return strip_ones(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape
 
 
@@ -262,19 +262,18 @@ def _check_part(path: Path, ours: str, info: TensorInfo, shape: Shape, paired: i
     file_type, subject = info.ggml_type, f"{path}: tensor {info.name}"
     if strip_ones(info.shape) != strip_ones(shape):
         raise ModelError(f"{subject} has shape {list(info.shape)} (expected {list(shape)}); convert the model again")
-    if file_type not in (FLOATS if is_vector(ours) else KINDS):
+    if file_type not in (FLOAT_READERS if is_float_part(ours) else KINDS):
         raise ModelError(f"{subject} is {file_type.name}, which the CPU engine cannot read; {USE_LLAMA_CPP}")
-    if is_vector(ours):
+    if is_float_part(ours):
         return FileTensor(ours, info, None)
     if shape[-1] % GROUP:
         raise ModelError(f"{subject} has rows of {shape[-1]} weights (expected a multiple of {GROUP}); {USE_LLAMA_CPP}")
-    kind = Kind.Q4_0 if bits == 4 and file_type in SHRINKING else KINDS[file_type]
-    experts = shape[0] if len(shape) == 3 else 1
-    return FileTensor(ours, info, MatrixShape(kind, shape[-2], shape[-1], experts), paired)
+    kinds, experts = KINDS_4_BIT if bits == 4 else KINDS, shape[0] if len(shape) == 3 else 1
+    return FileTensor(ours, info, MatrixShape(kinds[file_type], shape[-2], shape[-1], experts), paired)
 
 
 def map_target_names(architecture: str, config: DecoderConfig) -> dict[str, str]:
-    """Map the names of all tensors that a file of this architecture may have to ours."""
+    """Return our name for each tensor that a file of this architecture may have."""
     weights = dict(MIXTURE_FIELDS if config.num_experts else LAYER_FIELDS)
     if config.shared_intermediate_size:
         weights |= SHARED_FIELDS
@@ -293,7 +292,7 @@ def map_target_names(architecture: str, config: DecoderConfig) -> dict[str, str]
 
 
 def map_drafter_names(config: DFlashConfig) -> dict[str, str]:
-    """Map the names of all tensors that a `dflash` GGUF may have to ours."""
+    """Return our name for each tensor that a `dflash` GGUF may have."""
     names = dict(DRAFTER_FIELDS)
     for layer in range(config.decoder.num_hidden_layers):
         fields = CONVOLUTION_FIELDS | {f"{theirs}.weight": ours for theirs, ours in LAYER_FIELDS.items()}
@@ -321,20 +320,21 @@ def list_drafter_shapes(config: DFlashConfig) -> dict[str, Shape]:
         for name in CONVOLVED:
             shapes[f"layers.{layer}.{name}_changes"] = (2 * c.conv_kernel * hidden // c.conv_group, hidden)
             shapes[f"layers.{layer}.{name}_base"] = (2, c.conv_kernel, hidden)
-    return shapes | list_block_shapes(c.decoder)
+    return shapes | list_layer_shapes(c.decoder)
 
 
-def list_block_shapes(config: DecoderConfig) -> dict[str, Shape]:
-    """Return the shape of every part of the blocks, by our names."""
-    recurrent, common = config.recurrent or (False,) * config.num_hidden_layers, _list_common(config)
+def list_layer_shapes(config: DecoderConfig) -> dict[str, Shape]:
+    """Return the shape of every part of the layers, by our names."""
+    recurrent, common = config.recurrent or (False,) * config.num_hidden_layers, _list_common_shapes(config)
     shapes: dict[str, Shape] = {}
     for i, is_net in enumerate(recurrent):
-        own = common | (_list_delta_net(config, config.delta) if is_net and config.delta else _list_attention(config))
+        d = config.delta if is_net else None
+        own = common | (_list_delta_net_shapes(config, d) if d else _list_attention_shapes(config))
         shapes |= {f"layers.{i}.{name}": shape for name, shape in own.items()}
     return shapes
 
 
-def _list_delta_net(c: DecoderConfig, d: DeltaShape) -> dict[str, Shape]:
+def _list_delta_net_shapes(c: DecoderConfig, d: DeltaShape) -> dict[str, Shape]:
     hidden, heads = (c.hidden_size,), (d.v_heads,)
     return {
         "mixed": (d.mixed, *hidden),
@@ -347,7 +347,7 @@ def _list_delta_net(c: DecoderConfig, d: DeltaShape) -> dict[str, Shape]:
     }
 
 
-def _list_attention(c: DecoderConfig) -> dict[str, Shape]:
+def _list_attention_shapes(c: DecoderConfig) -> dict[str, Shape]:
     hidden, q, kv = c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     shapes: dict[str, Shape] = {
         "query": (2 * q if c.output_gate else q, hidden),
@@ -364,7 +364,7 @@ def _list_attention(c: DecoderConfig) -> dict[str, Shape]:
     return shapes
 
 
-def _list_common(c: DecoderConfig) -> dict[str, Shape]:
+def _list_common_shapes(c: DecoderConfig) -> dict[str, Shape]:
     """Return the shapes that attention and delta-net layers share."""
     hidden, experts = c.hidden_size, (c.num_experts,) if c.num_experts else ()
     inner = (*experts, c.moe_intermediate_size or c.intermediate_size)

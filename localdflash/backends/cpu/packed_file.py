@@ -1,9 +1,9 @@
 """Packed files: a model's packed weights, written once to the cache folder and mapped into memory from then on.
 
-An image is a prefix (magic, version, length and digest of the header), the header as JSON, and each entry's arrays,
-aligned to 64 bytes. Array offsets are computed from the header, so none can point outside the image. After the image
-comes a seal: the image's SHA-256, and the file's inode and modification time. If inode or time differ, the file is
-verified in full. A file that is damaged, of another version or older than its source is packed again. If the file
+A packed file is an image and a seal. The image is a prefix (magic, version, length and digest of the header), the
+header as JSON, and each entry's arrays, aligned to 64 bytes. Array offsets are computed from the header, so none can
+point outside the image. The seal holds the image's SHA-256, which is verified if the seal's inode or modification time
+differ from the file's. A damaged file, or one older than its source (the model file), is packed again. If the file
 cannot be written, the packed weights stay in memory.
 """
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from localdflash.backends.cpu import cpu_library
 from localdflash.backends.cpu.model_source import CheckedFile, Config, iterate_chunks, read_floats, read_rows
-from localdflash.backends.cpu.packing import PANEL, Array, MatrixShape, PackedMatrix, pack_rows
+from localdflash.backends.cpu.packing import PANEL, ArraySpec, Kind, MatrixShape, PackedMatrix, pack_rows
 from localdflash.base.errors import LocaldflashError, ModelError, OutOfMemory
 from localdflash.base.files import paths
 from localdflash.base.files.regular import open_model
@@ -42,59 +42,59 @@ MAGIC, VERSION = b"LDFPACK\n", 2
 PREFIX = struct.Struct("<8sIQ16s")
 SEAL = struct.Struct("<QQ32s")  # inode, modification time in nanoseconds, SHA-256
 ALIGNMENT, SUFFIX = 64, ".packed"
-SECOND = 1_000_000_000  # nanoseconds
+NANOSECONDS = 1_000_000_000  # of a second
 CHUNK_BYTES = 1 << 20
-SPARE_BYTES = 1 << 28  # disk space that stays free
+SPARE_BYTES = 1 << 28  # disk space that packing leaves free
 
 Layer = dict[str, Any]  # packed matrices and float32 arrays by name
 Progress = Callable[[int, int], None]  # bytes done, total bytes
 Write = Callable[[int, Any], None]  # called with an offset and the bytes to write there
 
 
-class CannotCache(Exception):
+class PackedFileWriteError(Exception):
     """Failure to write a packed file."""
 
 
 class SourceStamp(msgspec.Struct, frozen=True):
-    """Identity of the file that an image was packed from."""
+    """Identity of the model file that an image was packed from, or of its first part."""
 
     path: bytes  # absolute, links resolved
     size: int
     mtime_ns: int
-    header_bytes: int  # bytes before its tensor data
-    digest: str  # of the header, and of the configuration next to the file
+    header_bytes: int  # before the tensor data
+    digest: str  # of the header; of the other parts' names, sizes, times and headers; of a drafter's config.json
 
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """Entry of an image: a matrix, or a float32 array."""
+    """Entry of an image: a packed matrix, or a float32 array."""
 
     name: str
     matrix: MatrixShape | None
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()  # of the float32 array
 
     @property
-    def arrays(self) -> tuple[Array, ...]:
+    def arrays(self) -> tuple[ArraySpec, ...]:
         """Arrays that the entry is stored in."""
-        return self.matrix.arrays if self.matrix else (Array(np.float32, self.shape),)
+        return self.matrix.arrays if self.matrix else (ArraySpec(np.float32, self.shape),)
 
 
 class ImageHeader(msgspec.Struct, frozen=True):
-    """Header of an image. `config` is the model's configuration in JSON."""
+    """Header of an image."""
 
     stamp: SourceStamp
-    config: msgspec.Raw
+    config: msgspec.Raw  # the model's configuration in JSON
     entries: tuple[ImageEntry, ...]
 
     def encoded(self) -> bytes:
-        """Return the first bytes of an image."""
+        """Return the prefix and the header in JSON, with which an image begins."""
         text = msgspec.json.encode(self)
         return PREFIX.pack(MAGIC, VERSION, len(text), _header_digest(text)) + text
 
 
-def place_arrays(header: ImageHeader) -> tuple[dict[str, list[tuple[Array, int]]], int]:
+def place_arrays(header: ImageHeader) -> tuple[dict[str, list[tuple[ArraySpec, int]]], int]:
     """Return the arrays of every entry with their offsets in the image, and the image's size in bytes."""
-    arrays_by_entry: dict[str, list[tuple[Array, int]]] = {}
+    arrays_by_entry: dict[str, list[tuple[ArraySpec, int]]] = {}
     size = len(header.encoded())
     for entry in header.entries:
         for array in entry.arrays:
@@ -106,14 +106,14 @@ def place_arrays(header: ImageHeader) -> tuple[dict[str, list[tuple[Array, int]]
 
 @dataclass(frozen=True)
 class PackedModel(Generic[Config]):
-    """Packed weights of a model by name ("embedding", "layers.0.query"), and a notice for the user or ""."""
+    """Packed weights of a model."""
 
     config: Config
-    parts: Mapping[str, Any]
-    notice: str = ""
+    parts: Mapping[str, Any]  # by name ("embedding", "layers.0.query"): PackedMatrix, or a float32 array
+    notice: str = ""  # for the user; "": none
 
     def layers(self) -> list[Layer]:
-        """Return the parts of each block by their names in `LayerStruct`; absent parts are left out."""
+        """Return the parts of each layer by their names in `LayerStruct`."""
         layers: dict[int, Layer] = {}
         for name, part in self.parts.items():
             if name.startswith("layers."):
@@ -134,30 +134,30 @@ class PackedModel(Generic[Config]):
 
 def open_packed(
     path: Path,
-    kind: type[Config],
+    config_type: type[Config],
     read_source: Callable[[Path], CheckedFile[Config]],
     progress: Progress | None = None,
     bits: int = 8,
 ) -> PackedModel[Config]:
-    """Open the packed file of a model, packing the model first if no packed file is valid."""
+    """Return the packed weights of a model file, packing them if no packed file of these `bits` is valid."""
     path = Path(os.path.abspath(path))
     with open_model(path):
         name = hashlib.blake2b(_real_path(path), digest_size=16).hexdigest()
     file = paths.cache_folder() / "cpu" / f"{name}{'-4' if bits == 4 else ''}{SUFFIX}"
-    if packed := _map_packed(file, path, kind):
+    if packed := _map_packed(file, path, config_type):
         return packed
     source = read_source(path)
     entries = tuple(ImageEntry(p.name, p.matrix, () if p.matrix else p.tensor.shape) for p in source.parts)
     config = msgspec.Raw(msgspec.json.encode(source.config))
-    header = ImageHeader(_read_stamp(path, kind, source.data_offset), config, entries)
+    header = ImageHeader(_read_stamp(path, config_type, source.data_offset), config, entries)
     try:
         _write_packed(file, source, header, progress)
-        if packed := _map_packed(file, path, kind):
+        if packed := _map_packed(file, path, config_type):
             return packed
         reason = "replaced by another process"
     except ModelError:
         raise
-    except (CannotCache, LocaldflashError, OSError) as error:
+    except (PackedFileWriteError, LocaldflashError, OSError) as error:
         reason = str(getattr(error, "strerror", error))
     notice = f"{file.parent}: cannot store the packed weights of {path.name} ({reason}); every start packs them again"
     return PackedModel(source.config, _view_parts(header, _pack_in_memory(source, header, progress)), notice)
@@ -167,16 +167,16 @@ def _real_path(path: Path) -> bytes:
     return os.fsencode(os.path.realpath(path))
 
 
-def _read_stamp(path: Path, kind: type[Config], header_bytes: int) -> SourceStamp:
+def _read_stamp(path: Path, config_type: type[Config], header_bytes: int) -> SourceStamp:
     digest = hashlib.blake2b(digest_size=16)
     with open_model(path) as (stream, size):
         status = os.fstat(stream.fileno())
         digest.update(stream.read(header_bytes))
     for part in split.files_of(path)[1:]:
-        with open_model(part) as (stream, bytes_there):
+        with open_model(part) as (stream, part_bytes):
             changed = os.fstat(stream.fileno()).st_mtime_ns
-            digest.update(f"\n{part.name} {bytes_there} {changed}\n".encode() + stream.read(header_bytes))
-    if kind is DFlashConfig and path.suffix != ".gguf":
+            digest.update(f"\n{part.name} {part_bytes} {changed}\n".encode() + stream.read(header_bytes))
+    if config_type is DFlashConfig and path.suffix != ".gguf":
         with open_model(path.with_name("config.json")) as (stream, _):
             digest.update(stream.read())
     return SourceStamp(_real_path(path), size, status.st_mtime_ns, header_bytes, digest.hexdigest())
@@ -186,25 +186,26 @@ def _read_stamp(path: Path, kind: type[Config], header_bytes: int) -> SourceStam
 
 
 def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progress: Progress | None = None) -> None:
-    """Write the image of a source; raise ModelError if a tensor cannot be packed or the source changes meanwhile."""
+    """Pack a source and write its image; ModelError if a tensor cannot be packed or the source changes meanwhile."""
     arrays_by_entry, done = place_arrays(header)[0], 0
     total = sum(array.nbytes for entry in arrays_by_entry.values() for array, _ in entry)
     write(0, header.encoded())
     with ExitStack() as stack:
         files = [stack.enter_context(open_model(file))[0].fileno() for file in split.files_of(source.path)]
         for chunk in iterate_chunks(source):
-            info = chunk.part.tensor
+            part, info = chunk.part, chunk.part.tensor
             try:
-                if chunk.part.matrix is None:
-                    arrays: tuple[NDArray[Any], ...] = (read_floats(files[info.part], chunk.part),)
+                if part.matrix is None:
+                    arrays: tuple[NDArray[Any], ...] = (read_floats(files[info.part], part),)
                 else:
-                    arrays = pack_rows(read_rows(files[info.part], chunk), info.ggml_type, chunk.part.matrix.kind)
+                    raw, to_q4_0 = read_rows(files[info.part], chunk), part.matrix.kind == Kind.Q4_0
+                    arrays = pack_rows(raw, info.ggml_type, to_q4_0)
             except ModelError as error:
                 problem = f"{source.path}: tensor {info.name}: {error}; download or convert the model again"
                 raise ModelError(problem) from None
-            for (array, offset), packed in zip(arrays_by_entry[chunk.part.name], arrays, strict=True):
-                panel = chunk.expert * array.shape[1] + chunk.first // PANEL if chunk.part.matrix else 0
-                write(offset + panel * Array(array.dtype, array.shape[2:]).nbytes, packed.data)
+            for (array, offset), packed in zip(arrays_by_entry[part.name], arrays, strict=True):
+                panel = chunk.expert * array.shape[1] + chunk.first // PANEL if part.matrix else 0
+                write(offset + panel * ArraySpec(array.dtype, array.shape[2:]).nbytes, packed.data)
                 done += packed.nbytes
             if progress:
                 progress(done, total)
@@ -213,7 +214,7 @@ def pack(source: CheckedFile[Config], header: ImageHeader, write: Write, progres
 
 
 def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> mmap.mmap:
-    """Return the image of a source; raise OutOfMemory if it does not fit."""
+    """Return the image of a source in memory; raise OutOfMemory if it does not fit."""
     import psutil
 
     size, free = place_arrays(header)[1], psutil.virtual_memory().available
@@ -236,7 +237,7 @@ def _pack_in_memory(source: CheckedFile[Config], header: ImageHeader, progress: 
 
 
 def _write_packed(file: Path, source: CheckedFile[Config], header: ImageHeader, progress: Progress | None) -> None:
-    """Pack a source into a file; raise CannotCache, OSError or LocaldflashError if the file cannot be written."""
+    """Pack a source into a file; raise PackedFileWriteError, OSError or LocaldflashError on failure."""
     needed = place_arrays(header)[1] + SEAL.size + SPARE_BYTES
     paths.create_private(file.parent)
     clean(file.parent)
@@ -265,7 +266,7 @@ def _write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
             count = write_at(descriptor, left, offset)
             left, offset = left[count:], offset + count
     except OSError as error:  # `open_model` would report an OSError as a failure to read
-        raise CannotCache(error.strerror) from None
+        raise PackedFileWriteError(error.strerror) from None
 
 
 def _digest(stream: BinaryIO, size: int) -> bytes:
@@ -279,7 +280,7 @@ def _digest(stream: BinaryIO, size: int) -> bytes:
 
 def _write_seal(stream: BinaryIO, size: int, digest: bytes) -> None:
     status = os.fstat(stream.fileno())
-    changed = status.st_mtime_ns // SECOND * SECOND  # every file system stores whole seconds
+    changed = status.st_mtime_ns // NANOSECONDS * NANOSECONDS  # every file system stores whole seconds
     stream.seek(size)
     stream.write(SEAL.pack(status.st_ino, changed, digest))
     os.utime(stream.fileno(), ns=(status.st_atime_ns, changed))
@@ -288,26 +289,26 @@ def _write_seal(stream: BinaryIO, size: int, digest: bytes) -> None:
 # Mapping a packed file.
 
 
-def _map_packed(file: Path, path: Path, kind: type[Config]) -> PackedModel[Config] | None:
-    """Return the content of a packed file; None if it is missing, damaged, of another kind or older than its source."""
+def _map_packed(file: Path, path: Path, config_type: type[Config]) -> PackedModel[Config] | None:
+    """Return the weights in a packed file and guard its mapping; None if it is missing, damaged or out of date."""
     if (buffer := _map_file(file)) is None or (header := read_header(buffer)) is None:
         return None
     if (
         place_arrays(header)[1] + SEAL.size != len(buffer)
-        or header.stamp != _read_stamp(path, kind, header.stamp.header_bytes)
+        or header.stamp != _read_stamp(path, config_type, header.stamp.header_bytes)
         or not is_intact(file)
     ):
         return None
-    if not cpu_library.available():
+    if not cpu_library.why_unavailable():
         cpu_library.load().guard(file, buffer)
     try:
-        return PackedModel(msgspec.json.decode(header.config, type=kind), _view_parts(header, buffer))
+        return PackedModel(msgspec.json.decode(header.config, type=config_type), _view_parts(header, buffer))
     except msgspec.ValidationError:  # a target instead of a drafter, or the reverse
         return None
 
 
 def _map_file(path: Path) -> mmap.mmap | None:
-    """Map a file read-only, in huge pages if the system can; None if it does not exist or is empty."""
+    """Map a file read-only, in huge pages if the system can; None if it cannot be read or is empty."""
     try:
         with path.open("rb") as stream:
             buffer = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -320,7 +321,7 @@ def _map_file(path: Path) -> mmap.mmap | None:
 
 
 def read_header(start: bytes | mmap.mmap) -> ImageHeader | None:
-    """Read the header of an image; return None if it is no image, or of another version."""
+    """Read the header of an image that begins with `start`; None if it is damaged, no image, or of another version."""
     if len(start) < PREFIX.size:
         return None
     magic, version, length, digest = PREFIX.unpack_from(start)
@@ -338,7 +339,7 @@ def _header_digest(text: bytes) -> bytes:
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a file matches its seal, reading all of it unless inode and modification time match."""
+    """Return whether a file matches its seal; if inode or time differ, read all of it and renew the seal."""
     try:
         with path.open("rb", buffering=0) as stream:
             status = os.fstat(stream.fileno())
@@ -351,7 +352,7 @@ def is_intact(path: Path) -> bool:
                 return False
     except OSError:
         return False
-    with suppress(OSError), path.open("r+b", buffering=0) as stream:  # else every start would verify it in full
+    with suppress(OSError), path.open("r+b", buffering=0) as stream:
         _write_seal(stream, size, digest)
     return True
 
@@ -365,7 +366,7 @@ def _view_parts(header: ImageHeader, buffer: mmap.mmap) -> dict[str, Any]:
     return parts
 
 
-def _view(buffer: mmap.mmap, array: Array, offset: int) -> NDArray[Any]:
+def _view(buffer: mmap.mmap, array: ArraySpec, offset: int) -> NDArray[Any]:
     view = np.frombuffer(buffer, array.dtype, prod(array.shape), offset).reshape(array.shape)
     view.flags.writeable = False
     return view
@@ -384,5 +385,5 @@ def clean(folder: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file if possible."""
-    with suppress(OSError):  # another process removed it, or it was renamed
+    with suppress(OSError):  # the file was removed by another process, or renamed
         path.unlink()

@@ -1,6 +1,6 @@
 """Checks of model files that the CUDA engine runs: its kernels trust the shapes in the configuration."""
 
-from localdflash.backends.cpu.model_source import list_block_shapes, map_target_names
+from localdflash.backends.cpu.model_source import list_layer_shapes, map_target_names
 from localdflash.backends.cuda.stack import ROWS
 from localdflash.base.errors import ModelError
 from localdflash.kernels.cuda.qkv import HEAD_DIMS
@@ -56,7 +56,7 @@ def check_drafter(config: DFlashConfig, path: str) -> None:
 
 def check_target(header: GGUFHeader, config: DecoderConfig) -> None:
     """Raise ModelError for a missing tensor of a target or one of another shape; biases may be missing."""
-    shapes = list_block_shapes(config) | {"norm": (config.hidden_size,)}
+    shapes = list_layer_shapes(config) | {"norm": (config.hidden_size,)}
     shapes |= dict.fromkeys(("embedding", "head"), (config.vocab_size, config.hidden_size))
     names = map_target_names(header.architecture, config)
     if config.tie_word_embeddings:

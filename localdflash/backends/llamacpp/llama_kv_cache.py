@@ -54,7 +54,7 @@ class SequenceCache:
         if length and length >= self.length:  # at length 0, leftovers of a failed decode are dropped too
             return self.length
         if self.has_states and length and self.length - length > self._revertible_rows:
-            length, states = self._checkpoints.newest() or (0, b"")
+            length, states = self._checkpoints.longest() or (0, b"")
             if states:
                 write_state(self._handle, states, WITHOUT_KEYS)
         if self._is_holding_cells:

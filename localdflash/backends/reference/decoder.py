@@ -1,6 +1,6 @@
 """Readable Qwen3, Qwen3-MoE or Llama decoder (arXiv 2505.09388, 2407.21783), for tests and for training.
 
-`attend(layer, q, k, v)` decides which positions each row attends to, and owns the KV cache.
+`attend(layer, q, k, v)` decides which positions each row (token) attends to, and owns the KV cache, if any.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,12 +72,12 @@ class Attention(nn.Module):
         return rotate(self.q_norm(self._split(self.q_proj(x), self.heads)), cos, sin), k, v
 
     def project_context(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """K and v alone: what a DFlash drafter needs of its context."""
+        """Return k and v of `project` alone, which a DFlash drafter needs of its context."""
         k = rotate(self.k_norm(self._split(self.k_proj(x), self.kv_heads)), cos, sin)
         return k, self._split(self.v_proj(x), self.kv_heads)
 
     def merge(self, heads: Tensor) -> Tensor:
-        """Project heads [B, heads, T, hd] to [B, T, H]."""
+        """Project the outputs of all heads [B, heads, T, hd] to [B, T, H]."""
         return self.o_proj(heads.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
@@ -123,7 +123,7 @@ class Experts(nn.Module):
 
 
 class SparseMLP(nn.Module):
-    """Mixture of experts. A row's bits depend on that row alone: each expert in use runs over all rows."""
+    """Mixture of experts. A row's output bits depend on that row alone, since each expert in use computes all rows."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -162,14 +162,14 @@ class Layer(nn.Module):
         self.mlp = SparseMLP(config) if config.num_experts else MLP(config)
 
     def forward(self, x: Tensor, index: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """Return the residual stream [B, T, H] after this block."""
+        """Return the residual stream [B, T, H] after layer `index`."""
         q, k, v = self.self_attn.project(self.input_layernorm(x), cos, sin)
         x = x + self.self_attn.merge(attend(index, q, k, v))
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Decoder(nn.Module):
-    """Decoder from token ids to hidden states and features; `logits` is the head. Weights are not initialised."""
+    """Decoder from token ids to hidden states; `logits` applies the head. Weights are not initialised."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Decoder(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, attend: Attend, taps: Sequence[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return normed hidden states [B, T, H] of ids [B, T] at positions [T] or [B, T], and the taps."""
+        """Return normed hidden states [B, T, H] of ids [B, T] at positions [T] or [B, T], and the outputs of `taps`."""
         c = self.config
         cos, sin = rotary(positions, c.head_dim, c.rope_theta, c.rope_factors)
         x = self.embed_tokens(ids)
@@ -203,5 +203,5 @@ class Decoder(nn.Module):
 
 
 def causal(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend from each row to itself and the rows before it, without a KV cache."""
+    """Attend causally within the rows, without a KV cache; see `Attend`."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)

@@ -1,6 +1,6 @@
 """Network of a DFlash drafter (arXiv 2602.06036): a short Qwen3 stack that fills a block of masked slots in one pass.
 
-The target's features become KV cache entries once per committed token. Slot 0 holds the anchor. DSpark (arXiv
+The target's features become KV cache entries once per committed token. Slot 0 holds the newest token. DSpark (arXiv
 2607.05147) adds a low-rank bias by the previous token, and a confidence head. DFlash 2 (inco.ai/blog/dflash2) adds
 convolutions over a block's rows around attention and MLP, and a selector that scores candidates by the previous token.
 """
@@ -17,7 +17,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 
 
 class LocalConvolution(nn.Module):
-    """Convolutions over the rows of a block, before and after a sublayer."""
+    """Convolutions over the rows (slots) of a block, one before a sublayer and one after it: its two sides."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class LocalConvolution(nn.Module):
 
 
 class ConvolvedLayer(Layer):
-    """Layer of DFlash 2."""
+    """Layer of DFlash 2, with convolutions before and after attention and MLP."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__(config.decoder)
@@ -127,9 +127,9 @@ class DFlash(nn.Module):
         if config.selector_rank:
             self.candidate_selector = CandidateSelector(config)
 
-    def context(self, taps: Tensor, positions: Tensor) -> ContextKV:
-        """Return the KV cache of committed tokens per layer, from features [B, T, n_taps * H] at positions [T]."""
-        fused = self.hidden_norm(self.fc(taps))
+    def context(self, features: Tensor, positions: Tensor) -> ContextKV:
+        """Return each layer's KV cache entries of committed tokens, from features [B, T, n_taps * H] at positions."""
+        fused = self.hidden_norm(self.fc(features))
         cos, sin = self._rotary(positions)
         return [cast(Layer, layer).self_attn.project_context(fused, cos, sin) for layer in self.layers]
 
@@ -158,7 +158,7 @@ class DFlash(nn.Module):
 
 
 def block_mask(config: DFlashConfig, layer: int, start: int, rows: int, context: Tensor) -> Tensor | None:
-    """Return the mask of a layer's block rows over context keys at positions [C] and each other; None: no mask."""
+    """Return the mask [rows, C + rows] of a block over context keys at positions [C] and itself; None: sees all."""
     sliding, causal = config.is_sliding(layer), config.is_causal(layer)
     if not sliding and not causal:
         return None

@@ -31,12 +31,12 @@ def state_name(tensor: str) -> str | None:
 
 
 def rotate_half_order(heads: int, head_dim: int) -> Tensor:
-    """Return the rows of a `llama` file's q or k in rotate-half order, int64: `file[order]` is ours."""
+    """Return the row order, int64, that turns a `llama` file's q or k into rotate-half order: `ours = file[order]`."""
     return torch.arange(heads * head_dim).view(heads, head_dim // 2, 2).transpose(1, 2).flatten()
 
 
 def load_decoder(path: Path) -> Decoder:
-    """Return the model of a GGUF, float32, in eval mode; ModelError names a missing or unexpected tensor."""
+    """Return the model of a GGUF, float32, in eval mode; ModelError names a missing, unexpected or misshapen tensor."""
     header = gguf.read_header(path)
     config = decoder_config(header)
     with torch.device("meta"):
@@ -62,8 +62,8 @@ def load_decoder(path: Path) -> Decoder:
     return model.eval().requires_grad_(False)
 
 
-def block_state(header: gguf.GGUFHeader, config: DecoderConfig, number: int) -> dict[str, Tensor]:
-    """Return the parameters of one block by their names in a `Layer`, float32."""
+def layer_state(header: gguf.GGUFHeader, config: DecoderConfig, number: int) -> dict[str, Tensor]:
+    """Return the parameters of one layer by their names in a `Layer`, float32."""
     prefix = f"layers.{number}."
     named = {name: state_name(name) or "" for name in header.tensors}
     return {

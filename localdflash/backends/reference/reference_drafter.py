@@ -11,7 +11,7 @@ from localdflash.base.errors import LocaldflashError
 from localdflash.engine.draft import EMPTY_DRAFT, Draft
 from localdflash.engine.pair import TargetFeatures
 
-# (previous token, hidden state [H], logits [V]) -> tokens [n], their logits [n], output of a confidence head
+# (previous token, hidden state [H], logits [V]) -> tokens [n], their logits [n], confidence or None: softmax
 Score = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
 
 
@@ -32,7 +32,7 @@ class DFlashDrafter:
         rows = head[self._tokens] if model.config.short else head
         self._head = model.lm_head.weight if model.config.own_head else rows
         shape = (c.num_hidden_layers, 2, c.num_key_value_heads, 0, c.head_dim)
-        self.context = torch.empty(shape)  # [layers, k and v, kv_heads, committed, hd]
+        self.context = torch.empty(shape)  # KV cache [layers, k and v, kv_heads, observed tokens, hd]
 
     @property
     def length(self) -> int:
@@ -46,30 +46,30 @@ class DFlashDrafter:
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in weights}.values())
 
     @torch.inference_mode()
-    def observe(self, ids: Sequence[int], taps: TargetFeatures | None) -> None:
+    def observe(self, ids: Sequence[int], features: TargetFeatures | None) -> None:
         """See `Drafter`."""
-        if taps is None:
+        if features is None:
             raise LocaldflashError("dflash: no hidden-state features; the target's taps are off")
         positions = torch.arange(self.length, self.length + len(ids))
-        new_entries = self.model.context(torch.from_numpy(np.array(taps)).unsqueeze(0), positions)
+        new_entries = self.model.context(torch.from_numpy(np.array(features)).unsqueeze(0), positions)
         stacked = torch.stack([torch.stack((k[0], v[0])) for k, v in new_entries])
         self.context = torch.cat((self.context, stacked), 3)
 
     @torch.inference_mode()
     def propose(self, anchor: int, limit: int) -> Draft:
-        """See `Drafter`; confidence is the best token's softmax probability, or a confidence head's output."""
+        """See `Drafter`; confidence is the token's softmax probability, or the output of a confidence head."""
         if limit < 1:
             return EMPTY_DRAFT
-        hidden, logits = self._block(anchor, limit)
+        hidden, logits = self._run_block(anchor, limit)
         tokens, confidence = [anchor], list[float]()
         for state, scores in zip(hidden, logits, strict=False):
-            tokens_, scored, predicted = self._score(tokens[-1], state, scores)
+            candidates, scored, predicted = self._score(tokens[-1], state, scores)
             best = scored.softmax(-1).max(-1)
-            tokens.append(int(tokens_[int(best.indices)]))
+            tokens.append(int(candidates[int(best.indices)]))
             confidence.append(float(best.values if predicted is None else predicted))
         return Draft(self.name, tokens[1:], confidence)
 
-    def _block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
+    def _run_block(self, anchor: int, limit: int) -> tuple[Tensor, Tensor]:
         """Return hidden states [slots, H] of the proposing slots, and logits [limit, V] of the first ones."""
         config, start = self.model.config, self.length
         ids = torch.tensor([anchor] + [config.mask_token_id] * (config.block_size - 1))

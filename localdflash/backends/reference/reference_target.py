@@ -1,6 +1,6 @@
 """Target of the reference backend: the torch decoder in float32.
 
-Matrix products always have 16 rows and each row attends separately, so a row's bits do not depend on its batch.
+Matrix products always have 16 rows (tokens) and each row attends separately, so logits are the same bits in any batch.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ TILE = 16  # rows of every matrix product
 
 
 class TorchTarget:
-    """See `Target`. `taps` are the 0-based blocks whose outputs are features."""
+    """See `Target`. `taps` are the 0-based layers whose outputs are features."""
 
     is_recurrent, max_width = False, MAX_DRAFT_TOKENS + 1
 
@@ -39,16 +39,16 @@ class TorchTarget:
 
     def extend(self, ids: Sequence[int]) -> TargetFeatures | None:
         """See `Target`."""
-        _, taps = self._forward(ids)
+        _, features = self._forward(ids)
         self.keep(len(ids))
-        return taps
+        return features
 
     def verify(self, anchor: int, draft: Draft = EMPTY_DRAFT) -> Verification:
         """See `Target`."""
-        hidden, taps = self._forward([anchor, *draft.tokens])
+        hidden, features = self._forward([anchor, *draft.tokens])
         with torch.inference_mode():
             logits = [self.model.logits(tile) for tile in hidden.split(TILE)]
-        return Verification(torch.cat(logits)[: len(draft) + 1].numpy(), taps)
+        return Verification(torch.cat(logits)[: len(draft) + 1].numpy(), features)
 
     @torch.inference_mode()
     def keep(self, rows: int) -> None:
@@ -85,7 +85,7 @@ class TorchTarget:
     @torch.inference_mode()
     def _forward(self, ids: Sequence[int]) -> tuple[Tensor, TargetFeatures | None]:
         """Return normed hidden states [padded rows, H] and features [rows, n_taps * H] of the next tokens."""
-        outputs, taps = [], []
+        outputs, features = [], []
         self._newest = []
         for start in range(0, len(ids), TILE):
             rows = range(start, min(start + TILE, len(ids)))
@@ -94,8 +94,8 @@ class TorchTarget:
             positions = torch.tensor([self.length + r for r in rows] + [0] * padding)
             hidden, tapped = self.model(tile, positions, partial(self._attend, rows), self.taps)
             outputs.append(hidden[0])
-            taps.append(torch.cat(tapped, -1)[0, : len(rows)] if tapped else torch.empty(len(rows), 0))
-        return torch.cat(outputs), torch.cat(taps).numpy() if self.taps else None
+            features.append(torch.cat(tapped, -1)[0, : len(rows)] if tapped else torch.empty(len(rows), 0))
+        return torch.cat(outputs), torch.cat(features).numpy() if self.taps else None
 
     def _attend(self, rows: range, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         new_k, new_v = k[0, :, : len(rows)], v[0, :, : len(rows)]  # [kv_heads, rows, hd]

@@ -82,7 +82,7 @@ def cpu_engine(name: str) -> Finding:
     from localdflash.backends.cpu import cpu_library
     from localdflash.base.machine.cores import physical_cores
 
-    if why := cpu_library.available():
+    if why := cpu_library.why_unavailable():
         what = why.removesuffix(f"; {cpu_library.REINSTALL}")
         lost = "every pair runs on llama.cpp, if it is installed"
         return Finding(name, "warning", f"not used because {what}; {lost}", cpu_library.REINSTALL)

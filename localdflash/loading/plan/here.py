@@ -74,7 +74,7 @@ def _backend(pair: PairEntry) -> tuple[Runner | None, float]:
             pass  # another backend may run it
     if "llama.cpp" in pair.backends and gpu_is_there():
         return "llama.cpp", all_memory()
-    if "cpu" in pair.backends and not cpu_library.available():
+    if "cpu" in pair.backends and not cpu_library.why_unavailable():
         return "cpu", all_memory()
     return ("llama.cpp" if "llama.cpp" in pair.backends else None), all_memory()
 

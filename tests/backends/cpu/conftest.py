@@ -17,7 +17,7 @@ SHAPES: dict[str, tuple[DecoderConfig, str]] = {
     "Q4_1": (replace(DENSE, vocab_size=163, hidden_size=192, intermediate_size=320, num_attention_heads=6), "Q4_1"),
     "mixture": (replace(DENSE, **EXPERTS), "Q8_0"),
 }
-needs_library = pytest.mark.skipif(bool(cpu_library.available()), reason=cpu_library.available())
+needs_library = pytest.mark.skipif(bool(cpu_library.why_unavailable()), reason=cpu_library.why_unavailable())
 
 
 @pytest.fixture

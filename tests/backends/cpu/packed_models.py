@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from localdflash.backends.cpu.packing import Kind, PackedMatrix, pack_rows
+from localdflash.backends.cpu.packing import PackedMatrix, pack_rows
 from localdflash.models.weights.ggml_types import GGMLType
 from tests.support.gguf_files import HALF_SCALES, random_blocks
 from tests.support.gguf_writing import add_metadata, finish
@@ -89,9 +89,9 @@ def dequantized(kind: GGMLType, raw: Bytes) -> Floats:
     return values
 
 
-def holds(matrix: PackedMatrix, kind: GGMLType, raw: Bytes, becomes: Kind | None = None) -> bool:
+def holds(matrix: PackedMatrix, kind: GGMLType, raw: Bytes, to_q4_0: bool = False) -> bool:
     """Return whether a packed matrix holds the rows of a tensor [..., n, row], which test_products multiplies."""
-    experts = [pack_rows(rows, kind, becomes) for rows in raw.reshape(matrix.experts, matrix.n, -1)]
+    experts = [pack_rows(rows, kind, to_q4_0) for rows in raw.reshape(matrix.experts, matrix.n, -1)]
     arrays = [array for array in (matrix.codes, matrix.scales, matrix.supers) if array is not None]
     wanted = [np.stack(parts) for parts in zip(*experts, strict=True)]
     return all(np.array_equal(ours, theirs) for ours, theirs in zip(arrays, wanted, strict=True))

@@ -151,7 +151,7 @@ def test_features_outside_every_window_are_not_injected(
     assert wanted[0] == wanted[1]
 
 
-SETS = [] if cpu_library.available() else cpu_library.load().instruction_sets
+SETS = [] if cpu_library.why_unavailable() else cpu_library.load().instruction_sets
 NewPool = Callable[..., ThreadPool]
 
 

@@ -211,7 +211,7 @@ def test_invalid_requests_are_refused(path: Path, new_team: NewPool) -> None:
         with pytest.raises(UsageError, match="token"):
             target.verify(token)
     target.verify(target.vocab_size - 1)
-    with pytest.raises(LocaldflashError, match="rows"):
+    with pytest.raises(LocaldflashError, match="a batch holds 64"):
         target.extend([1] * (MAX_ROWS + 1))
     with pytest.raises(NoDevice, match="avx1024: not supported"):
         new_team(1, "avx1024")

@@ -18,7 +18,7 @@ BUILD = runpy.run_path(str(SOURCES / "sources.py"))
 
 def instruction_sets() -> list[str]:
     """Return the sets of this processor if the installed library reports them, else all that can be compiled here."""
-    if not installed.available():
+    if not installed.why_unavailable():
         return installed.load().instruction_sets
     return [Path(name).stem.removeprefix("isa_") for name in BUILD["instruction_sets"]()]
 
@@ -26,7 +26,7 @@ def instruction_sets() -> list[str]:
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Library:
     """Return the installed library if it is newer than its sources, else one compiled for this session."""
-    found, newest = installed.path(), max(source.stat().st_mtime for source in SOURCES.iterdir())
+    found, newest = installed.find_library(), max(source.stat().st_mtime for source in SOURCES.iterdir())
     if found is not None and found.stat().st_mtime > newest:
         return Library(found)
     if shutil.which("c++") is None:

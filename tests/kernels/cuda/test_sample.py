@@ -141,7 +141,7 @@ def test_each_row_is_penalised_for_its_own_text_once(op: Op, penalty: float, win
     params = SamplingParams(1.0, repetition_penalty=penalty, penalty_window=window)
     expected = logits.double().numpy()
     for row in range(6):
-        Sampler(params)._penalise(expected[row], after.before(row))
+        Sampler(params)._apply_repetition_penalty(expected[row], after.before(row))
     seen = torch.zeros(6, 1, dtype=torch.int32)
     op(logits, *packed(params), *after.tensors(), seen)
     torch.testing.assert_close(logits, torch.from_numpy(expected).float(), rtol=1e-6, atol=0)

@@ -12,7 +12,7 @@ from filelock import FileLock
 from safetensors import safe_open
 
 from localdflash.backends.reference.gguf_decoder import load_decoder
-from localdflash.lab.train import adapter_corpus, for_adapter
+from localdflash.lab.train import adapter_corpus, adapter_stages
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
@@ -53,14 +53,14 @@ def test_from_packages_to_an_adapter(
 ) -> None:
     wheels = [make_wheel(tmp_path, {"one/a.py": SOURCE, "one/b.py": SOURCE}, name) for name in ("one", "two")]
     packages = [adapter_corpus.Archive(path, path is wheels[1]) for path in wheels]
-    monkeypatch.setattr(adapter_corpus, "archives", lambda _: packages)
-    monkeypatch.setattr(for_adapter, "HELD_OUT", 4)
+    monkeypatch.setattr(adapter_corpus, "fetch_archives", lambda _: packages)
+    monkeypatch.setattr(adapter_stages, "HELD_OUT", 4)
     given = ("train", "adapter", tmp_path / "new", "--pair", tiny, "--rank", "2", "--threads", "1", "--tokens")
     assert run(*given, "1500").code == 0
     with safe_open(tmp_path / "new" / "adapter.safetensors", "pt") as file:
         assert file.get_tensor("blk.1.ffn_down.weight.up").shape == (32, 2)
         assert json.loads(file.metadata()["localdflash"])["rows"] == [3, 5, 14, 15, 16]
-    monkeypatch.setattr(for_adapter, "merge", lambda *_: None)
+    monkeypatch.setattr(adapter_stages, "merge", lambda *_: None)
     again = run(*given, "3000")
     assert again.code == 0
     assert "tokens of examples" not in again.err

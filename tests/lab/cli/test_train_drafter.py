@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from localdflash.cli import main
-from localdflash.lab.train import adapter_corpus, adapter_mixture, batched_answers, kept_plan
+from localdflash.lab.train import adapter_corpus, adapter_mixture, batched_answers, training_needs
 from localdflash.lab.train.adapter_corpus import Archive
-from localdflash.lab.train.kept_answers import KeptAnswers
+from localdflash.lab.train.stored_answers import StoredAnswers
 from localdflash.lab.train.training_prompts import COMPLETIONS
 from localdflash.models.registry.registry import load_registry, local_files
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -58,7 +58,7 @@ def test_training_writes_drafter_and_target(trained: Path, target: Path) -> None
     assert config.trained_for
     assert config.trained_for.tau >= 1.0
     assert mismatch(trained / "drafter.gguf", config.trained_for, read_header(trained / "target.gguf")) == ""
-    assert KeptAnswers.load(trained / "answers").answer_tokens() >= 1000
+    assert StoredAnswers.load(trained / "answers").count_answer_tokens() >= 1000
     assert trained.stat().st_mode & 0o077 == 0
     found = local_files(load_registry().resolve(str(trained / "target.gguf")))
     assert found.drafter_gguf == trained / "drafter.gguf"
@@ -79,7 +79,7 @@ def test_ctrl_c_loses_no_stored_answers(
     target: Path, questions: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(batched_answers, "MAX_ANSWER", 60)
-    monkeypatch.setattr(kept_plan, "SEQUENCE_COUNTS", (4,))
+    monkeypatch.setattr(training_needs, "SEQUENCE_COUNTS", (4,))
     arguments = ("train", "drafter", tmp_path / "folder", "--pair", target, "--prompts", questions, *QUICK)
     whole, calls = batched_answers._step, 0
 
@@ -95,10 +95,10 @@ def test_ctrl_c_loses_no_stored_answers(
         found = run(*arguments)
     assert (found.code, found.out) == (130, "")
     assert "internal error" not in found.err
-    kept = KeptAnswers.load(tmp_path / "folder" / "answers")
+    kept = StoredAnswers.load(tmp_path / "folder" / "answers")
     assert len(kept.index) >= 1
     assert run(*arguments).code == 0
-    again = KeptAnswers.load(tmp_path / "folder" / "answers")
+    again = StoredAnswers.load(tmp_path / "folder" / "answers")
     assert (again.index[: len(kept.index)] == kept.index).all()
     assert len(set(again.index["number"].tolist())) == len(again.index)
 
@@ -113,8 +113,8 @@ def completing(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = [Archive(Path("learned"), False), Archive(Path("kept"), True)]
     arguments = ["train", "drafter", str(folder), "--pair", str(target), "--completions", *SHORTLY, "--short", "90"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adapter_corpus, "archives", lambda _: packages)
-        patch.setattr(adapter_mixture, "sources", lambda archive: {f"{archive.path.name}.py": CODE})
+        patch.setattr(adapter_corpus, "fetch_archives", lambda _: packages)
+        patch.setattr(adapter_mixture, "read_sources", lambda archive: {f"{archive.path.name}.py": CODE})
         assert main(arguments) == 0
         assert main(arguments) == 0
     return folder
@@ -123,7 +123,7 @@ def completing(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.nightly
 def test_a_drafter_for_completions(completing: Path) -> None:
     prompts = [json.loads(line) for line in (completing / "prompts.jsonl").read_text().splitlines()]
-    kept = KeptAnswers.load(completing / "answers")
+    kept = StoredAnswers.load(completing / "answers")
     assert {"rest", "line", "node", "open"} <= {prompt["kind"] for prompt in prompts} <= set(COMPLETIONS)
     assert any(prompt["held_out"] for prompt in prompts)
     for row in kept.index:
@@ -131,7 +131,7 @@ def test_a_drafter_for_completions(completing: Path) -> None:
         start, asked = int(row["start"]), int(row["prompt"])
         assert kept.tokens[start : start + asked].tolist() == prompt["ids"]
         assert int(row["length"]) - asked <= batched_answers.MAX_COMPLETION
-    assert kept.answer_tokens() >= 1000
+    assert kept.count_answer_tokens() >= 1000
     assert len(config_of_file(completing / "drafter.gguf").short) == 90
 
 
@@ -139,7 +139,7 @@ def test_a_drafter_for_completions(completing: Path) -> None:
     ("options", "code", "reason"),
     [
         (("--batch-tokens", "2048"), 2, "--batch-tokens: only without --pair"),
-        (("--taps", "1,5"), 3, "tap 5: not a block of the target (expected 0 to 4)"),
+        (("--taps", "1,5"), 3, "tap 5: not a layer of the target (expected 0 to 4)"),
         (("--completions",), 2, "--prompts cannot be combined with --completions"),
         (("--start", __file__, "--fresh"), 2, "--start and --fresh: choose one"),
     ],

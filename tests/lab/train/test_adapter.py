@@ -15,8 +15,8 @@ from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.lab.train import adapter_attention, adapter_data, adapter_training
 from localdflash.lab.train.adapter import AdaptedEmbedding, AdaptedLinear, Adapter
 from localdflash.lab.train.adapter_attention import attend_within
-from localdflash.lab.train.adapter_data import FillData
-from localdflash.lab.train.adapter_examples import FillExample
+from localdflash.lab.train.adapter_data import FimDataset
+from localdflash.lab.train.adapter_examples import FimExample
 from localdflash.lab.train.adapter_pass import CHUNK, weighted_loss
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
 from localdflash.lab.train.loop import initialise
@@ -119,7 +119,7 @@ def tiny_adapter() -> Adapter:
     return Adapter(model, 4, (3, 5, 14, 15, 16), torch.float32)
 
 
-def tiny_examples(folder: Path, count: int) -> FillData:
+def tiny_examples(folder: Path, count: int) -> FimDataset:
     """Write code examples with equal middles, and chat examples."""
     rng = np.random.default_rng(count)
     found = []
@@ -129,9 +129,9 @@ def tiny_examples(folder: Path, count: int) -> FillData:
         prompt = [15, *after, 14, *before, 16]
         middle = [50, 51, 52, 53][: int(rng.integers(2, 5))]
         kind = ("python", "rest") if number % 3 else ("chat", "chat")
-        found.append(FillExample([*prompt, *middle, 0], len(prompt), *kind))
+        found.append(FimExample([*prompt, *middle, 0], len(prompt), *kind))
     adapter_data.write(folder, found)
-    return FillData.load(folder)
+    return FimDataset.load(folder)
 
 
 SCHEDULE = AdapterSchedule(2000, 1e-2, step_tokens=100, save_seconds=1e9, measure_seconds=1e9, measured=4)
@@ -147,7 +147,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[FillData, FillData]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[FimDataset, FimDataset]:
     folder = tmp_path_factory.mktemp("examples")
     return tiny_examples(folder / "train", 60), tiny_examples(folder / "held_out", 9)
 
@@ -161,7 +161,7 @@ def steps(folder: Path) -> list[int]:
 
 
 @pytest.mark.nightly
-def test_training_reduces_the_loss(data: tuple[FillData, FillData], tmp_path: Path) -> None:
+def test_training_reduces_the_loss(data: tuple[FimDataset, FimDataset], tmp_path: Path) -> None:
     run = AdapterRun(tiny_adapter(), *data, tmp_path, replace(SCHEDULE, tokens=6000, learning_rate=2e-2))
     before, reports = run.measure(), RecordedReport()
     run.train(reports)
@@ -176,7 +176,7 @@ def test_training_reduces_the_loss(data: tuple[FillData, FillData], tmp_path: Pa
 
 
 def test_a_killed_run_continues_with_the_same_numbers(
-    data: tuple[FillData, FillData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: tuple[FimDataset, FimDataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = AdapterRun(tiny_adapter(), *data, tmp_path / "whole", SCHEDULE)
     whole.train(RecordedReport())
@@ -210,7 +210,7 @@ def test_a_killed_run_continues_with_the_same_numbers(
     assert steps(tmp_path / "parts") == steps(tmp_path / "whole")
 
 
-EXAMPLES = [FillExample([15, 14, 7, 16, 49_000, 0], 4, "python", "rest"), FillExample([1, 2, 3], 2, "chat", "chat")]
+EXAMPLES = [FimExample([15, 14, 7, 16, 49_000, 0], 4, "python", "rest"), FimExample([1, 2, 3], 2, "chat", "chat")]
 
 
 def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
@@ -222,4 +222,4 @@ def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
         adapter_data.write(tmp_path / "train", broken())  # type: ignore[arg-type]
     assert not (tmp_path / "train").exists()
     adapter_data.write(tmp_path / "train", EXAMPLES)
-    assert len(FillData.load(tmp_path / "train")) == 2
+    assert len(FimDataset.load(tmp_path / "train")) == 2

@@ -15,10 +15,10 @@ import pytest
 from localdflash.base.errors import TrainingError
 from localdflash.code.fim.encoder import Encoder
 from localdflash.lab.train import adapter_mixture
-from localdflash.lab.train.adapter_corpus import Archive, ScriptPackage, fetch, read_list, sources
-from localdflash.lab.train.adapter_examples import FillExamples
-from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, draw_from
-from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter
+from localdflash.lab.train.adapter_corpus import Archive, ScriptPackage, fetch, read_list, read_sources
+from localdflash.lab.train.adapter_examples import FimExampleSampler
+from localdflash.lab.train.adapter_mixture import SHARES, chat_examples, sample_packages
+from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT, AnswerWriter
 from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 from tests.support.reports import RecordedReport
@@ -67,7 +67,7 @@ def test_only_hand_written_sources_below_the_folder_are_used(tmp_path: Path) -> 
         "src/exam.js": f"// HumanEval/12\n{SCRIPT}",
     }
     package(tmp_path, expected | others)
-    found = sources(Archive(tmp_path / "fake-one-1.2.3.tgz", False, "src"))
+    found = read_sources(Archive(tmp_path / "fake-one-1.2.3.tgz", False, "src"))
     assert found == expected  # with their tabs
 
 
@@ -79,13 +79,13 @@ PACKAGES = {"large": {"a.py": PYTHON * 4}, "small": {"b.py": PYTHON}, "script": 
 def test_languages_have_their_shares_and_packages_the_root_of_their_sizes(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter_mixture, "sources", lambda archive: PACKAGES[archive.path.name])
+    monkeypatch.setattr(adapter_mixture, "read_sources", lambda archive: PACKAGES[archive.path.name])
     drawn = Counter[str]()
-    monkeypatch.setattr(FillExamples, "draw", lambda _, name, rng: drawn.update([name]))
+    monkeypatch.setattr(FimExampleSampler, "sample", lambda _, name, rng: drawn.update([name]))
     tokenizer = Tokenizer.load(root / "localdflash" / "models" / "embedded" / "target.gguf")
     packages = [Archive(Path(name), False) for name in PACKAGES]
     given = packages, Encoder(tokenizer), detect(tokenizer), 3000, 0, RecordedReport()
-    list(draw_from(*given, FillExamples.draw))
+    list(sample_packages(*given, FimExampleSampler.sample))
     whole = SHARES["python"] + SHARES["javascript"]
     assert drawn["a.py"] == pytest.approx(3000 * SHARES["python"] / whole * 2 / 3, abs=1)
     assert drawn["b.py"] == pytest.approx(3000 * SHARES["python"] / whole / 3, abs=1)
@@ -98,7 +98,7 @@ def test_answers_of_one_split_are_mixed_in_up_to_a_number_of_ids(tmp_path: Path)
         for number in range(8):
             record = {"number": number, "kind": 0, "held_out": number % 2, "ended": 0}
             ids = np.full(800 if number == 0 else 10, number, np.uint32)
-            writer.add(record, ids, np.zeros((len(ids) - 1, 2), np.float32), np.zeros((4, COUNT), LIKELY))
+            writer.add(record, ids, np.zeros((len(ids) - 1, 2), np.float32), np.zeros((4, LIKELY_COUNT), LIKELY))
     found = list(chat_examples(tmp_path, False, 1000, 0))
     assert sorted(one.ids[0] for one in found) == [2, 4, 6]  # what is too long is left out
     assert all((len(one.ids), one.prompt, one.language, one.kind) == (10, 6, "chat", "chat") for one in found)

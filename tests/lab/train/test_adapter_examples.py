@@ -14,7 +14,7 @@ from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap
 from localdflash.engine.sampling_params import SamplingParams
 from localdflash.lab.train import adapter_corpus, adapter_examples, adapter_mixture
 from localdflash.lab.train.adapter_corpus import Archive
-from localdflash.lab.train.adapter_examples import CONTEXT, FillExamples
+from localdflash.lab.train.adapter_examples import CONTEXT, FimExampleSampler
 from localdflash.lab.train.adapter_gaps import GapSampler, TrainingGap
 from localdflash.lab.train.completion_prompts import of_corpus
 from localdflash.lab.train.questions import Question
@@ -44,11 +44,11 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
-def maker(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[FillExamples]:
+def maker(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[FimExampleSampler]:
     for name, text in TEXTS.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    maker = FillExamples(Encoder(tokenizer), detect(tokenizer), tmp_path, TEXTS)
+    maker = FimExampleSampler(Encoder(tokenizer), detect(tokenizer), tmp_path, TEXTS)
     yield maker
     maker.close()
 
@@ -81,12 +81,12 @@ def completion_prompt(tokenizer: Tokenizer, before: str, after: str) -> tuple[li
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("missing", ["found = 0", "tems:", " rate"])
 def test_the_prompt_equals_that_of_a_completion(
-    maker: FillExamples, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, missing: str
+    maker: FimExampleSampler, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     start = CODE.rindex(missing)
     gap = TrainingGap("node", start, start + len(missing))
-    monkeypatch.setattr(GapSampler, "draw", lambda *_: gap)
-    example = maker.draw("shop/orders.py", random.Random(0))
+    monkeypatch.setattr(GapSampler, "sample", lambda *_: gap)
+    example = maker.sample("shop/orders.py", random.Random(0))
     prompt, word = completion_prompt(tokenizer, CODE[:start], CODE[start + len(missing) :])
     assert example.ids[: len(prompt)] == prompt
     assert tokenizer.spell(example.ids[len(prompt) :]).decode() == word + missing
@@ -108,8 +108,8 @@ def test_whole_packages_are_held_out_and_answers_mixed_in(
 ) -> None:
     packages = {"learned": {"learned.py": STEPS}, "kept": {"kept.py": STEPS.replace("step_", "keep_")}}
     archives = [Archive(Path(name), name == "kept") for name in packages]
-    monkeypatch.setattr(adapter_corpus, "archives", lambda _: archives)
-    monkeypatch.setattr(adapter_mixture, "sources", lambda archive: packages[archive.path.name])
+    monkeypatch.setattr(adapter_corpus, "fetch_archives", lambda _: archives)
+    monkeypatch.setattr(adapter_mixture, "read_sources", lambda archive: packages[archive.path.name])
 
     def made() -> list[Question]:
         return list(of_corpus(tmp_path, TARGET, detect(tokenizer), 3000, 5, RecordedReport()))

@@ -15,11 +15,11 @@ from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.engine.draft import EMPTY_DRAFT
 from localdflash.lab.train import batched_answers
 from localdflash.lab.train.batched_answers import answer_prompts
-from localdflash.lab.train.kept_answers import COUNT, ENDINGS, LIKELY, AnswerWriter, KeptAnswers
 from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 from localdflash.lab.train.parallel_target import ParallelStep, ParallelTarget
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.regenerate import answer
+from localdflash.lab.train.stored_answers import ENDINGS, LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers
 from tests.support.reports import RecordedReport
 from tests.support.target_models import WIDE
 
@@ -45,7 +45,7 @@ class Scripted:
         for slot, token in zip(slots, tokens, strict=True):
             self.slots[slot].append(token)
         newest = np.array([self._next(self.slots[slot]) for slot in slots])
-        likely_ids = np.zeros((len(slots), COUNT), LIKELY)
+        likely_ids = np.zeros((len(slots), LIKELY_COUNT), LIKELY)
         likely_ids["id"][:, 0], likely_ids["share"][:, 0] = newest, 1
         return ParallelStep(np.array([[token, 2] for token in tokens], np.float32), newest, likely_ids)
 
@@ -85,7 +85,7 @@ def test_every_prompt_is_answered_once_with_its_own_features(tmp_path: Path) -> 
     engine = Scripted()
     ask(tmp_path, [str(n) for n in lengths], 10**6, engine)
     assert engine.widest == 3
-    kept = KeptAnswers.load(tmp_path)
+    kept = StoredAnswers.load(tmp_path)
     assert sorted(kept.index["number"].tolist()) == list(range(8))
     for row in kept.index:
         expected = lengths[row["number"]]

@@ -103,7 +103,7 @@ def test_an_interrupted_run_resumes_exactly(clock: Clock, tmp_path: Path) -> Non
     resumed = TrainingRun(second, TrainingBudget(1.0, 0.05), tmp_path / "parts")
     assert (resumed.step, resumed.spent) == (stopped.step, stopped.spent) == (25, 25.0)
     assert equal(second.state_dict(), first.state_dict())
-    for ours, theirs in zip(resumed.steppers, stopped.steppers, strict=True):
+    for ours, theirs in zip(resumed.optimizers, stopped.optimizers, strict=True):
         assert equal(ours.state_dict(), theirs.state_dict())
         assert ours.state_dict()["state"]
     resumed.train(learn(second, clock))

@@ -30,7 +30,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     change("all_memory", 32 * 10**9)
     change("device.driver_present", False)
     change("gpu_is_there", False)
-    change("cpu_library.available", "")
+    change("cpu_library.why_unavailable", "")
     monkeypatch.setattr(
         "localdflash.loading.plan.here.measurements.bandwidth",
         lambda on_gpu=False: replace(MEASURED, value=200.0) if on_gpu else MEASURED,
@@ -44,11 +44,11 @@ def entry(pair_id: str = "qwen3-8b") -> PairEntry:
 
 def test_the_backend_of_a_pair(machine: Callable[..., None]) -> None:
     assert here(entry()).backend == "cpu"
-    machine("cpu_library.available", "no compiler")
+    machine("cpu_library.why_unavailable", "no compiler")
     assert here(entry()).backend == "llama.cpp"
     nothing = here(replace(entry(), backends=("cpu",)))
     assert (nothing.backend, nothing.fits, nothing.tokens_per_second) == (None, False, None)
-    machine("cpu_library.available", "")
+    machine("cpu_library.why_unavailable", "")
     machine("gpu_is_there", True)
     assert here(entry()).backend == "llama.cpp"
 

@@ -40,8 +40,8 @@ def in_llama_cpp(path: Path, target: Path, stack: ExitStack) -> Drafter:
 
 
 def on_cpu(path: Path, target: Path, stack: ExitStack) -> Drafter:
-    if cpu_library.available():
-        pytest.skip(cpu_library.available())
+    if cpu_library.why_unavailable():
+        pytest.skip(cpu_library.why_unavailable())
     pool = ThreadPool(2)
     stack.callback(pool.close)
     packed = open_drafter(path)

@@ -1,7 +1,7 @@
 """Forward pass of a drafter over blocks with stored features, loss, and tokens per verify step.
 
-Features are divided by the RMS of their channels before `fc`; an export folds this into `fc`. All blocks of a sequence
-share one context and do not attend to each other.
+Features are divided by the RMS of their channels (`sizes`) before `fc`; an export folds this into `fc`. All blocks of
+draft slots of a sequence share one context and do not attend to each other.
 """
 
 from pathlib import Path
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from localdflash.backends.reference.decoder import Layer, RMSNorm, rotary
 from localdflash.backends.reference.dflash_model import DFlash
-from localdflash.backends.reference.gguf_decoder import block_state
+from localdflash.backends.reference.gguf_decoder import layer_state
 from localdflash.base.errors import UsageError
 from localdflash.lab.train.batched_answers import CONTEXT
-from localdflash.lab.train.kept_batches import Blocks
+from localdflash.lab.train.draft_blocks import Blocks
 from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
@@ -31,15 +31,15 @@ class TensorRows:
     def __init__(self, header: gguf.GGUFHeader, name: str) -> None:
         info = gguf.find(header, name)
         self._type, self._columns = info.ggml_type, info.shape[1]
-        self._blocks = gguf.load_blocks(header, name).view(info.shape[0], -1)
+        self._rows = gguf.load_blocks(header, name).view(info.shape[0], -1)  # bytes
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Return the rows with these indices, int64 [n], as float32 [n, columns]."""
-        return dequantize(self._blocks[rows], self._type, (len(rows), self._columns))
+        return dequantize(self._rows[rows], self._type, (len(rows), self._columns))
 
 
-class Frozen:
-    """Frozen parts of the target that a drafter uses; the rest of the target is not loaded."""
+class FrozenTarget:
+    """Parts of the target that a drafter uses: embedding, head of the short vocabulary [S], norm, last layers."""
 
     def __init__(self, path: Path, short: Tensor) -> None:
         header = gguf.read_header(path)
@@ -50,10 +50,10 @@ class Frozen:
         self.norm = gguf.load_tensor(header, "output_norm.weight")
         self._header = header
 
-    def last_blocks(self, count: int) -> list[dict[str, Tensor]]:
-        """Return the parameters of the target's last `count` blocks."""
-        blocks = self.config.num_hidden_layers
-        return [block_state(self._header, self.config, number) for number in range(blocks - count, blocks)]
+    def last_layers(self, count: int) -> list[dict[str, Tensor]]:
+        """Return the parameters of the target's last `count` layers."""
+        layers = self.config.num_hidden_layers
+        return [layer_state(self._header, self.config, number) for number in range(layers - count, layers)]
 
 
 def check_trainable(config: DFlashConfig) -> None:
@@ -70,17 +70,17 @@ def check_trainable(config: DFlashConfig) -> None:
         )
 
 
-def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
-    """Return a drafter made of the target's last blocks; a mixture of experts gets new dense MLPs.
+def start_from(frozen: FrozenTarget, config: DFlashConfig, sizes: Tensor) -> DFlash:
+    """Return a drafter made of the target's last layers; a mixture of experts gets new dense MLPs.
 
-    Initially the context is the last tap, as the first of these blocks reads it. `sizes` [width]: RMS of the channels.
+    Initially the context is the last feature, normed as the first of these layers does. `sizes` [width]: channel RMS.
     """
     check_trainable(config)
     drafter, hidden = DFlash(config), config.decoder.hidden_size
-    last = frozen.last_blocks(config.decoder.num_hidden_layers)
+    last = frozen.last_layers(config.decoder.num_hidden_layers)
     with torch.no_grad():
-        for layer_of_drafter, block_of_target in zip(drafter.layers, last, strict=True):
-            missing = layer_of_drafter.load_state_dict(block_of_target, strict=False)
+        for layer_of_drafter, layer_of_target in zip(drafter.layers, last, strict=True):
+            missing = layer_of_drafter.load_state_dict(layer_of_target, strict=False)
             untrained = ("q_norm", "k_norm", "mlp.") if frozen.config.num_experts else ("q_norm", "k_norm")
             assert all(any(part in name for part in untrained) for name in missing.missing_keys)
         drafter.norm.weight.copy_(frozen.norm * INITIAL_NORM_SCALE)
@@ -91,8 +91,8 @@ def start_from(frozen: Frozen, config: DFlashConfig, sizes: Tensor) -> DFlash:
     return drafter
 
 
-def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> None:
-    """Initialise the query and key norms, which a Llama lacks, to the RMS of its heads."""
+def fit_head_norms(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes: Tensor) -> None:
+    """Initialise the query and key norms, which a Llama lacks, to the RMS of the drafter's queries and keys."""
     with torch.no_grad():
         fused = drafter.hidden_norm(drafter.fc(blocks.taps / sizes))
         rows = frozen.embedding[blocks.first]
@@ -109,7 +109,7 @@ def fit_head_norms(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tenso
                 norm.weight.fill_(float(heads.square().mean(-1).sqrt().mean()))
 
 
-def hidden_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
+def hidden_of(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes: Tensor) -> Tensor:
     """Return the normed hidden states [N, drafts, H] of the slots that propose."""
     config, count = drafter.config, len(blocks.anchors)
     positions = torch.arange(len(blocks.taps))
@@ -149,7 +149,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, context: tuple[Tensor, Tensor], unse
     return (over_context + weights[..., length:] @ v).reshape(count, heads, slots, size)
 
 
-def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) -> Tensor:
+def logits_of(drafter: DFlash, frozen: FrozenTarget, blocks: Blocks, sizes: Tensor) -> Tensor:
     """Return the logits [N, drafts, S] over the short vocabulary."""
     return drafter.logits(hidden_of(drafter, frozen, blocks, sizes), frozen.head)
 
@@ -157,7 +157,7 @@ def logits_of(drafter: DFlash, frozen: Frozen, blocks: Blocks, sizes: Tensor) ->
 def weighted_loss(logits: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
     """Return the sum of weighted cross-entropies, and the sum of their weights.
 
-    Each loss mixes the token that the target chose with the shares of the likeliest tokens; prompts lack the shares.
+    Each loss mixes that of the token that the target chose with that of the shares of the likeliest tokens, if stored.
     The weight of a slot is its effect on the expected number of accepted tokens (D-PACE, arXiv 2605.18810): the
     smoothed probability that all labels up to a slot are right, summed over this slot and the later ones.
     """

@@ -18,8 +18,14 @@ from torch import Tensor, nn
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
 from localdflash.lab.train import short_vocabulary
-from localdflash.lab.train.kept_batches import BlockSource
-from localdflash.lab.train.kept_drafter import Frozen, count_accepted, count_verify_steps, logits_of, weighted_loss
+from localdflash.lab.train.draft_blocks import BlockSource
+from localdflash.lab.train.drafter_pass import (
+    FrozenTarget,
+    count_accepted,
+    count_verify_steps,
+    logits_of,
+    weighted_loss,
+)
 from localdflash.lab.train.muon import Muon
 from localdflash.lab.train.pair_export import our_fields, write_drafter_for, write_drafter_safetensors
 from localdflash.lab.train.resumable_run import Reporter, ResumableRun, State, smoothed
@@ -37,23 +43,23 @@ class Schedule:
 
     learning_rate: float = 3e-3
     sequences: int = 8  # per step
-    anchors: int = 48  # per sequence
+    anchors: int = 48  # per sequence: positions that drafts start from
     in_prompt: int = 0  # further anchors, in the prompt
     warm_up: int = 15  # steps
     average: float = 0.98  # decay of the weight average, reached after the first steps
-    save_seconds: float = 300.0
+    save_seconds: float = 300.0  # of wall-clock time
     measure_seconds: float = 300.0  # of processor time
     measured: int = 24  # held-out answers
 
 
-class KeptRun(ResumableRun):
-    """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`."""
+class StoredAnswersRun(ResumableRun):
+    """Training run in a folder: `last.pt`, `log.jsonl`, `training.png`. `sizes`: see drafter_pass.py."""
 
-    def __init__(self, drafter: DFlash, frozen: Frozen, sizes: Tensor, folder: Path, schedule: Schedule) -> None:
+    def __init__(self, drafter: DFlash, frozen: FrozenTarget, sizes: Tensor, folder: Path, schedule: Schedule) -> None:
         super().__init__(folder, time.process_time, schedule.save_seconds)
         self.drafter, self.frozen, self.sizes, self.schedule = drafter, frozen, sizes, schedule
         self.average = copy.deepcopy(drafter).requires_grad_(False)
-        self.steppers = optimizers(drafter, schedule.learning_rate)
+        self.optimizers = build_optimizers(drafter, schedule.learning_rate)
         self.tau = 0.0  # tokens per verify step on held-out answers at the last measurement
         self._slots = [drafter.config.block_size, drafter.config.first_slot]
         self.resume()
@@ -90,11 +96,11 @@ class KeptRun(ResumableRun):
             accepted.append(count_accepted(logits.detach(), blocks.labels).float())
         norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0).item()
         self.check_finite(losses, norm)
-        for stepper in self.steppers:
-            for group in stepper.param_groups:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
                 group["lr"] = rate * group.get("share", 1.0)
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         decay = min(self.schedule.average, self.step / (self.step + 10))
         with torch.no_grad():
             for mean, current in zip(self.average.parameters(), self.drafter.parameters(), strict=True):
@@ -120,7 +126,7 @@ class KeptRun(ResumableRun):
         values = self.measure(source, self.schedule.measured)
         self._log(values)
         draw_drafter_training(self.folder / LOG, self.folder / "training.png")
-        summary = f"{_numbers(values)} tokens per verify" if values else "no held-out answers"
+        summary = f"{_numbers(values)} tokens per verify step" if values else "no held-out answers"
         reporter.say(f"step {self.step}  {summary}")
 
     def _log(self, values: dict[str, float]) -> None:
@@ -140,28 +146,28 @@ class KeptRun(ResumableRun):
             "slots": self._slots,
             "model": self.drafter.state_dict(),
             "average": self.average.state_dict(),
-            "optimizers": [stepper.state_dict() for stepper in self.steppers],
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }
 
     def restore(self, state: State) -> None:
         """See `ResumableRun`."""
         self.drafter.load_state_dict(state["model"])
         self.average.load_state_dict(state["average"])
-        for stepper, saved in zip(self.steppers, state["optimizers"], strict=True):
-            stepper.load_state_dict(saved)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.sizes = state["sizes"]
         if state["slots"] != self._slots:
             raise TrainingError(f"{self.checkpoint}: trained for other slots; use its --block-size and --first-slot")
 
 
 def product_type() -> torch.dtype:
-    """Return bfloat16 if this processor has bfloat16 units, which at least double the speed; else float32."""
+    """Return the type of matrix products: bfloat16 if this CPU has units for it (twice as fast), else float32."""
     found = torch.cpu.get_capabilities()
     return torch.bfloat16 if found.get("avx512_bf16") or found.get("amx_bf16") else torch.float32
 
 
 def autocast_to(dtype: torch.dtype) -> torch.autocast:
-    """Run matrix products in this type; weights and sums stay float32."""
+    """Return a context in which matrix products run in this type; weights and sums stay float32."""
     return torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
 
 
@@ -169,7 +175,7 @@ def _numbers(values: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 
-def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimizer]:
+def build_optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices, AdamW for the norms and `fc`, whose orthogonal update would be too slow."""
     named = list(drafter.named_parameters())
     matrices = [p for name, p in named if p.ndim == 2 and name != "fc.weight"]
@@ -183,7 +189,7 @@ def optimizers(drafter: DFlash, learning_rate: float) -> list[torch.optim.Optimi
     ]
 
 
-def serving_drafter(run: KeptRun) -> DFlash:
+def serving_drafter(run: StoredAnswersRun) -> DFlash:
     """Return the averaged drafter for serving, which reads unscaled features."""
     drafter = copy.deepcopy(run.average)
     with torch.no_grad():
@@ -191,14 +197,11 @@ def serving_drafter(run: KeptRun) -> DFlash:
     return drafter.eval()
 
 
-def export_drafter(run: KeptRun, run_folder: Path, target: Path, folder: Path, blocks: int) -> None:
-    """Write the averaged weights as drafter.gguf (Q8_0), and as drafter.safetensors with config.json.
-
-    `blocks` is the target's number of blocks, `run_folder` the run's folder.
-    """
+def export_drafter(run: StoredAnswersRun, run_folder: Path, target: Path, folder: Path, target_layers: int) -> None:
+    """Write the averaged weights into `folder`, as drafter.gguf (Q8_0) and drafter.safetensors with config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     drafter, header = serving_drafter(run), read_header(target)
     ids = short_vocabulary.load(run_folder / short_vocabulary.FILE, drafter.config.decoder.vocab_size).tolist()
     name = f"drafter for {target.stem}"
     write_drafter_for(folder / "drafter.gguf", drafter, header, "Q8_0", name, ids, run.tau)
-    write_drafter_safetensors(folder / "drafter.safetensors", drafter, blocks, our_fields(header, ids, run.tau))
+    write_drafter_safetensors(folder / "drafter.safetensors", drafter, target_layers, our_fields(header, ids, run.tau))

@@ -12,11 +12,11 @@ from localdflash.base.errors import TrainingError
 from localdflash.code.fim.encoder import Encoder
 from localdflash.lab.train import adapter_corpus, adapter_data, adapter_mixture
 from localdflash.lab.train.adapter import Adapter
-from localdflash.lab.train.adapter_data import FillData
-from localdflash.lab.train.adapter_examples import FillExamples
+from localdflash.lab.train.adapter_data import FimDataset
+from localdflash.lab.train.adapter_examples import FimExampleSampler
 from localdflash.lab.train.adapter_export import MARKERS, TRAINED, notes_for, read_into, write_adapter
 from localdflash.lab.train.adapter_training import AdapterRun, AdapterSchedule
-from localdflash.lab.train.kept_training import product_type
+from localdflash.lab.train.drafter_run import product_type
 from localdflash.lab.train.resumable_run import Reporter
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights.gguf import read_header
@@ -25,8 +25,8 @@ from localdflash.text.fim_formats import detect
 from localdflash.text.tokenizer import Tokenizer
 
 EXAMPLE_TOKENS = 300  # ids of an example, estimated
-HELD_OUT = 600  # examples
-HELD_OUT_CHATS = 20_000  # ids
+HELD_OUT = 600  # held-out examples
+HELD_OUT_CHATS = 20_000  # ids of held-out answers
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class AdapterWork:
     folder: Path
     target: Path
     rank: int
-    answers: Path | None = None  # of the target, mixed into the examples
+    answers: Path | None = None  # folder of the target's answers, mixed into the examples
     start: Path | None = None  # an adapter of the target to continue from
 
 
@@ -59,14 +59,15 @@ def make_examples(work: AdapterWork, tokens: int, seed: int, reporter: Reporter)
     work.folder.mkdir(parents=True, exist_ok=True)
     write_vocabulary(work.target, notes_for(work.target), vocabulary)
     tokenizer = Tokenizer.load(vocabulary)
-    form, encoder, archives = detect(tokenizer), Encoder(tokenizer), adapter_corpus.archives(work.folder)
+    form, encoder, archives = detect(tokenizer), Encoder(tokenizer), adapter_corpus.fetch_archives(work.folder)
     for name in missing:
         held_out = name == "held_out"
         split_archives = [archive for archive in archives if archive.held_out == held_out]
         count = HELD_OUT if held_out else tokens // EXAMPLE_TOKENS
         chats = HELD_OUT_CHATS if held_out else round(tokens * adapter_mixture.CHAT_SHARE)
         mixed = adapter_mixture.chat_examples(work.answers, held_out, chats, seed) if work.answers else ()
-        sampled = adapter_mixture.draw_from(split_archives, encoder, form, count, seed, reporter, FillExamples.draw)
+        sample = FimExampleSampler.sample
+        sampled = adapter_mixture.sample_packages(split_archives, encoder, form, count, seed, reporter, sample)
         written = adapter_data.write(folder / name, chain(sampled, mixed))
         reporter.say(f"{name}: {written:,} tokens of examples")
 
@@ -77,7 +78,7 @@ def prepare(work: AdapterWork, schedule: AdapterSchedule) -> AdapterRun:
     adapter = Adapter(load_decoder(work.target), work.rank, TRAINED, product_type())
     if work.start:
         read_into(adapter, work.start, work.target)
-    train, held_out = (FillData.load(work.folder / "examples" / name) for name in ("train", "held_out"))
+    train, held_out = (FimDataset.load(work.folder / "examples" / name) for name in ("train", "held_out"))
     return AdapterRun(adapter, train, held_out, work.folder / "training", schedule)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from localdflash.base.errors import ModelError, TrainingError
 from localdflash.base.machine.cores import physical_cores
-from localdflash.lab.train import batched_answers, kept_plan, training_prompts
-from localdflash.lab.train.kept_answers import AnswerWriter, read_about
-from localdflash.lab.train.kept_plan import TrainingNeeds
-from localdflash.lab.train.kept_setup import DrafterOptions, mask_of
-from localdflash.lab.train.kept_training import Schedule
+from localdflash.lab.train import batched_answers, training_needs, training_prompts
+from localdflash.lab.train.drafter_run import Schedule
+from localdflash.lab.train.drafter_setup import DrafterOptions, mask_of
 from localdflash.lab.train.parallel_target import Parallel
 from localdflash.lab.train.questions import Question
 from localdflash.lab.train.resumable_run import Reporter
+from localdflash.lab.train.stored_answers import AnswerWriter, read_about
+from localdflash.lab.train.training_needs import TrainingNeeds
 from localdflash.models.memory.free import system_budget
 from localdflash.models.registry.download import link_or_copy
 from localdflash.models.shapes.dflash_file import config_of_file
@@ -29,7 +29,7 @@ PROMPTS, SOURCES = "prompts.jsonl", "sources.json"
 
 
 @dataclass(frozen=True)
-class Work:
+class DrafterWork:
     """Training job of a drafter."""
 
     folder: Path
@@ -37,7 +37,7 @@ class Work:
     options: DrafterOptions
     tokens: int  # of answers, in total
     minutes: float  # of training in this call
-    taps: tuple[int, ...] | None = None  # None: as in the stored answers, else as in `options.start`, else spread
+    taps: tuple[int, ...] | None = None  # None: as in the stored answers or `options.start`, else `default_taps`
     backend: str = "cpu"  # runs the target: cpu or llama.cpp
     threads: int = 0  # of llama.cpp; 0: one per core
     fim: FimFormat | None = None  # prompts are completions in this format; None: prompts are questions
@@ -54,7 +54,7 @@ def write_prompts(
     count = training_prompts.write(path, make_questions())
     if not count:
         path.unlink()
-        raise TrainingError(f"{', '.join(sources)}: no questions found")
+        raise TrainingError(f"{', '.join(sources)}: no prompts found")
     (folder / SOURCES).write_text(json.dumps(list(sources)) + "\n", encoding="utf-8")
     reporter.say(f"{count:,} prompts")
 
@@ -66,29 +66,29 @@ def check_sources(folder: Path, sources: Sequence[str]) -> None:
         raise TrainingError(f"{folder / PROMPTS} was made from other sources ({about}); use another folder")
 
 
-def plan(work: Work) -> TrainingNeeds:
-    """Return the resources needed; raise an error if the job is impossible, before hours of answering."""
+def plan(work: DrafterWork) -> TrainingNeeds:
+    """Return the resources that the job needs; raise an error if the job is impossible."""
     header = read_header(work.target)
     if len(header.files) > 1:
         raise TrainingError(f"{work.target}: training reads one file; join its parts with llama-gguf-split --merge")
     config = decoder_config(header)
-    kept_plan.check_vocabulary(config, work.target)
+    training_needs.check_vocabulary(config, work.target)
     encoder, taps = batched_answers.PromptEncoder(work.target, work.fim), taps_of(work)
     for tap in taps:
         if not 0 <= tap < config.num_hidden_layers - 1:
-            raise ModelError(f"tap {tap}: not a block of the target (expected 0 to {config.num_hidden_layers - 2})")
+            raise ModelError(f"tap {tap}: not a layer of the target (expected 0 to {config.num_hidden_layers - 2})")
     if not work.options.start:
         mask_of(work.options, encoder.tokenizer)
     _check_answers(work, taps)
     size, answers = work.target.stat().st_size, work.folder / "answers"
-    options, sizes = work.options, kept_plan.COMPLETIONS if work.fim else kept_plan.QUESTIONS
-    needs = kept_plan.needs(config, size, taps, work.tokens, options.layers, options.short, system_budget(), sizes)
+    options, sizes = work.options, training_needs.COMPLETIONS if work.fim else training_needs.QUESTIONS
+    needs = training_needs.needs(config, size, taps, work.tokens, options.layers, options.short, system_budget(), sizes)
     stored_bytes = sum(file.stat().st_size for file in answers.glob("*.bin")) if answers.is_dir() else 0
-    kept_plan.check_disk(needs, stored_bytes, shutil.disk_usage(_existing(work.folder)).free, work.folder)
+    training_needs.check_disk(needs, stored_bytes, shutil.disk_usage(_nearest_existing(work.folder)).free, work.folder)
     return needs
 
 
-def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
+def _check_answers(work: DrafterWork, taps: tuple[int, ...]) -> None:
     answers = work.folder / "answers"
     if not (answers / "target.json").exists():
         return
@@ -97,19 +97,19 @@ def _check_answers(work: Work, taps: tuple[int, ...]) -> None:
         raise TrainingError(f"{answers} holds answers of another target or with other taps; use another folder")
 
 
-def taps_of(work: Work) -> tuple[int, ...]:
-    """Return the target's blocks whose features are stored."""
+def taps_of(work: DrafterWork) -> tuple[int, ...]:
+    """Return the target's layers whose outputs, the features, are stored."""
     if work.taps:
         return work.taps
     if (work.folder / "answers" / "target.json").exists():
         return tuple(read_about(work.folder / "answers")["taps"])  # type: ignore[arg-type]
     if work.options.start:
         return config_of_file(work.options.start).taps
-    return kept_plan.default_taps(decoder_config(read_header(work.target)).num_hidden_layers)
+    return training_needs.default_taps(decoder_config(read_header(work.target)).num_hidden_layers)
 
 
-def answer(work: Work, sequences: int, reporter: Reporter) -> None:
-    """Generate the target's answers to the prompts."""
+def answer(work: DrafterWork, sequences: int, reporter: Reporter) -> None:
+    """Generate and store the target's answers to the prompts."""
     encoder, engine = batched_answers.PromptEncoder(work.target, work.fim), _engine(work, sequences)
     try:
         about = {"sha256": sha256_of(work.target), "taps": list(taps_of(work)), "hidden_size": engine.hidden_size}
@@ -120,7 +120,7 @@ def answer(work: Work, sequences: int, reporter: Reporter) -> None:
         engine.close()
 
 
-def _engine(work: Work, sequences: int) -> Parallel:
+def _engine(work: DrafterWork, sequences: int) -> Parallel:
     if work.backend == "cpu":
         from localdflash.lab.train.parallel_cpu import ParallelCpuTarget
 
@@ -137,18 +137,18 @@ def _engine(work: Work, sequences: int) -> Parallel:
     )
 
 
-def train(work: Work, schedule: Schedule, reporter: Reporter) -> None:
+def train(work: DrafterWork, schedule: Schedule, reporter: Reporter) -> None:
     """Train the drafter and write its files; report its tokens per verify step before and after."""
     import torch
 
-    from localdflash.lab.train import kept_setup
-    from localdflash.lab.train.kept_training import export_drafter
+    from localdflash.lab.train import drafter_setup
+    from localdflash.lab.train.drafter_run import export_drafter
 
     torch.manual_seed(0)
     run_folder = work.folder / "training"
-    run, source = kept_setup.prepare(work.folder, work.target, run_folder, work.options, schedule, reporter.say)
+    run, source = drafter_setup.prepare(work.folder, work.target, run_folder, work.options, schedule, reporter.say)
     if before := run.measure(source, schedule.measured):
-        reporter.say(f"before: {before['held_out']:.3f} tokens per verify on held-out prompts")
+        reporter.say(f"before: {before['held_out']:.3f} tokens per verify step on held-out prompts")
     run.train(source, work.minutes, reporter)
     if before and run.tau < before["held_out"]:
         reporter.say(f"the drafter got worse ({run.tau:.3f}): keep the old one, or train on more such prompts")
@@ -166,6 +166,6 @@ def _make_private(folder: Path) -> None:
         raise TrainingError(f"{folder}: cannot be created: {error}") from None
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_existing(folder: Path) -> Path:
     """Return the folder, or its nearest existing parent."""
     return next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())

@@ -10,18 +10,18 @@ import torch
 from localdflash.backends.reference import dflash_files
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train import kept_drafter, short_vocabulary
+from localdflash.lab.train import drafter_pass, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
-from localdflash.lab.train.kept_answers import KeptAnswers
-from localdflash.lab.train.kept_batches import BlockSource
-from localdflash.lab.train.kept_training import KeptRun, Schedule
+from localdflash.lab.train.draft_blocks import BlockSource
+from localdflash.lab.train.drafter_run import Schedule, StoredAnswersRun
+from localdflash.lab.train.stored_answers import StoredAnswers
 from localdflash.lab.train.training_prompts import COMPLETIONS, KINDS
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig, check_fit
 from localdflash.models.shapes.dflash_file import config_of_file
 from localdflash.text.tokenizer import Tokenizer
 
-SCALE_ANSWERS = 64  # answers from which the scales of the feature channels are measured
+SCALE_ANSWERS = 64  # answers over which the RMS of the feature channels is measured
 UNUSED_TOKEN_WORDS = ("mask", "unused", "reserved", "empty", "pad")  # in spellings of unused tokens
 
 
@@ -30,9 +30,9 @@ class DrafterOptions:
     """Options of a drafter's shape."""
 
     layers: int
-    block_size: int
+    block_size: int  # slots
     short: int  # tokens of the short vocabulary
-    mask: str | None = None  # the special token of slots to fill; None: one that the target does not use
+    mask: str | None = None  # special token in slots whose token is unknown; None: one that the target does not use
     start: Path | None = None  # a drafter to start from; its shape and short vocabulary have precedence
     from_anchor: bool = False  # whether slot 0 proposes too
     own_short: bool = False  # choose a short vocabulary from the answers even if `start` has one
@@ -45,40 +45,40 @@ def prepare(
     options: DrafterOptions,
     schedule: Schedule,
     report: Callable[[str], None],
-) -> tuple[KeptRun, BlockSource]:
+) -> tuple[StoredAnswersRun, BlockSource]:
     """Return a run that starts or resumes in `run_folder`, and the source of its blocks, the answers below `folder`."""
-    kept = KeptAnswers.load(folder / "answers")
+    stored = StoredAnswers.load(folder / "answers")
     tokenizer = Tokenizer.load(target)
     run_folder.mkdir(parents=True, exist_ok=True)
-    short = _short_vocabulary(run_folder / short_vocabulary.FILE, kept, tokenizer, options, report)
-    frozen = kept_drafter.Frozen(target, short.long())
-    taps = kept.about["taps"]
+    short = _short_vocabulary(run_folder / short_vocabulary.FILE, stored, tokenizer, options, report)
+    frozen = drafter_pass.FrozenTarget(target, short.long())
+    taps = stored.about["taps"]
     assert isinstance(taps, list)
-    config = _config(frozen.config, tokenizer, tuple(taps), options, target)
-    source = BlockSource(kept, config.drafts, short.numpy().astype(np.int64), frozen.config.vocab_size)
+    config = _drafter_config(frozen.config, tokenizer, tuple(taps), options, target)
+    source = BlockSource(stored, config.drafts, short.numpy().astype(np.int64), frozen.config.vocab_size)
     rng = np.random.default_rng(0)
     sizes = source.channel_sizes(SCALE_ANSWERS, rng)
     if options.start:
         drafter = _load_scaled(options.start, sizes)
     else:
-        drafter = kept_drafter.start_from(frozen, config, sizes)
-        kept_drafter.fit_head_norms(drafter, frozen, next(source.endless(64, rng)), sizes)
-    run = KeptRun(drafter, frozen, sizes, run_folder, schedule)
+        drafter = drafter_pass.start_from(frozen, config, sizes)
+        drafter_pass.fit_head_norms(drafter, frozen, next(source.endless(64, rng)), sizes)
+    run = StoredAnswersRun(drafter, frozen, sizes, run_folder, schedule)
     report(
         f"{len(source.training):,} answers to learn from, {len(source.held_out):,} held out,"
-        f" {kept.answer_tokens():,} answer tokens; step {run.step}"
+        f" {stored.count_answer_tokens():,} answer tokens; step {run.step}"
     )
     return run, source
 
 
-def _config(
+def _drafter_config(
     target: DecoderConfig, tokenizer: Tokenizer, taps: tuple[int, ...], options: DrafterOptions, path: Path
 ) -> DFlashConfig:
     if options.start:
         config = config_of_file(options.start)
         if config.taps != taps:
             raise TrainingError(
-                f"{options.start} reads blocks {_listed(config.taps)}, the answers have those of {_listed(taps)};"
+                f"{options.start} reads layers {_listed(config.taps)}, the answers have layers {_listed(taps)};"
                 " let the target answer again in another folder"
             )
     else:
@@ -102,8 +102,8 @@ def _config(
 def _load_scaled(path: Path, sizes: torch.Tensor) -> DFlash:
     """Load a drafter and scale `fc`, so that it reads features divided by their channel sizes."""
     drafter = dflash_files.load(path).train().requires_grad_(True)
-    kept_drafter.check_trainable(drafter.config)
-    drafter.config = replace(drafter.config, short=(), trained_for=None)  # set again when the run is exported
+    drafter_pass.check_trainable(drafter.config)
+    drafter.config = replace(drafter.config, short=(), trained_for=None)  # the export sets both again
     with torch.no_grad():
         drafter.fc.weight.mul_(sizes)
     return drafter
@@ -125,7 +125,7 @@ def _listed(taps: tuple[int, ...]) -> str:
 
 
 def _short_vocabulary(
-    path: Path, kept: KeptAnswers, tokenizer: Tokenizer, options: DrafterOptions, report: Callable[[str], None]
+    path: Path, stored: StoredAnswers, tokenizer: Tokenizer, options: DrafterOptions, report: Callable[[str], None]
 ) -> torch.Tensor:
     """Return the ids of the run's short vocabulary, chosen once from the answers for training.
 
@@ -133,8 +133,8 @@ def _short_vocabulary(
     """
     if not path.exists():
         answers = (
-            kept.tokens[row["start"] + _first_counted(row) : row["start"] + row["length"]].astype(np.int64).tolist()
-            for row in kept.index[kept.index["held_out"] == 0]
+            stored.tokens[row["start"] + _first_counted(row) : row["start"] + row["length"]].astype(np.int64).tolist()
+            for row in stored.index[stored.index["held_out"] == 0]
         )
         inherited = config_of_file(options.start).short if options.start and not options.own_short else ()
         size = len(inherited) or min(options.short, tokenizer.vocab_size)

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
 from localdflash.lab.train.batched_answers import CONTEXT, MAX_COMPLETION_PROMPT, MAX_QUESTION
-from localdflash.lab.train.kept_answers import COUNT, LIKELY
+from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.memory.parts import gigabytes
 from localdflash.models.shapes.decoder_config import DecoderConfig
 
 MAX_VOCAB_SIZE = 1 << 17  # larger vocabularies are untested, and labels would take more memory
-PROGRAM_BYTES = 700 << 20  # bytes of Python with torch and llama.cpp
-COPIES = 5  # of a drafter's weights: gradients, average, momenta and the weights
+PROGRAM_BYTES = 700 << 20  # Python with torch and llama.cpp
+COPIES = 5  # of a drafter's weights: the weights, gradients, average and momenta
 SEQUENCE_COUNTS = (64, 32, 16, 8, 4, 2, 1)
 
 
@@ -22,7 +22,7 @@ class PromptSizes(NamedTuple):
     """Lengths of prompts."""
 
     share: float  # prompt ids stored per answer id, measured with SmolLM2
-    longest: int
+    longest: int  # ids
 
 
 QUESTIONS, COMPLETIONS = PromptSizes(0.8, MAX_QUESTION), PromptSizes(9.5, MAX_COMPLETION_PROMPT)
@@ -30,12 +30,12 @@ QUESTIONS, COMPLETIONS = PromptSizes(0.8, MAX_QUESTION), PromptSizes(9.5, MAX_CO
 
 @dataclass(frozen=True)
 class TrainingNeeds:
-    """Bytes needed, and the number of conversations answered at once."""
+    """Bytes that the training of a drafter needs."""
 
-    disk: int
-    answering: int
-    training: int
-    sequences: int
+    disk: int  # for the answers
+    answering: int  # memory
+    training: int  # memory
+    sequences: int  # answered at once
 
     def line(self) -> str:
         """Return the needs as a line for the user."""
@@ -55,10 +55,10 @@ def needs(
     budget: MemoryBudget,
     prompts: PromptSizes = QUESTIONS,
 ) -> TrainingNeeds:
-    """Return the needs of `tokens` answer ids; OutOfMemory if not even one answer at a time fits."""
+    """Return the needs for `tokens` answer ids; OutOfMemory if training, or one answer at a time, does not fit."""
     width = len(taps) * config.hidden_size
     slot = _slot(config, width, prompts.longest)
-    disk = round(tokens * (1 + prompts.share)) * (2 * width + 4 + COUNT * LIKELY.itemsize)
+    disk = round(tokens * (1 + prompts.share)) * (2 * width + 4 + LIKELY_COUNT * LIKELY.itemsize)
     training = PROGRAM_BYTES + 4 * COPIES * _drafter_weights(config, width, layers) + 8 * short * config.hidden_size
     sequences = next((n for n in SEQUENCE_COUNTS if _fits(PROGRAM_BYTES + target + n * slot, budget)), 0)
     answering = PROGRAM_BYTES + target + max(sequences, 1) * slot
@@ -81,13 +81,13 @@ def check_disk(required: TrainingNeeds, stored_bytes: int, free: int, folder: Pa
         )
 
 
-def default_taps(blocks: int, count: int = 5) -> tuple[int, ...]:
-    """Return the blocks to read, spread as in z-lab's drafters; UsageError for a tiny target."""
-    if blocks < 5:
-        raise UsageError(f"target: {blocks} blocks are too few for default taps; name them with --taps")
-    if blocks - 3 < count:
-        return tuple(range(1, blocks - 2))
-    return tuple(round(1 + i * (blocks - 4) / (count - 1)) for i in range(count))
+def default_taps(layers: int, count: int = 5) -> tuple[int, ...]:
+    """Return `count` of a target's layers, spread as in z-lab's drafters; UsageError for a tiny target."""
+    if layers < 5:
+        raise UsageError(f"target: {layers} layers are too few for default taps; name them with --taps")
+    if layers - 3 < count:
+        return tuple(range(1, layers - 2))
+    return tuple(round(1 + i * (layers - 4) / (count - 1)) for i in range(count))
 
 
 def check_vocabulary(config: DecoderConfig, path: Path) -> None:
@@ -100,8 +100,8 @@ def check_vocabulary(config: DecoderConfig, path: Path) -> None:
 
 def _drafter_weights(c: DecoderConfig, width: int, layers: int) -> int:
     across, narrow = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-    block = 2 * c.hidden_size * (across + narrow) + 3 * c.hidden_size * (c.intermediate_size or 3 * c.hidden_size)
-    return layers * block + width * c.hidden_size
+    layer = 2 * c.hidden_size * (across + narrow) + 3 * c.hidden_size * (c.intermediate_size or 3 * c.hidden_size)
+    return layers * layer + width * c.hidden_size
 
 
 def _slot(c: DecoderConfig, width: int, longest: int) -> int:

@@ -1,8 +1,8 @@
 """Stored answers of a target, with the hidden-state features that a drafter reads: four append-only files.
 
 `tokens.bin`: uint32 ids of prompts with their answers. `taps.bin`: a float16 row of features for each id (zeros for the
-last id). `likely.bin`: the likeliest ids at each position (zeros in a prompt). `index.bin`: one record per answer,
-written last; rows without a record, left by a crash, are cut off. `target.json`: the target and its settings.
+last id). `likely.bin`: the target's likeliest ids for each position (zeros in a prompt). `index.bin`: one record per
+answer, written last; rows without a record, left by a crash, are cut off. `target.json`: target, taps, hidden size.
 """
 
 import json
@@ -27,52 +27,52 @@ RECORD = np.dtype(
         ("prompt", "<u4"),  # ids of the prompt
         ("length", "<u4"),  # ids of prompt and answer
         ("number", "<u4"),  # of the prompt in its file
-        ("kind", "u1"),  # position in prompts.KINDS
+        ("kind", "u1"),  # position in training_prompts.KINDS
         ("held_out", "u1"),
         ("ended", "u1"),  # position in ENDINGS
         ("", "u1"),
     ]
 )
-ENDINGS = ("end", "limit", "repeats")
+ENDINGS = ("end", "limit", "repeats")  # an end token, the maximum length, a repetition
 MAX_FLOAT16 = 65504.0
-COUNT = 16  # likeliest ids stored for each position
-LIKELY = np.dtype([("id", "<u4"), ("share", "<f2")])
+LIKELY_COUNT = 16  # likeliest ids stored for each position
+LIKELY = np.dtype([("id", "<u4"), ("share", "<f2")])  # share: probability among the stored ids
 ROW_FILES = ("tokens.bin", "taps.bin", "likely.bin")  # a row for each id
 
 
 @dataclass(frozen=True)
-class KeptAnswers:
+class StoredAnswers:
     """Stored answers, memory-mapped read-only, up to the last complete answer."""
 
     tokens: NDArray[np.uint32]  # [rows]
-    taps: NDArray[np.float16]  # [rows, width]
-    likely: NDArray[np.void]  # LIKELY [rows, COUNT]
+    taps: NDArray[np.float16]  # features [rows, width]
+    likely: NDArray[np.void]  # LIKELY [rows, LIKELY_COUNT]
     index: NDArray[np.void]  # RECORD, one per answer
-    about: Mapping[str, object]
+    about: Mapping[str, object]  # content of target.json
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Memory-map the answers; TrainingError if there is none yet."""
+        """Memory-map the answers; TrainingError if there are none yet or a file is damaged."""
         about = read_about(folder)
         index = np.fromfile(folder / "index.bin", RECORD)
         if not len(index):
             raise TrainingError(f"{folder}: no answers yet")
-        rows, width = _end(index), width_of(about)
+        rows, width = _count_rows(index), width_of(about)
         try:
             tokens = np.memmap(folder / "tokens.bin", np.uint32, "r", shape=(rows,))
             taps = np.memmap(folder / "taps.bin", np.float16, "r", shape=(rows, width))
-            likely_ids = np.memmap(folder / "likely.bin", LIKELY, "r", shape=(rows, COUNT))
+            likely_ids = np.memmap(folder / "likely.bin", LIKELY, "r", shape=(rows, LIKELY_COUNT))
         except (OSError, ValueError) as error:
             raise TrainingError(f"{folder}: shorter than its index says ({error}); move the folder away") from None
         return cls(tokens, taps, likely_ids, index, about)
 
-    def answer_tokens(self) -> int:
+    def count_answer_tokens(self) -> int:
         """Return the number of answer ids."""
         return int((self.index["length"].astype(np.int64) - self.index["prompt"]).sum())
 
 
 class AnswerWriter:
-    """Writer of complete answers; `flush` makes them durable. One writer per folder."""
+    """Writer of complete answers, one per folder; `flush` makes them durable. `about` is written to target.json."""
 
     def __init__(self, folder: Path, about: Mapping[str, object]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,8 +100,8 @@ class AnswerWriter:
         self._records: list[tuple[int, ...]] = []
         index.truncate(index.tell() // RECORD.itemsize * RECORD.itemsize)
         self.stored = np.fromfile(folder / "index.bin", RECORD)
-        self._rows = _end(self.stored) if len(self.stored) else 0
-        for file, size in ((tokens, 4), (taps, 2 * self._width), (likely_ids, COUNT * LIKELY.itemsize)):
+        self._rows = _count_rows(self.stored) if len(self.stored) else 0
+        for file, size in ((tokens, 4), (taps, 2 * self._width), (likely_ids, LIKELY_COUNT * LIKELY.itemsize)):
             if file.tell() < self._rows * size:
                 raise TrainingError(f"{file.name}: shorter than its index says; move {folder} away")
             file.truncate(self._rows * size)
@@ -109,13 +109,13 @@ class AnswerWriter:
     def add(
         self, record: Mapping[str, int], ids: NDArray[np.uint32], taps: NDArray[np.floating], likely: NDArray[np.void]
     ) -> None:
-        """Append an answered prompt: ids [T], taps [T - 1, width], and LIKELY [A, COUNT] of the A ids of the answer.
+        """Append an answer: ids [T] with the prompt, features [T - 1, width], LIKELY [A, LIKELY_COUNT] of its A ids.
 
         `record` has the fields number, kind, held_out and ended.
         """
         assert taps.shape == (len(ids) - 1, self._width)
         prompt = len(ids) - len(likely)
-        rows, likely_ids = np.zeros((len(ids), self._width), np.float16), np.zeros((len(ids), COUNT), LIKELY)
+        rows, likely_ids = np.zeros((len(ids), self._width), np.float16), np.zeros((len(ids), LIKELY_COUNT), LIKELY)
         rows[:-1] = np.clip(taps, -MAX_FLOAT16, MAX_FLOAT16)
         likely_ids[prompt:] = likely
         fields = tuple(record[name] for name in ("number", "kind", "held_out", "ended"))
@@ -139,7 +139,7 @@ class AnswerWriter:
         self._records.clear()
 
     def close(self) -> None:
-        """Flush, and release the folder for another writer."""
+        """Flush, close the files, and release the folder for another writer."""
         try:
             self.flush()
         finally:
@@ -159,7 +159,7 @@ class AnswerWriter:
 
 @contextmanager
 def _disk_errors(file: BinaryIO) -> Iterator[None]:
-    """Convert a full disk into a TrainingError; flushed answers stay."""
+    """Convert an OSError, such as a full disk, into a TrainingError; flushed answers stay."""
     try:
         yield
     except OSError as error:
@@ -171,20 +171,20 @@ def _sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def likely(logits: NDArray[np.float32]) -> NDArray[np.void]:
-    """Return the likeliest ids of logits [N, vocabulary] and their shares among themselves: LIKELY [N, COUNT].
+def find_likeliest(logits: NDArray[np.float32]) -> NDArray[np.void]:
+    """Return the likeliest ids of logits [N, vocabulary] and their shares among themselves: LIKELY [N, LIKELY_COUNT].
 
     Soft labels need a tenth of the tokens that hard labels need (arXiv 1503.02531, 2310.08461).
     """
-    best = torch.topk(torch.from_numpy(logits), min(COUNT, logits.shape[-1]))
-    found = np.zeros((len(logits), COUNT), LIKELY)
+    best = torch.topk(torch.from_numpy(logits), min(LIKELY_COUNT, logits.shape[-1]))
+    found = np.zeros((len(logits), LIKELY_COUNT), LIKELY)
     found["id"][:, : best.indices.shape[-1]] = best.indices.numpy()
     found["share"][:, : best.indices.shape[-1]] = best.values.softmax(-1).numpy()
     return found
 
 
 def read_about(folder: Path) -> dict[str, object]:
-    """Return the content of `target.json`; TrainingError if it is malformed."""
+    """Return the content of `target.json`; TrainingError if it is missing or malformed."""
     path = folder / "target.json"
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -195,12 +195,12 @@ def read_about(folder: Path) -> dict[str, object]:
 
 
 def width_of(about: Mapping[str, object]) -> int:
-    """Return the number of feature columns."""
+    """Return the number of feature columns; TypeError or KeyError if target.json is malformed."""
     taps, hidden = about["taps"], about["hidden_size"]
     if not isinstance(taps, list | tuple) or not isinstance(hidden, int):
         raise TypeError("taps and hidden_size are missing")
     return len(taps) * hidden
 
 
-def _end(index: NDArray[np.void]) -> int:
+def _count_rows(index: NDArray[np.void]) -> int:
     return int(index[-1]["start"]) + int(index[-1]["length"])

@@ -15,16 +15,16 @@ from localdflash.backends.reference.decoder import Decoder, causal
 from localdflash.backends.reference.dflash_model import DFlash
 from localdflash.backends.reference.gguf_decoder import load_decoder
 from localdflash.base.errors import OutOfMemory, TrainingError, UsageError
-from localdflash.lab.train import kept_setup, short_vocabulary
+from localdflash.lab.train import drafter_setup, short_vocabulary
 from localdflash.lab.train.batched_answers import CONTEXT
+from localdflash.lab.train.draft_blocks import NO_TOKEN, NOT_IN_SHORT, Blocks, BlockSource
+from localdflash.lab.train.drafter_pass import FrozenTarget, logits_of, start_from, weighted_loss
+from localdflash.lab.train.drafter_run import Schedule, StoredAnswersRun, export_drafter
+from localdflash.lab.train.drafter_setup import DrafterOptions
 from localdflash.lab.train.drafter_training import Batch, block_logits
-from localdflash.lab.train.kept_answers import COUNT, LIKELY, AnswerWriter, KeptAnswers, likely
-from localdflash.lab.train.kept_batches import NO_TOKEN, NOT_IN_SHORT, Blocks, BlockSource
-from localdflash.lab.train.kept_drafter import Frozen, logits_of, start_from, weighted_loss
-from localdflash.lab.train.kept_plan import TrainingNeeds, needs
-from localdflash.lab.train.kept_setup import DrafterOptions
-from localdflash.lab.train.kept_training import KeptRun, Schedule, export_drafter
 from localdflash.lab.train.loop import initialise
+from localdflash.lab.train.stored_answers import LIKELY, LIKELY_COUNT, AnswerWriter, StoredAnswers, find_likeliest
+from localdflash.lab.train.training_needs import TrainingNeeds, needs
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.dflash_config import DFlashConfig
@@ -53,13 +53,13 @@ def folder(target: Decoder, tiny_pair: Path, tmp_path_factory: pytest.TempPathFa
             with torch.inference_mode():
                 hidden, taps = target(ids[:, :-1], torch.arange(ids.shape[1] - 1), causal, TAPS)
             record = {"number": number, "kind": number % 7, "held_out": int(number % 4 == 3), "ended": 0}
-            likely_ids = likely(target.logits(hidden[0, 9:]).numpy())
+            likely_ids = find_likeliest(target.logits(hidden[0, 9:]).numpy())
             writer.add(record, ids[0].numpy().astype(np.uint32), torch.cat(taps, -1)[0].numpy(), likely_ids)
     return folder
 
 
 def source_of(folder: Path, drafts: int = 7) -> BlockSource:
-    return BlockSource(KeptAnswers.load(folder / "answers"), drafts, np.arange(0, 512, 2), 1024)
+    return BlockSource(StoredAnswers.load(folder / "answers"), drafts, np.arange(0, 512, 2), 1024)
 
 
 def test_held_out_answers_are_not_trained_on(folder: Path) -> None:
@@ -93,13 +93,13 @@ def test_the_training_pass_equals_the_serving_pass(
     with torch.inference_mode():
         expected = block_logits(drafter, target, batch)[0, :, config.first_slot :, short]
         drafter.fc.weight.mul_(sizes)  # what an export folds back
-        found = logits_of(drafter, Frozen(path, short), blocks, sizes)
+        found = logits_of(drafter, FrozenTarget(path, short), blocks, sizes)
     assert found.shape == (4, config.drafts, 256)
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()  # the taps went through float16
 
 
 def test_a_drafter_starts_from_the_targets_last_blocks(target: Decoder, tiny_pair: Path) -> None:
-    frozen = Frozen(tiny_pair / "target.gguf", torch.arange(10))
+    frozen = FrozenTarget(tiny_pair / "target.gguf", torch.arange(10))
     assert (frozen.head == target.lm_head.weight[:10]).all()
     config = DFlashConfig(replace(target.config, num_hidden_layers=2), 8, 0, TAPS)
     drafter = start_from(frozen, config, torch.ones(len(TAPS) * target.config.hidden_size))
@@ -127,8 +127,10 @@ def test_a_drafter_starts_from_the_targets_last_blocks(target: Decoder, tiny_pai
 def only_labels(labels: torch.Tensor) -> Blocks:
     """Return blocks for which the target was certain of every label."""
     none = torch.zeros(0)
-    shares = torch.nn.functional.one_hot(torch.zeros_like(labels), COUNT).float()
-    return Blocks(none, none, none, labels, labels.clamp_min(0).unsqueeze(-1).expand(*labels.shape, COUNT), shares)
+    shares = torch.nn.functional.one_hot(torch.zeros_like(labels), LIKELY_COUNT).float()
+    return Blocks(
+        none, none, none, labels, labels.clamp_min(0).unsqueeze(-1).expand(*labels.shape, LIKELY_COUNT), shares
+    )
 
 
 def test_loss_of_one_block_by_hand() -> None:
@@ -143,10 +145,10 @@ def test_loss_of_one_block_by_hand() -> None:
     assert loss.item() == pytest.approx(-weights[0] * math.log(p0) - weights[1] * math.log(p1), rel=1e-5)
 
 
-def prepared(folder: Path, tiny_pair: Path, into: Path) -> tuple[KeptRun, BlockSource, RecordedReport]:
+def prepared(folder: Path, tiny_pair: Path, into: Path) -> tuple[StoredAnswersRun, BlockSource, RecordedReport]:
     reports = RecordedReport()
     options = DrafterOptions(1, 8, 300)
-    return *kept_setup.prepare(folder, tiny_pair / "target.gguf", into, options, QUICK, reports.say), reports
+    return *drafter_setup.prepare(folder, tiny_pair / "target.gguf", into, options, QUICK, reports.say), reports
 
 
 @pytest.mark.nightly
@@ -222,13 +224,13 @@ def answer(number: int) -> tuple[dict[str, int], Any, Any, Any]:
     rng = np.random.default_rng(number)
     record = {"number": number, "kind": number % 7, "held_out": number % 2, "ended": 0}
     ids = rng.integers(0, 150_000, 7).astype(np.uint32)
-    likely_ids = np.zeros((4, COUNT), LIKELY)
+    likely_ids = np.zeros((4, LIKELY_COUNT), LIKELY)
     likely_ids["id"], likely_ids["share"] = rng.integers(0, 150_000, likely_ids.shape), rng.random(likely_ids.shape)
     return record, ids, rng.standard_normal((6, 8)).astype(np.float16), likely_ids
 
 
 def check(folder: Path, numbers: list[int]) -> None:
-    kept = KeptAnswers.load(folder)
+    kept = StoredAnswers.load(folder)
     assert kept.index["number"].tolist() == numbers
     for row, number in zip(kept.index, numbers, strict=True):
         record, ids, taps, likely_ids = answer(number)
@@ -250,7 +252,7 @@ def test_stored_answers_round_trip_and_can_be_extended(tmp_path: Path) -> None:
         assert writer.stored["number"].tolist() == [0, 5]
         writer.add(*answer(2))
     check(tmp_path, [0, 5, 2])
-    assert KeptAnswers.load(tmp_path).answer_tokens() == 3 * 4
+    assert StoredAnswers.load(tmp_path).count_answer_tokens() == 3 * 4
 
 
 @pytest.mark.parametrize("file", ["tokens.bin", "taps.bin", "likely.bin", "index.bin"])
@@ -279,7 +281,7 @@ def test_truncated_files_are_refused(name: str, tmp_path: Path) -> None:
     with (tmp_path / name).open("r+b") as file:
         file.truncate(10)
     with pytest.raises(TrainingError, match="shorter than its index says"):
-        KeptAnswers.load(tmp_path)
+        StoredAnswers.load(tmp_path)
     with pytest.raises(TrainingError, match="shorter than its index says"):
         AnswerWriter(tmp_path, ABOUT)
 

@@ -1,4 +1,4 @@
-"""Training blocks from stored answers: anchors, and the tokens that follow them as short-vocabulary positions."""
+"""Training blocks from stored answers: anchors (positions that drafts start from) and the tokens that follow."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from localdflash.base.errors import TrainingError
-from localdflash.lab.train.kept_answers import KeptAnswers
+from localdflash.lab.train.stored_answers import StoredAnswers
 
 NO_TOKEN, NOT_IN_SHORT = -1, -2  # labels after the end of the answer, and of tokens outside the short vocabulary
 MIN_PROMPT_CONTEXT = 12  # ids before the first anchor in a prompt
@@ -19,18 +19,18 @@ MIN_PROMPT_CONTEXT = 12  # ids before the first anchor in a prompt
 class Blocks:
     """Blocks of one sequence for the drafter."""
 
-    taps: Tensor  # [T, width] float32, of the tokens before the last anchor
+    taps: Tensor  # features [T, width] float32, of the tokens before the last anchor
     anchors: Tensor  # [N] ascending positions, none above T
     first: Tensor  # [N] ids at the anchors
-    labels: Tensor  # [N, drafts] positions in the short vocabulary, or NO_TOKEN, or NOT_SHORT
-    likely: Tensor  # [N, drafts, COUNT] short-vocabulary positions of the target's likeliest ids; 0 if outside
-    shares: Tensor  # [N, drafts, COUNT] their probabilities among these; 0 if outside
+    labels: Tensor  # [N, drafts] positions in the short vocabulary, or NO_TOKEN, or NOT_IN_SHORT
+    likely: Tensor  # [N, drafts, LIKELY_COUNT] short-vocabulary positions of the target's likeliest ids; 0 if outside
+    shares: Tensor  # [N, drafts, LIKELY_COUNT] their probabilities among these; 0 if outside
 
 
 class BlockSource:
     """Source of blocks from stored answers. `ids` [size] is the short vocabulary, ascending."""
 
-    def __init__(self, stored: KeptAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
+    def __init__(self, stored: StoredAnswers, drafts: int, ids: NDArray[np.int64], vocab_size: int) -> None:
         self.stored, self.drafts = stored, drafts
         self._short = np.full(vocab_size, NOT_IN_SHORT, np.int64)
         self._short[ids] = np.arange(len(ids))
@@ -73,7 +73,7 @@ class BlockSource:
                 yield self.blocks(int(number), np.sort(chosen))
 
     def channel_sizes(self, count: int, rng: np.random.Generator) -> Tensor:
-        """Return the RMS of the feature channels [width] over some answers, without each first token, an outlier."""
+        """Return the RMS of each feature channel [width] over `count` answers, without their first tokens, outliers."""
         squares, rows = torch.zeros(self.stored.taps.shape[1], dtype=torch.float64), 0
         for number in rng.permutation(self.training)[:count]:
             taps = self.blocks(int(number), self.answer_anchors(int(number))[-1:]).taps[1:]
