@@ -89,10 +89,7 @@ def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
 
 
 def _on_grid(lines: list[str], first: int, number: int, room: int) -> int:
-    """Return the first index from `first` on at a multiple of the step, halved until one is found.
-
-    `number`: line number of `lines[0]` in its file.
-    """
+    """Return the first index >= `first` at a multiple of the step, halved if needed. `number`: that of `lines[0]`."""
     numbers = [number, *(number := number + line.count("\n") for line in lines)]
     step = 1 << max(room // (STEP_SHARE * TOKENS_PER_LINE), 1).bit_length() - 1
     while step > 1:

@@ -40,8 +40,7 @@ class InfillPlan:
 class InfillPlanner:
     """Planner for one pair; ModelError if the target was not trained for infilling. Thread-safe.
 
-    A background thread builds `Spellings`. An automatic completion waits `patience` seconds for them (None: until they
-    are built); without them it is planned without token healing.
+    `patience`: seconds to wait for `Spellings`, which a thread builds; then completions go without token healing.
     """
 
     def __init__(self, loaded: LoadedPair, patience: float | None = WAIT_SECONDS) -> None:

@@ -1,7 +1,6 @@
 """Check that a completion turns the word at the cursor into a known name: `re.compile`, not `re.compilement`.
 
-Known are words of the prompt's texts, keywords and builtins. An unknown word is accepted in strings, comments and
-definitions, in languages without a keyword list here, or if the model is confident.
+An unknown word is accepted in strings, comments and definitions, and if the model is confident.
 """
 
 import builtins

@@ -26,19 +26,15 @@ _COMMENTS = {"python": "#", "lua": "--"}
 
 @dataclass(frozen=True)
 class Gap:
-    """Position to complete in a file. `prefix` ends at the anchor and starts at line `first_line` (0-based).
-
-    `middle` is the text from the anchor to the cursor. `closed`: closing brackets that the editor inserted between
-    cursor and `suffix`; the completion may contain them again.
-    """
+    """Position to complete in a file, and the text around it."""
 
     path: str
     language: str
-    prefix: str
-    middle: str
+    prefix: str  # up to the anchor
+    middle: str  # from the anchor to the cursor
     suffix: str
-    first_line: int = 0
-    closed: str = ""
+    first_line: int = 0  # number of the first line of `prefix` in the file, 0-based
+    closed: str = ""  # closing brackets that the editor inserted before `suffix`; the completion may contain them again
 
     def without(self, word: str) -> "Gap":
         """Return the gap without the unfinished `word` before the cursor."""
@@ -97,17 +93,14 @@ class InfillPrompt:
 def assemble(
     encoder: Encoder,
     fim: FimFormat,
-    context: int,
+    context: int,  # length of the model's context, in tokens
     gap: Gap,
-    others: Sequence[ContextPiece],
-    max_tokens: int,
-    word: str = "",
+    others: Sequence[ContextPiece],  # code from elsewhere, in prompt order
+    max_tokens: int,  # of the completion
+    word: str = "",  # unfinished word removed from the gap, to be generated again (token healing)
     max_prompt_tokens: int = MAX_PROMPT_TOKENS,
 ) -> InfillPrompt:
-    """Return the prompt for a gap. `context`: context length in tokens; `others`: code from elsewhere, in prompt order.
-
-    `word`: unfinished word already removed from the gap, for the model to generate again (token healing).
-    """
+    """Return the prompt for a gap."""
     gap = _normalize(gap)
     if not fim.markers:
         gap = replace(gap, prefix=gap.prefix + gap.middle, middle="", suffix="")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 PERIODS = (1, 2, 3, 4)  # numbers of lines that are repeated together
-MAX_TRIVIAL_CHARS = 10  # a line this short may be repeated
+MAX_TRIVIAL_CHARS = 10  # a shorter line may be repeated
 MAX_PIECE_CHARS = 40  # longer repeats within a line are not detected
-MIN_PHRASE_CHARS = 8  # a piece of this length is a phrase: it may not occur twice
+MIN_PHRASE_CHARS = 8  # a piece of this length is a phrase: two in a row are a repeat
 LONG_LINE_CHARS = 32  # only in lines of this length are repeats of shorter words detected
 _WORD = re.compile(r"\w")
 _SIGNS = re.compile(r"[\"'`()\[\]{},]")  # other repeated characters are a separator line: -----

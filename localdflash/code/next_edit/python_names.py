@@ -1,4 +1,4 @@
-"""Roles of identifiers in Python."""
+"""Roles and scopes of identifiers in Python."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,14 +20,14 @@ _TARGETS = {
 
 
 def role(node: Node) -> Role | None:
-    """Return the role of an identifier; None if it names nothing known here."""
+    """Return the role of an identifier; None if it is not a name that can be resolved."""
     if node.type != "identifier" or node.parent is None:
         return None
     return _ROLES.get(node.parent.type, _plain)(node, node.parent)
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """Yield the scopes where a use is looked up, innermost first; those of classes only in their bodies."""
+    """Yield the scopes where a name used at a node is looked up, innermost first; a class only from its own body."""
     below, inside = None, False
     for child, parent in outward(node):
         if parent.type == "module":
@@ -42,7 +42,7 @@ def scopes(node: Node) -> Iterator[Scope]:
 
 
 def method_class(function: Node) -> Node | None:
-    """Return the class if the function is a method with `self` or `cls`, so not a static method."""
+    """Return the class of a method; None for a static method or a function outside of classes."""
     outer = function.parent
     if outer is not None and outer.type == "decorated_definition":
         if any(b"staticmethod" in (one.text or b"") for one in outer.children if one.type == "decorator"):
@@ -64,7 +64,7 @@ def parameter_name(parameter: Node) -> Node | None:
 
 
 def _is_scope_for(parent: Node, child: Node, below: Node | None) -> bool:
-    """Return whether names in this child are looked up in the function or comprehension."""
+    """Return whether `parent` is a scope for a name within `child`, which contains `below`, which contains the name."""
     if parent.type in _FUNCTIONS:
         return is_field(child, "body")
     return parent.type in _COMPREHENSIONS and not _is_first_iterable(parent, child, below)
@@ -93,7 +93,7 @@ def _is_comprehension_target(node: Node) -> bool:
 
 
 def _is_first_iterable(comprehension: Node, clause: Node, below: Node | None) -> bool:
-    """Return whether a child is evaluated outside of its comprehension."""
+    """Return whether `below` is the first iterable of a comprehension, which is evaluated outside of it."""
     first = next((child for child in comprehension.children if child.type == "for_in_clause"), None)
     return clause == first and below is not None and is_field(below, "right")
 
@@ -154,7 +154,7 @@ def _member(node: Node, attribute: Node) -> Role | None:
 
 
 def _class_of_self(holder: Node) -> Node | None:
-    """Return the class of an enclosing method whose first parameter (`self` or `cls`) the identifier is."""
+    """Return the class whose method has this identifier as its first parameter (`self` or `cls`), or None."""
     for _, function in outward(holder):
         listed = function.child_by_field_name("parameters") if function.type in _FUNCTIONS else None
         named = [parameter_name(one) for one in listed.named_children] if listed is not None else []
