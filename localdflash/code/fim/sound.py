@@ -36,7 +36,7 @@ class Soundness:
 
     @classmethod
     def at(cls, cursor: CursorContext, before: str, after: str, closed: str) -> Callable[[str], bool]:
-        """Return a check of completions that contain or omit `closed`, the brackets that the editor inserted."""
+        """Return a check of completions that contain or omit `closed`, the closers that the editor inserted."""
         contains = cls(cursor, before, after)
         if not closed:
             return contains
