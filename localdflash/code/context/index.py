@@ -264,6 +264,7 @@ class Workspace:
         self._queue_all()  # also wakes the index thread, which stops the observer
 
     def _process(self, path: str, gone: bool) -> None:
+        """Update the index for a changed file or folder; a changed ignore file means that its folder changed."""
         path = path if self._root_of(path) else os.path.realpath(path)
         root = self._root_of(path)
         if root is None:

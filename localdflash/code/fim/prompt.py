@@ -2,7 +2,7 @@
 
 The *anchor* is the position where the prefix ends and the middle begins, normally the start of the cursor's line: text
 after it is encoded again at every keystroke. Formats of order "spm" put the suffix before the prefix. Parts that change
-least come first, and budgets are rounded to `STEP_TOKENS`, so that the next keystroke reuses most of the KV cache.
+least come first, and their sizes are rounded up, so that the next keystroke reuses most of the KV cache.
 """
 
 import re
@@ -16,7 +16,7 @@ from localdflash.text.fim_formats import FimFormat, arrange_prompt, repository_h
 
 MAX_PROMPT_TOKENS = 2048
 HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # of the prompt, at most; the prefix gets the rest
-STEP_TOKENS = 64  # budgets are multiples of it; a truncated piece of the head is at least this long
+STEP_TOKENS = 64  # sizes of head, suffix and answer count in multiples of it; minimum of a truncated head piece
 MARKER_TOKENS = 8  # reserved for BOS and the FIM markers
 MAX_LINE_CHARS = 400  # of the cursor's line before a given anchor; a longer line keeps that anchor
 MIN_ANSWER_TOKENS = 128  # reserved; a request for 0 tokens that only fills the KV cache gets the same prompt
@@ -111,7 +111,7 @@ def assemble(
     gap, between, middle = _split_middle(encoder, gap, max_middle)
     max_head, max_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
     after = first_of(encoder, gap.suffix, max_suffix)
-    least = max(room - max_middle - max_head - _round_up(len(after.ids)), 0)  # tokens that the prefix gets in any case
+    least = max(room - max_middle - max_head - _round_up(len(after.ids)), 0)  # tokens that the prefix gets at least
     shown = gap.prefix[last_of(encoder, gap.prefix, least, gap.first_line).start :] + between + gap.suffix[: after.end]
     others = [_without_shown(one, shown) if one.name == gap.path else one for one in others]
     others = [one for one in others if one.text]

@@ -251,6 +251,7 @@ class Stopping:
         self._line_start, self._line_prefix = len(self._text) + 1, ""
 
     def _stop_after(self, line: str) -> None:
+        """Stop if the completion ends with this complete line; a statement that starts a block becomes a block."""
         language = self._cursor.language
         if self._kind == "line":
             self._stop("line")

@@ -63,7 +63,7 @@ class EditTrail:
         return accepted
 
     def steps(self) -> list[str]:
-        """Return the texts before the latest edits, then the current text; [] after undo or redo."""
+        """Return the texts before the latest edits, then the current text; [] after undo, redo or no change."""
         if not self._steps or self._steps[-1] == self.text or hash(self.text) in self._past:
             return []
         return [*self._steps, self.text]
