@@ -144,6 +144,7 @@ def _split_middle(encoder: Encoder, gap: Gap, max_tokens: int) -> tuple[Gap, str
     """Return the gap with the cursor line's code as `middle`, the text between anchor and code, and the code's ids.
 
     As in training, the text between follows the prefix, which is truncated without it: Enter does not move that cut.
+    What exceeds `max_tokens` moves to the prefix: first the text between, then the code too.
     """
     code = gap.middle[gap.middle.rfind("\n") + 1 :].lstrip(" \t")
     between = gap.middle[: len(gap.middle) - len(code)]
@@ -163,7 +164,7 @@ def _without_shown(own: ContextPiece, shown: str) -> ContextPiece:
 def _head(
     encoder: Encoder, fim: FimFormat, gap: Gap, others: Sequence[ContextPiece], max_tokens: int
 ) -> tuple[list[int], list[PromptPart]]:
-    """Return the ids of the pieces in `others` that fit, in that order, and a `PromptPart` for every piece.
+    """Return the ids of the `others` that fit, in order, and a part for each piece.
 
     Room goes to pieces of the gap's own file first, then by weight.
     """
@@ -193,14 +194,14 @@ def _head(
 
 
 def _own_parts(gap: Gap, before: Cut, after: Cut, middle_tokens: int, word: str) -> list[PromptPart]:
-    start = gap.first_line + gap.prefix.count("\n", 0, before.start)
-    anchor = gap.first_line + gap.prefix.count("\n")
-    cursor = anchor + gap.middle.count("\n")
+    first = gap.first_line + gap.prefix.count("\n", 0, before.start)
+    code = gap.first_line + gap.prefix.count("\n")
+    cursor = code + gap.middle.count("\n")
     text, rest = gap.prefix[before.start :], gap.suffix[: after.end]
     last = cursor + rest.removesuffix("\n").count("\n")
     return [
-        PromptPart("prefix", gap.path, len(before.ids), text, cut=before.start > 0, lines=(start, anchor)),
-        PromptPart("middle", gap.path, middle_tokens, gap.middle, lines=(anchor, cursor)),
+        PromptPart("prefix", gap.path, len(before.ids), text, cut=before.start > 0, lines=(first, code)),
+        PromptPart("middle", gap.path, middle_tokens, gap.middle, lines=(code, cursor)),
         *([PromptPart("word", gap.path, 0, word, lines=(cursor, cursor))] if word else []),
         PromptPart("suffix", gap.path, len(after.ids), rest, cut=after.end < len(gap.suffix), lines=(cursor, last)),
     ]

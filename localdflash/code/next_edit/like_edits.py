@@ -54,8 +54,7 @@ def next_like_edit(
     edits = list(_edited_nodes(before, after, change))
     shape = _common_shape(list(_edited_nodes(earlier[0], before, earlier[1])), edits) if earlier else None
     alone = (_literal_shape(one, _context(one.node)[:3]) for one in edits if _is_enough(before, one))
-    shape = shape or next(alone, None)
-    if shape is None:
+    if (shape := shape or next(alone, None)) is None:
         return None
     nodes = [node for node in _find(after, shape) if not change.start <= node.start_byte <= change.new_end]
     for node in sorted(nodes, key=lambda node: (node.start_byte < change.start, node.start_byte))[:MAX_TRIED]:
