@@ -19,7 +19,7 @@ MAX_CACHED_LINE_CHARS = 1024  # longer lines are not cached
 _LINES = re.compile(r"[^\n]*\n(?:[ \t]*\n)*|[^\n]+")
 
 
-def lines_of(text: str) -> Iterator[str]:
+def split_lines(text: str) -> Iterator[str]:
     """Return the lines of a text, each with its line feed and the empty lines after it."""
     return (found.group() for found in _LINES.finditer(text))
 
@@ -32,12 +32,12 @@ class Encoder:
         self._encode_cached = lru_cache(MAX_CACHED_LINES)(self._encode)
 
     def line(self, line: str) -> tuple[int, ...]:
-        """Return the ids of one line of `lines_of`, encoded as a continuation of other text."""
+        """Return the ids of one line of `split_lines`, encoded as a continuation of other text."""
         return self._encode_cached(line) if len(line) <= MAX_CACHED_LINE_CHARS else self._encode(line)
 
     def text(self, text: str) -> list[int]:
         """Return the ids of a text."""
-        return [token for line in lines_of(text) for token in self.line(line)]
+        return [token for line in split_lines(text) for token in self.line(line)]
 
     def _encode(self, line: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(line, continues=True))
@@ -52,11 +52,11 @@ class Cut:
     ids: tuple[int, ...]
 
 
-def first_of(encoder: Encoder, text: str, room: int) -> Cut:
+def keep_first(encoder: Encoder, text: str, room: int) -> Cut:
     """Return the first whole lines of a text within `room` tokens; if the first line is too long, its beginning."""
     ids: list[int] = []
     end = 0
-    for line in lines_of(text[: room * MAX_CHARS_PER_TOKEN]):
+    for line in split_lines(text[: room * MAX_CHARS_PER_TOKEN]):
         more = encoder.line(line)
         if len(ids) + len(more) > room:
             break
@@ -70,12 +70,12 @@ def first_of(encoder: Encoder, text: str, room: int) -> Cut:
     return Cut(0, len(piece), tuple(more))
 
 
-def last_of(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
+def keep_last(encoder: Encoder, text: str, room: int, first_line: int = 0) -> Cut:
     """Return the last lines within `room` tokens; if the last line is too long, its end. `first_line`: 0-based."""
     away = max(len(text) - room * MAX_CHARS_PER_TOKEN, 0)
     if away:
         away = text.find("\n", away) + 1 or len(text)
-    lines = list(lines_of(text[away:]))
+    lines = list(split_lines(text[away:]))
     first, tokens = len(lines), 0
     while first and (tokens := tokens + len(encoder.line(lines[first - 1]))) <= room:
         first -= 1

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.fim.encoder import MAX_CHARS_PER_TOKEN, Cut, Encoder, first_of, last_of
+from localdflash.code.fim.encoder import MAX_CHARS_PER_TOKEN, Cut, Encoder, keep_first, keep_last
 from localdflash.text.fim_formats import FimFormat, arrange_prompt, repository_head
 
 MAX_PROMPT_TOKENS = 2048
@@ -110,14 +110,15 @@ def assemble(
     max_middle = room // 8
     gap, between, middle = _split_middle(encoder, gap, max_middle)
     max_head, max_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
-    after = first_of(encoder, gap.suffix, max_suffix)
+    after = keep_first(encoder, gap.suffix, max_suffix)
     least = max(room - max_middle - max_head - _round_up(len(after.ids)), 0)  # tokens that the prefix gets at least
-    shown = gap.prefix[last_of(encoder, gap.prefix, least, gap.first_line).start :] + between + gap.suffix[: after.end]
+    start = keep_last(encoder, gap.prefix, least, gap.first_line).start
+    shown = gap.prefix[start:] + between + gap.suffix[: after.end]
     others = [_without_shown(one, shown) if one.name == gap.path else one for one in others]
     others = [one for one in others if one.text]
     head, other_parts = _head(encoder, fim, gap, others, max_head)
     left = max(room - max_middle - _round_up(len(head)) - _round_up(len(after.ids)), 0)
-    before, between_ids = last_of(encoder, gap.prefix, left, gap.first_line), encoder.text(between)
+    before, between_ids = keep_last(encoder, gap.prefix, left, gap.first_line), encoder.text(between)
     before = replace(before, end=before.end + len(between), ids=(*before.ids, *between_ids))
     gap = replace(gap, prefix=gap.prefix + between)
     budget = TokenBudget(context, room, answer, max_head, left + len(between_ids), max_suffix, max_middle)
@@ -177,7 +178,7 @@ def _head(
         label = f"{one.name}\n" if fim.files else f"{_COMMENTS.get(gap.language, '//')} {one.name}\n"
         title = [*frame.before_each, *encoder.text(label.replace("\r", " "))]
         text = one.text.replace("\r\n", "\n").rstrip() + "\n"
-        piece = first_of(encoder, text, room - len(title))
+        piece = keep_first(encoder, text, room - len(title))
         if piece.end < len(text) and len(piece.ids) < STEP_TOKENS:
             continue  # too short to help
         kept[index], cut[index] = [*title, *piece.ids], piece

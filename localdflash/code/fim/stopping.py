@@ -106,10 +106,9 @@ class Stopping:
         return self._certain(len(self._text))
 
     def _hold_blanks(self, char: str) -> str:
-        """Return the characters to add for `char`, holding back blanks at the start of a completion on an empty line.
+        """Return what to add for `char`: leading blanks are held back on an empty line, until the first code.
 
-        Leading line feeds are dropped, unless the first code is indented less than the line above. Blanks after the
-        line's own indentation are dropped too, unless a block begins.
+        Line feeds are then dropped unless the code is indented less than the line above; blanks, unless a block begins.
         """
         if self._held_blanks is None:
             return char

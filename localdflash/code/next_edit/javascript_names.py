@@ -73,7 +73,7 @@ def _imported(node: Node, specifier: Node) -> Role | None:
     alias = specifier.child_by_field_name("alias")
     if alias is not None and alias != node:
         return None
-    return Role(_block(specifier), binds=True, imported=alias is None)
+    return Role(_block_scope(specifier), binds=True, imported=alias is None)
 
 
 def _type_parameter(node: Node, parent: Node) -> Role | None:
@@ -86,7 +86,7 @@ def _type_parameter(node: Node, parent: Node) -> Role | None:
 def _defined(node: Node, parent: Node) -> Role | None:
     if not is_field(node, "name"):
         return _plain(node, parent)
-    return Role(Scope(parent) if parent.type in _EXPRESSIONS else _block(parent), binds=True)
+    return Role(Scope(parent) if parent.type in _EXPRESSIONS else _block_scope(parent), binds=True)
 
 
 def _plain(node: Node, _parent: Node) -> Role | None:
@@ -96,12 +96,12 @@ def _plain(node: Node, _parent: Node) -> Role | None:
         return Role()
     if outer.type == "variable_declarator" and is_field(whole, "name"):
         hoisted = outer.parent is not None and outer.parent.type == "variable_declaration"
-        return Role(_hoist(outer) if hoisted else _block(outer), binds=True)
+        return Role(_hoisted_scope(outer) if hoisted else _block_scope(outer), binds=True)
     if outer.type == "for_in_statement":
         kind = outer.child_by_field_name("kind")
         if kind is None or not is_field(whole, "left"):
             return Role()
-        return Role(_hoist(outer) if kind.type == "var" else Scope(outer), binds=True)
+        return Role(_hoisted_scope(outer) if kind.type == "var" else Scope(outer), binds=True)
     if outer.type in {"catch_clause", "arrow_function"} and is_field(whole, "parameter"):
         return Role(Scope(outer), binds=True)
     return _parameter(whole, outer)
@@ -142,19 +142,19 @@ def _member(node: Node, parent: Node) -> Role | None:
     return Role(Scope(owner, members=True), binds=assigned)
 
 
-def _block(node: Node) -> Scope | None:
+def _block_scope(node: Node) -> Scope | None:
     return next((Scope(parent) for _, parent in outward(node) if parent.type in _BLOCKS | _FUNCTIONS), None)
 
 
-def _hoist(node: Node) -> Scope | None:
+def _hoisted_scope(node: Node) -> Scope | None:
     """Return the scope of a `var` at a node: its function, file, namespace or static block."""
     return next((Scope(parent) for _, parent in outward(node) if parent.type in _HOISTS), None)
 
 
 _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
     "import_specifier": _imported,
-    "import_clause": lambda _, clause: Role(_block(clause), binds=True),
-    "namespace_import": lambda _, clause: Role(_block(clause), binds=True),
+    "import_clause": lambda _, clause: Role(_block_scope(clause), binds=True),
+    "namespace_import": lambda _, clause: Role(_block_scope(clause), binds=True),
     "type_parameter": _type_parameter,
     **dict.fromkeys(_DECLARATIONS | _EXPRESSIONS, _defined),
     **dict.fromkeys(_UNCLEAR, lambda _node, _parent: Role(is_unclear=True)),

@@ -75,10 +75,10 @@ def _plain(node: Node, parent: Node) -> Role:
         return Role(Scope(function), binds=True)
     if _is_type_parameter(parent):
         return Role(is_unclear=True)
-    return _bound(node) if _is_target(node) else Role()
+    return _binding_role(node) if _is_target(node) else Role()
 
 
-def _bound(node: Node) -> Role:
+def _binding_role(node: Node) -> Role:
     for scope in scopes(node):
         if scope.node.type not in _COMPREHENSIONS or _is_comprehension_target(node):
             return Role(scope, binds=True)
@@ -114,18 +114,18 @@ def _dotted(node: Node, dotted: Node) -> Role | None:
     outer, first = dotted.parent, dotted.children[0] == node
     kind = outer.type if outer is not None else ""
     if kind == "import_statement":
-        return _imported(dotted) if first else None
+        return _import_role(dotted) if first else None
     if kind == "import_from_statement":
-        return None if is_field(dotted, "module_name") else _imported(dotted)
+        return None if is_field(dotted, "module_name") else _import_role(dotted)
     if "import" in kind:
         return None
     if kind in _CAPTURES and dotted.child_count == 1:
-        return _bound(node)
+        return _binding_role(node)
     return Role() if first else None
 
 
-def _imported(node: Node) -> Role:
-    return Role(_bound(node).scope, binds=True, imported=True)
+def _import_role(node: Node) -> Role:
+    return Role(_binding_role(node).scope, binds=True, imported=True)
 
 
 def _function_of_parameter(node: Node) -> Node | None:
@@ -167,7 +167,7 @@ def _class_of_self(holder: Node) -> Node | None:
 _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
     "attribute": lambda node, parent: (_member if is_field(node, "attribute") else _plain)(node, parent),
     "dotted_name": _dotted,
-    "aliased_import": lambda node, _: _bound(node),
+    "aliased_import": lambda node, _: _binding_role(node),
     **dict.fromkeys(
         ("keyword_argument", "keyword_pattern"),
         lambda node, parent: None if parent.children[0] == node else _plain(node, parent),
@@ -177,6 +177,6 @@ _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
     ),
     **dict.fromkeys(
         ("function_definition", "class_definition"),
-        lambda node, parent: _bound(parent) if is_field(node, "name") else _plain(node, parent),
+        lambda node, parent: _binding_role(parent) if is_field(node, "name") else _plain(node, parent),
     ),
 }

@@ -110,7 +110,7 @@ def called_function(source: ParsedSource, names: BindingIndex, call: Call) -> Fu
     """Return the function in this file that a call refers to; None unless there is exactly one."""
     scope = names.scope(call.name)
     bound = names.bindings(source.cut(call.name.node), scope) if scope else []
-    parameters = _parameters_named(source, bound[0].node) if len(bound) == 1 else None
+    parameters = _parameter_list_of(source, bound[0].node) if len(bound) == 1 else None
     if parameters is None or scope is None:
         return None
     made = bound[0].node.parent is not None and "class" in bound[0].node.parent.type
@@ -150,7 +150,7 @@ def calls(source: ParsedSource, names: BindingIndex, name: Occurrence) -> list[C
     return found
 
 
-def _parameters_named(source: ParsedSource, name: Node) -> Node | None:
+def _parameter_list_of(source: ParsedSource, name: Node) -> Node | None:
     defined = name.parent
     if defined is None:
         return None
