@@ -71,7 +71,7 @@ class RemotePrompt:
     def texts(self, gap: Gap, others: Sequence[ContextPiece], max_tokens: int) -> list[str]:
         """Return a prompt as the texts between its markers, and the markers."""
         most = min(MAX_PROMPT_TOKENS, self._layout.max_prompt_tokens)
-        prompt = assemble(self._encoder, self._layout, self._context, gap, others, max_tokens, most=most)
+        prompt = assemble(self._encoder, self._layout, self._context, gap, others, max_tokens, max_prompt_tokens=most)
         return self._pieces.texts(prompt.ids)
 
 

@@ -1,4 +1,4 @@
-"""The parts of a prompt besides the text around the cursor."""
+"""Data types for the context of a completion: code other than the text around the cursor."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,17 +6,17 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ContextPiece:
-    """Piece of other code in a prompt."""
+    """Piece of code, from any file, that may go into a prompt."""
 
     kind: str  # import, definition, open, recent or edit
-    name: str  # path relative to its root
+    name: str  # path relative to the workspace folder
     text: str
     weight: float = 1.0  # importance, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """Open document. It has no path if it was never saved; `language` is one of text/syntax."""
+    """Document open in an editor. `path` is None if it was never saved; `language` as in `text/syntax.py`."""
 
     path: Path | None
     name: str

@@ -1,7 +1,7 @@
-"""Find the definitions of a file, at its top level and in its classes, with the lines that show how to use them.
+"""Find the definitions of a file, at its top level and in its classes, with a text that shows how to use them.
 
 The text of a function is its signature, for Python with the first line of its docstring. The text of a small class is
-the whole class, otherwise its head and the first line of each member.
+the whole class; that of a larger one is its first line and the first line of each member.
 """
 
 import re
@@ -13,9 +13,9 @@ from tree_sitter import Node
 
 from localdflash.text import syntax
 
-MAX_TEXT_CHARS = 600  # of a definition
+MAX_TEXT_CHARS = 600  # of one definition
 MAX_DEFINITIONS = 2_000  # of one file
-_SMALL_CLASS_LINES = 12  # of a class that is kept whole
+_SMALL_CLASS_LINES = 12  # a class of at most this many lines is kept whole
 _LAST_NAME = re.compile(r"[\w$]+$")
 _DOCSTRING_OPENING = re.compile(r"""[rRuU]?('{3}|"{3})\s*""")
 _DUNDER_NAME = re.compile(r"__\w+__$")
@@ -23,31 +23,31 @@ _DUNDER_NAME = re.compile(r"__\w+__$")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Definition in a file; lines count from 0."""
+    """Definition in a file; line numbers are 0-based."""
 
     name: str
-    path: str  # relative to the root
+    path: str  # relative to the workspace folder
     line: int
     text: str
     kind: str  # function, method, class, type, constant
-    owner: str  # class of a member, or ""
+    owner: str  # name of the class that the definition is a member of, or ""
     lines: tuple[int, int]  # first and last
 
     @property
     def qualified(self) -> str:
-        """Return the name with its owner's before it."""
+        """Return `owner.name`, or the name alone."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
 class _Rules(NamedTuple):
-    """Node types of one grammar: those that define a name, and those that only surround definitions."""
+    """Node types of one grammar."""
 
-    kinds: dict[str, str]
-    around: frozenset[str]
+    kinds: dict[str, str]  # node type that defines a name: kind of `Definition`
+    containers: frozenset[str]  # node types that contain definitions but define nothing
 
 
-def _rules(around: str, **kinds: str) -> _Rules:
-    return _Rules({each: kind for kind, types in kinds.items() for each in types.split()}, frozenset(around.split()))
+def _rules(containers: str, **kinds: str) -> _Rules:
+    return _Rules({one: kind for kind, types in kinds.items() for one in types.split()}, frozenset(containers.split()))
 
 
 _C = _rules(
@@ -65,14 +65,14 @@ _TYPESCRIPT = _Rules(
     _JAVASCRIPT.kinds
     | {"function_signature": "function", "abstract_class_declaration": "class", "abstract_method_signature": "method"}
     | dict.fromkeys(("interface_declaration", "type_alias_declaration", "enum_declaration"), "type"),
-    _JAVASCRIPT.around
+    _JAVASCRIPT.containers
     | {"ambient_declaration", "expression_statement", "internal_module", "module", "statement_block"},
 )
 _RULES = {
     "c": _C,
     "cpp": _Rules(
         _C.kinds | {"class_specifier": "class", "alias_declaration": "type", "field_declaration": "method"},
-        _C.around | {"namespace_definition", "template_declaration"},
+        _C.containers | {"namespace_definition", "template_declaration"},
     ),
     "go": _rules(
         "type_declaration const_declaration var_declaration var_spec_list",
@@ -108,19 +108,19 @@ _RULES = {
 }
 _FAMILIES = {"cpp": "c", "tsx": "javascript", "typescript": "javascript"}
 _CLASSES = {"class", "type"}
-_SPECIFIERS = {"struct_specifier", "enum_specifier", "union_specifier", "class_specifier"}
-_SPECS = {"variable_declarator", "type_spec", "const_spec", "var_spec"}
+_C_SPECIFIERS = {"struct_specifier", "enum_specifier", "union_specifier", "class_specifier"}
+_SPECS = {"variable_declarator", "type_spec", "const_spec", "var_spec"}  # parts of a declaration
 _WRAPPERS = {"decorated_definition", "export_statement", "template_declaration", "expression_statement"}
 _OWNERS = {"impl_item", "trait_item"}  # Rust: their functions are methods
 
 
 def language_family(language: str) -> str:
-    """Return the family of a language. Languages of one family see each other's definitions."""
+    """Return the family of a language: languages of one family use each other's definitions."""
     return _FAMILIES.get(language, language)
 
 
 def find_definitions(path: str, language: str, text: str) -> list[Definition]:
-    """Return the definitions in the order of the file; [] if the language has no grammar."""
+    """Return at most `MAX_DEFINITIONS` definitions in file order; [] if the language has no grammar."""
     tree, rules = syntax.parse(language, text), _RULES.get(language)
     if tree is None or rules is None:
         return []
@@ -131,10 +131,10 @@ def find_definitions(path: str, language: str, text: str) -> list[Definition]:
         name = _name(node)
         if name is None or _DUNDER_NAME.match(name):
             continue
-        kind = _refined(node, node_kind)
+        kind = _refine_kind(node, node_kind)
         if kind == "constant":
             if name in variables:
-                continue  # assigned again
+                continue  # a later assignment
             variables.add(name)
         whole = node.parent if node.parent is not None and node.parent.type in _WRAPPERS else node
         lines = whole.start_point.row, whole.end_point.row
@@ -145,7 +145,7 @@ def find_definitions(path: str, language: str, text: str) -> list[Definition]:
 
 
 def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
-    """Yield definitions with their kinds and owners, top down. No recursion: a text may nest deeper than the stack."""
+    """Yield nodes of definitions with kind and owner, in file order. Iterative: a text may be nested too deeply."""
     waiting = [(child, False, "") for child in reversed(root.named_children)]
     while waiting:
         node, member, owner = waiting.pop()
@@ -155,7 +155,7 @@ def _walk(root: Node, rules: _Rules) -> Iterator[tuple[Node, str, str]]:
         inside: list[Node] = []
         if kind in _CLASSES and (body := node.child_by_field_name("body")):
             inside, member, owner = body.named_children, True, _name(node) or ""
-        elif node.type in rules.around:
+        elif node.type in rules.containers:
             inside, member = node.named_children, member or node.type in _OWNERS
             owner = _owner(node) or owner
         waiting += [(child, member, owner) for child in reversed(inside)]
@@ -168,22 +168,22 @@ def _owner(node: Node) -> str:
     return found[0] if found else ""
 
 
-def _refined(node: Node, kind: str) -> str:
-    """Correct a kind: a variable may hold a function, and a declaration may declare none."""
+def _refine_kind(node: Node, kind: str) -> str:
+    """Return the kind of a node, given that of its type: "function" for a variable that holds a function."""
     value = node.child_by_field_name("value")
     if value is not None and value.type in {"arrow_function", "function_expression", "generator_function"}:
         return "function"
-    if node.type == "declaration" and _declares(node) is None:
+    if node.type == "declaration" and _declared_function(node) is None:
         return "constant"
     return kind
 
 
 def _name(node: Node) -> str | None:
-    """Return the name that a node defines; of a qualified name the last part."""
-    if node.type == "field_declaration" and _declares(node) is None:
-        return None  # C++: a field, no method
-    if node.type in _SPECIFIERS and node.child_by_field_name("body") is None:
-        return None  # only named, not defined
+    """Return the name that a node defines, the last part of a qualified name; None if it defines no name."""
+    if node.type == "field_declaration" and _declared_function(node) is None:
+        return None  # C++: a data field
+    if node.type in _C_SPECIFIERS and node.child_by_field_name("body") is None:
+        return None  # C: the type is used, not defined
     named = node.child_by_field_name("name") or node.child_by_field_name("left")
     if named is None and node.type == "assignment_statement" and node.named_children:
         named = node.named_children[0].child_by_field_name("name")
@@ -195,12 +195,12 @@ def _name(node: Node) -> str | None:
         return None
     last = _LAST_NAME.search(named.text.decode("utf-8", "replace"))
     name = last[0] if last else ""
-    plain = named.type in {"attribute", "subscript", "pattern_list", "tuple_pattern", "list_pattern"}
-    return None if plain or not name.isidentifier() else name
+    is_target = named.type in {"attribute", "subscript", "pattern_list", "tuple_pattern", "list_pattern"}
+    return None if is_target or not name.isidentifier() else name
 
 
-def _declares(node: Node) -> Node | None:
-    """Return the function that a C declaration declares."""
+def _declared_function(node: Node) -> Node | None:
+    """Return the declarator of the function that a C declaration declares, or None."""
     inner = node.child_by_field_name("declarator")
     while inner is not None and inner.type != "function_declarator":
         inner = inner.child_by_field_name("declarator")
@@ -210,39 +210,39 @@ def _declares(node: Node) -> Node | None:
 def _text(source: bytes, node: Node, kind: str) -> str:
     parent = node.parent
     if parent is not None and parent.type == "template_declaration":
-        return f"{_cut(source, parent.start_byte, node.start_byte, 0)} {_own_text(source, node, kind)}"
+        return f"{_dedented(source, parent.start_byte, node.start_byte, 0)} {_own_text(source, node, kind)}"
     if parent is not None and node.type in _SPECS and len(parent.named_children) == 1:
-        return _own_text(source, parent, kind, node)  # with its `const` or `type`
+        return _own_text(source, parent, kind, node)  # includes its `const` or `type`
     return _own_text(source, node, kind)
 
 
 def _own_text(source: bytes, node: Node, kind: str, inner: Node | None = None) -> str:
     if kind in _CLASSES:
-        whole = _cut(source, node.start_byte, node.end_byte, node.start_point.column)
+        whole = _dedented(source, node.start_byte, node.end_byte, node.start_point.column)
         if whole.count("\n") < _SMALL_CLASS_LINES and len(whole) <= MAX_TEXT_CHARS:
             return whole
-        return _head(source, node)
+        return _class_outline(source, node)
     if kind == "constant":
-        return _cut(source, node.start_byte, min(node.end_byte, node.start_byte + 200), 0).split("\n")[0]
+        return _dedented(source, node.start_byte, min(node.end_byte, node.start_byte + 200), 0).split("\n")[0]
     return _signature(source, node, inner or node)
 
 
 def _signature(source: bytes, node: Node, inner: Node) -> str:
-    """Return the source up to the body, with the first line of the docstring."""
+    """Return the source of a definition up to its body, then the first line of its docstring."""
     holder = inner.child_by_field_name("value") or inner
     body = holder.child_by_field_name("body")
     before = body.prev_sibling if body is not None else None
     while before is not None and "comment" in before.type:
         before = before.prev_sibling
     end = before.end_byte if before is not None else node.end_byte
-    text = _cut(source, node.start_byte, end, node.start_point.column)
+    text = _dedented(source, node.start_byte, end, node.start_point.column)
     text = text[:MAX_TEXT_CHARS]
     first = body.named_children[0] if body is not None and body.named_children else None
     if first is not None and first.type == "expression_statement" and first.named_children:
         first = first.named_children[0]
     if first is None or first.type != "string" or node.type not in {"function_definition", "class_definition"}:
         return text
-    whole = _cut(source, first.start_byte, first.end_byte, 0)
+    whole = _dedented(source, first.start_byte, first.end_byte, 0)
     opening = _DOCSTRING_OPENING.match(whole)
     if opening is None or "\n" not in whole:
         return f"{text}\n    {whole[:MAX_TEXT_CHARS]}"
@@ -250,8 +250,8 @@ def _signature(source: bytes, node: Node, inner: Node) -> str:
     return f"{text}\n    {opening[0].rstrip()}{line[:MAX_TEXT_CHARS]}{opening[1]}"
 
 
-def _head(source: bytes, node: Node) -> str:
-    """Return the first lines of a class and of each of its members."""
+def _class_outline(source: bytes, node: Node) -> str:
+    """Return the signature of a class and the first line of each member, as long as they fit."""
     lines, length = [_signature(source, node, node)], 0
     body = node.child_by_field_name("body")
     docstring = lines[0].count("\n") > 0 and node.type == "class_definition"
@@ -268,8 +268,8 @@ def _head(source: bytes, node: Node) -> str:
     return "\n".join(lines)
 
 
-def _cut(source: bytes, start: int, end: int, column: int) -> str:
-    """Return a piece of the source, its further lines dedented by the indentation of the first."""
+def _dedented(source: bytes, start: int, end: int, column: int) -> str:
+    """Return the source from byte `start` to `end`, its lines after the first dedented by `column`."""
     first, *others = source[start:end].decode("utf-8", "ignore").split("\n")
     moved = [line[column:] if not line[:column].strip() else line for line in others]
     return "\n".join(line.rstrip() for line in (first, *moved))

@@ -1,6 +1,6 @@
 """Recent changes of open documents, grouped into edits: a run of typing is one edit.
 
-A change joins an edit of its file that is near and recent, or whose lines it touches.
+A change becomes part of its document's latest edit if that edit is near and recent, or if it touches that edit's lines.
 """
 
 import threading
@@ -12,15 +12,15 @@ from localdflash.code.context.context import ContextPiece
 from localdflash.code.context.denied import is_secret
 from localdflash.code.context.files import clean_name
 
-NEAR_LINES = 8
-SOON_SECONDS = 1.0
-MAX_EDITS = 32
+NEAR_LINES = 8  # between changes of one edit
+RECENT_SECONDS = 1.0  # between changes of one edit
+MAX_EDITS = 32  # of all documents together
 MAX_EDIT_CHARS = 3_000  # old and new together
 
 
 @dataclass(frozen=True, slots=True)
 class EditHunk:
-    """Replaced lines: `line` counts from 0 in the document before the edit."""
+    """Replaced lines. `line`: the first one, 0-based, in the document before the edit."""
 
     line: int
     old: tuple[str, ...]
@@ -28,33 +28,33 @@ class EditHunk:
 
     @property
     def delta(self) -> int:
-        """Return the number of lines that the hunk added."""
+        """Return the number of lines that the hunk adds."""
         return len(self.new) - len(self.old)
 
 
 @dataclass(slots=True)
 class RecentEdit:
-    """Hunks of one document, sorted, not touching each other."""
+    """Hunks of one document: sorted, without two adjacent ones."""
 
     name: str
     hunks: list[EditHunk] = field(default_factory=list)
-    changed_at: float = 0.0
+    changed_at: float = 0.0  # seconds, by the clock of `EditHistory.changed`
 
     def placed(self) -> Iterator[tuple[int, EditHunk]]:
-        """Yield the hunks with their lines in the document after the edit."""
+        """Yield each hunk after its first line in the document after the edit."""
         shift = 0
         for hunk in self.hunks:
             yield hunk.line + shift, hunk
             shift += hunk.delta
 
     def distance(self, first: int, last: int) -> int:
-        """Return how many lines separate the edit and the lines `first` to `last`, in the document after the edit."""
+        """Return the number of lines between the edit and lines `first` to `last` of the document after the edit."""
         return min(
             (max(at - last, first - at - len(hunk.new), 0) for at, hunk in self.placed()), default=NEAR_LINES + 1
         )
 
     def size(self) -> int:
-        """Return the number of characters."""
+        """Return the number of characters in old and new lines."""
         return sum(len(line) + 1 for hunk in self.hunks for line in (*hunk.old, *hunk.new))
 
 
@@ -66,10 +66,10 @@ class EditHistory:
         self._edits: list[RecentEdit] = []
 
     def changed(self, name: str, line: int, old: Sequence[str], new: Sequence[str], now: float) -> None:
-        """Record that lines from `line` (from 0) on were replaced. Lines have no line ends; `now` is in seconds."""
+        """Record a replacement of lines from `line` (0-based) on. Lines come without line ends; `now`: seconds."""
         if is_secret(PurePath(name)):
             return
-        line, old, new = _trimmed(line, tuple(old), tuple(new))
+        line, old, new = _trim(line, tuple(old), tuple(new))
         if old == new:
             return
         with self._lock:
@@ -78,14 +78,14 @@ class EditHistory:
 
     def _add(self, name: str, change: EditHunk, now: float) -> None:
         edit = next((one for one in reversed(self._edits) if one.name == name), None)
-        if edit and _joins(edit, change.line, change.line + len(change.old), now):
-            merged = RecentEdit(name, _merged(edit, change), now)
+        if edit and _continues(edit, change.line, change.line + len(change.old), now):
+            merged = RecentEdit(name, _merge(edit, change), now)
             if merged.size() <= MAX_EDIT_CHARS:
                 self._edits.remove(edit)
                 self._edits += [merged] if merged.hunks else []
                 return
         fresh = RecentEdit(name, [change], now)
-        # A change too large to keep leaves an empty edit: later changes must not join edits whose lines it moved.
+        # A change too large to keep leaves an empty edit: later changes must not merge with edits whose lines it moved.
         self._edits.append(fresh if fresh.size() <= MAX_EDIT_CHARS else RecentEdit(name, [], now))
 
     def edits(self) -> list[RecentEdit]:
@@ -94,7 +94,7 @@ class EditHistory:
             return [RecentEdit(edit.name, list(edit.hunks), edit.changed_at) for edit in self._edits if edit.hunks]
 
     def diffs(self, limit: int, cursor: tuple[str, int] | None = None) -> list[ContextPiece]:
-        """Return the newest edits, newest last, as unified diffs, without the edit at the cursor."""
+        """Return at most `limit` edits, newest last, as diffs. The newest is left out if near `cursor` (name, line)."""
         known = self.edits()
         newest = known[-1] if known else None
         if cursor and newest and newest.name == cursor[0] and newest.distance(cursor[1], cursor[1] + 1) <= NEAR_LINES:
@@ -111,18 +111,18 @@ class EditHistory:
         return list(dict.fromkeys(text for text in texts if text.strip()))[:limit]
 
     def forget(self, name: str) -> None:
-        """Drop the edits of a document that was closed or may no longer be used."""
+        """Drop the edits of a document."""
         with self._lock:
             self._edits = [edit for edit in self._edits if edit.name != name]
 
 
-def _joins(edit: RecentEdit, first: int, last: int, now: float) -> bool:
-    is_soon_and_near = now - edit.changed_at <= SOON_SECONDS and edit.distance(first, last) <= NEAR_LINES
-    return is_soon_and_near or any(at < last and first < at + len(hunk.new) for at, hunk in edit.placed())
+def _continues(edit: RecentEdit, first: int, last: int, now: float) -> bool:
+    is_recent_and_near = now - edit.changed_at <= RECENT_SECONDS and edit.distance(first, last) <= NEAR_LINES
+    return is_recent_and_near or any(at < last and first < at + len(hunk.new) for at, hunk in edit.placed())
 
 
-def _trimmed(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-    """Return the change without the lines at either end that stay the same."""
+def _trim(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+    """Return the change without equal lines at its start and end."""
     shorter = min(len(old), len(new))
     before = next((at for at in range(shorter) if old[at] != new[at]), shorter)
     rest = shorter - before
@@ -130,8 +130,8 @@ def _trimmed(line: int, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int
     return line + before, old[before : len(old) - after], new[before : len(new) - after]
 
 
-def _merged(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
-    """Return the hunks of an edit with one more change, whose line refers to the document after the edit."""
+def _merge(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
+    """Return the hunks of an edit extended by a change. The change's line counts in the document after the edit."""
     start, end = change.line, change.line + len(change.old)
     before, after, touched, shift = [], [], [], 0
     for at, hunk in edit.placed():
@@ -143,16 +143,16 @@ def _merged(edit: RecentEdit, change: EditHunk) -> list[EditHunk]:
         else:
             touched.append((at, hunk))
     first, old, current, at = min([start, *(at for at, _ in touched)]), [], [], start
-    for place, hunk in touched:  # lines between two hunks are unchanged so far, so they are old and current
-        between = change.old[at - start : place - start] if place > at else ()
+    for line, hunk in touched:  # lines between two hunks were not edited before: both old and current
+        between = change.old[at - start : line - start] if line > at else ()
         old += [*between, *hunk.old]
         current += [*between, *hunk.new]
-        at = place + len(hunk.new)
+        at = line + len(hunk.new)
     rest = change.old[max(at - start, 0) :] if touched else change.old
     old += rest
     current += rest
     new = (*current[: start - first], *change.new, *current[start - first + len(change.old) :])
-    line, trimmed_old, trimmed_new = _trimmed(first - shift, tuple(old), new)
+    line, trimmed_old, trimmed_new = _trim(first - shift, tuple(old), new)
     middle = [EditHunk(line, trimmed_old, trimmed_new)] if trimmed_old != trimmed_new else []
     return [*before, *middle, *after]
 

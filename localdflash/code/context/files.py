@@ -1,4 +1,4 @@
-"""Read small, regular text files of a workspace. Folders are opened one by one, so no link leads out of the root."""
+"""Read small, regular text files below a root folder. Folders are opened one by one, so no link is followed."""
 
 import os
 import stat
@@ -9,11 +9,11 @@ from localdflash.base.system.open_folder import OpenFolder
 from localdflash.text.sanitize import sanitize
 
 MAX_FILE_BYTES = 1_000_000
-MAX_LINE_CHARS = 5_000  # of a hand-written line
+MAX_LINE_CHARS = 5_000  # a longer line is not hand-written
 
 
 class Signature(NamedTuple):
-    """State of a file."""
+    """Inode, size in bytes and change time of a file: equal if the file is unchanged."""
 
     inode: int
     size: int
@@ -21,7 +21,7 @@ class Signature(NamedTuple):
 
 
 def read_signature(path: str) -> Signature | None:
-    """Return the signature of a plain file; None if there is none."""
+    """Return the signature of a regular file; None if the path is anything else, such as a link."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError):
@@ -30,7 +30,7 @@ def read_signature(path: str) -> Signature | None:
 
 
 def read_text(root: str, name: str) -> str | None:
-    """Return the text of a file by its path below a root; None if it is refused."""
+    """Return the text of the file at path `name` below a root; None as `read_bytes`, or if binary or minified."""
     data = read_bytes(root, name)
     if data is None or b"\0" in data:
         return None
@@ -42,7 +42,7 @@ def read_text(root: str, name: str) -> str | None:
 
 
 def read_bytes(root: str, name: str) -> bytes | None:
-    """Return the bytes of a file, text or not; None if it is refused."""
+    """Return the bytes of the file at path `name` below a root; None if too large, a link or unreadable."""
     *folders, last = name.split("/")
     if not all(part not in {"", ".", ".."} for part in (*folders, last)):
         return None
@@ -64,7 +64,7 @@ def read_bytes(root: str, name: str) -> bytes | None:
 
 
 def is_minified(text: str) -> bool:
-    """Return whether a line is longer than hand-written ones."""
+    """Return whether the text has a line longer than `MAX_LINE_CHARS`."""
     return len(text) > MAX_LINE_CHARS and max(map(len, text.split("\n"))) > MAX_LINE_CHARS
 
 

@@ -1,7 +1,7 @@
-"""Gather the context of a completion: code of other files, and far code of its own file, that matters at the cursor.
+"""Gather the context of a completion: code from other files and from distant lines of the current file.
 
-Parts that change rarely come first, and names are only added at the end of their group, so that a cached prompt stays
-valid while the user types.
+Pieces that change rarely come first, and new ones are added at the end of their kind, so that the KV cache of the
+prompt stays valid while the user types.
 """
 
 import os
@@ -21,23 +21,23 @@ from localdflash.code.context.imports import cut_head, import_statements, parse_
 from localdflash.code.context.index import Workspace
 
 T = TypeVar("T")
-NEAR_LINES = 20  # around the cursor, whose names are looked up
-STEP_LINES = 5  # by which that window moves
-MAX_AMBIGUOUS_FILES = 3  # a name that more files define is not looked up without an import
-MAX_CONTEXT_CHARS = 6_000  # of all pieces; the engine cuts them to its budget of tokens
-MAX_PASSAGES = 4
-MAX_EDITS = 8
-MIN_SIMILARITY = 0.05  # Jaccard similarity of the identifiers of two passages
-OWN_SHARE, IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.25, 0.45, 0.65, 0.85  # of the characters, with all before
+NEAR_LINES = 20  # above and below the cursor, whose names are looked up
+STEP_LINES = 5  # the range of near lines moves by this step
+MAX_CANDIDATES = 3  # a name with more definitions in the workspace is ambiguous: none is used
+MAX_CONTEXT_CHARS = 6_000  # of all pieces; `assemble` then truncates them to a token budget
+MAX_PASSAGES = 4  # from other open files
+MAX_EDITS = 8  # in the prompt
+MIN_SIMILARITY = 0.05  # of a passage to the code at the cursor: Jaccard similarity of their identifiers
+OWN_SHARE, IMPORT_SHARE, DEFINITION_SHARE, PASSAGE_SHARE = 0.25, 0.45, 0.65, 0.85  # cumulative shares of the characters
 _NAME = re.compile(r"[^\W\d]\w{2,}")
 _FINISHED_NAME = re.compile(r"[^\W\d]\w{2,}(?=\W)")
 _DEFINED_HERE = re.compile(
     r"\b(?:def|class|func|fn|function|type|struct|interface|enum|trait|const|let|var|local|static)\s+(\w+)"
 )
-_DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # several words, not private
-WINDOW_LINES = 40  # of a passage that is compared
-WINDOW_STEP_LINES = 20  # between the starts of two windows
-_COMMON = frozenset(
+_DISTINCTIVE_NAME = re.compile(r"^[^\W_].*(?:[a-z0-9][A-Z]|\w_\w)")  # of several words, and not private
+WINDOW_LINES = 40  # length of a passage
+WINDOW_STEP_LINES = 20  # between the starts of two passages of a file
+_KEYWORDS = frozenset(
     re.findall(
         r"\w+",
         """and any are auto bool break case catch char class const continue def default delete double elif else end enum
@@ -59,32 +59,32 @@ def gather(
     edits: EditHistory,
     characters: int = MAX_CONTEXT_CHARS,
 ) -> list[ContextPiece]:
-    """Return the pieces in prompt order, at most `characters` long; none for a file that is not allowed."""
-    if not _allowed(workspace, current):
+    """Return the pieces in prompt order, at most `characters` together; [] if the current file may not be used."""
+    if not _is_allowed(workspace, current):
         return []
     names = _names_near(current.text.split("\n"), line)
     imported, used = _definitions(workspace, current, names)
     own = _own_code(current, line, names, int(characters * OWN_SHARE))
-    parts = _as_parts("import", imported, int(characters * IMPORT_SHARE) - _length(own))
-    parts += _as_parts("definition", used, int(characters * DEFINITION_SHARE) - _length(own + parts))
-    parts += own
-    parts += _passages(workspace, current, line, others, edits, int(characters * PASSAGE_SHARE) - _length(parts))
-    recent = [part for part in edits.diffs(MAX_EDITS, (current.name, line)) if workspace.allowed_name(part.name)]
-    return parts + _fitting(recent, [(len(part.text), part.weight) for part in recent], characters - _length(parts))
+    pieces = _as_pieces("import", imported, int(characters * IMPORT_SHARE) - _length(own))
+    pieces += _as_pieces("definition", used, int(characters * DEFINITION_SHARE) - _length(own + pieces))
+    pieces += own
+    pieces += _passages(workspace, current, line, others, edits, int(characters * PASSAGE_SHARE) - _length(pieces))
+    recent = [diff for diff in edits.diffs(MAX_EDITS, (current.name, line)) if workspace.allowed_name(diff.name)]
+    return pieces + _fitting(recent, [(len(one.text), one.weight) for one in recent], characters - _length(pieces))
 
 
-def _allowed(workspace: Workspace, file: OpenFile) -> bool:
+def _is_allowed(workspace: Workspace, file: OpenFile) -> bool:
     if is_secret(PurePath(file.name)):
         return False
     return file.path is None or workspace.allowed(file.path)
 
 
-def _length(parts: Sequence[ContextPiece]) -> int:
-    return sum(len(part.text) for part in parts)
+def _length(pieces: Sequence[ContextPiece]) -> int:
+    return sum(len(piece.text) for piece in pieces)
 
 
 def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
-    """Return each name around the cursor once: those below it, those above it, the finished ones of its line."""
+    """Return each name near the cursor once: from the lines below, the lines above, then finished ones of its line."""
     start = max(line - NEAR_LINES, 0) // STEP_LINES * STEP_LINES
     end = (line + NEAR_LINES) // STEP_LINES * STEP_LINES + STEP_LINES
     far = "\n".join((*lines[line + 1 : end], *lines[start:line]))
@@ -93,23 +93,23 @@ def _names_near(lines: Sequence[str], line: int) -> dict[str, None]:
 
 
 def _own_code(current: OpenFile, line: int, names: dict[str, None], room: int) -> list[ContextPiece]:
-    """Return imports and definitions of the file itself whose names stand near the cursor, unless they do, too.
+    """Return distant imports and definitions of the current file that define names near the cursor, as one piece.
 
-    Blocks are separated by empty lines: the prompt leaves out those that its prefix and suffix have.
+    Its paragraphs are separated by empty lines: the prompt leaves out those that its prefix and suffix contain.
     """
     head = cut_head(current.text) if line > 2 * NEAR_LINES else ""
     imports = [text for text in import_statements(current.language, head) if {*_NAME.findall(text)} & {*names}]
     found = find_definitions(current.name, current.language, current.text)
     far = [one for name in names for one in found if one.name == name and abs(one.line - line) > NEAR_LINES]
-    blocks = ["\n".join(imports), *dict.fromkeys(one.text for one in far)]
-    fitting = _fitting(blocks, [(len(block) + 2, 1.0) for block in blocks], room)
+    paragraphs = ["\n".join(imports), *dict.fromkeys(one.text for one in far)]
+    fitting = _fitting(paragraphs, [(len(one) + 2, 1.0) for one in paragraphs], room)
     return [ContextPiece("definition", current.name, text)] if (text := "\n\n".join(filter(None, fitting))) else []
 
 
 def _definitions(
     workspace: Workspace, current: OpenFile, names: dict[str, None]
 ) -> tuple[_WeightedDefinitions, _WeightedDefinitions]:
-    """Return the definitions of imported names, in the order of the imports, and those of nearby names."""
+    """Return definitions of imported names, in import order, and of other names near the cursor, with weights."""
     path = os.path.realpath(current.path) if current.path else ""
     own = set(workspace.defined_in(path))
     taken: dict[Definition, float] = {}
@@ -120,41 +120,41 @@ def _definitions(
         modules |= {definition.name: definition for definition in defined if definition.name in names}
         for name in one.names if files else ():
             here = [each for each in defined if each.name == name and each.kind != "method"]
-            for each in here or _unambiguous(workspace, name, current.language):
+            for each in here or _find_few(workspace, name, current.language):
                 taken.setdefault(each, 1.0 if name in names else 0.6)
     used: dict[Definition, float] = {}
-    here_too = set(_DEFINED_HERE.findall(current.text))
+    defined_here = set(_DEFINED_HERE.findall(current.text))
     for name in names:
         if name in modules:
             used.setdefault(modules[name], 0.9)
-        elif name not in here_too:
-            likely = [each for each in _unambiguous(workspace, name, current.language) if _is_likely(each, current)]
+        elif name not in defined_here:
+            likely = [each for each in _find_few(workspace, name, current.language) if _is_likely(each, current)]
             used |= {each: 0.7 / len(likely) for each in likely if each not in used}
     imported = [(each, weight) for each, weight in taken.items() if each not in own]
     return imported, [(each, weight) for each, weight in used.items() if each not in taken and each not in own]
 
 
-def _unambiguous(workspace: Workspace, name: str, language: str) -> Sequence[Definition]:
+def _find_few(workspace: Workspace, name: str, language: str) -> Sequence[Definition]:
     found = workspace.find(name, language)
-    return found if len(found) <= MAX_AMBIGUOUS_FILES else ()
+    return found if len(found) <= MAX_CANDIDATES else ()
 
 
 def _is_likely(definition: Definition, current: OpenFile) -> bool:
-    """Return whether a name that was not imported means this definition: it is in the same folder, or distinctive."""
+    """Return whether a name that is not imported may mean this definition: same folder, or a distinctive name."""
     here, there = PurePath(current.name), PurePath(definition.path)
     if "test" in definition.path.lower() and "test" not in current.name.lower():
         return False
     return here.parent == there.parent or bool(_DISTINCTIVE_NAME.search(definition.name))
 
 
-def _as_parts(kind: str, found: _WeightedDefinitions, room: int) -> list[ContextPiece]:
-    """Return the definitions of highest weight that fit, in their order; neighbours in one file form one part."""
+def _as_pieces(kind: str, found: _WeightedDefinitions, room: int) -> list[ContextPiece]:
+    """Return the definitions of highest weight that fit, in order; consecutive ones of one file form one piece."""
     fitting = _fitting(found, [(len(definition.text) + 1, weight) for definition, weight in found], room)
-    parts = []
+    pieces = []
     for name, group in groupby(fitting, key=lambda pair: pair[0].path):
         definitions, weights = zip(*group, strict=True)
-        parts.append(ContextPiece(kind, name, "\n".join(one.text for one in definitions), max(weights)))
-    return parts
+        pieces.append(ContextPiece(kind, name, "\n".join(one.text for one in definitions), max(weights)))
+    return pieces
 
 
 def _passages(
@@ -162,41 +162,41 @@ def _passages(
 ) -> list[ContextPiece]:
     near = _identifiers_around(current.text.split("\n"), line)
     edited = {edit.name for edit in edits.edits()}
-    parts = []
+    pieces = []
     for other in others:
-        if other.name == current.name or not _allowed(workspace, other):
+        if other.name == current.name or not _is_allowed(workspace, other):
             continue
         text, similarity = _most_similar(near, other.text)
         if similarity >= MIN_SIMILARITY:
             kind = "recent" if other.name in edited else "open"
-            parts.append(ContextPiece(kind, clean_name(other.name), text, round(similarity, 3)))
-    best = sorted(parts, key=lambda part: (-part.weight, part.name))[:MAX_PASSAGES]
-    fitting = _fitting(best, [(len(part.text), part.weight) for part in best], room)
-    return sorted(fitting, key=lambda part: part.name)
+            pieces.append(ContextPiece(kind, clean_name(other.name), text, round(similarity, 3)))
+    best = sorted(pieces, key=lambda piece: (-piece.weight, piece.name))[:MAX_PASSAGES]
+    fitting = _fitting(best, [(len(piece.text), piece.weight) for piece in best], room)
+    return sorted(fitting, key=lambda piece: piece.name)
 
 
 def _identifiers(text: str) -> frozenset[str]:
-    """Return the names in a text of any language, without common keywords."""
-    return frozenset(_NAME.findall(text)) - _COMMON
+    """Return the names in a text of any language, without keywords."""
+    return frozenset(_NAME.findall(text)) - _KEYWORDS
 
 
 def _identifiers_around(lines: Sequence[str], line: int) -> frozenset[str]:
-    """Return the identifiers of the window around a line, without those of the line itself."""
+    """Return the identifiers of the lines around a line, without those of the line itself."""
     start = max(line - WINDOW_LINES // 2, 0) // 10 * 10
     return _identifiers("\n".join((*lines[start:line], *lines[line + 1 : start + WINDOW_LINES + 10])))
 
 
 def _most_similar(near: frozenset[str], text: str) -> tuple[str, float]:
-    """Return the window of a text that shares most identifiers, and its similarity from 0 to 1."""
-    scores = [len(near & names) / (len(near | names) or 1) for names in _windows(text)]
+    """Return the passage of a text that is most similar to `near`, and its similarity from 0 to 1."""
+    scores = [len(near & names) / (len(near | names) or 1) for names in _passage_names(text)]
     best = max(scores, default=0.0)
     start = scores.index(best) * WINDOW_STEP_LINES if best else 0
     return "\n".join(text.split("\n")[start : start + WINDOW_LINES]).strip("\n"), best
 
 
 @lru_cache(64)
-def _windows(text: str) -> tuple[frozenset[str], ...]:
-    """Return the identifiers of each window. Cached, because other files rarely change while a user types."""
+def _passage_names(text: str) -> tuple[frozenset[str], ...]:
+    """Return the identifiers of each passage. Cached: other files rarely change while a user types."""
     if len(text) > MAX_FILE_BYTES or is_minified(text):
         return ()
     lines = text.split("\n")
@@ -207,7 +207,7 @@ def _windows(text: str) -> tuple[frozenset[str], ...]:
 
 
 def _fitting(items: Sequence[T], sizes_and_weights: Sequence[tuple[int, float]], room: int) -> list[T]:
-    """Return the items of highest weight that fit into `room`, in their order."""
+    """Return the items of highest weight that fit into `room` characters, in their original order."""
     kept = set()
     for at, (size, _) in sorted(enumerate(sizes_and_weights), key=lambda pair: (-pair[1][1], pair[0])):
         if size <= room:

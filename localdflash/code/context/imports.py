@@ -1,6 +1,6 @@
-"""Parse the imports of a file into candidate paths of the modules.
+"""Parse the imports of a file into candidate paths of the imported modules.
 
-`./` and `../` count from the importing file, other paths from a source folder. A path that ends with `/` is a folder.
+Paths that start with `./` or `../` are relative to the importing file, others to a source folder. Folders end with `/`.
 """
 
 import re
@@ -12,33 +12,33 @@ from tree_sitter import Node
 
 from localdflash.text import syntax
 
-MAX_HEAD_CHARS = 16_000  # of a file, searched for imports
-_AROUND = {
+MAX_HEAD_CHARS = 16_000  # at the start of a file, searched for imports
+_CONTAINERS = {  # node types that may contain imports
     *("if_statement", "else_clause", "try_statement", "except_clause", "block", "import_declaration"),
     *("import_spec_list", "preproc_ifdef", "preproc_if", "linkage_specification", "lexical_declaration"),
     *("variable_declaration", "assignment_statement", "expression_list"),
 }
-_STATEMENTS = {"import_statement", "import_from_statement", "import_declaration", "use_declaration"}
-_SCRIPTS = (".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", ".cjs", ".mts", ".cts")
+_IMPORT_TYPES = {"import_statement", "import_from_statement", "import_declaration", "use_declaration"}
+_SCRIPT_SUFFIXES = (".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", ".cjs", ".mts", ".cts")
 _QUOTED = re.compile(r"""["'<]([^"'<>\n]+)["'>]""")
 _WORD = re.compile(r"\w+")
 
 
 class Import(NamedTuple):
-    """One module: its candidate paths, best first, and the imported names. No names mean the module itself."""
+    """Imported module: its candidate paths, best first, and the imported names, () for the module itself."""
 
     paths: tuple[str, ...]
     names: tuple[str, ...] = ()
 
 
 def cut_head(text: str) -> str:
-    """Return the whole lines at the start of a file that hold its imports."""
+    """Return the whole lines within the first `MAX_HEAD_CHARS` of a file."""
     return text if len(text) <= MAX_HEAD_CHARS else text[: text.rfind("\n", 0, MAX_HEAD_CHARS) + 1]
 
 
 @lru_cache(32)
 def parse_imports(language: str, head: str) -> tuple[Import, ...]:
-    """Return the imports of a file, from its `cut_head`, in order."""
+    """Return the imports in a file's `cut_head`, in order; () for an unknown language."""
     read = _READERS.get(language)
     tree = syntax.parse(language, head) if read else None
     if read is None or tree is None:
@@ -47,7 +47,7 @@ def parse_imports(language: str, head: str) -> tuple[Import, ...]:
     waiting = [*reversed(tree.root_node.named_children)]
     while waiting:
         node = waiting.pop()
-        if node.type in _AROUND:
+        if node.type in _CONTAINERS:
             waiting += reversed(node.named_children)
         found += read(node)
     return tuple(dict.fromkeys(found))
@@ -55,10 +55,10 @@ def parse_imports(language: str, head: str) -> tuple[Import, ...]:
 
 @lru_cache(32)
 def import_statements(language: str, head: str) -> tuple[str, ...]:
-    """Return the texts of the import statements at the top level of a file, from its `cut_head`."""
+    """Return the texts of the top-level import statements in a file's `cut_head`."""
     tree = syntax.parse(language, head)
     nodes = tree.root_node.named_children if tree else ()
-    return tuple(_text(node) for node in nodes if node.type in _STATEMENTS)
+    return tuple(_text(node) for node in nodes if node.type in _IMPORT_TYPES)
 
 
 def _text(node: Node | None) -> str:
@@ -87,7 +87,7 @@ def _python_files(path: str) -> tuple[str, ...]:
 
 
 def _script(node: Node) -> Iterator[Import]:
-    """Yield the imports of JavaScript and TypeScript. Only relative modules are files of the workspace."""
+    """Yield the imports of relative modules in JavaScript and TypeScript; others are not in the workspace."""
     source = node.child_by_field_name("source")
     if node.type == "variable_declarator" and _text(node.child_by_field_name("value")).startswith("require("):
         source = node.child_by_field_name("value")
@@ -96,7 +96,7 @@ def _script(node: Node) -> Iterator[Import]:
         return
     path = found[1].rstrip("/")
     stem = re.sub(r"\.[mc]?jsx?$", "", path)
-    files = (*(stem + end for end in _SCRIPTS), *(f"{path}/index{end}" for end in _SCRIPTS))
+    files = (*(stem + end for end in _SCRIPT_SUFFIXES), *(f"{path}/index{end}" for end in _SCRIPT_SUFFIXES))
     yield Import((path, *files), tuple(_script_names(node)))
 
 
@@ -117,7 +117,7 @@ def _go(node: Node) -> Iterator[Import]:
 
 
 def _rust(node: Node) -> Iterator[Import]:
-    """Yield the imports of Rust: `mod name;` and `use` of this crate, up to the first brace or type."""
+    """Yield the imports of Rust: `mod name;` and `use` of a path in this crate."""
     if node.type == "mod_item" and node.child_by_field_name("body") is None:
         name = _text(node.child_by_field_name("name"))
         yield Import((f"./{name}.rs", f"./{name}/mod.rs"))

@@ -1,7 +1,7 @@
-"""Index of the definitions in a workspace, kept up to date by one thread. Lookups never touch the disk.
+"""Index of the definitions in a workspace, kept up to date by one thread. Lookups never read the disk.
 
-Left out are dependencies and build results, links, files without a grammar, over a megabyte, binary or minified, and
-everything beyond `MAX_FILES` files or `MAX_FOLDERS` folders.
+Not indexed: dependencies, build results, ignored files, secrets, links, files without a grammar, binary or minified
+files and those over 1 MB, and everything beyond `MAX_FILES` files or `MAX_FOLDERS` folders.
 """
 
 import os
@@ -24,14 +24,14 @@ from localdflash.code.context.index_store import FileStore, IndexedFile
 from localdflash.code.context.listing import SKIPPED, list_entries, may_enter
 from localdflash.text.syntax import language_of
 
-MAX_FILES = 20_000
-MAX_FOLDERS = watch.MAX_FOLDERS
-PAUSE_SECONDS = 0.2  # from a file's first change until it is read
-SOURCES = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # where modules are looked for
+MAX_FILES = 20_000  # of all roots together
+MAX_FOLDERS = watch.MAX_FOLDERS  # of one root
+PAUSE_SECONDS = 0.2  # from a file's first change until the file is read
+SOURCE_FOLDERS = ("", "src", "lib", "include", "python", "app", "src/main/java", "main/java")  # of modules
 
 
 class ChangeQueue:
-    """Queue of changed paths that any thread fills and one empties; returns each at most once per `PAUSE_SECONDS`."""
+    """Queue of changed paths that any thread fills and one thread empties, after a pause that collects changes."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -41,7 +41,7 @@ class ChangeQueue:
         self._busy = False
 
     def put(self, path: str, *, gone: bool = False, pause: float = PAUSE_SECONDS) -> None:
-        """Queue a path. `gone`: it was renamed away, even if a disk that ignores case still has a file of that name."""
+        """Queue a path. `gone`: renamed away, even if a case-insensitive disk still finds a file of that name."""
         with self._changed:
             due = time.monotonic() + pause
             self._due[path] = min(self._due.get(path, due), due)
@@ -49,7 +49,7 @@ class ChangeQueue:
             self._changed.notify_all()
 
     def take(self) -> list[tuple[str, bool]]:
-        """Wait for paths that are due; return each with its `gone`. Return [] once the queue is closed."""
+        """Wait for paths whose pause is over; return each with its `gone`, or [] once the queue is closed."""
         with self._changed:
             self._busy = False
             self._changed.notify_all()
@@ -75,37 +75,37 @@ class ChangeQueue:
         self._busy = True
 
     def close(self) -> None:
-        """Let the consumer's `take` return."""
+        """Make `take` return []."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 class _Root(NamedTuple):
-    given: str  # as the editor names it
-    path: str  # without links
+    given: str  # absolute path as the editor names it
+    path: str  # absolute path with links resolved
     rules: IgnoreRules
 
 
 class Workspace:
-    """Folders that an editor has open. `warn` gets each warning once, from any thread.
+    """Index of the folders (roots) that an editor has open. `warn` gets each warning once, from any thread.
 
-    `before` is the workspace that this one replaces; the index of folders in both is reused.
+    `previous`: workspace that this one replaces; its index of folders that both have is reused.
     """
 
-    def __init__(self, roots: Sequence[Path], warn: Callable[[str], None], before: "Workspace | None" = None) -> None:
+    def __init__(self, roots: Sequence[Path], warn: Callable[[str], None], previous: "Workspace | None" = None) -> None:
         self._roots: list[_Root] = []
         for given in sorted((os.path.abspath(root) for root in roots), key=len):
             real = os.path.realpath(given)
-            if self._root_of(real) is None:  # one within another is part of it
+            if self._root_of(real) is None:  # a root within another root is part of that root
                 self._roots.append(_Root(given, real, IgnoreRules(Path(real))))
-        self._before = before
+        self._previous = previous
         self._warn = warn
-        self._warned: set[str] = before._warned if before else set()
-        self._store: FileStore = before._store if before else FileStore()
+        self._warned: set[str] = previous._warned if previous else set()
+        self._store: FileStore = previous._store if previous else FileStore()
         self._changes = ChangeQueue()
         self._locate = lru_cache(4096)(self._find_module)
-        self._folders = 0
+        self._folder_count = 0  # folders scanned in the current root
         self._stop, self._unwatched = threading.Event(), threading.Event()
         self._unwatched.set()
         self._observer: BaseObserver | None = None
@@ -113,20 +113,20 @@ class Workspace:
         self._thread = threading.Thread(target=self._run, name="workspace", daemon=True)
 
     def start(self, when_read: Callable[[], None] = lambda: None) -> None:
-        """Read the files in the background, call `when_read` unless closed, then watch the files. Call this once."""
+        """Start the thread, which reads all files, calls `when_read` unless closed, and follows changes. Call once."""
         self._when_read = when_read
         self._changes.start()
         self._thread.start()
 
     def close(self, patience: float | None = 1.0) -> None:
-        """Stop, and wait at most this many seconds for the thread. The index stays. May be called again."""
+        """Stop the thread, waiting at most `patience` seconds. Lookups still work. May be called again."""
         self._stop.set()
         self._changes.close()
         if self._thread.is_alive():
             self._thread.join(patience)
 
     def settled(self, timeout: float) -> bool:
-        """Block until all changes seen are in the index; return False after the timeout."""
+        """Wait until all queued changes are in the index; return False after `timeout` seconds."""
         return self._changes.settled(timeout)
 
     def allowed(self, path: Path) -> bool:
@@ -134,7 +134,7 @@ class Workspace:
         return self.refusal(path) is None
 
     def refusal(self, path: Path) -> Refusal | None:
-        """Return why a file may not be used: secrets, ignored, or a link out; outside all roots only secrets."""
+        """Return why a file may not be used, or None. Outside all roots only secrets are refused."""
         try:
             lexical, real = os.path.abspath(path), os.path.realpath(path)
         except ValueError:  # a NUL in its name
@@ -144,21 +144,21 @@ class Workspace:
         root = self._root_of(real)
         if root is None:
             return None if self._root_of(lexical) is None else Refusal.OUTSIDE
-        kind = root.rules.ignored_by(_below(root, real))
+        kind = root.rules.ignored_by(_relative(root, real))
         return {"": None, OWN_IGNORE_FILE: Refusal.OURS}.get(kind, Refusal.GIT)
 
     def allowed_name(self, name: str) -> bool:
-        """Return whether a path relative to a root may be used, whichever root that is."""
+        """Return whether a path may be used. A relative path must be allowed in every root."""
         if is_secret(PurePath(name)):
             return False
         return os.path.isabs(name) or all(self.allowed(Path(root.path, name)) for root in self._roots)
 
     def find(self, name: str, language: str) -> Sequence[Definition]:
-        """Return at most 64 definitions of a name in all files, by file and line."""
+        """Return at most `index_store.MAX_FOUND` definitions of a name, sorted by file and line."""
         return self._store.find(name, language)
 
     def definitions(self) -> Sequence[Definition]:
-        """Return all definitions read so far, by file and line."""
+        """Return all definitions read so far, sorted by file and line."""
         return self._store.all()
 
     @property
@@ -167,20 +167,20 @@ class Workspace:
         return self._store.edition
 
     def defined_in(self, path: str) -> Sequence[Definition]:
-        """Return the definitions of one file, by its absolute path."""
+        """Return the definitions of the file at an absolute path."""
         entry = self._store.get(path)
         return entry.definitions if entry else ()
 
     def locate(self, path: str, module: str) -> Sequence[str]:
-        """Return the absolute paths of the indexed files of a module that the file at `path` (without links) imports.
+        """Return absolute paths of the indexed files of a module that the file at `path` (links resolved) imports.
 
-        `./` and `../` count from that file. Other modules are searched in `SOURCES` of each folder up to the root. A
-        name that ends with `/` is a folder: all of its files.
+        `module` is a path of an `Import`. Without `./` or `../` it is searched in `SOURCE_FOLDERS` of each folder from
+        the file's folder up to the root. A path that ends with `/` means all files of that folder.
         """
         return self._locate(os.path.dirname(path), module, self._store.version)
 
     def refresh(self, path: Path) -> None:
-        """Read a file again that was opened or saved. Returns at once."""
+        """Queue a file to be read again, because it was opened or saved."""
         self._changes.put(os.path.abspath(path), pause=0.0)
 
     def _find_module(self, folder: str, module: str, _version: int) -> Sequence[str]:
@@ -190,7 +190,7 @@ class Workspace:
         if module.startswith("."):
             return self._files(os.path.normpath(f"{folder}/{module}") + "/" * module.endswith("/"))
         while True:
-            for source in SOURCES:
+            for source in SOURCE_FOLDERS:
                 if found := self._files("/".join(part for part in (folder, source, module) if part)):
                     return found
             if len(folder) <= len(root.path):
@@ -207,8 +207,8 @@ class Workspace:
         return next(holders, None)
 
     def _run(self) -> None:
-        if self._before:
-            self._follow(self._before)
+        if self._previous:
+            self._take_over(self._previous)
         self._watch()
         for root in self._roots:
             self._scan(root, "")
@@ -216,59 +216,60 @@ class Workspace:
             self._when_read()
         while changed := self._changes.take():
             for path, gone in changed:
-                self._look(path, gone)
+                self._process(path, gone)
             if self._unwatched.is_set():
                 self._stop_watching()
         self._stop_watching()
 
-    def _follow(self, before: "Workspace") -> None:
-        """Wait until the previous workspace has ended, and drop the folders that only it had."""
-        before.close(None)
-        for root in before._roots:
+    def _take_over(self, previous: "Workspace") -> None:
+        """Wait for the previous workspace's thread to end, and drop the files of folders that only it had."""
+        previous.close(None)
+        for root in previous._roots:
             if self._root_of(root.path) is None:
-                self._store.drop(root.path)  # the folders that remain in it are read again
-        self._before = None
+                self._store.drop(root.path)  # folders within it that are roots now are read again
+        self._previous = None
 
     def _watch(self) -> None:
-        listener = watch.WatchListener(self._notice, self._is_wanted, self._lost, self._failed)
+        listener = watch.WatchListener(self._queue_event, self._should_watch, self._queue_all, self._give_up_watching)
         self._unwatched.clear()
         try:
             self._observer = watch.start_watching([root.path for root in self._roots], listener)
         except OSError as error:
             self._unwatched.set()
-            self._tell(watch.format_warning(error))
+            self._warn_once(watch.format_warning(error))
 
     def _stop_watching(self) -> None:
         if self._observer:
             watch.stop_watching(self._observer)
         self._observer = None
 
-    def _notice(self, path: str, gone: bool, folder: bool) -> None:
+    def _queue_event(self, path: str, gone: bool, folder: bool) -> None:
         name = os.path.basename(path)
         if folder or name in IGNORE_FILES or language_of(name):
             self._changes.put(path, gone=gone)
 
-    def _is_wanted(self, folder: str) -> bool:
+    def _should_watch(self, folder: str) -> bool:
         root = self._root_of(folder)
         if root is None or self._stop.is_set() or self._unwatched.is_set():
             return False
-        return may_enter(root.rules, _below(root, folder))
+        return may_enter(root.rules, _relative(root, folder))
 
-    def _lost(self) -> None:
+    def _queue_all(self) -> None:
         for root in self._roots:
             self._changes.put(root.path)
 
-    def _failed(self, error: OSError) -> None:
+    def _give_up_watching(self, error: OSError) -> None:
         self._unwatched.set()
-        self._tell(watch.format_warning(error))
-        self._lost()  # also wakes the thread, which stops the observer
+        self._warn_once(watch.format_warning(error))
+        self._queue_all()  # also wakes the index thread, which stops the observer
 
-    def _look(self, path: str, gone: bool) -> None:
+    def _process(self, path: str, gone: bool) -> None:
+        """Update the index for a changed file or folder; a changed ignore file means that its folder changed."""
         path = path if self._root_of(path) else os.path.realpath(path)
         root = self._root_of(path)
         if root is None:
             return
-        name = _below(root, path)
+        name = _relative(root, path)
         *folders, last = name.split("/")
         if self._unwatched.is_set() or last in IGNORE_FILES:
             root.rules.forget()
@@ -284,18 +285,18 @@ class Workspace:
             self._store.drop(path)
 
     def _scan(self, root: _Root, top: str) -> None:
-        """Read all files below a folder, and drop those that no longer exist."""
+        """Index all files below a folder of a root ("" for the root), and drop those that no longer exist."""
         seen, waiting = set(), [top]
         if top and not may_enter(root.rules, top):
             waiting.clear()
-        self._folders = self._folders if top else 0
+        self._folder_count = self._folder_count if top else 0
         while waiting:
             if self._stop.is_set():
                 return
             folder = waiting.pop()
-            self._folders += 1
-            if self._folders > MAX_FOLDERS:
-                self._too_many(root)
+            self._folder_count += 1
+            if self._folder_count > MAX_FOLDERS:
+                self._warn_too_many(root)
                 break
             for entry in list_entries(f"{root.path}/{folder}"):
                 name = f"{folder}/{entry.name}" if folder else entry.name
@@ -308,7 +309,7 @@ class Workspace:
         self._store.keep_below(f"{root.path}/{top}".rstrip("/"), seen)
 
     def _index(self, root: _Root, name: str) -> bool:
-        """Read a file whose folder may be entered, unless it is unchanged; return whether it is indexed now."""
+        """Read a file unless it is unchanged; return whether it is indexed now. Its folder must be one to enter."""
         language, path = language_of(name), f"{root.path}/{name}"
         if not language or is_secret(PurePath(name)) or root.rules.ignored_entry(name):
             return False
@@ -318,29 +319,29 @@ class Workspace:
         if known and known.signature == found:
             return True
         if known is None and len(self._store) >= MAX_FILES:
-            self._too_many(root)
+            self._warn_too_many(root)
             return False
         text = read_text(root.path, name)
         if text is None:
             return False
         self._store.put(path, IndexedFile(found, language, tuple(find_definitions(clean_name(name), language, text))))
-        time.sleep(0)  # a waiting event loop goes first
+        time.sleep(0)  # let a waiting event loop run first
         return True
 
-    def _too_many(self, root: _Root) -> None:
-        self._tell(
+    def _warn_too_many(self, root: _Root) -> None:
+        self._warn_once(
             f"{clean_name(root.given)} has more than {MAX_FILES} source files or {MAX_FOLDERS} folders: the rest is "
             "not indexed; list folders to leave out in .localdflashignore"
         )
 
-    def _tell(self, line: str) -> None:
+    def _warn_once(self, line: str) -> None:
         if line not in self._warned:
             self._warned.add(line)
             self._warn(line)
 
 
-def _below(root: _Root, path: str) -> str:
-    """Return a path without its root; "" for the root itself."""
+def _relative(root: _Root, path: str) -> str:
+    """Return a path relative to its root; "" for the root itself."""
     return path.removeprefix(root.path).removeprefix(root.given).strip("/")
 
 

@@ -1,4 +1,4 @@
-"""The index in memory: files and their definitions. Thread-safe."""
+"""In-memory store of indexed files and their definitions. Thread-safe."""
 
 import heapq
 import threading
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from localdflash.code.context.definitions import Definition, language_family
 from localdflash.code.context.files import Signature
 
-MAX_FOUND = 64  # definitions of one name; a name with more is too common to help
+MAX_FOUND = 64  # definitions of one name that `find` returns
 
 
 class IndexedFile(NamedTuple):
-    """One file."""
+    """File as it was read, with its definitions."""
 
     signature: Signature
     language: str
@@ -21,11 +21,11 @@ class IndexedFile(NamedTuple):
 
 
 class FileStore:
-    """Files by their absolute paths."""
+    """Indexed files by absolute path."""
 
     def __init__(self) -> None:
-        self.version = 0  # of which files there are
-        self.edition = 0  # of what is known about them
+        self.version = 0  # changes with the set of files
+        self.edition = 0  # changes with the set of files or with any definition
         self._lock = threading.Lock()
         self._files: dict[str, IndexedFile] = {}
         self._folders: defaultdict[str, set[str]] = defaultdict(set)
@@ -35,16 +35,16 @@ class FileStore:
         return len(self._files)
 
     def get(self, path: str) -> IndexedFile | None:
-        """Return the entry of a file."""
+        """Return the entry of a file, or None."""
         return self._files.get(path)
 
     def folder(self, path: str) -> list[str]:
-        """Return the files directly in a folder, in order."""
+        """Return the paths of the files directly in a folder, sorted."""
         with self._lock:
             return sorted(self._folders.get(path, ()))
 
     def find(self, name: str, language: str) -> list[Definition]:
-        """Return the definitions of a name in languages of one family, in the order of files and lines."""
+        """Return at most `MAX_FOUND` definitions of a name in the language's family, sorted by file and line."""
         with self._lock:
             by_file = self._names.get((language_family(language), name))
             files = heapq.nsmallest(MAX_FOUND, by_file) if by_file else []
@@ -52,7 +52,7 @@ class FileStore:
         return found[:MAX_FOUND]
 
     def all(self) -> list[Definition]:
-        """Return every definition, in the order of files and lines."""
+        """Return all definitions, sorted by file and line."""
         with self._lock:
             entries = sorted(self._files.items())
         return [definition for _, entry in entries for definition in entry.definitions]
@@ -72,11 +72,11 @@ class FileStore:
                 self._names[language_family(entry.language), name][path] = tuple(defined)
 
     def drop(self, path: str) -> None:
-        """Remove a file, or all files below a folder."""
+        """Remove the file at a path, or all files below that folder."""
         self.keep_below(path, ())
 
     def keep_below(self, folder: str, seen: Collection[str]) -> None:
-        """Remove the files below a folder, and a file of that name, except those that still exist."""
+        """Remove the files below a folder that are not in `seen`, and a file at the folder's path."""
         with self._lock:
             below = [files for one, files in self._folders.items() if f"{one}/".startswith(f"{folder}/")]
             gone = {path for files in below for path in files if path not in seen}

@@ -10,8 +10,8 @@ from localdflash.code.context.denied import is_secret
 from localdflash.code.context.files import clean_name
 from localdflash.code.context.ignore import IgnoreRules
 
-MAX_FILES = 100_000
-MAX_SECONDS = 2.0
+MAX_FILES = 100_000  # in one listing
+MAX_SECONDS = 2.0  # for one listing
 VERSION_CONTROL = {".git", ".hg", ".svn", ".jj"}
 SKIPPED = VERSION_CONTROL | {
     *("node_modules", "bower_components", ".venv", "venv", ".tox", ".nox", "site-packages", "__pycache__", ".eggs"),
@@ -21,20 +21,20 @@ SKIPPED = VERSION_CONTROL | {
 
 
 class Listing(NamedTuple):
-    """Paths below the root; `cut`: there are more."""
+    """Paths relative to the root. `cut`: a limit was reached, and there may be more."""
 
     names: tuple[str, ...]
     cut: bool
 
 
 def may_enter(rules: IgnoreRules, name: str) -> bool:
-    """Return whether to list a folder, by its path below the root, if the folders above it may be entered."""
+    """Return whether to list the folder at path `name` below the root, if the folders above it are listed."""
     path = PurePath(name)
     return path.name not in SKIPPED and not is_secret(path) and not rules.ignored_entry(name, True)
 
 
 def list_files(root: str, rules: IgnoreRules) -> Listing:
-    """Return the files in order, within the limits."""
+    """Return the files below a root, each folder's by name, up to `MAX_FILES` or `MAX_SECONDS`."""
     names: list[str] = []
     waiting, end = deque([""]), time.monotonic() + MAX_SECONDS
     while waiting:
@@ -59,4 +59,4 @@ def list_entries(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError:
-        return []  # gone meanwhile, or not ours to read
+        return []  # deleted meanwhile, or not readable

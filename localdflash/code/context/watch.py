@@ -1,6 +1,6 @@
 """Watch the indexed folders of all roots with one watchdog observer. Files are never polled.
 
-On Linux watchdog would watch `node_modules`, too, and hide that the system has no more watches.
+On Linux three watchdog classes are replaced: they would also watch `node_modules`, and hide running out of watches.
 """
 
 import errno
@@ -17,7 +17,7 @@ from watchdog.events import DirMovedEvent, FileMovedEvent, FileSystemEvent, File
 from watchdog.observers.api import BaseObserver
 from watchdog.observers.polling import PollingObserver
 
-MAX_FOLDERS = 20_000  # of one root; watches are taken from all programs of the user
+MAX_FOLDERS = 20_000  # of one root; all programs of a user share one limit of watches
 EVENTS: list[type[FileSystemEvent]] = [
     *(events.DirCreatedEvent, events.DirDeletedEvent, DirMovedEvent, events.FileClosedEvent, events.FileCreatedEvent),
     *(events.FileDeletedEvent, events.FileModifiedEvent, FileMovedEvent),
@@ -30,16 +30,16 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class WatchListener:
-    """Callbacks of a watch. watchdog's threads call them; they must return at once."""
+    """Callbacks that watchdog's threads call; they must return at once."""
 
     changed: Callable[[str, bool, bool], None]  # path, whether it was moved away, whether it is a folder
     is_watched: Callable[[str], bool]  # whether to watch a folder
-    lost: Callable[[], None]  # events were lost
+    lost: Callable[[], None]  # events were lost: any file may have changed
     failed: Callable[[OSError], None]  # the system has no more watches
 
 
 def start_watching(roots: Iterable[str], listener: WatchListener) -> BaseObserver:
-    """Watch all folders below the roots. Raises OSError if that is impossible."""
+    """Watch the folders below the roots for which `is_watched`; OSError if the system cannot."""
     observer = _observer(listener)
     try:
         for root in roots:
@@ -59,7 +59,7 @@ def stop_watching(observer: BaseObserver) -> None:
 
 
 def format_warning(error: OSError) -> str:
-    """Return a line that says that nothing is watched, why, and what to do."""
+    """Return the warning that changes are not noticed, with the reason and a remedy."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if remedy := _REMEDIES.get(error.errno or 0):
         reason, remedy = f"inotify: {reason}", f"{remedy}; "
@@ -86,7 +86,7 @@ if sys.platform == "linux":
 
     @dataclass
     class _Group(InotifyWatchGroup):
-        """The watches below one root."""
+        """Watches below one root: only folders for which `is_watched`, at most `MAX_FOLDERS`."""
 
         listener: WatchListener = field(kw_only=True)
 
@@ -106,7 +106,7 @@ if sys.platform == "linux":
                 time.sleep(0)
 
         def _add_callback(self, path: bytes) -> None:
-            """Override: a folder that is watched already, perhaps by another name, is no error."""
+            """Override: a folder that is already watched, perhaps under another name, is not an error."""
             try:
                 with self._inotify_fd._lock:
                     watch = self._inotify_fd._get_or_create_watch(path, self.event_mask)
@@ -116,12 +116,12 @@ if sys.platform == "linux":
                     raise
                 if error.errno in _REMEDIES:
                     self.listener.failed(error)
-                return  # otherwise it has gone meanwhile, or may not be read
+                return  # any other error: the folder was deleted meanwhile or is not readable
             self._active_callbacks_by_path[path] = watch.wd
             self._active_callbacks_by_watch[watch.wd] = path
 
         def _remove_watch_internally(self, wd: WatchDescriptor) -> None:
-            """Override for a folder that came and went under several names."""
+            """Override: a folder may have been watched under several names."""
             path = self._active_callbacks_by_watch.pop(wd, b"")
             if self._active_callbacks_by_path.get(path) == wd:
                 del self._active_callbacks_by_path[path]
@@ -145,7 +145,7 @@ if sys.platform == "linux":
 def _observer(listener: WatchListener) -> BaseObserver:
     if sys.platform == "linux":
         return _LinuxObserver(listener)
-    else:  # noqa: RET505 - type checkers read one branch only
+    else:  # noqa: RET505 - type checkers read only one branch
         from watchdog.observers import Observer
 
         observer = Observer()

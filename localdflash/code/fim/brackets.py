@@ -1,8 +1,8 @@
-"""Track open brackets, strings and comments in a streamed text. An unclosed one-line string ends with its line."""
+"""Track open brackets, strings and comments in streamed code. An unclosed one-line string ends with its line."""
 
 from dataclasses import dataclass, replace
 
-OPENERS, CLOSERS = "([{", ")]}"  # in the same order
+OPENERS, CLOSERS = "([{", ")]}"  # in matching order
 _HASH, _SLASHES, _DASHES = ("#",), ("//", "/*"), ("--",)
 _COMMENTS = {"python": _HASH, "lua": _DASHES, "": ("#", "//")}
 _QUOTES = {"go": '"`', "javascript": "\"'`", "typescript": "\"'`", "tsx": "\"'`", "rust": '"', "": '"'}
@@ -11,11 +11,11 @@ _MULTILINE = ("`", "*/", '"""', "'''")  # ends of strings and comments that may 
 
 @dataclass(frozen=True)
 class Opener:
-    """Open bracket."""
+    """Bracket that is open."""
 
     bracket: str
-    indent: int  # of its line, in characters
-    ends_line: bool = False  # only blanks follow on its line
+    indent: int  # characters of indentation of the bracket's line
+    ends_line: bool = False  # only blanks follow the bracket on its line
 
     @property
     def is_block(self) -> bool:
@@ -29,7 +29,7 @@ class Opener:
 
 
 class Brackets:
-    """Tracker to feed with characters. `terminator` ends the current string or comment; "" in code."""
+    """Tracker to feed with code. `terminator` is the text that ends the current string or comment; "" outside."""
 
     def __init__(self, language: str) -> None:
         self._comments = _COMMENTS.get(language, _SLASHES)
@@ -38,9 +38,9 @@ class Brackets:
         self.stack: list[Opener] = []
         self.terminator = ""
         self._indent, self._in_indent = 0, True
-        self._last = ""  # characters that may begin a longer quote or comment sign
+        self._last = ""  # the last characters, which may be part of a longer quote or comment marker
         self.escaped = False  # the next character is escaped
-        self._empty = self._after_opener = False
+        self._empty = self._after_opener = False  # the string is empty so far; only blanks since an opener
 
     def feed(self, text: str) -> None:
         """Read the next characters."""
@@ -75,11 +75,11 @@ class Brackets:
         self._empty = False
 
     def _in_code(self, char: str) -> None:
-        sign = next((sign for sign in self._comments if (self._last + char).endswith(sign)), "")
-        if sign:
-            self.terminator, self._last = "*/" if sign == "/*" else "\n", ""
+        marker = next((marker for marker in self._comments if (self._last + char).endswith(marker)), "")
+        if marker:
+            self.terminator, self._last = "*/" if marker == "/*" else "\n", ""
         elif char in self._quotes:
-            third = self._triples and self._last == char * 2  # after an empty string
+            third = self._triples and self._last == char * 2  # `_in_text` left the quotes of an empty string there
             self.terminator, self._last, self._empty = char * 3 if third else char, "", not third
         else:
             self._last = char

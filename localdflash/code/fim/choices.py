@@ -1,4 +1,4 @@
-"""Constraints for several answers at one cursor: each begins with a different token, and none is empty."""
+"""Constraint that keeps several answers at one cursor distinct: each begins with a different token."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,13 +11,13 @@ from localdflash.engine.generate import Request
 
 
 class DistinctStart:
-    """A `Constraint`: after the healed word, the first token is none of `taken`, to which it is then added."""
+    """`Constraint`: the first token after the healed word is not in `taken`, a shared set, and is added to it."""
 
     renormalizes = False
 
     def __init__(self, healing: Healing | None, vocab_size: int, taken: set[int]) -> None:
         self._healing, self._size, self._taken = healing, vocab_size, taken
-        self._is_first = True  # the first token after the word is still to come
+        self._is_first = True  # the first token after the healed word has not been sampled yet
 
     def mask(self) -> NDArray[np.bool_] | None:
         """See `Constraint`."""
@@ -42,7 +42,7 @@ class DistinctStart:
         if not self._is_first:
             return len(tokens)
         if self._healing and not self._healing.done:
-            return min(self._healing.count_allowed(tokens), 1)  # then the word may be complete
+            return min(self._healing.count_allowed(tokens), 1)  # this token may complete the word
         return 0 if tokens and tokens[0] in self._taken else len(tokens)
 
     def forced_tokens(self) -> Sequence[int]:
@@ -51,6 +51,6 @@ class DistinctStart:
 
 
 def continue_past_end(request: Request, ids: Sequence[int], vocab_size: int) -> Request:
-    """Return a request that continues an answer past its end, the last of its `ids`. Both share their `stats`."""
+    """Return a request that samples another token in place of the end token `ids[-1]`. `stats` are shared."""
     not_an_end = DistinctStart(None, vocab_size, {*request.ends})
     return replace(request, ids=list(ids[:-1]), constraint=not_an_end, finish_reason="")

@@ -1,4 +1,4 @@
-"""Classify a line by its first word: a branch, an end, a label, a jump."""
+"""Classify a line of code by its first word: branch (`else`), end (`end`), label (`case`), jump (`return`)."""
 
 import re
 
@@ -7,7 +7,7 @@ _BRACE_BRANCHES = {"else", "catch", "finally"}
 _BRANCHES = {"python": {"elif", "else", "except", "finally"}, "lua": {"elseif", "else"}, "go": {"else"}}
 _LABELS = {"case", "default", "public", "private", "protected"}
 _CHAINING = {"c", "cpp", "java", "javascript", "rust", "tsx", "typescript"}
-CHAIN_SIGNS = ".?:|&{"  # a line that begins with one continues the line above
+CHAIN_SIGNS = ".?:|&{"  # a line that begins with one of these characters continues the line above
 
 
 def has_block_braces(language: str) -> bool:
@@ -16,7 +16,7 @@ def has_block_braces(language: str) -> bool:
 
 
 def _first_word(line: str) -> str:
-    """Return the word that a line begins with, or that follows its closing brace; "" before another sign."""
+    """Return the word that a line begins with, after a closing brace if any; "" if the line begins otherwise."""
     found = _FIRST_WORD.match(line)
     return found[1] if found else ""
 
@@ -27,20 +27,20 @@ def is_branch(language: str, line: str) -> bool:
 
 
 def is_end(language: str, line: str) -> bool:
-    """Return whether a line ends a block with a word."""
+    """Return whether a line ends a block with a keyword, as in Lua."""
     return language == "lua" and _first_word(line) in {"end", "until"}
 
 
 def is_label(language: str, line: str) -> bool:
-    """Return whether a line may be indented as little as the one that begins its block."""
+    """Return whether a line is a label, which may be indented as little as the line that begins its block."""
     return has_block_braces(language) and _first_word(line) in _LABELS
 
 
 def is_jump(language: str, line: str) -> bool:
-    """Return whether nothing can follow a line in its block."""
+    """Return whether a line leaves its block, so that lines after it are unreachable. Only for Python."""
     return language == "python" and _first_word(line) in {"return", "raise", "break", "continue"}
 
 
 def may_continue_below(language: str, line: str) -> bool:
-    """Return whether the next line may continue a complete statement: as a chain of calls, a brace or a branch."""
+    """Return whether the line after a complete statement may continue it: a call chain, a brace or a branch."""
     return language in _CHAINING and not line.rstrip().endswith(";")

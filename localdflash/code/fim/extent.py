@@ -1,7 +1,7 @@
-"""Decide by the code around the cursor how far a completion goes: to the end of the line, statement or block.
+"""Decide from the code around the cursor how far a completion goes: to the end of the line, statement or block.
 
-`x = f|` goes to the end of the statement, `def f(a):|` and an empty line to the end of the block. `x = |(a, b)` ends
-with its line, because more than closing brackets follow, and so does a completion inside a string or a comment.
+`|` is the cursor. After `x = f|` a completion goes to the end of the statement; after `def f(a):|` and on an empty line
+to the end of the block. It ends with the line in strings and comments, and before code, as in `x = |(a, b)`.
 """
 
 import re
@@ -13,11 +13,11 @@ from typing import Literal
 from localdflash.code.fim.brackets import CLOSERS, Brackets, Opener
 from localdflash.text import syntax
 
-Mode = Literal["auto", "line", "lines"]  # of a request; "lines": to the end of the block
+Mode = Literal["auto", "line", "lines"]  # requested extent; "lines": to the end of the block
 ExtentKind = Literal["line", "statement", "block"]
 
-MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000
-LINES_ABOVE, LINES_BELOW = 8, 3  # that an answer must not repeat
+MAX_BEFORE_CHARS, MAX_AFTER_CHARS = 4000, 3000  # that are searched for brackets
+LINES_ABOVE, LINES_BELOW = 8, 3  # non-empty lines that an answer must not repeat
 _CLOSING = re.compile(r"[\s)\]}\"'`;:,]*")
 _CLOSERS = re.compile(r"[)\]}]+")
 _BLOCK_START = {
@@ -27,7 +27,7 @@ _BLOCK_START = {
 }
 _BRACES = re.compile(r"\{\s*$")
 _WORDS = re.compile(r"\w{2,}")
-_DEFINITION_LINE = re.compile(  # a line that is rarely inside a string
+_DEFINITION_LINE = re.compile(  # a line that is rarely inside a string: where counting brackets may start
     r"^(?:(?:async )?def |class \w+[(:{ ]|@\w|import \w+$|from \S+ import |fn |func |function |pub |export |impl |"
     r"struct |#include|static |const |local |public |package )",
     re.MULTILINE,
@@ -37,20 +37,20 @@ _INNER_DEFINITION_LINE = re.compile(r"^[ \t]+(?:async )?def \w+\(|^[ \t]+class \
 
 @dataclass(frozen=True)
 class CursorContext:
-    """Code around the cursor, and how far a completion goes there (`kind`)."""
+    """Code around the cursor, and the extent of a completion there (`kind`)."""
 
     kind: ExtentKind
     language: str
-    line: str  # of the cursor, up to the cursor
-    rest: str  # of that line, after the cursor
-    brackets: Brackets  # at the cursor
-    open_before: int  # number of open brackets that earlier lines opened
-    unclosed_after: frozenset[int]  # indices of open brackets that the text after the cursor does not close
-    closers_below: str  # closers below whose openers the completion must supply
+    line: str  # the cursor's line, up to the cursor
+    rest: str  # the cursor's line, after the cursor
+    brackets: Brackets  # state at the cursor
+    open_before: int  # number of brackets in `brackets.stack` that earlier lines opened
+    unclosed_after: frozenset[int]  # indices in `brackets.stack` of those that the text after the cursor does not close
+    closers_below: str  # closers that begin a line below and whose openers the completion must supply
     starts_in_string: bool  # the line starts in a string or a comment
     after_block_start: bool  # the last line with code before the cursor starts a block
-    above: Sequence[str]
-    below: Sequence[str]
+    above: Sequence[str]  # nearest non-empty lines above, top to bottom
+    below: Sequence[str]  # nearest non-empty lines below, top to bottom
 
     @property
     def indent(self) -> int:
@@ -59,26 +59,26 @@ class CursorContext:
 
     @property
     def missing_closers(self) -> str:
-        """Return the closers of the innermost brackets that other lines opened and nothing closes."""
+        """Return the closers of the innermost brackets that earlier lines opened and nothing closes."""
         first = self.open_before
         while first and first - 1 in self.unclosed_after:
             first -= 1
         return "".join(opener.closer for opener in reversed(self.brackets.stack[first : self.open_before]))
 
     def matches_closers_below(self, stack: Sequence[Opener]) -> bool:
-        """Return whether the innermost open brackets match the closing brackets below."""
+        """Return whether the innermost open brackets are those that `closers_below` close."""
         innermost = [opener.closer for opener in reversed(stack)][: len(self.closers_below)]
         return bool(self.closers_below) and innermost == list(self.closers_below)
 
 
 def find_cursor_context(language: str, before: str, after: str, mode: Mode = "auto") -> CursorContext:
-    """Return the context of a cursor between two texts with LF line ends."""
-    before = _window(before)
+    """Return the context of the cursor between `before` and `after`, texts with LF line ends."""
+    before = _last_lines(before)
     line, (rest, _, later) = before.rpartition("\n")[2], after[:MAX_AFTER_CHARS].partition("\n")
     brackets = Brackets(language)
-    brackets.feed(_short(before[: len(before) - len(line)]))
+    brackets.feed(_shorten_words(before[: len(before) - len(line)]))
     open_before, in_string = len(brackets.stack), bool(brackets.terminator)
-    for char in _short(line):
+    for char in _shorten_words(line):
         brackets.feed(char)
         open_before = min(open_before, len(brackets.stack))
     if not _in_string_or_comment(language, before, brackets):
@@ -96,12 +96,12 @@ def find_cursor_context(language: str, before: str, after: str, mode: Mode = "au
 
 
 def starts_block(language: str, line: str) -> bool:
-    """Return whether a line starts a block."""
+    """Return whether a line ends with the start of a block, such as `:`, `{` or Lua's `then`."""
     return bool(_BLOCK_START.get(language, _BRACES).search(line))
 
 
 def indent_of(line: str) -> int:
-    """Return the number of blanks that a line begins with."""
+    """Return the number of spaces and tabs that a line begins with."""
     return len(line) - len(line.lstrip(" \t"))
 
 
@@ -115,13 +115,13 @@ def _kind(mode: Mode, line: str, rest: str, brackets: Brackets, after_block_star
     return "block" if after_block_start or not (line.strip() or rest.strip()) else "statement"
 
 
-def _short(text: str) -> str:
-    """Return a text with the same brackets, quotes and indentation in a third of the characters."""
+def _shorten_words(text: str) -> str:
+    """Return a text with every word shortened to "a": a third of the characters, with all brackets and quotes."""
     return _WORDS.sub("a", text)
 
 
-def _window(before: str) -> str:
-    """Return the last lines, starting at one that is probably not inside a string."""
+def _last_lines(before: str) -> str:
+    """Return the last `MAX_BEFORE_CHARS` or more, from a line on that is probably not inside a string."""
     if len(before) <= MAX_BEFORE_CHARS:
         return before
     for pattern, factor in ((_DEFINITION_LINE, 1), (_DEFINITION_LINE, 2), (_INNER_DEFINITION_LINE, 1)):
@@ -131,7 +131,7 @@ def _window(before: str) -> str:
 
 
 def _in_string_or_comment(language: str, before: str, brackets: Brackets) -> bool:
-    """Return whether the cursor is in a string or a comment. If grammar and brackets disagree, the grammar is right."""
+    """Return whether the cursor is in a string or comment: by the grammar if there is one, else by `brackets`."""
     if not brackets.terminator:
         return False
     tree = syntax.parse(language, before + brackets.terminator)  # an unterminated string does not parse as one
@@ -147,7 +147,7 @@ def _in_string_or_comment(language: str, before: str, brackets: Brackets) -> boo
 
 
 def _find_closers_below(brackets: Brackets, indent: int, rest: str, later: str) -> str:
-    """Return the closers that begin a line below with the cursor's indentation, if no open bracket awaits them."""
+    """Return the closers that begin the next line at the cursor's indentation; "" if a bracket above awaits them."""
     outer = next((line for line in later.split("\n") if line.strip() and indent_of(line) <= indent), "")
     found = _CLOSERS.match(outer, indent)
     if not found or indent_of(outer) < indent:
@@ -164,7 +164,7 @@ def _find_unclosed(language: str, brackets: Brackets, after: str, open_before: i
     later.terminator = brackets.terminator
     unclosed = set(range(len(stack)))
     indent, first, blank = 0, True, True
-    for char in _short(after[:MAX_AFTER_CHARS]):
+    for char in _shorten_words(after[:MAX_AFTER_CHARS]):
         if char == "\n":
             indent, first, blank = 0, False, True
         elif blank and char in " \t":
@@ -174,7 +174,7 @@ def _find_unclosed(language: str, brackets: Brackets, after: str, open_before: i
             if char in CLOSERS and not later.terminator and not later.stack:
                 # A closer below belongs to a bracket whose line is indented no further.
                 closable = [i for i in unclosed if stack[i].closer == char and (first or stack[i].indent <= indent)]
-                unclosed -= {max(closable, default=-1)}  # the innermost; -1: none
+                unclosed -= {max(closable, default=-1)}  # the innermost; -1 removes nothing
         later.feed(char)
     cut_off = len(after) > MAX_AFTER_CHARS  # what was cut off may close the brackets of earlier lines
     return frozenset(unclosed - set(range(open_before)) if cut_off else unclosed)

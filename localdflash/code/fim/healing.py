@@ -1,7 +1,7 @@
-"""Token healing: sample the unfinished word before the cursor again, so that the model tokenizes it its own way.
+"""Token healing: generate the unfinished word before the cursor again, so that the model chooses its tokens.
 
-`retu` may encode to two tokens although `return` is one. So the word is removed from the prompt, and the answer must
-begin with it.
+`retu` may encode to two tokens although `return` is one token. So the word is removed from the prompt, and the answer
+must begin with it.
 """
 
 import re
@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from localdflash.text.tokenizer import Tokenizer  # loads llama.cpp's library
+    from localdflash.text.tokenizer import Tokenizer  # importing it loads llama.cpp's library
 
-# Like pre-tokenizers: letters after an optional non-letter, punctuation after an optional space, or one space.
+# Splits like pre-tokenizers: letters after an optional non-letter, punctuation after an optional space, or one space.
 _WORD = re.compile(r"(?:[^\r\n\w]|_)?[^\W\d_]+\Z| ?[^\w\s]+\Z|(?<=\S) \Z")
 MAX_WORD_CHARS = 32
 
 
 def unfinished_word(line: str) -> str:
-    """Return the word, punctuation or space that ends a line, without indentation; "" after a digit or underscore."""
+    """Return the letters, punctuation or space that end a line, without indentation; "" after a digit or "_"."""
     found = _WORD.search(line, max(len(line) - MAX_WORD_CHARS, 0))
     if not found:
         return ""
@@ -29,7 +29,7 @@ def unfinished_word(line: str) -> str:
 
 
 class Spellings:
-    """Tokens of a vocabulary by their bytes; built in about 0.7 s for 150 000 tokens."""
+    """Index of a vocabulary's tokens by their bytes; built in about 0.7 s for 150 000 tokens."""
 
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int) -> None:
         self.size = vocab_size
@@ -40,7 +40,7 @@ class Spellings:
         self.piece_of = {token: piece for piece, token in spelled}
 
     def compatible_mask(self, remaining: bytes) -> NDArray[np.bool_]:
-        """Return a mask [V] of the tokens that start with these bytes or are a prefix of them."""
+        """Return a mask [vocab_size] of the tokens that start with `remaining` or are a prefix of it."""
         mask = np.zeros(self.size, np.bool_)
         for length in range(1, len(remaining) + 1):
             end = remaining + b"\xff" * 64 if length == len(remaining) else remaining[:length] + b"\0"
@@ -49,7 +49,7 @@ class Spellings:
 
 
 class Healing:
-    """`Constraint` that makes the answer begin with the word removed from the prompt."""
+    """`Constraint`: the answer begins with `word`, which was removed from the prompt."""
 
     renormalizes = True
 
@@ -58,7 +58,7 @@ class Healing:
 
     @property
     def done(self) -> bool:
-        """Return whether the word is complete."""
+        """Return whether the answer contains the complete word."""
         return not self._remaining
 
     def mask(self) -> NDArray[np.bool_] | None:
@@ -72,12 +72,12 @@ class Healing:
     def count_allowed(self, tokens: Sequence[int]) -> int:
         """See `Constraint`."""
         remaining = self._remaining
-        for number, token in enumerate(tokens):
+        for count, token in enumerate(tokens):
             if not remaining:
                 break
             piece = self._spellings.piece_of.get(token, b"")
             if not piece or not (piece.startswith(remaining) or remaining.startswith(piece)):
-                return number
+                return count
             remaining = remaining[len(piece) :]
         return len(tokens)
 

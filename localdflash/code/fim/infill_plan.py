@@ -1,4 +1,4 @@
-"""Turn a cursor position into engine requests for one loaded pair: the prompt, the start of the answer, and its end."""
+"""Plan the completions of a cursor position for one loaded pair: prompt, constraints on the start, stopping rule."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,38 +17,38 @@ from localdflash.engine.sampling_params import SamplingParams
 from localdflash.loading.load_pair import LoadedPair
 from localdflash.text.fim_formats import check_cursor, stop_ids
 
-MAX_DRAFT_TOKENS = 1024  # of texts for lookup drafts; each token costs some microseconds when they change
-SPARE_REQUESTS = 3  # in place of answers that are empty
-VARIED_TEMPERATURE = 0.8  # of further choices whose first tokens cannot be kept distinct
-WAIT_SECONDS = 0.1  # that an automatic completion waits for the token spellings
+MAX_DRAFT_TOKENS = 1024  # of all texts for lookup drafts together; indexing them costs microseconds per token
+SPARE_REQUESTS = 3  # planned in addition, to replace empty answers
+VARIED_TEMPERATURE = 0.8  # minimum for further choices if their first tokens cannot be kept distinct
+WAIT_SECONDS = 0.1  # how long an automatic completion waits for `Spellings`
 
 
 @dataclass(frozen=True)
 class InfillPlan:
-    """Completions of one position. Requests beyond the requested number replace empty answers."""
+    """Engine requests for one cursor position. Those beyond the requested number replace empty answers."""
 
     prompt: InfillPrompt
     requests: Sequence[Request]
     stops: tuple[str, ...]
-    word: str  # before the cursor; every answer begins with it
+    word: str  # unfinished word before the cursor; every answer begins with it
     ending: Callable[[], PresentableEnding]  # makes the `Ending` for the text of one answer
 
 
 class InfillPlanner:
-    """Plans completions for one pair; ModelError if it was not trained for infilling. Thread-safe.
+    """Planner for one pair; ModelError if the target was not trained for infilling. Thread-safe.
 
-    An automatic completion waits `patience` seconds for the token spellings, without which no word is healed.
+    `patience`: seconds to wait for `Spellings`, which a thread builds; then completions go without token healing.
     """
 
     def __init__(self, loaded: LoadedPair, patience: float | None = WAIT_SECONDS) -> None:
-        self._context, self._form, self._patience = loaded.context, loaded.fim_format(), patience
+        self._context, self._format, self._patience = loaded.context, loaded.fim_format(), patience
         self._encoder = Encoder(loaded.tokenizer)
-        self._ends = stop_ids(self._form, loaded.tokenizer)
+        self._ends = stop_ids(self._format, loaded.tokenizer)
         thread = ThreadPoolExecutor(1, "spellings")
         self._spellings = thread.submit(Spellings, loaded.tokenizer, loaded.vocab_size)
         loaded.before_close(thread.shutdown)
 
-    def fill(
+    def plan(
         self,
         gap: Gap,
         others: Sequence[ContextPiece] = (),
@@ -59,38 +59,39 @@ class InfillPlanner:
         params: SamplingParams,
         count: int = 1,
         min_probability: float = 0.0,
-        most: int = MAX_PROMPT_TOKENS,
+        max_prompt_tokens: int = MAX_PROMPT_TOKENS,
         heals: bool = True,
     ) -> InfillPlan:
-        """Plan completions of a gap, each with a different start. `copies` are likely texts for lookup drafts.
+        """Plan `count` completions of a gap, each with a different first token if the user requested them.
 
-        `min_probability`: see `Stopping`; 0 if the user requested the completions. Without `heals` an answer begins at
-        the cursor, even within a word.
+        `copies`: texts that the completion may repeat, for lookup drafts. `min_probability`: see `Stopping`; 0 if the
+        user requested the completions. `heals`: whether to generate the unfinished word before the cursor again.
         """
-        check_cursor(self._form, gap.suffix)
+        check_cursor(self._format, gap.suffix)
         is_requested = heals and min_probability == 0
         patience = None if is_requested and max_tokens else self._patience
         spellings = self._spellings.result() if heals and wait([self._spellings], patience).done else None
         word = unfinished_word((gap.prefix + gap.middle).rpartition("\n")[2]) if spellings else ""
         gap, ending = plan_ending(gap, others, mode, min_probability, word, adds_blanks=heals)
-        gap, context, most = gap.without(word), self._context, min(most, self._form.max_prompt_tokens)
-        prompt = assemble(self._encoder, self._form, context, gap, others, max_tokens, word, most)
+        gap, context = gap.without(word), self._context
+        limit = min(max_prompt_tokens, self._format.max_prompt_tokens)
+        prompt = assemble(self._encoder, self._format, context, gap, others, max_tokens, word, limit)
         if len(prompt.ids) >= context:
             raise ContextOverflow(f"a context of {context} tokens is too short to complete code in")
         documents = self._documents(prompt, copies)
         first = Request(prompt.ids, prompt.max_tokens, params, self._ends, top_logprobs=0, documents=documents)
-        taken = {*self._ends}  # tokens that no answer begins with; each answer adds its own
+        taken = {*self._ends}  # tokens that no answer may begin with; each answer adds its first token
         requests = []
         spare = SPARE_REQUESTS if is_requested and spellings and max_tokens else 0
         for number in range(count + spare):
             healing = Healing(spellings, word) if spellings and word else None
-            differs = DistinctStart(healing, spellings.size, taken) if spellings and is_requested else healing
-            drawn = params if is_requested and spellings else _varied(params, number)
-            requests.append(replace(first, params=drawn, constraint=differs, stats=type(first.stats)()))
-        return InfillPlan(prompt, requests, self._form.stop_strings, word, ending)
+            constraint = DistinctStart(healing, spellings.size, taken) if spellings and is_requested else healing
+            sampling = params if is_requested and spellings else _varied(params, number)
+            requests.append(replace(first, params=sampling, constraint=constraint, stats=type(first.stats)()))
+        return InfillPlan(prompt, requests, self._format.stop_strings, word, ending)
 
     def _documents(self, prompt: InfillPrompt, copies: Sequence[str]) -> list[list[int]]:
-        """Return texts for lookup drafts, likeliest last. Texts in the prompt are looked up anyway."""
+        """Return the ids of texts for lookup drafts, likeliest last. Lookup searches the prompt itself in any case."""
         omitted = [part.text for part in prompt.parts if part.left_out]
         documents: list[list[int]] = []
         room = MAX_DRAFT_TOKENS
@@ -103,7 +104,7 @@ class InfillPlanner:
 
 
 def _varied(params: SamplingParams, number: int) -> SamplingParams:
-    """Return how to sample further choices if their first tokens cannot be kept distinct."""
+    """Return sampling parameters for choice `number`, from 0: a different seed and a minimum temperature after 0."""
     if not number:
         return params
     seed = ((params.seed or 0) + number) % 2**63

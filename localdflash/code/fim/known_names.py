@@ -1,6 +1,6 @@
-"""Judge whether the word at the cursor becomes a known one: `re.compi` may become `re.compile`, not `re.compilement`.
+"""Check that a completion turns the word at the cursor into a known name: `re.compile`, not `re.compilement`.
 
-A new word is accepted in strings, comments and definitions, or if the model is confident.
+An unknown word is accepted in strings, comments and definitions, and if the model is confident.
 """
 
 import builtins
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from localdflash.code.fim.extent import CursorContext
 
-MIN_NEW_WORD_PROBABILITY = 0.5  # geometric mean of the probabilities of a new word's tokens
+MIN_NEW_WORD_PROBABILITY = 0.5  # minimum geometric mean of the probabilities of an unknown word's tokens
 _TAIL = re.compile(r"[^\W\d]\w*\Z")
 _WORD_END = re.compile(r"\W")
-_NAMED = re.compile(
+_DEFINES = re.compile(
     r"(?:\b(?:def|class|function|const|let|var|fn|func|type|interface|struct|enum|trait|impl|mod|import|from|as|for|"
     r"with|local|static|lambda)|[(,{*&|])\s*\Z|^\s*\Z"
 )
@@ -36,7 +36,7 @@ _WORDS = {"python": _PYTHON, "javascript": _SCRIPT, "typescript": _SCRIPT, "tsx"
 
 
 class KnownNames:
-    """Judge of one answer, whose first `len(word)` characters are before the cursor already."""
+    """Check of the first word of one answer. The answer begins with `word`, which is before the cursor."""
 
     def __init__(self, cursor: CursorContext, word: str, texts: Iterable[str]) -> None:
         tail = _TAIL.search(cursor.line)
@@ -44,13 +44,13 @@ class KnownNames:
         self._texts, self._language = texts, cursor.language
         head = cursor.line[: len(cursor.line) - len(self._begun)]
         self._is_undecided = bool(
-            self._begun and cursor.language in _WORDS and not cursor.brackets.terminator and not _NAMED.search(head)
+            self._begun and cursor.language in _WORDS and not cursor.brackets.terminator and not _DEFINES.search(head)
         )
         self._skipped, self._added = len(word), ""
         self._logprobs = list[float]()
 
-    def plausible(self, text: str, logprob: float) -> bool:
-        """Read the next token; return False if the word is now complete, unknown, and of low probability."""
+    def accepts(self, text: str, logprob: float) -> bool:
+        """Read the next token's text; return False if the word is now complete, unknown, and of low probability."""
         if not self._is_undecided:
             return True
         added, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
@@ -58,13 +58,13 @@ class KnownNames:
             self._logprobs.append(logprob)
         self._added += added
         end = _WORD_END.search(self._added)
-        return self._judge(self._added[: end.start()]) if end else True
+        return self._decide(self._added[: end.start()]) if end else True
 
-    def plausible_at_the_end(self) -> bool:
-        """Return the judgement once the answer has ended."""
-        return not self._is_undecided or self._judge(self._added)
+    def accepts_at_end(self) -> bool:
+        """Return whether the word is accepted, now that the answer has ended."""
+        return not self._is_undecided or self._decide(self._added)
 
-    def _judge(self, rest: str) -> bool:
+    def _decide(self, rest: str) -> bool:
         self._is_undecided = False
         word = self._begun + rest
         whole = re.compile(rf"\b{re.escape(word)}\b")

@@ -1,7 +1,7 @@
-"""Present of an answer only text that is sound at the cursor, however the answer continues or breaks off.
+"""Return only those beginnings of an answer that are *sound* at the cursor: see `Soundness`.
 
-Complete sound lines are passed on at once; at the end the longest sound beginning is kept. If nothing is sound, a
-likely text continues past its end. If the user requested the text, an unsound one is returned whole.
+Complete lines are returned as soon as they are sound. When the answer ends, its longest sound beginning is returned. If
+there is none, a likely answer continues past its end, and an answer that the user requested is returned whole.
 """
 
 import math
@@ -20,10 +20,10 @@ from localdflash.code.fim.repeats import stutter
 from localdflash.code.fim.sound import Soundness
 from localdflash.code.fim.stopping import Stopping
 
-MIN_LINE_PROBABILITY = 0.1  # of the first line's tokens together, for a text to continue past its end
-MAX_CONTINUED_ENDS = 2
+MIN_LINE_PROBABILITY = 0.1  # joint probability of the first line's tokens, for an answer to continue past its end
+MAX_CONTINUED_ENDS = 2  # that one answer continues past
 _CONTINUABLE_REASONS = frozenset({"line", "statement", "unsure"})
-MAX_TRIED_ENDS = 24  # of one answer: each costs a parse
+MAX_TRIED_ENDS = 24  # beginnings checked for one answer: each costs a parse
 _END = re.compile(r"(?<=[\w)\]}\"'`;])(?![\w\"'`])")
 _INCOMPLETE = re.compile(
     r"\b(?:return|yield|raise|throw|assert|del|import|from|with|for|while|elif|except|as|await|case|new|typeof|extends|"
@@ -34,7 +34,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])(?=\s|\Z)")
 
 
 class PresentableEnding:
-    """`Ending` of an answer that begins with `word`. `lead` comes before it; `texts` have the known words."""
+    """`Ending` of an answer that begins with `word`. `texts` hold known words; `lead`: indentation to return first."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class PresentableEnding:
         self._has_unknown_name = False
         self._pieces = list[str]()
         self._text, self._sent, self._checked = "", 0, 0
-        self._logprob = 0.0  # of the first line
-        self._continued = 0  # number of ends that the text continued past
+        self._logprob = 0.0  # sum over the first line's tokens
+        self._continued = 0  # number of ends that the answer continued past
 
     @property
     def ended(self) -> bool:
@@ -66,8 +66,8 @@ class PresentableEnding:
         return "unsure" if self._has_unknown_name else self._stopping.reason
 
     def push(self, text: str, logprob: float | None = None) -> str:
-        """See `Ending`. Returns complete lines only; the rest comes with `finish`."""
-        if self._names and not self._names.plausible(text, math.inf if logprob is None else logprob):
+        """See `Ending`. Returns only complete lines; `finish` returns the rest."""
+        if self._names and not self._names.accepts(text, math.inf if logprob is None else logprob):
             self._has_unknown_name = True
             return ""
         if "\n" not in "".join(self._pieces).lstrip():
@@ -91,7 +91,7 @@ class PresentableEnding:
 
     def finish(self) -> str:
         """See `Ending`."""
-        if self._names and (self._has_unknown_name or not self._names.plausible_at_the_end()):
+        if self._names and (self._has_unknown_name or not self._names.accepts_at_end()):
             return ""
         if self._continued and self._sent:
             return ""
@@ -102,7 +102,7 @@ class PresentableEnding:
         return self._take_up_to(len(whole)) if self._is_requested and not self._sent else ""
 
     def _should_continue(self) -> bool:
-        """Return whether a text that would end here continues past this end."""
+        """Return whether to continue past this end: the answer is likely, not requested, and nowhere sound."""
         is_likely = self._logprob >= math.log(MIN_LINE_PROBABILITY)
         if self._is_requested or self._sent or self._continued == MAX_CONTINUED_ENDS or not is_likely:
             return False
@@ -110,13 +110,13 @@ class PresentableEnding:
         return bool(whole) and (whole.endswith("(") or self._sound_end(whole) is None)
 
     def _continue_past_end(self) -> None:
-        """Read the pieces again, with a stopping rule that ends the text later."""
+        """Read the answer again with a stopping rule that ends it later."""
         self._continued += 1
         self._stopping = self._stopping.later()
         self._text = "".join(map(self._stopping.push, self._pieces))
 
     def _sound_end(self, whole: str) -> int | None:
-        """Return the end of the longest sound beginning; None if there is none behind the text sent."""
+        """Return the length of the first sound beginning of `_ends`; None if none is longer than the text sent."""
         for number, (end, text) in enumerate(self._ends(whole)):
             if number == MAX_TRIED_ENDS or end < self._sent:
                 break
@@ -125,37 +125,37 @@ class PresentableEnding:
         return None
 
     def _take_up_to(self, end: int) -> str:
-        """Return the text after the part sent, up to this end."""
+        """Return the text from the end of the part sent up to `end`; the first such text begins with `lead`."""
         text, self._sent = self._text[self._sent : end], max(end, self._sent)
         lead, self._lead = (self._lead, "") if text else ("", self._lead)
         return lead + text
 
     def _ends(self, whole: str) -> Iterator[tuple[int, str]]:
-        """Yield where the text may end, the best place first."""
+        """Yield lengths at which the text may end, with the text up to there, best first."""
         if overlap := self._overlap(whole):
             kept = len(whole) - overlap
             yield kept, whole[:kept].rstrip()
-        prose = self._cursor.brackets.terminator
+        prose = self._cursor.brackets.terminator  # non-empty in a string or comment
         repeats = stutter(whole.rpartition("\n")[2])
-        in_sentence = prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
-        begun = "".join(self._pieces).partition(whole)[2] if whole else ""
-        if not repeats and not in_sentence and (prose or not self._is_half_call(whole, begun)):
+        has_sentence = prose and self._stopping.reason == "unsure" and _SENTENCE.search(whole)
+        cut_off = "".join(self._pieces).partition(whole)[2] if whole else ""
+        if not repeats and not has_sentence and (prose or not self._is_half_call(whole, cut_off)):
             yield len(whole), whole
         ends = [found.start() for found in re.finditer("\n", whole)]
         if not repeats:
             ends += [found.start() for found in (_SENTENCE if prose else _END).finditer(whole)]
         for end in sorted(set(ends), reverse=True):
             text = whole[:end]
-            breaks_off = self._is_half_call(text, whole[end:] + begun) or _INCOMPLETE.search(self._cursor.line + text)
+            breaks_off = self._is_half_call(text, whole[end:] + cut_off) or _INCOMPLETE.search(self._cursor.line + text)
             if end < len(whole) and text.strip() and (prose or not breaks_off):
                 yield end, text
 
     def _is_half_call(self, text: str, rest: str) -> bool:
-        """Return whether a text ends before the arguments of a call, unless it is only the called name."""
+        """Return whether `text` would be cut off `rest` before a call's arguments; not if `text` is only a name."""
         return bool(_CALL.match(rest)) and not self._cursor.rest.startswith("(") and not _NAME.fullmatch(text.strip())
 
     def _overlap(self, whole: str) -> int:
-        """Return how many characters at the text's end also begin the rest of the cursor's line."""
+        """Return the number of characters at the end of a one-line text that begin the rest of the cursor's line."""
         rest = self._cursor.rest.strip()
         if "\n" in whole or not rest:
             return 0

@@ -1,8 +1,8 @@
-"""Assemble the prompt of a completion within a budget of tokens.
+"""Assemble an infill prompt within a token budget: head (code from elsewhere), prefix, suffix, middle.
 
-    head (other code) | prefix up to the anchor | suffix | middle: the cursor's line, from its first code on
-
-Parts that change least come first, and room is used in coarse steps, so that the next key keeps their KV cache.
+The *anchor* is the position where the prefix ends and the middle begins, normally the start of the cursor's line: text
+after it is encoded again at every keystroke. Formats of order "spm" put the suffix before the prefix. Parts that change
+least come first, and their sizes are rounded up, so that the next keystroke reuses most of the KV cache.
 """
 
 import re
@@ -11,36 +11,33 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.fim.encoder import MAX_CHARS_PER_TOKEN, Cut, Encoder, first_of, last_of
+from localdflash.code.fim.encoder import MAX_CHARS_PER_TOKEN, Cut, Encoder, keep_first, keep_last
 from localdflash.text.fim_formats import FimFormat, arrange_prompt, repository_head
 
 MAX_PROMPT_TOKENS = 2048
-HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # of the prompt, at most
-STEP_TOKENS = 64  # in which room is used, and the least of a part that is cut
-MARKER_TOKENS = 8
-MAX_LINE_CHARS = 400  # of the cursor's line that may go into the middle
-MIN_ANSWER_TOKENS = 128  # reserved, so that a warming request has the same prompt as the completion after it
+HEAD_SHARE, SUFFIX_SHARE = 0.35, 0.20  # of the prompt, at most; the prefix gets the rest
+STEP_TOKENS = 64  # sizes of head, suffix and answer count in multiples of it; minimum of a truncated head piece
+MARKER_TOKENS = 8  # reserved for BOS and the FIM markers
+MAX_LINE_CHARS = 400  # of the cursor's line before a given anchor; a longer line keeps that anchor
+MIN_ANSWER_TOKENS = 128  # reserved; a request for 0 tokens that only fills the KV cache gets the same prompt
 _EMPTY_LINES = re.compile(r"\A(?:[ \t]*\n)+")
 _COMMENTS = {"python": "#", "lua": "--"}
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Position to complete. `prefix` ends at the anchor and begins with line `first_line`, from 0, of its file.
-
-    `closed`: closing brackets between cursor and `suffix` that the editor inserted; an answer may close them again.
-    """
+    """Position to complete in a file, and the text around it."""
 
     path: str
     language: str
-    prefix: str
-    middle: str
+    prefix: str  # up to the anchor
+    middle: str  # from the anchor to the cursor
     suffix: str
-    first_line: int = 0
-    closed: str = ""
+    first_line: int = 0  # number of the first line of `prefix` in the file, 0-based
+    closed: str = ""  # closers that the editor inserted before `suffix`; the completion may contain them too
 
     def without(self, word: str) -> "Gap":
-        """Return the gap without a word at the cursor."""
+        """Return the gap without the unfinished `word` before the cursor."""
         length = len(word)
         if len(self.middle) >= length:
             return replace(self, middle=self.middle[: len(self.middle) - length])
@@ -50,24 +47,24 @@ class Gap:
 
 @dataclass(frozen=True)
 class PromptPart:
-    """Part of the prompt."""
+    """Part of the prompt, as shown to the user."""
 
-    kind: str
+    kind: str  # "prefix", "middle", "word", "suffix", or that of a `ContextPiece`
     name: str
-    tokens: int  # 0 if it was left out, and for kind "word", which the answer begins with
+    tokens: int  # 0 if left out, and for kind "word", which the model generates again
     text: str
     left_out: bool = False
-    cut: bool = False  # only a piece of it is in the prompt
-    lines: tuple[int, int] | None = None  # first and last in the file, from 0
+    cut: bool = False  # only the piece `text` is in the prompt
+    lines: tuple[int, int] | None = None  # first and last line in the file, 0-based
 
 
 @dataclass(frozen=True)
 class TokenBudget:
-    """Tokens: the model's context, the prompt's limit, and the limit of each part."""
+    """Token limits of the prompt's parts."""
 
-    context: int
-    prompt: int
-    answer: int
+    context: int  # length of the model's context
+    prompt: int  # of all parts together, without markers
+    answer: int  # reserved for the completion
     head: int
     prefix: int
     suffix: int
@@ -76,7 +73,7 @@ class TokenBudget:
 
 @dataclass(frozen=True)
 class InfillPrompt:
-    """Ids of a prompt, their parts, and the maximum number of answer tokens."""
+    """Token ids of a prompt, its parts, and the maximum number of completion tokens."""
 
     ids: list[int]
     parts: list[PromptPart]
@@ -96,92 +93,94 @@ class InfillPrompt:
 def assemble(
     encoder: Encoder,
     fim: FimFormat,
-    context: int,
+    context: int,  # length of the model's context, in tokens
     gap: Gap,
-    others: Sequence[ContextPiece],
-    max_tokens: int,
-    word: str = "",
-    most: int = MAX_PROMPT_TOKENS,
+    others: Sequence[ContextPiece],  # code from elsewhere, in prompt order
+    max_tokens: int,  # of the completion
+    word: str = "",  # unfinished word removed from the gap, to be generated again (token healing)
+    max_prompt_tokens: int = MAX_PROMPT_TOKENS,
 ) -> InfillPrompt:
-    """Return the prompt for a gap. `context`: tokens of the model; `word`: before the cursor, to be sampled."""
-    gap = _normal(gap)
+    """Return the prompt for a gap."""
+    gap = _normalize(gap)
     if not fim.markers:
         gap = replace(gap, prefix=gap.prefix + gap.middle, middle="", suffix="")
     max_tokens = min(max_tokens, context // 2)
-    answer = min(_up(max(max_tokens, MIN_ANSWER_TOKENS)), context // 2)
-    room = max(min(most, context - answer) - MARKER_TOKENS, 0)
-    most_middle = room // 8
-    gap, above, middle = _split_typed(encoder, gap, most_middle)
-    most_head, most_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
-    after = first_of(encoder, gap.suffix, most_suffix)
-    kept = last_of(encoder, gap.prefix, max(room - most_middle - most_head - _up(len(after.ids)), 0), gap.first_line)
-    shown = gap.prefix[kept.start :] + above + gap.suffix[: after.end]
+    answer = min(_round_up(max(max_tokens, MIN_ANSWER_TOKENS)), context // 2)
+    room = max(min(max_prompt_tokens, context - answer) - MARKER_TOKENS, 0)
+    max_middle = room // 8
+    gap, between, middle = _split_middle(encoder, gap, max_middle)
+    max_head, max_suffix = int(room * HEAD_SHARE), int(room * SUFFIX_SHARE)
+    after = keep_first(encoder, gap.suffix, max_suffix)
+    least = max(room - max_middle - max_head - _round_up(len(after.ids)), 0)  # tokens that the prefix gets at least
+    start = keep_last(encoder, gap.prefix, least, gap.first_line).start
+    shown = gap.prefix[start:] + between + gap.suffix[: after.end]
     others = [_without_shown(one, shown) if one.name == gap.path else one for one in others]
     others = [one for one in others if one.text]
-    head, other_parts = _head(encoder, fim, gap, others, most_head)
-    left = max(room - most_middle - _up(len(head)) - _up(len(after.ids)), 0)
-    before, typed = last_of(encoder, gap.prefix, left, gap.first_line), encoder.text(above)
-    before = replace(before, end=before.end + len(above), ids=(*before.ids, *typed))
-    gap = replace(gap, prefix=gap.prefix + above)
-    budget = TokenBudget(context, room, answer, most_head, left + len(typed), most_suffix, most_middle)
+    head, other_parts = _head(encoder, fim, gap, others, max_head)
+    left = max(room - max_middle - _round_up(len(head)) - _round_up(len(after.ids)), 0)
+    before, between_ids = keep_last(encoder, gap.prefix, left, gap.first_line), encoder.text(between)
+    before = replace(before, end=before.end + len(between), ids=(*before.ids, *between_ids))
+    gap = replace(gap, prefix=gap.prefix + between)
+    budget = TokenBudget(context, room, answer, max_head, left + len(between_ids), max_suffix, max_middle)
     ids = arrange_prompt(fim, encoder.tokenizer, head, before.ids, after.ids, middle)
     parts = [*other_parts, *_own_parts(gap, before, after, len(middle), word)]
     return InfillPrompt(ids, parts, budget, max_tokens)
 
 
-def _up(tokens: int) -> int:
+def _round_up(tokens: int) -> int:
     return -(-tokens // STEP_TOKENS) * STEP_TOKENS
 
 
-def _normal(gap: Gap) -> Gap:
-    """Return the gap with LF line ends, and the anchor at the start of its first line with code."""
+def _normalize(gap: Gap) -> Gap:
+    """Return the gap with LF line ends and its anchor moved to a line start, after empty lines of the middle."""
     prefix, middle, suffix = (text.replace("\r\n", "\n") for text in (gap.prefix, gap.middle, gap.suffix))
     line = prefix.rfind("\n") + 1
     if len(prefix) - line < MAX_LINE_CHARS:
         prefix, middle = prefix[:line], prefix[line:] + middle
-    typed = _EMPTY_LINES.sub("", middle)
-    return replace(gap, prefix=prefix + middle[: len(middle) - len(typed)], middle=typed, suffix=suffix)
+    trimmed = _EMPTY_LINES.sub("", middle)
+    return replace(gap, prefix=prefix + middle[: len(middle) - len(trimmed)], middle=trimmed, suffix=suffix)
 
 
-def _split_typed(encoder: Encoder, gap: Gap, most: int) -> tuple[Gap, str, list[int]]:
-    """Return the gap, the text typed before the first code of the cursor's line, and the ids of the middle.
+def _split_middle(encoder: Encoder, gap: Gap, max_tokens: int) -> tuple[Gap, str, list[int]]:
+    """Return the gap with the cursor line's code as `middle`, the text between anchor and code, and the code's ids.
 
-    As in training, the typed text follows the prefix, which is cut without it: Enter does not move the cut.
+    As in training, the text between follows the prefix, which is truncated without it: Enter does not move that cut.
+    What exceeds `max_tokens` moves to the prefix: first the text between, then the code too.
     """
-    typed = gap.middle[gap.middle.rfind("\n") + 1 :].lstrip(" \t")
-    above = gap.middle[: len(gap.middle) - len(typed)]
-    if len(typed) > most * MAX_CHARS_PER_TOKEN or len(middle := encoder.text(typed)) > most:
+    code = gap.middle[gap.middle.rfind("\n") + 1 :].lstrip(" \t")
+    between = gap.middle[: len(gap.middle) - len(code)]
+    if len(code) > max_tokens * MAX_CHARS_PER_TOKEN or len(ids := encoder.text(code)) > max_tokens:
         return replace(gap, prefix=gap.prefix + gap.middle, middle=""), "", []
-    if len(above) > most * MAX_CHARS_PER_TOKEN or len(encoder.text(above)) + len(middle) > most:
-        gap, above = replace(gap, prefix=gap.prefix + above), ""
-    return replace(gap, middle=typed), above, middle
+    if len(between) > max_tokens * MAX_CHARS_PER_TOKEN or len(encoder.text(between)) + len(ids) > max_tokens:
+        gap, between = replace(gap, prefix=gap.prefix + between), ""
+    return replace(gap, middle=code), between, ids
 
 
 def _without_shown(own: ContextPiece, shown: str) -> ContextPiece:
-    """Return code of the gap's own file without the blocks that the prompt has anyway."""
-    blocks = [block for block in own.text.split("\n\n") if block.partition("\n")[0] not in shown]
-    return replace(own, text="\n\n".join(blocks))
+    """Return a piece of the gap's own file without the paragraphs whose first line is in `shown`."""
+    paragraphs = [text for text in own.text.split("\n\n") if text.partition("\n")[0] not in shown]
+    return replace(own, text="\n\n".join(paragraphs))
 
 
 def _head(
-    encoder: Encoder, fim: FimFormat, gap: Gap, others: Sequence[ContextPiece], most: int
+    encoder: Encoder, fim: FimFormat, gap: Gap, others: Sequence[ContextPiece], max_tokens: int
 ) -> tuple[list[int], list[PromptPart]]:
-    """Return the ids of other code in the given order, and its parts; pieces of least weight are left out first.
+    """Return the ids of the `others` that fit, in order, and a part for each piece.
 
-    Code of the gap's own file comes first.
+    Room goes to pieces of the gap's own file first, then by weight.
     """
     frame = repository_head(fim, encoder.tokenizer)
     kept: dict[int, list[int]] = {}
     cut: dict[int, Cut] = {}
-    room = most - len(frame.begin) - len(frame.end)
+    room = max_tokens - len(frame.begin) - len(frame.end)
     for index in sorted(range(len(others)), key=lambda index: (others[index].name != gap.path, -others[index].weight)):
         one = others[index]
         label = f"{one.name}\n" if fim.files else f"{_COMMENTS.get(gap.language, '//')} {one.name}\n"
         title = [*frame.before_each, *encoder.text(label.replace("\r", " "))]
         text = one.text.replace("\r\n", "\n").rstrip() + "\n"
-        piece = first_of(encoder, text, room - len(title))
+        piece = keep_first(encoder, text, room - len(title))
         if piece.end < len(text) and len(piece.ids) < STEP_TOKENS:
-            continue  # a short beginning helps little
+            continue  # too short to help
         kept[index], cut[index] = [*title, *piece.ids], piece
         room -= len(kept[index])
     parts = [
@@ -195,15 +194,15 @@ def _head(
     return [*frame.begin, *(token for i in sorted(kept) for token in kept[i]), *frame.end], parts
 
 
-def _own_parts(gap: Gap, before: Cut, after: Cut, middle: int, word: str) -> list[PromptPart]:
-    start = gap.first_line + gap.prefix.count("\n", 0, before.start)
-    anchor = gap.first_line + gap.prefix.count("\n")
-    cursor = anchor + gap.middle.count("\n")
+def _own_parts(gap: Gap, before: Cut, after: Cut, middle_tokens: int, word: str) -> list[PromptPart]:
+    first = gap.first_line + gap.prefix.count("\n", 0, before.start)
+    code = gap.first_line + gap.prefix.count("\n")
+    cursor = code + gap.middle.count("\n")
     text, rest = gap.prefix[before.start :], gap.suffix[: after.end]
     last = cursor + rest.removesuffix("\n").count("\n")
     return [
-        PromptPart("prefix", gap.path, len(before.ids), text, cut=before.start > 0, lines=(start, anchor)),
-        PromptPart("middle", gap.path, middle, gap.middle, lines=(anchor, cursor)),
+        PromptPart("prefix", gap.path, len(before.ids), text, cut=before.start > 0, lines=(first, code)),
+        PromptPart("middle", gap.path, middle_tokens, gap.middle, lines=(code, cursor)),
         *([PromptPart("word", gap.path, 0, word, lines=(cursor, cursor))] if word else []),
         PromptPart("suffix", gap.path, len(after.ids), rest, cut=after.end < len(gap.suffix), lines=(cursor, last)),
     ]

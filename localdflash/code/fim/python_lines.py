@@ -1,11 +1,11 @@
-"""Check the lines of an answer with Python's parser, in a skeleton of the blocks around the cursor.
+"""Check the lines of a completion with Python's parser, in a skeleton of the blocks around the cursor.
 
-    if 1:               the blocks around the cursor, by the indentation of the lines above it
-        pass            the line above, unless it begins a block
-        <the answer>
-    pass                the next line below, by its indentation
+    if 1:               one for each block around the cursor, indented like the line that begins it
+        pass            stands for the line above; `if 1:` if that line begins a block
+        <completion>
+    pass                stands for the next line below, with its indentation
 
-Tree-sitter accepts almost any indentation for Python, and several statements on one line.
+Tree-sitter is not enough: it accepts almost any indentation, and several Python statements on one line.
 """
 
 import ast
@@ -17,12 +17,12 @@ from functools import cached_property
 from localdflash.code.fim.brackets import CLOSERS
 from localdflash.code.fim.extent import CursorContext, indent_of, starts_block
 
-INDENT_UNIT = 4  # blanks, if no line shows another indentation
+INDENT_UNIT = 4  # blanks, if the line below does not show the block's indentation
 _BRANCH = re.compile(r"\s*(?:elif|else|except|finally|case)\b")
 
 
 class PythonLines:
-    """Checker of texts at one cursor between `before` and `after`."""
+    """Checker of completions at one cursor, between `before` and `after`."""
 
     def __init__(self, cursor: CursorContext, before: str, after: str) -> None:
         self._cursor, self._before, self._text_after = cursor, before, after
@@ -31,21 +31,21 @@ class PythonLines:
         self._below = next((line for line in cursor.below if not line.lstrip().startswith("#")), "")
 
     def fit(self, text: str) -> bool:
-        """Return whether a text makes valid statements at the cursor, before the next line below.
+        """Return whether a completion makes valid statements between the lines above and the next line below.
 
-        Incomplete lines, and those of a statement that begins above, are parsed with the file if that parses without
-        them.
+        An incomplete statement, or one that begins above, is parsed with the whole file instead; it is accepted if the
+        file does not parse without it either.
         """
         cursor, brackets = self._cursor, deepcopy(self._cursor.brackets)
         brackets.feed(text + cursor.rest)
         lines = cursor.line + text + cursor.rest
         unknown = cursor.open_before or cursor.starts_in_string or brackets.stack or brackets.terminator.strip("\n")
         if unknown or _BRANCH.match(lines) or lines.lstrip().startswith(tuple(CLOSERS)):
-            return not self._parses_now or _parses(self._before + text + self._text_after)
+            return not self._file_parses or _parses(self._before + text + self._text_after)
         return _parses(f"{self._above}{lines}\n{self._after(lines)}")
 
     @cached_property
-    def _parses_now(self) -> bool:
+    def _file_parses(self) -> bool:
         line, rest = self._cursor.line, self._cursor.rest
         without = self._before[: len(self._before) - len(line)] + self._text_after[len(rest) :]
         return _parses(self._before + self._text_after) or _parses(without)
@@ -62,7 +62,7 @@ class PythonLines:
 
 
 def missing_blanks(cursor: CursorContext) -> str:
-    """Return the missing indentation of a statement on an empty line."""
+    """Return the blanks that an empty Python line lacks for the indentation that its neighbours suggest."""
     lines = [*cursor.above[-1:], *cursor.below[:1]]
     if cursor.language != "python" or cursor.line.strip(" ") or cursor.rest.strip() or cursor.open_before:
         return ""
@@ -70,12 +70,12 @@ def missing_blanks(cursor: CursorContext) -> str:
         return ""
     above, below = indent_of(lines[0]), indent_of(lines[1]) if cursor.below else 0
     inner = below if below > above else above + INDENT_UNIT
-    least = inner if starts_block("python", lines[0]) else min(above, below)
-    return " " * (least - len(cursor.line))
+    needed = inner if starts_block("python", lines[0]) else min(above, below)
+    return " " * (needed - len(cursor.line))
 
 
 def _skeleton(above: list[str]) -> str:
-    """Return the blocks around the last of these lines, and the line itself."""
+    """Return the skeleton of the blocks around the last of these lines, and of the line itself."""
     blocks: list[str] = []
     for line in reversed(above):
         blanks = line[: indent_of(line)]
@@ -83,14 +83,14 @@ def _skeleton(above: list[str]) -> str:
             blocks.append(blanks + ("if 1:" if starts_block("python", line) else "pass"))
         elif len(blanks) < indent_of(blocks[-1]):
             blocks.append(f"{blanks}if 1:")
-    if blocks and blocks[-1][0].isspace():  # the line that the outermost block belongs to was cut off
+    if blocks and blocks[-1][0].isspace():  # the lines that begin the outer blocks were cut off
         blocks.append("if 1:")
     return "".join(f"{line}\n" for line in reversed(blocks))
 
 
 def _parses(text: str) -> bool:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes in what others wrote
+        warnings.simplefilter("ignore")  # about invalid escapes in the user's code
         try:
             ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):

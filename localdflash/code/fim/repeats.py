@@ -1,27 +1,27 @@
-"""Find repetitions of lines before or after the cursor, alone or alternating, and repeats within a line."""
+"""Find lines of a completion that repeat lines around it, or its own last 1 to 4 lines, and repeats in a line."""
 
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-PERIODS = (1, 2, 3, 4)  # lines
+PERIODS = (1, 2, 3, 4)  # numbers of lines that are repeated together
 MAX_TRIVIAL_CHARS = 10  # a shorter line may be repeated
-MAX_PIECE_CHARS = 40  # of a piece that a line may repeat
-MIN_PHRASE_CHARS = 8  # longer pieces are phrases
-LONG_LINE_CHARS = 32  # in which shorter pieces are looked for
+MAX_PIECE_CHARS = 40  # longer repeats within a line are not detected
+MIN_PHRASE_CHARS = 8  # a piece of this length is a phrase: two in a row are a repeat
+LONG_LINE_CHARS = 32  # only in lines of this length are repeats of shorter words detected
 _WORD = re.compile(r"\w")
-_SIGNS = re.compile(r"[\"'`()\[\]{},]")  # repeated other signs are a rule: -----
+_SIGNS = re.compile(r"[\"'`()\[\]{},]")  # other repeated characters are a separator line: -----
 
 
 class Stutter(NamedTuple):
     """Repeats of one piece at the end of a line."""
 
-    end: int  # of its second occurrence
-    enough: bool  # to stop
+    end: int  # offset in the line: end of a phrase's second occurrence, or of the line
+    enough: bool  # the completion should stop now
 
 
 def stutter(line: str) -> Stutter | None:
-    """Detect a phrase twice, a shorter piece four times, or signs eight times at the end of a line."""
+    """Detect a phrase twice, a shorter word 4 times, or punctuation 8 times in a row at the end of a line."""
     tail = line[-4 * MAX_PIECE_CHARS :]
     for period in range(1, min(MAX_PIECE_CHARS, len(tail) // 2) + 1):
         if tail[-1] != tail[-1 - period]:
@@ -41,25 +41,25 @@ def stutter(line: str) -> Stutter | None:
 
 
 class Repeats:
-    """Tracker of complete lines, which finds those that an incomplete line may repeat."""
+    """Detector fed with complete lines. `at` and results are offsets in the completion's text."""
 
     def __init__(self, above: Sequence[str], below: Sequence[str]) -> None:
         self._lines = [line.rstrip() for line in above]
         self._below = [line for i, line in enumerate(below) if i == 0 or len(line.strip()) >= MAX_TRIVIAL_CHARS]
-        self._runs = dict.fromkeys(PERIODS, 0)  # lines that were equal to those one period before
-        self._starts = dict.fromkeys(PERIODS, 0)  # where such a run begins in the text
+        self._runs = dict.fromkeys(PERIODS, 0)  # by period: number of last lines equal to the line one period before
+        self._starts = dict.fromkeys(PERIODS, 0)  # by period: offset where that run begins
 
     def begins(self, line: str, at: int) -> int | None:
-        """Return where a repetition may begin that includes the line starting `at`; None if there is none."""
+        """Return where a repetition may begin that includes the incomplete line at offset `at`, or None."""
         starts = [self._starts[p] if self._runs[p] else at for p in self._periods() if self._expected(p, line)]
         return min(starts, default=at if any(below.startswith(line) for below in self._below) else None)
 
     def is_suffix(self, line: str) -> bool:
-        """Return whether a complete line is after the cursor too."""
+        """Return whether a complete line is also one of the lines below."""
         return bool(line.strip()) and line.rstrip() in self._below
 
     def repeated(self, line: str, at: int) -> int | None:
-        """Return where the repetition begins that a complete line completes; None if it completes none."""
+        """Return where the repetition begins that the complete line at offset `at` completes, or None."""
         line = line.rstrip()
         for period in self._periods():
             if line != self._lines[-period]:
@@ -70,7 +70,7 @@ class Repeats:
         return None
 
     def add(self, line: str, at: int) -> None:
-        """Add a complete line that stays."""
+        """Add a complete line that stays in the completion."""
         line = line.rstrip()
         if not line:
             return

@@ -1,6 +1,6 @@
-"""Check whether a text is sound at the cursor: it closes all that it opens, and the following code still parses.
+"""Check whether a completion is sound at the cursor: it closes what it opens, and the code around it parses.
 
-Brackets and strings are checked first, then Python lines with Python's parser, then the file's syntax tree.
+Three checks: brackets and strings; for Python, the lines with Python's parser; errors in the file's syntax tree.
 """
 
 import re
@@ -15,36 +15,36 @@ from localdflash.text import syntax
 _OPERATOR = re.compile(r"(?:[-+*/%=&|^<>~,.(\[{\\]|\b(?:and|or|not|in|is|if|else|lambda|new|typeof|await))\s*$")
 _SIGNS = re.compile(r"(?:,|&&|\|\||[-+|&])\Z")
 _INCREMENT = re.compile(r"(?:\+\+|--)\s*$")
-_PART = re.compile(r"\n(?=[^\s)\]}])")  # before a line that is not indented
-MAX_AFTER_CHARS = 12_000  # a longer text after the cursor was cut, perhaps within a part
-NEAR_LINES = 12  # above and below
+_PART = re.compile(r"\n(?=[^\s)\]}])")  # before a line that is not indented: top-level parts of a file
+MAX_AFTER_CHARS = 12_000  # a text after the cursor of this length was truncated, perhaps within a part
+NEAR_LINES = 12  # above and below the completion, where no syntax error is accepted
 
 
 class Soundness:
-    """Checker of texts at one cursor, between `before` and `after`."""
+    """Callable check of completions at one cursor, between `before` and `after`."""
 
     def __init__(self, cursor: CursorContext, before: str, after: str) -> None:
         self._cursor = cursor
-        begins = _PART.search(before) if before[:1].isspace() else None  # it was cut
-        self._before = before[begins.start() + 1 :] if begins else before
-        self._after = after if len(after) < MAX_AFTER_CHARS else after[: _last_part(after)]
+        part = _PART.search(before) if before[:1].isspace() else None  # indented: the text was truncated
+        self._before = before[part.start() + 1 :] if part else before
+        self._after = after if len(after) < MAX_AFTER_CHARS else after[: _start_of_last_part(after)]
         self._python = PythonLines(cursor, self._before, self._after) if cursor.language == "python" else None
-        # The file unchanged, and with unclosed blocks ended behind the cursor's line.
+        # The text after the cursor, and a variant that closes unclosed brackets at the end of the cursor's line.
         rest, later = self._after[: len(cursor.rest)], self._after[len(cursor.rest) :]
-        ended = [f"{rest}\n{cursor.missing_closers}{later}"] if cursor.missing_closers else []
-        self._readings = [cache(partial(self._read, after)) for after in (self._after, *ended)]
+        closed = [f"{rest}\n{cursor.missing_closers}{later}"] if cursor.missing_closers else []
+        self._readings = [cache(partial(self._read, after)) for after in (self._after, *closed)]
 
     @classmethod
     def at(cls, cursor: CursorContext, before: str, after: str, closed: str) -> Callable[[str], bool]:
-        """Return a check that accepts texts that close the editor's brackets again, or do not."""
-        without = cls(cursor, before, after)
+        """Return a check of completions that contain or omit `closed`, the closers that the editor inserted."""
+        contains = cls(cursor, before, after)
         if not closed:
-            return without
-        within = cls(find_cursor_context(cursor.language, before, closed + after), before, closed + after)
-        return lambda text: without(text) or within(text)
+            return contains
+        omits = cls(find_cursor_context(cursor.language, before, closed + after), before, closed + after)
+        return lambda text: contains(text) or omits(text)
 
     def __call__(self, text: str) -> bool:
-        """Return whether the text may be shown."""
+        """Return whether the completion is sound."""
         if not self._is_balanced(text):
             return False
         if self._python and not self._python.fit(text):
@@ -61,7 +61,7 @@ class Soundness:
         return len(found) <= most_errors and not any(error.start_point.row in near for error in found)
 
     def _read(self, after: str) -> tuple[syntax.Surroundings, int]:
-        """Parse the text around the cursor; return also its errors, or those without the cursor's line if fewer."""
+        """Return the parsed code around the cursor and its error count, or that without the cursor's line if lower."""
         language, line, rest = self._cursor.language, self._cursor.line, self._cursor.rest
         around = syntax.Surroundings(language, self._before, after)
         errors = len(syntax.errors(around.tree))
@@ -70,7 +70,7 @@ class Soundness:
         return around, errors
 
     def _is_balanced(self, text: str) -> bool:
-        """Return whether the text closes what it opens, and ends neither in its own string nor with an operator."""
+        """Return whether a completion closes the brackets and strings it opens and does not end with an operator."""
         cursor = self._cursor
         brackets = deepcopy(cursor.brackets)
         brackets.feed(text)
@@ -81,7 +81,7 @@ class Soundness:
         elif brackets.terminator != cursor.brackets.terminator or not self._closes_the_string:
             return False
         below = len(cursor.closers_below) if cursor.matches_closers_below(brackets.stack) else 0
-        if len(brackets.stack) - below > self._most_open or (cursor.closers_below and not below):
+        if len(brackets.stack) - below > self._max_open or (cursor.closers_below and not below):
             return False
         if not brackets.terminator and ends_its_line and not brackets.stack:
             return (
@@ -92,14 +92,14 @@ class Soundness:
         return True
 
     def _ends_like_line_above(self, text: str) -> bool:
-        """Return whether a one-line text ends with the same sign as the line above: of a list or a chain."""
+        """Return whether a one-line completion ends with an operator or comma that also ends the line above."""
         above = self._cursor.above[-1].rstrip() if self._cursor.above else ""
         signs = _SIGNS.search(text)
         return signs is not None and "\n" not in text and above.endswith(signs[0])
 
     @cached_property
-    def _most_open(self) -> int:
-        """Return how many brackets may be open at the end: those of the cursor's line only if closed after it."""
+    def _max_open(self) -> int:
+        """Return the allowed number of open brackets at the end: those that the text after the cursor may close."""
         count = len(self._cursor.brackets.stack)
         return next((at for at in range(self._cursor.open_before, count) if at in self._cursor.unclosed_after), count)
 
@@ -110,7 +110,7 @@ class Soundness:
         return quote in (self._cursor.rest if len(quote) == 1 and quote != "`" else self._after)
 
 
-def _last_part(text: str) -> int:
-    """Return where the last part of a cut text begins: at a line that is not indented."""
+def _start_of_last_part(text: str) -> int:
+    """Return the offset of the last line that is not indented, where the last part of a truncated text begins."""
     found = [part.start() + 1 for part in _PART.finditer(text)]
     return found[-1] if found else len(text)

@@ -1,6 +1,6 @@
-"""Decide while decoding where the text of a completion ends: no token is wasted, no text is taken back.
+"""Decide while decoding where a completion ends: text that was returned is never taken back.
 
-Held back are trailing blanks, text that may repeat the surroundings or itself, and text that may be the line's rest.
+Text is held back while it may turn out to be trailing blanks, a repetition, or the rest of the cursor's line.
 """
 
 import math
@@ -16,19 +16,19 @@ from localdflash.code.fim.extent import CursorContext, ExtentKind, indent_of, st
 from localdflash.code.fim.repeats import Repeats, stutter
 
 Reason = Literal["line", "statement", "block", "suffix", "repeat", "unsure"]
-_LATER: Mapping[str, ExtentKind] = {"line": "statement", "statement": "block"}
-MAX_LINES = 12  # of a block or a statement
-MAX_EMPTY_LINES = 2
+_LARGER_KIND: Mapping[str, ExtentKind] = {"line": "statement", "statement": "block"}
+MAX_LINES = 12  # non-empty lines of a completion
+MAX_EMPTY_LINES = 2  # consecutive
 _WITHIN_WORD = re.compile(r"\w\w")
 _CONTINUES = re.compile(r"(\\|[,+\-*/%=&|^<.?:])$")
 _INCREMENT = re.compile(r"(\+\+|--)$")
 
 
 class Stopping:
-    """Stopping rule of one text, whose first `skipped` characters are before the cursor already.
+    """Stopping rule of one completion, whose first `skipped` characters are already before the cursor.
 
-    `reason` is why it ended, or "". A text ends before two consecutive tokens whose probabilities have a geometric mean
-    below `min_probability`; 0 disables that.
+    `reason` is why the completion ended; "" until then. It ends before two consecutive tokens whose probabilities have
+    a geometric mean below `min_probability`; 0 disables this rule.
     """
 
     def __init__(self, cursor: CursorContext, skipped: int = 0, min_probability: float = 0.0) -> None:
@@ -36,45 +36,45 @@ class Stopping:
         self._cursor, self._skipped, self._word_length = cursor, skipped, skipped
         self._kind = cursor.kind
         self._brackets = deepcopy(cursor.brackets)
-        self._outer_open = len(self._brackets.stack)  # number of open brackets before the cursor
+        self._outer_open = len(self._brackets.stack)  # minimum number of open brackets since the cursor
         self._repeats = Repeats(cursor.above, cursor.below)
         self._rest = cursor.rest.strip()
         self._text, self._sent = "", 0
         self._min_pair_logprob = 2 * math.log(min_probability) if min_probability > 0 else -math.inf
-        self._last: tuple[int, float] | None = None  # start and log-probability of the last token
-        self._line_start, self._line_prefix = 0, cursor.line  # of the current line: the part before the cursor
+        self._last: tuple[int, float] | None = None  # offset and log-probability of the last token
+        self._line_start, self._line_prefix = 0, cursor.line  # current line: offset, and part before the cursor
         self._line_count = self._empty_lines = 0  # lines so far, and consecutive empty ones
         self._indent: int | None = None if cursor.after_block_start or not cursor.line.strip() else cursor.indent
-        self._grouped = not cursor.after_block_start  # an empty line may end it
+        self._grouped = not cursor.after_block_start  # an empty line may end the block
         self._may_branch = cursor.after_block_start and bool(cursor.line.strip())  # the block may have further branches
         self._closing = False  # on the line that closes a bracket open at the cursor
-        self._may_end_block = False  # on a line that ends the block, unless its first word continues it
+        self._may_end_block = False  # on a line that ends the block, unless its first word continues the block
         self._starts_statement = True  # the line begins a statement
-        self._jump_indent: int | None = None  # within a statement such as `return`: its indentation
-        self._unreachable_indent: int | None = None  # after it: the indentation of unreachable lines
-        self._may_continue_below = False  # after a statement, unless the next line continues it
+        self._jump_indent: int | None = None  # indentation of the current jump, such as `return`
+        self._unreachable_indent: int | None = None  # after a jump: lines of this indentation or more are unreachable
+        self._may_continue_below = False  # after a statement that the next line may continue
         blank = not cursor.line.strip() and not self._rest
-        self._held_blanks: str | None = "" if blank else None  # blanks that the text begins with on an empty line
+        self._held_blanks: str | None = "" if blank else None  # leading blanks of an empty line; None once used
 
     def later(self) -> "Stopping":
-        """Return a stopping rule for the same text that ignores this end: a line ends with its statement, and so on."""
-        kind = _LATER.get(self.reason, self._cursor.kind)
+        """Return a stopping rule for the same completion that ends later: a line with its statement, then its block."""
+        kind = _LARGER_KIND.get(self.reason, self._cursor.kind)
         later = Stopping(replace(self._cursor, kind=kind), self._word_length)
         later._grouped = False
         return later
 
     @property
     def ended(self) -> bool:
-        """Return whether the text has ended."""
+        """Return whether the completion has ended."""
         return bool(self.reason)
 
     @property
     def _line(self) -> str:
-        """Return the current line so far."""
+        """Return the current line so far, with its part before the cursor."""
         return self._line_prefix + self._text[self._line_start :]
 
     def push(self, text: str, logprob: float | None = None) -> str:
-        """Return the text that is certain by now. `logprob` is that of the token with this text, if known."""
+        """Add one token's text; return newly certain text. `logprob`: log-probability of the token, if known."""
         text, self._skipped = text[self._skipped :], max(self._skipped - len(text), 0)
         start = len(self._text)
         for char in text:
@@ -83,11 +83,11 @@ class Stopping:
             for released in self._hold_blanks(char):
                 self._take(released)
         if logprob is not None and start < len(self._text.rstrip()):
-            self._weigh(start, logprob)
+            self._stop_if_unsure(start, logprob)
         return self._certain(len(self._text) if self.reason else self._held_from())
 
-    def _weigh(self, start: int, logprob: float) -> None:
-        """Stop before this token and the last one if both together are too unlikely."""
+    def _stop_if_unsure(self, start: int, logprob: float) -> None:
+        """Stop before the last token and this one, at `start`, if both together are too unlikely."""
         last, self._last = self._last, (start, logprob)
         if last and last[1] + logprob < self._min_pair_logprob:
             self._stop("unsure", self._start_of_word(last[0]))
@@ -98,7 +98,7 @@ class Stopping:
         return at
 
     def finish(self) -> str:
-        """Return the text held back, without repetitions."""
+        """Return the text held back, without repetitions, now that the answer has ended."""
         if not self.reason and self._may_end_block:
             self._decide_line()
         if not self.reason:
@@ -106,9 +106,9 @@ class Stopping:
         return self._certain(len(self._text))
 
     def _hold_blanks(self, char: str) -> str:
-        """Hold leading blanks back; drop line feeds, unless the next line is indented less than the code above.
+        """Return what to add for `char`: leading blanks are held back on an empty line, until the first code.
 
-        Blanks behind an indentation are dropped, too, unless a block begins.
+        Line feeds are then dropped unless the code is indented less than the line above; blanks, unless a block begins.
         """
         if self._held_blanks is None:
             return char
@@ -133,7 +133,7 @@ class Stopping:
         return certain
 
     def _held_from(self) -> int:
-        """Return where the uncertain part of the text begins."""
+        """Return the offset where the uncertain part of the text begins."""
         text, line = self._text, self._text[self._line_start :]
         held = len(text)
         if not self._rest or self._line_start:
@@ -171,7 +171,7 @@ class Stopping:
 
     def _code(self, char: str) -> None:
         if not self._line.strip():
-            self._first_of_line(char)
+            self._start_line(char)
         if self.reason:
             return
         quote = self._brackets.terminator
@@ -182,13 +182,13 @@ class Stopping:
             self._stop("suffix")
 
     def _closes_again(self, closer: str) -> bool:
-        """Return whether a bracket closes what the text after the cursor closes."""
+        """Return whether the text after the cursor already contains this closing bracket."""
         stack = self._brackets.stack
         if len(stack) > self._outer_open:
             return False
         return not stack or len(stack) - 1 not in self._cursor.unclosed_after or stack[-1].closer != closer
 
-    def _first_of_line(self, char: str) -> None:
+    def _start_line(self, char: str) -> None:
         """Handle the first non-blank character of a line: its indentation may end the block."""
         indent = indent_of(self._line)
         if self._may_continue_below:
@@ -213,7 +213,7 @@ class Stopping:
             self._stop("block")
 
     def _decide_line(self) -> None:
-        """Decide about a line at the indentation that ends the block, now that its first word is known."""
+        """Decide whether a line that may end the block does, now that its first word is known."""
         line, language = self._line, self._cursor.language
         indent, below = indent_of(line), next(iter(self._cursor.below), "")
         is_same_block = indent_of(below) == indent
@@ -250,6 +250,7 @@ class Stopping:
         self._line_start, self._line_prefix = len(self._text) + 1, ""
 
     def _stop_after(self, line: str) -> None:
+        """Stop if the completion ends with this complete line; a statement that starts a block becomes a block."""
         language = self._cursor.language
         if self._kind == "line":
             self._stop("line")
@@ -261,7 +262,7 @@ class Stopping:
             self._closing = False
             if not starts_block(language, line):
                 self._stop(self._kind)
-        elif self._kind == "block" and self._ends_block(line):
+        elif self._kind == "block" and self._is_unreachable_after(line):
             self._stop("block")
         elif self._kind == "statement" and not self._continues(line):
             if starts_block(language, line) and not self._rest:
@@ -273,7 +274,7 @@ class Stopping:
                 self._stop("statement")
 
     def _opens_block_below(self, line: str) -> bool:
-        """Return whether a line begins a block whose lines, or whose end, are after the cursor already."""
+        """Return whether a line begins a block whose lines or end the text after the cursor already contains."""
         cursor = self._cursor
         if cursor.matches_closers_below(self._brackets.stack):
             return True
@@ -281,8 +282,8 @@ class Stopping:
         indented = not clauses.has_block_braces(cursor.language) and starts_block(cursor.language, line)
         return indented and indent_of(line) < below and not self._rest
 
-    def _ends_block(self, line: str) -> bool:
-        """Return whether a jump such as `return` makes the rest of the block unreachable."""
+    def _is_unreachable_after(self, line: str) -> bool:
+        """Return whether a jump such as `return`, now complete, makes the rest of the block unreachable."""
         if self._starts_statement and clauses.is_jump(self._cursor.language, line):
             self._jump_indent = indent_of(line)
         self._starts_statement = not self._continues(line)
@@ -292,7 +293,7 @@ class Stopping:
         return self._unreachable_indent == self._indent and not self._may_branch
 
     def _continues(self, line: str) -> bool:
-        """Return whether a statement continues after a line, by its open brackets and its last sign."""
+        """Return whether a statement continues after a line, judged by open brackets and the line's last character."""
         brackets, unclosed_after, language = self._brackets, self._cursor.unclosed_after, self._cursor.language
         if brackets.terminator and brackets.terminator != "\n":
             return len(brackets.terminator) > 1 or brackets.terminator == "`"
@@ -307,7 +308,7 @@ class Stopping:
         return bool(_CONTINUES.search(code)) and not _INCREMENT.search(code)
 
     def _end_of_line(self) -> bool:
-        """Drop the part of a complete line that duplicates its surroundings; return whether there was one."""
+        """Stop if the complete line duplicates its surroundings, without the duplicate; return whether it did."""
         text = self._text[self._line_start :]
         line = self._line_prefix + text
         if self._rest and not self._line_start:

@@ -1,1 +1,1 @@
-"""Propose what a user is likely to change next, from the latest changes, by rules and without a model."""
+"""Next edits: propose what a user is likely to change next, by rules on the latest edits, without a model."""

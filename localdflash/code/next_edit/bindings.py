@@ -1,4 +1,4 @@
-"""Resolve the identifiers of one file, without types. Members are known only through `self` or `this`."""
+"""Resolve the identifiers of one file, without types. Members are resolved only on `self`, `cls` or `this`."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -11,14 +11,14 @@ from localdflash.code.next_edit.source import ParsedSource, Role, Scope
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """Identifier with its role."""
+    """Identifier node with its role."""
 
     node: Node
     role: Role
 
 
 class BindingIndex:
-    """Names of a source."""
+    """Resolver of the names in one source."""
 
     def __init__(self, source: ParsedSource) -> None:
         self._source = source
@@ -29,25 +29,25 @@ class BindingIndex:
         self._binding_scopes = cache(lambda name: {one.role.scope for one in self.occurrences(name) if one.role.binds})
 
     def _find_occurrences(self, name: str) -> list[Occurrence]:
-        """Return the identifiers of this name in file order; below `global` an assignment binds nothing."""
+        """Return the occurrences of a name in file order. In a scope that declares it `global`, bindings are uses."""
         roles = ((node, self._role_of(node)) for node in self._source.leaves_called(name))
         found = [Occurrence(node, role) for node, role in roles if role]
         outer = {one.role.scope for one in found if one.role.declares_outer}
         return [Occurrence(one.node, Role()) if outer and one.role.scope in outer else one for one in found]
 
     def at(self, node: Node) -> Occurrence | None:
-        """Return the occurrence at a leaf."""
+        """Return the occurrence at a leaf, or None."""
         return next((one for one in self.occurrences(self._source.cut(node)) if one.node == node), None)
 
     def is_unclear(self, name: str) -> bool:
-        """Return whether the name is used in a way that is not understood here."""
+        """Return whether some use of the name cannot be resolved reliably."""
         return any(
-            one.role.is_unclear or self._precedes_its_class(name, one) or self._skips_a_function(name, one)
+            one.role.is_unclear or self._reads_outer_name(name, one) or self._is_misread_global(name, one)
             for one in self.occurrences(name)
         )
 
-    def _precedes_its_class(self, name: str, one: Occurrence) -> bool:
-        """Return whether a class body reads a name before it binds it: `x = x` reads another one."""
+    def _reads_outer_name(self, name: str, one: Occurrence) -> bool:
+        """Return whether a class body reads a name before binding it, as `x = x`: that reads a name outside."""
         scope = None if one.role.scope else self.visible(name, one.node)
         if scope is None or not scope.members:
             return False
@@ -57,7 +57,7 @@ class BindingIndex:
         return one.node.start_byte < statement.end_byte
 
     def bindings(self, name: str, scope: Scope) -> list[Occurrence]:
-        """Return where a name is bound in a scope."""
+        """Return the occurrences that bind a name in a scope."""
         return [one for one in self.occurrences(name) if one.role.binds and one.role.scope == scope]
 
     def scope(self, one: Occurrence) -> Scope | None:
@@ -72,12 +72,12 @@ class BindingIndex:
         bound = self._binding_scopes(name)
         return next((scope for scope in self._scopes_of(node) if scope in bound), None)
 
-    def meant(self, name: str, scope: Scope) -> list[Occurrence]:
-        """Return all occurrences of a name that refer to its binding in a scope."""
+    def references(self, name: str, scope: Scope) -> list[Occurrence]:
+        """Return all occurrences of a name that refer to its binding in a scope, bindings included."""
         return [one for one in self.occurrences(name) if self.scope(one) == scope]
 
-    def _skips_a_function(self, name: str, one: Occurrence) -> bool:
-        """Return whether `global` refers to another binding than the visible one."""
+    def _is_misread_global(self, name: str, one: Occurrence) -> bool:
+        """Return whether an occurrence in a `global` statement would be resolved to a name that is not global."""
         outer = one.node.parent
         if outer is None or outer.type != "global_statement":
             return False

@@ -1,4 +1,4 @@
-"""Roles of identifiers in JavaScript and TypeScript."""
+"""Roles and scopes of identifiers in JavaScript and TypeScript."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from localdflash.code.next_edit.source import Role, Scope, is_field, outward
 SHORTHAND = {"shorthand_property_identifier", "shorthand_property_identifier_pattern"}
 _PLAIN = {"identifier", "type_identifier", *SHORTHAND}
 _NAMED_FUNCTIONS = {"function_declaration", "generator_function_declaration"}
-_EXPRESSIONS = {"function_expression", "generator_function", "class"}  # their names are visible inside only
+_EXPRESSIONS = {"function_expression", "generator_function", "class"}  # their names are visible only inside
 _FUNCTIONS = _NAMED_FUNCTIONS | {"function_expression", "generator_function", "arrow_function", "method_definition"}
 _BLOCKS = {"program", "statement_block", "for_statement", "for_in_statement", "catch_clause", "switch_body"}
 _TYPES = {"interface_declaration", "type_alias_declaration"}
@@ -18,31 +18,31 @@ _DECLARATIONS = _NAMED_FUNCTIONS | _CLASSES | _TYPES | {"function_signature", "e
 _HOISTS = {*_FUNCTIONS, "program", "internal_module", "class_static_block"}
 _FIELDS = {"public_field_definition", "field_definition"}
 _MEMBERS = _FIELDS | {"property_signature", "method_definition", "method_signature", "abstract_method_signature"}
-_PATTERNS = {  # the field of a pattern that binds names, "" for all
+_PATTERNS = {  # destructuring pattern: the field that binds names, "" for all children
     **dict.fromkeys(("object_pattern", "array_pattern", "rest_pattern"), ""),
     **dict.fromkeys(("object_assignment_pattern", "assignment_pattern"), "left"),
     "pair_pattern": "value",
 }
 _SCOPES = _BLOCKS | _FUNCTIONS | _CLASSES | _TYPES | {"class"}
 _JSX = {"jsx_opening_element", "jsx_closing_element", "jsx_self_closing_element"}
-_NOT_HERE = {"export_specifier", "index_signature", "nested_type_identifier", "namespace_export"}
+_OTHER_NAMES = {"export_specifier", "index_signature", "nested_type_identifier", "namespace_export"}
 _UNCLEAR = {"import_alias", "import_require_clause", "infer_type", "mapped_type_clause"}
 
 
 def role(node: Node) -> Role | None:
-    """Return the role of an identifier; None if it names nothing known here."""
+    """Return the role of an identifier; None if it is not a name that can be resolved."""
     parent = node.parent
     if parent is None:
         return None
     if node.type in {"property_identifier", "private_property_identifier"}:
         return _member(node, parent)
-    if node.type not in _PLAIN or _is_no_name(node, parent):
+    if node.type not in _PLAIN or _is_not_a_name(node, parent):
         return None
     return _ROLES.get(parent.type, _plain)(node, parent)
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """Yield the scopes where a use at a node is looked up, innermost first."""
+    """Yield the scopes where a name used at a node is looked up, innermost first."""
     for child, parent in outward(node):
         named = parent.type in _DECLARATIONS and is_field(child, "name")
         if not named and (parent.type in _SCOPES or parent.child_by_field_name("parameters") is not None):
@@ -50,7 +50,7 @@ def scopes(node: Node) -> Iterator[Scope]:
 
 
 def _class_of_this(node: Node) -> Node | None:
-    """Return the class whose object `this` is at a node."""
+    """Return the class whose instance `this` is at a node, or None."""
     for child, parent in outward(node):
         if parent.type == "class_body":
             return parent.parent if child.type in _MEMBERS else None
@@ -61,8 +61,8 @@ def _class_of_this(node: Node) -> Node | None:
     return None
 
 
-def _is_no_name(node: Node, parent: Node) -> bool:
-    if parent.type in _NOT_HERE:
+def _is_not_a_name(node: Node, parent: Node) -> bool:
+    if parent.type in _OTHER_NAMES:
         return not (parent.type == "nested_type_identifier" and is_field(node, "module"))
     if parent.type in _JSX:
         return (node.text or b"")[:1].islower()
@@ -73,7 +73,7 @@ def _imported(node: Node, specifier: Node) -> Role | None:
     alias = specifier.child_by_field_name("alias")
     if alias is not None and alias != node:
         return None
-    return Role(_block(specifier), binds=True, imported=alias is None)
+    return Role(_block_scope(specifier), binds=True, imported=alias is None)
 
 
 def _type_parameter(node: Node, parent: Node) -> Role | None:
@@ -86,29 +86,29 @@ def _type_parameter(node: Node, parent: Node) -> Role | None:
 def _defined(node: Node, parent: Node) -> Role | None:
     if not is_field(node, "name"):
         return _plain(node, parent)
-    return Role(Scope(parent) if parent.type in _EXPRESSIONS else _block(parent), binds=True)
+    return Role(Scope(parent) if parent.type in _EXPRESSIONS else _block_scope(parent), binds=True)
 
 
 def _plain(node: Node, _parent: Node) -> Role | None:
-    """Return the role of a name in the pattern of a declaration or parameter, or else of a use."""
+    """Return the role of a name that a declaration or parameter binds, or else of a use."""
     whole = _pattern(node)
     if whole is None or (outer := whole.parent) is None:
         return Role()
     if outer.type == "variable_declarator" and is_field(whole, "name"):
         hoisted = outer.parent is not None and outer.parent.type == "variable_declaration"
-        return Role(_hoist(outer) if hoisted else _block(outer), binds=True)
+        return Role(_hoisted_scope(outer) if hoisted else _block_scope(outer), binds=True)
     if outer.type == "for_in_statement":
         kind = outer.child_by_field_name("kind")
         if kind is None or not is_field(whole, "left"):
             return Role()
-        return Role(_hoist(outer) if kind.type == "var" else Scope(outer), binds=True)
+        return Role(_hoisted_scope(outer) if kind.type == "var" else Scope(outer), binds=True)
     if outer.type in {"catch_clause", "arrow_function"} and is_field(whole, "parameter"):
         return Role(Scope(outer), binds=True)
     return _parameter(whole, outer)
 
 
 def _pattern(node: Node) -> Node | None:
-    """Return the whole pattern that a name is a target of; None if it is a default."""
+    """Return the outermost pattern in which a node is a target; None if the node is a default or key."""
     while node.parent is not None and node.parent.type in _PATTERNS:
         field = _PATTERNS[node.parent.type]
         if field and not is_field(node, field):
@@ -122,7 +122,7 @@ def _parameter(node: Node, parent: Node) -> Role:
         if not is_field(node, "pattern"):
             return Role()
         if any(child.type in {"accessibility_modifier", "readonly"} for child in parent.children):
-            return Role(is_unclear=True)  # a parameter and a member of the class
+            return Role(is_unclear=True)  # TypeScript: both a parameter and a member of the class
         parent = parent.parent or parent
     if parent.type != "formal_parameters" or parent.parent is None:
         return Role()
@@ -142,19 +142,19 @@ def _member(node: Node, parent: Node) -> Role | None:
     return Role(Scope(owner, members=True), binds=assigned)
 
 
-def _block(node: Node) -> Scope | None:
+def _block_scope(node: Node) -> Scope | None:
     return next((Scope(parent) for _, parent in outward(node) if parent.type in _BLOCKS | _FUNCTIONS), None)
 
 
-def _hoist(node: Node) -> Scope | None:
-    """Return the function or file that a `var` belongs to."""
+def _hoisted_scope(node: Node) -> Scope | None:
+    """Return the scope of a `var` at a node: its function, file, namespace or static block."""
     return next((Scope(parent) for _, parent in outward(node) if parent.type in _HOISTS), None)
 
 
 _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
     "import_specifier": _imported,
-    "import_clause": lambda _, clause: Role(_block(clause), binds=True),
-    "namespace_import": lambda _, clause: Role(_block(clause), binds=True),
+    "import_clause": lambda _, clause: Role(_block_scope(clause), binds=True),
+    "namespace_import": lambda _, clause: Role(_block_scope(clause), binds=True),
     "type_parameter": _type_parameter,
     **dict.fromkeys(_DECLARATIONS | _EXPRESSIONS, _defined),
     **dict.fromkeys(_UNCLEAR, lambda _node, _parent: Role(is_unclear=True)),

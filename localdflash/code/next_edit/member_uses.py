@@ -1,4 +1,4 @@
-"""Uses of a field outside of its class, where a name's annotation or first value tells its class."""
+"""Find uses of a class member through variables whose annotation or value tells their class."""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ _ACCESSES = {"attribute": "attribute", "member_expression": "property"}
 _FUNCTIONS = {"function_declaration", "arrow_function", "method_definition", "function_expression"}
 
 
-def typed_members(source: ParsedSource, names: BindingIndex, name: str, scope: Scope) -> list[Node]:
-    """Return where a member of a class is used on names of that type, or named to make an object of it."""
+def find_typed_uses(source: ParsedSource, names: BindingIndex, name: str, scope: Scope) -> list[Node]:
+    """Return uses of member `name` of class `scope`: on variables of that class, and as keywords that construct it."""
     named = scope.node.child_by_field_name("name") if scope.members else None
     if named is None:
         return []
@@ -28,7 +28,7 @@ def _is_use(source: ParsedSource, names: BindingIndex, leaf: Node, of_class: re.
     if parent.type in _ACCESSES and is_field(leaf, _ACCESSES[parent.type]):
         holder = parent.child_by_field_name("object")
         used = names.at(holder) if holder is not None else None
-        return used is not None and _is_of(source, names, used, of_class)
+        return used is not None and _has_class(source, names, used, of_class)
     if parent.type == "keyword_argument" and is_field(leaf, "name"):
         call = parent.parent.parent if parent.parent is not None else None
         called = call.child_by_field_name("function") if call is not None else None
@@ -38,17 +38,17 @@ def _is_use(source: ParsedSource, names: BindingIndex, leaf: Node, of_class: re.
     return False
 
 
-def _is_of(source: ParsedSource, names: BindingIndex, used: Occurrence, of_class: re.Pattern[str]) -> bool:
-    """Return whether every binding of a name tells this class: by its annotation, its value, or what it iterates."""
+def _has_class(source: ParsedSource, names: BindingIndex, used: Occurrence, of_class: re.Pattern[str]) -> bool:
+    """Return whether every binding of a name has a hint of this class: annotation, value or iterable."""
     scope = names.scope(used)
     bound = names.bindings(source.cut(used.node), scope) if scope else []
     return bool(bound) and all(
-        any(of_class.search(source.cut(node)) for node in _tells(source, names, one.node)) for one in bound
+        any(of_class.search(source.cut(node)) for node in _type_hints(source, names, one.node)) for one in bound
     )
 
 
-def _tells(source: ParsedSource, names: BindingIndex, binding: Node, *, inner: bool = False) -> Iterator[Node]:
-    """Yield the annotation of a binding, the class that its value is made of, or those of what a loop iterates."""
+def _type_hints(source: ParsedSource, names: BindingIndex, binding: Node, *, inner: bool = False) -> Iterator[Node]:
+    """Yield nodes that tell a binding's class: annotation, callee of its value, or the hints of a loop's iterable."""
     for child, parent in outward(binding):
         if annotation := parent.child_by_field_name("type"):
             yield annotation
@@ -60,14 +60,14 @@ def _tells(source: ParsedSource, names: BindingIndex, binding: Node, *, inner: b
                 yield made
             elif "for" in parent.type and not inner and (used := names.at(value)) and (scope := names.scope(used)):
                 for one in names.bindings(source.cut(value), scope):
-                    yield from _tells(source, names, one.node, inner=True)
+                    yield from _type_hints(source, names, one.node, inner=True)
             return
         if parent.type not in {"typed_parameter", "required_parameter", "optional_parameter"}:
             return
 
 
 def _is_typed_literal(source: ParsedSource, literal: Node, of_class: re.Pattern[str]) -> bool:
-    """Return whether an object literal is the value of a declaration, or of a function, with this type."""
+    """Return whether an object literal initialises a declaration of this type or is returned as this type."""
     for child, parent in outward(literal):
         field = "return_type" if parent.type in _FUNCTIONS else "type"
         annotation = parent.child_by_field_name(field)

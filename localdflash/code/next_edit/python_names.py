@@ -1,4 +1,4 @@
-"""Roles of identifiers in Python."""
+"""Roles and scopes of identifiers in Python."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,14 +20,14 @@ _TARGETS = {
 
 
 def role(node: Node) -> Role | None:
-    """Return the role of an identifier; None if it names nothing known here."""
+    """Return the role of an identifier; None if it is not a name that can be resolved."""
     if node.type != "identifier" or node.parent is None:
         return None
     return _ROLES.get(node.parent.type, _plain)(node, node.parent)
 
 
 def scopes(node: Node) -> Iterator[Scope]:
-    """Yield the scopes where a use is looked up, innermost first; those of classes only in their bodies."""
+    """Yield the scopes where a name used at a node is looked up, innermost first; a class only from its own body."""
     below, inside = None, False
     for child, parent in outward(node):
         if parent.type == "module":
@@ -42,7 +42,7 @@ def scopes(node: Node) -> Iterator[Scope]:
 
 
 def method_class(function: Node) -> Node | None:
-    """Return the class if the function is a method with `self` or `cls`, so not a static method."""
+    """Return the class of a method; None for a static method or a function outside of classes."""
     outer = function.parent
     if outer is not None and outer.type == "decorated_definition":
         if any(b"staticmethod" in (one.text or b"") for one in outer.children if one.type == "decorator"):
@@ -64,7 +64,7 @@ def parameter_name(parameter: Node) -> Node | None:
 
 
 def _is_scope_for(parent: Node, child: Node, below: Node | None) -> bool:
-    """Return whether names in this child are looked up in the function or comprehension."""
+    """Return whether `parent` is a scope for a name within `child`, which contains `below`, which contains the name."""
     if parent.type in _FUNCTIONS:
         return is_field(child, "body")
     return parent.type in _COMPREHENSIONS and not _is_first_iterable(parent, child, below)
@@ -75,10 +75,10 @@ def _plain(node: Node, parent: Node) -> Role:
         return Role(Scope(function), binds=True)
     if _is_type_parameter(parent):
         return Role(is_unclear=True)
-    return _bound(node) if _is_target(node) else Role()
+    return _binding_role(node) if _is_target(node) else Role()
 
 
-def _bound(node: Node) -> Role:
+def _binding_role(node: Node) -> Role:
     for scope in scopes(node):
         if scope.node.type not in _COMPREHENSIONS or _is_comprehension_target(node):
             return Role(scope, binds=True)
@@ -93,7 +93,7 @@ def _is_comprehension_target(node: Node) -> bool:
 
 
 def _is_first_iterable(comprehension: Node, clause: Node, below: Node | None) -> bool:
-    """Return whether a child is evaluated outside of its comprehension."""
+    """Return whether `below` is the first iterable of a comprehension, which is evaluated outside of it."""
     first = next((child for child in comprehension.children if child.type == "for_in_clause"), None)
     return clause == first and below is not None and is_field(below, "right")
 
@@ -114,18 +114,18 @@ def _dotted(node: Node, dotted: Node) -> Role | None:
     outer, first = dotted.parent, dotted.children[0] == node
     kind = outer.type if outer is not None else ""
     if kind == "import_statement":
-        return _imported(dotted) if first else None
+        return _import_role(dotted) if first else None
     if kind == "import_from_statement":
-        return None if is_field(dotted, "module_name") else _imported(dotted)
+        return None if is_field(dotted, "module_name") else _import_role(dotted)
     if "import" in kind:
         return None
     if kind in _CAPTURES and dotted.child_count == 1:
-        return _bound(node)
+        return _binding_role(node)
     return Role() if first else None
 
 
-def _imported(node: Node) -> Role:
-    return Role(_bound(node).scope, binds=True, imported=True)
+def _import_role(node: Node) -> Role:
+    return Role(_binding_role(node).scope, binds=True, imported=True)
 
 
 def _function_of_parameter(node: Node) -> Node | None:
@@ -154,7 +154,7 @@ def _member(node: Node, attribute: Node) -> Role | None:
 
 
 def _class_of_self(holder: Node) -> Node | None:
-    """Return the class of an enclosing method whose first parameter (`self` or `cls`) the identifier is."""
+    """Return the class whose method has this identifier as its first parameter (`self` or `cls`), or None."""
     for _, function in outward(holder):
         listed = function.child_by_field_name("parameters") if function.type in _FUNCTIONS else None
         named = [parameter_name(one) for one in listed.named_children] if listed is not None else []
@@ -167,7 +167,7 @@ def _class_of_self(holder: Node) -> Node | None:
 _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
     "attribute": lambda node, parent: (_member if is_field(node, "attribute") else _plain)(node, parent),
     "dotted_name": _dotted,
-    "aliased_import": lambda node, _: _bound(node),
+    "aliased_import": lambda node, _: _binding_role(node),
     **dict.fromkeys(
         ("keyword_argument", "keyword_pattern"),
         lambda node, parent: None if parent.children[0] == node else _plain(node, parent),
@@ -177,6 +177,6 @@ _ROLES: dict[str, Callable[[Node, Node], Role | None]] = {
     ),
     **dict.fromkeys(
         ("function_definition", "class_definition"),
-        lambda node, parent: _bound(parent) if is_field(node, "name") else _plain(node, parent),
+        lambda node, parent: _binding_role(parent) if is_field(node, "name") else _plain(node, parent),
     ),
 }

@@ -1,7 +1,7 @@
-"""Repeated edits: an edit of one kind of syntax node is proposed again at the next line that matches.
+"""Repeated edits: an edit of a syntax node is proposed again in the next statements of the same type.
 
-One example is enough if the node names something and the next statement has the same name in the same position.
-Anything else must have been edited twice, in consecutive statements.
+One edit is enough if the node is a name such as an attribute or type, and the next statement has that name in the
+same position. Any other edit must have been made twice, in nearby statements.
 """
 
 import re
@@ -13,20 +13,20 @@ from tree_sitter import Node
 
 from localdflash.code.next_edit.source import Change, EditProposal, ParsedSource
 
-MAX_STATEMENTS = 3  # looked at after the edited one, once an edit was repeated
-MIN_NAME_CHARS = 3  # of a name that one example is enough for
-_NAMING = {"attribute", "property", "function", "type", "constructor", "field"}
+MAX_STATEMENTS = 3  # after the edited one that are searched, once an edit was made twice
+MIN_NAME_CHARS = 3  # of a name for which one edit is enough
+_NAME_FIELDS = {"attribute", "property", "function", "type", "constructor", "field"}
 
 
 class _PathStep(NamedTuple):
-    """Step from a node to one below it: a field name or child number, and the type there."""
+    """Step from a node to a child: the child's field name or number (-1: last), and its type."""
 
     field: str | int
     type: str
 
 
 class EditPattern(NamedTuple):
-    """Repeatable edit: the path to the node, its old and new text, and the text put around it (or None)."""
+    """Repeatable edit: the path from statement to node, its old and new text, and the text put around it, if any."""
 
     path: tuple[_PathStep, ...]
     old: str
@@ -34,13 +34,13 @@ class EditPattern(NamedTuple):
     around: tuple[str, str] | None
 
     def is_like(self, other: "EditPattern") -> bool:
-        """Return whether both are the same edit at two nodes."""
+        """Return whether both edits made the same change at the same path."""
         same_text = (self.old, self.new) == (other.old, other.new)
         return self.path == other.path and (same_text or (self.around is not None and self.around == other.around))
 
 
 class _Edit(NamedTuple):
-    """Edit with its node and the statement that begins the line."""
+    """Edit with its node and the statement around the node that begins the line."""
 
     pattern: EditPattern
     node: Node
@@ -50,13 +50,13 @@ class _Edit(NamedTuple):
 def next_repetition(
     before: ParsedSource, after: ParsedSource, change: Change, earlier: tuple[ParsedSource, Change] | None
 ) -> EditProposal | None:
-    """Return where the change can be repeated. `earlier`: the text before the previous edit, and that edit."""
-    edit = _edit(before, after, change)
+    """Return the next repetition of `change`. `earlier`: the text before the previous edit, and that edit."""
+    edit = _parse_edit(before, after, change)
     if edit is None:
         return None
-    last = _edit(earlier[0], before, earlier[1]) if earlier else None
+    last = _parse_edit(earlier[0], before, earlier[1]) if earlier else None
     twice = earlier and last and last.pattern.is_like(edit.pattern) and _follows(edit, last, earlier[1])
-    if not twice and not _is_telling(edit):
+    if not twice and not _is_enough_alone(edit):
         return None
     for statement in islice(_following(edit.statement), MAX_STATEMENTS if twice else 1):
         if found := _repeat(before, change, edit.pattern, statement, around=bool(twice)):
@@ -64,7 +64,7 @@ def next_repetition(
     return None
 
 
-def _edit(before: ParsedSource, after: ParsedSource, change: Change) -> _Edit | None:
+def _parse_edit(before: ParsedSource, after: ParsedSource, change: Change) -> _Edit | None:
     node = edited_node(before, change)
     if node is None or b"\n" in after.bytes[change.start : change.new_end]:
         return None
@@ -73,18 +73,18 @@ def _edit(before: ParsedSource, after: ParsedSource, change: Change) -> _Edit | 
         return None
     old = before.cut(node)
     new = after.bytes[node.start_byte : node.end_byte + change.growth].decode("utf-8", "replace")
-    return _Edit(EditPattern(_path(statement, node), old, new, _around(old, new)), node, statement)
+    return _Edit(EditPattern(_path(statement, node), old, new, _added_around(old, new)), node, statement)
 
 
-def _around(old: str, new: str) -> tuple[str, str] | None:
-    """Return the text put before and after an old text that remains as whole words, exactly once."""
+def _added_around(old: str, new: str) -> tuple[str, str] | None:
+    """Return the texts added before and after `old`; None unless `old` is exactly once in `new`, as whole words."""
     before, after = (r"(?<![\w$])" if old[:1].isalnum() else ""), (r"(?![\w$])" if old[-1:].isalnum() else "")
     found = [*re.finditer(before + re.escape(old) + after, new)]
     return (new[: found[0].start()], new[found[0].end() :]) if old and len(found) == 1 else None
 
 
 def edited_node(source: ParsedSource, change: Change) -> Node | None:
-    """Return the smallest node around the replaced text, or the one that text was added to."""
+    """Return the smallest node around the replaced text; for an insertion, the leaf next to it."""
     start, end = change.start, change.old_end
     if start < end or not start:
         return source.root.descendant_for_byte_range(start, end)
@@ -96,7 +96,7 @@ def edited_node(source: ParsedSource, change: Change) -> Node | None:
 
 
 def _statement(source: ParsedSource, node: Node) -> Node | None:
-    """Return the innermost node around this one that begins its line and has siblings of its type after it."""
+    """Return the innermost enclosing node that begins its line and is followed by a sibling of its type."""
     while (parent := node.parent) is not None:
         line = source.bytes.rfind(b"\n", 0, node.start_byte) + 1
         starts = not source.bytes[line : node.start_byte].strip()
@@ -107,7 +107,7 @@ def _statement(source: ParsedSource, node: Node) -> Node | None:
 
 
 def _following(statement: Node) -> Iterator[Node]:
-    """Yield the siblings after a statement on later lines, up to the first of another type."""
+    """Yield the siblings after a statement on later lines, up to the first sibling of another type."""
     one = statement
     while (other := one.next_named_sibling) is not None and other.type == statement.type:
         if other.start_point.row <= one.end_point.row:
@@ -117,7 +117,7 @@ def _following(statement: Node) -> Iterator[Node]:
 
 
 def _follows(edit: _Edit, last: _Edit, last_change: Change) -> bool:
-    """Return whether the previous edit was in a statement shortly before this one."""
+    """Return whether the previous edit was in one of the `MAX_STATEMENTS` statements before this edit."""
     starts = {last_change.moved(last.statement.start_byte), last.statement.start_byte}
     one = edit.statement.prev_named_sibling
     for _ in range(MAX_STATEMENTS):
@@ -127,11 +127,11 @@ def _follows(edit: _Edit, last: _Edit, last_change: Change) -> bool:
     return False
 
 
-def _is_telling(edit: _Edit) -> bool:
-    """Return whether one example is enough: a name that is used for something, not a variable or a value."""
+def _is_enough_alone(edit: _Edit) -> bool:
+    """Return whether one edit is enough: of a name in a naming field, not of a variable or a value."""
     step = edit.pattern.path[-1]
     is_name = "identifier" in step.type and edit.node.child_count == 0 and len(edit.pattern.old) >= MIN_NAME_CHARS
-    return is_name and step.field in _NAMING
+    return is_name and step.field in _NAME_FIELDS
 
 
 def _path(statement: Node, node: Node) -> tuple[_PathStep, ...]:
@@ -148,9 +148,7 @@ def _step(parent: Node, node: Node) -> _PathStep:
     if named and parent.child_by_field_name(named) == node:
         return _PathStep(named, node.type)
     last = number == parent.child_count - 1 and number > 0
-    return _PathStep(
-        -1 if last else number, node.type
-    )  # the last child of a list is the last one of a longer list, too
+    return _PathStep(-1 if last else number, node.type)  # -1: also matches the last child of a longer list
 
 
 def _find(node: Node, path: tuple[_PathStep, ...]) -> Node | None:

@@ -1,4 +1,4 @@
-"""Parameters of functions and arguments of calls, and whether they match."""
+"""Parse parameters of functions and arguments of calls, and check whether they match."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,22 +12,22 @@ from localdflash.code.next_edit.source import ParsedSource, is_field
 PARAMETERS = {"parameters", "formal_parameters"}
 ARGUMENTS = {"argument_list", "arguments"}
 _CALLS = {"call", "call_expression", "new_expression"}
-_REST = {"list_splat_pattern", "dictionary_splat_pattern", "rest_pattern", "keyword_separator"}
+_VARIADIC = {"list_splat_pattern", "dictionary_splat_pattern", "rest_pattern", "keyword_separator"}
 _SPREAD = {"list_splat", "dictionary_splat", "spread_element", "generator_expression"}
 _CONSTRUCTORS = {"__init__", "constructor"}
 
 
 class Parameter(NamedTuple):
-    """Parameter; `name` is "" for `*` and patterns."""
+    """Parameter of a function. `name` is "" for `*` and destructuring patterns."""
 
     name: str
     optional: bool
-    rest: str  # node type of a parameter that takes any number of arguments, or ""
+    rest: str  # node type of a variadic parameter (`*args`, `**options`, `*`), or ""
 
 
 @dataclass(frozen=True)
 class Call:
-    """Call with its arguments; `name` is the called identifier."""
+    """Call: the called identifier, the argument list with its brackets, its entries, and the keywords among them."""
 
     name: Occurrence
     brackets: Node
@@ -36,55 +36,55 @@ class Call:
 
     @property
     def positional(self) -> int:
-        """Return the number of arguments without a name."""
+        """Return the number of positional arguments."""
         return len(self.items) - len(self.keywords)
 
 
 @dataclass(frozen=True)
 class Function:
-    """Definition. `hidden`: number of parameters that a call does not pass, such as `self`."""
+    """Signature of a function. `hidden`: number of first parameters that a call does not pass, such as `self`."""
 
     parameters: list[Parameter]
     hidden: int
 
     def fits(self, positional: int, keywords: tuple[str, ...]) -> bool:
-        """Return whether these arguments are neither too many nor too few."""
-        end = self._first_rest()
-        plain, named_only = self.parameters[self.hidden : end], [one for one in self.parameters[end:] if not one.rest]
+        """Return whether a call with these arguments is valid: none is missing, surplus or passed twice."""
+        end = self._first_variadic()
+        plain, keyword_only = self.parameters[self.hidden : end], [one for one in self.parameters[end:] if not one.rest]
         rests = {parameter.rest for parameter in self.parameters}
         if positional > len(plain) and not rests & {"list_splat_pattern", "rest_pattern"}:
             return False
         if {parameter.name for parameter in plain[:positional]} & {*keywords}:
             return False
-        left = plain[positional:] + named_only
+        left = plain[positional:] + keyword_only
         if not set(keywords) <= {one.name for one in left} and "dictionary_splat_pattern" not in rests:
             return False
         return all(one.optional or one.name in keywords for one in left)
 
     def index_of(self, position: int, keyword: str) -> int | None:
-        """Return the number of the parameter that takes an argument."""
+        """Return the index of the parameter that receives an argument: by `keyword` if not "", else by position."""
         if keyword:
             return next((at for at, one in enumerate(self.parameters) if one.name == keyword), None)
-        return self.hidden + position if self.hidden + position < self._first_rest() else None
+        return self.hidden + position if self.hidden + position < self._first_variadic() else None
 
-    def _first_rest(self) -> int:
-        """Return the number of the first parameter that takes any number; parameters after it are keyword-only."""
+    def _first_variadic(self) -> int:
+        """Return the index of the first variadic parameter; parameters after it are keyword-only."""
         return next((at for at, one in enumerate(self.parameters) if one.rest), len(self.parameters))
 
 
 def items(node: Node) -> list[Node]:
-    """Return the entries of a list of parameters or arguments, without the `/` of Python."""
+    """Return the entries of a parameter or argument list, without Python's `/`."""
     return [one for one in node.named_children if one.type not in {"comment", "positional_separator"}]
 
 
 def keyword(source: ParsedSource, argument: Node) -> str:
-    """Return the name that an argument is passed by, or ""."""
+    """Return the keyword of an argument; "" if it is positional."""
     named = argument.child_by_field_name("name") if argument.type == "keyword_argument" else None
     return source.cut(named) if named is not None else ""
 
 
 def call_with(source: ParsedSource, names: BindingIndex, arguments: Node) -> Call | None:
-    """Return the call of a list of arguments; None if the callee or the number of arguments is unclear."""
+    """Return the call with this argument list; None if its callee or its number of arguments is unclear."""
     call = arguments.parent
     if call is None or call.type not in _CALLS:
         return None
@@ -98,7 +98,7 @@ def call_with(source: ParsedSource, names: BindingIndex, arguments: Node) -> Cal
 
 
 def function_with(source: ParsedSource, parameters: Node, *, as_member: bool) -> Function | None:
-    """Return the function of a list of parameters. `as_member`: called as a method, or to make an object."""
+    """Return the function with this parameter list. `as_member`: it is called as a method or constructor."""
     node = parameters.parent
     if node is None:
         return None
@@ -107,10 +107,10 @@ def function_with(source: ParsedSource, parameters: Node, *, as_member: bool) ->
 
 
 def called_function(source: ParsedSource, names: BindingIndex, call: Call) -> Function | None:
-    """Return the one function in this file that a call calls."""
+    """Return the function in this file that a call refers to; None unless there is exactly one."""
     scope = names.scope(call.name)
     bound = names.bindings(source.cut(call.name.node), scope) if scope else []
-    parameters = _parameters_named(source, bound[0].node) if len(bound) == 1 else None
+    parameters = _parameter_list_of(source, bound[0].node) if len(bound) == 1 else None
     if parameters is None or scope is None:
         return None
     made = bound[0].node.parent is not None and "class" in bound[0].node.parent.type
@@ -118,7 +118,7 @@ def called_function(source: ParsedSource, names: BindingIndex, call: Call) -> Fu
 
 
 def name_of(source: ParsedSource, parameters: Node) -> Node | None:
-    """Return the identifier that calls a function with these parameters; for a constructor, the class's."""
+    """Return the identifier by which the function with this parameter list is called: a constructor by its class."""
     function = parameters.parent
     named = function.child_by_field_name("name") if function is not None else None
     if named is None and function is not None and function.parent is not None and is_field(function, "value"):
@@ -134,10 +134,10 @@ def name_of(source: ParsedSource, parameters: Node) -> Node | None:
 
 
 def calls(source: ParsedSource, names: BindingIndex, name: Occurrence) -> list[Call]:
-    """Return all calls of the function bound at an identifier, in the order of the file."""
+    """Return all calls of the function bound at an identifier, in file order."""
     scope = names.scope(name)
     found = []
-    for one in names.meant(source.cut(name.node), scope) if scope else ():
+    for one in names.references(source.cut(name.node), scope) if scope else ():
         called = one.node
         while called.parent is not None and called.parent.type in {"attribute", "member_expression"}:
             called = called.parent
@@ -150,7 +150,7 @@ def calls(source: ParsedSource, names: BindingIndex, name: Occurrence) -> list[C
     return found
 
 
-def _parameters_named(source: ParsedSource, name: Node) -> Node | None:
+def _parameter_list_of(source: ParsedSource, name: Node) -> Node | None:
     defined = name.parent
     if defined is None:
         return None
@@ -177,5 +177,5 @@ def _parameter(source: ParsedSource, node: Node) -> Parameter:
     has_default = node.child_by_field_name("value") is not None
     optional = has_default or node.type in {"optional_parameter", "assignment_pattern"}
     return Parameter(
-        source.cut(named) if named is not None else "", optional, inner.type if inner.type in _REST else ""
+        source.cut(named) if named is not None else "", optional, inner.type if inner.type in _VARIADIC else ""
     )

@@ -1,6 +1,6 @@
-"""A text with its syntax tree, the one change that leads from one text to another, and the roles of identifiers.
+"""Data types of the rules: parsed texts, the change between two texts, and the roles of identifiers.
 
-Offsets are UTF-8 bytes, as in the trees; only `ParsedSource.place` counts characters.
+Offsets are in UTF-8 bytes, as in tree-sitter; only `ParsedSource.place` counts characters.
 """
 
 import re
@@ -18,7 +18,7 @@ _WORD = re.compile(rb"[#$\w\x80-\xff]+")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Replacement of the bytes from `start` to `old_end`; the new ones end at `new_end`."""
+    """Replacement of the old text's bytes from `start` to `old_end` by the new text's from `start` to `new_end`."""
 
     start: int
     old_end: int
@@ -26,17 +26,17 @@ class Change:
 
     @property
     def growth(self) -> int:
-        """Return the number of bytes added."""
+        """Return the number of bytes that the text grew by."""
         return self.new_end - self.old_end
 
     def moved(self, offset: int) -> int:
-        """Return the new offset of one before or behind the change."""
+        """Return the offset in the new text of an old offset outside of the change."""
         return offset + self.growth if offset >= self.old_end else offset
 
 
 @dataclass(frozen=True, slots=True)
 class EditProposal:
-    """Proposed `text` instead of the bytes from `start` to `end`. `pattern` identifies the repeated edit."""
+    """Proposal to replace the bytes from `start` to `end` by `text`. Proposals of one repeated edit share `pattern`."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class EditProposal:
 
 
 class ParsedSource:
-    """Parsed text."""
+    """Text with its syntax tree."""
 
     def __init__(self, language: str, text: str) -> None:
         self.language, self.text = language, text
@@ -55,7 +55,7 @@ class ParsedSource:
         self.root = tree.root_node
 
     @property
-    def sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Return whether the text has no syntax errors."""
         return not self.root.has_error
 
@@ -64,7 +64,7 @@ class ParsedSource:
         return self.bytes[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Return line and column of an offset, both from 0, the column in characters."""
+        """Return line and column of an offset, both 0-based, the column in characters."""
         start = self.bytes.rfind(b"\n", 0, offset) + 1
         return self.bytes.count(b"\n", 0, start), len(self.bytes[start:offset].decode("utf-8", "replace"))
 
@@ -74,13 +74,13 @@ class ParsedSource:
         return head.decode("utf-8", "replace") + proposal.text + tail.decode("utf-8", "replace")
 
     def leaf(self, start: int, end: int) -> Node | None:
-        """Return the leaf with exactly these bytes."""
+        """Return the leaf that spans exactly these bytes, or None."""
         node = self.root.descendant_for_byte_range(start, end)
         exact = node is not None and (node.start_byte, node.end_byte, node.child_count) == (start, end, 0)
         return node if exact else None
 
     def leaves_called(self, name: str) -> Iterator[Node]:
-        """Yield the leaves with this text, in the order of the file."""
+        """Yield the leaves with this text, in file order."""
         spelled = name.encode()
         at = self.bytes.find(spelled)
         while at >= 0:
@@ -90,7 +90,7 @@ class ParsedSource:
             at = self.bytes.find(spelled, max(end, at + 1))
 
     def word(self, start: int, end: int) -> tuple[int, int]:
-        """Extend these bytes to whole words."""
+        """Return start and end of a range extended to whole words."""
         while start and _WORD.match(self.bytes[start - 1 : start]):
             start -= 1
         while end < len(self.bytes) and _WORD.match(self.bytes[end : end + 1]):
@@ -98,16 +98,16 @@ class ParsedSource:
         return start, end
 
     def is_word(self, start: int, end: int) -> bool:
-        """Return whether these bytes are one word, and no number."""
+        """Return whether these bytes are one word and not a number."""
         return bool(_WORD.fullmatch(self.bytes, start, end)) and not self.bytes[start : start + 1].isdigit()
 
 
 def difference(before: bytes, after: bytes) -> Change | None:
-    """Return the smallest differing piece; None if the texts are equal."""
+    """Return the smallest change from one text to the other; None if they are equal."""
     if before == after:
         return None
     shorter = min(len(before), len(after))
-    lengths = range(1, shorter + 1)  # bisection: `True` sorts after `False`
+    lengths = range(1, shorter + 1)  # bisected by a key that is False, then True
     head = bisect_left(lengths, True, key=lambda length: not before.startswith(after[:length]))
     rest = lengths[: shorter - head]
     tail = bisect_left(rest, True, key=lambda length: not before.endswith(after[len(after) - length :]))
@@ -116,7 +116,7 @@ def difference(before: bytes, after: bytes) -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Part of a file that binds names; `members`: the members of a class, not the names of its body."""
+    """Node that binds names. `members`: a class as the holder of its members, not of its body's local names."""
 
     node: Node
     members: bool = False
@@ -124,22 +124,22 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Role of an identifier; by default it uses a name."""
+    """Role of an identifier. The default is the use of a name that must be looked up."""
 
-    scope: Scope | None = None  # that binds the name, or the class that it is a member of; None: to be looked up
+    scope: Scope | None = None  # that binds the name, or the class of a member; None: to be looked up
     binds: bool = False
     imported: bool = False
     declares_outer: bool = False  # `global`, `nonlocal`
-    is_unclear: bool = False
+    is_unclear: bool = False  # the rules do not understand this use
 
 
 def outward(node: Node) -> Iterator[tuple[Node, Node]]:
-    """Yield each node from this one outward with its parent."""
+    """Yield (node, parent) from this node up to the root."""
     while (parent := node.parent) is not None:
         yield node, parent
         node = parent
 
 
 def is_field(node: Node, name: str) -> bool:
-    """Return whether a node is this field of its parent."""
+    """Return whether a node is the field `name` of its parent."""
     return node.parent is not None and node.parent.child_by_field_name(name) == node

@@ -1,4 +1,4 @@
-"""History of a document: its texts between edits. Undo, redo and several changes at once restart it."""
+"""History of a document: its texts between edits. Undo, redo and several edits at once restart it."""
 
 import re
 from collections import deque
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from localdflash.code.next_edit.source import EditProposal
 
-MAX_STEPS = 5  # texts between edits
+MAX_STEPS = 5  # texts kept
 MAX_REMEMBERED = 64  # earlier texts, and rejected patterns
 _FIRST_WORD, _LAST_WORD = re.compile(r"^\w+"), re.compile(r"\w+$")
-Position = tuple[int, int]  # line and column in characters, from 0
+Position = tuple[int, int]  # line and column in characters, both 0-based
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """Proposal, the text that it applies to, and the text once it is accepted."""
+    """Proposal, the text it applies to, and the text after it is accepted."""
 
     proposal: EditProposal
     text: str
@@ -23,54 +23,54 @@ class _Offer:
 
 
 class EditTrail:
-    """Edits of one document. Texts have LF line ends."""
+    """Edits of one document and its offered proposals. Changes that touch form one edit. Texts have LF line ends."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._steps: deque[str] = deque(maxlen=MAX_STEPS)  # the texts before each edit
-        self._left: deque[int] = deque(maxlen=MAX_REMEMBERED)  # hashes of such texts
-        self._start = self._end = (-1, 0)  # of the present edit
-        self._begun = 0  # edits in the present notification
+        self._past: deque[int] = deque(maxlen=MAX_REMEMBERED)  # hashes of the texts before each edit
+        self._start = self._end = (-1, 0)  # range of the current edit
+        self._edit_count = 0  # edits begun in the current notification
         self._offered: _Offer | None = None
-        self._taken: _Offer | None = None  # what was accepted last
-        self._unwanted: deque[Hashable] = deque(maxlen=MAX_REMEMBERED)
+        self._accepted: _Offer | None = None  # the last one
+        self._rejected: deque[Hashable] = deque(maxlen=MAX_REMEMBERED)  # patterns of proposals
 
     def edited(self, line: int, old: Sequence[str], new: Sequence[str], text: str) -> None:
-        """Record one change: the replaced lines, and the whole text after it."""
-        start, old_end, new_end = _trimmed(line, old, new)
+        """Record one change: the replaced lines from `line` on, and the whole text after the change."""
+        start, old_end, new_end = _changed_range(line, old, new)
         if self._is_accepted(text) or start > self._end or old_end < self._start:
             self._begin()
             self._start, self._end = start, new_end
         else:
             end = _moved(self._end, old_end, new_end) if self._end > old_end else new_end
             self._start, self._end = min(self._start, start), max(end, new_end)
-        # Whole words: typing a letter over itself hides part of the change.
+        # Extend to whole words: a letter typed over itself is invisible in the change.
         self._start = min(self._start, _word_start(start, line, new))
         self._end = max(self._end, _word_end(new_end, line, new))
         self.text = text
 
     def notified(self) -> bool:
-        """Record the end of a notification; return whether its changes accepted a proposal."""
-        if self._begun > 1:
+        """Record the end of an editor's notification; return whether its changes accepted a proposal."""
+        if self._edit_count > 1:
             self._steps.clear()
             self._start = self._end = (-1, 0)
-        self._begun = 0
-        if self._taken and self.text == self._taken.text:  # it was undone
-            self._unwanted.append(self._taken.proposal.pattern)
+        self._edit_count = 0
+        if self._accepted and self.text == self._accepted.text:  # the user undid it
+            self._rejected.append(self._accepted.proposal.pattern)
         accepted = self._is_accepted(self.text)
         if accepted:
-            self._taken, self._offered = self._offered, None
+            self._accepted, self._offered = self._offered, None
         return accepted
 
     def steps(self) -> list[str]:
-        """Return the texts before the latest edits and the present one, oldest first; [] after undo or redo."""
-        if not self._steps or self._steps[-1] == self.text or hash(self.text) in self._left:
+        """Return the texts before the latest edits, then the current text; [] after undo, redo or no change."""
+        if not self._steps or self._steps[-1] == self.text or hash(self.text) in self._past:
             return []
         return [*self._steps, self.text]
 
     def offer(self, proposal: EditProposal, accepted: str) -> bool:
-        """Record a proposal for the present text; return False if the user rejected one like it."""
-        if proposal.pattern in self._unwanted:
+        """Record a proposal and the text after accepting it; return False if the user rejected one of its pattern."""
+        if proposal.pattern in self._rejected:
             return False
         self._offered = _Offer(proposal, self.text, accepted)
         return True
@@ -78,7 +78,7 @@ class EditTrail:
     def refuse(self) -> None:
         """Record that the user rejected the proposal."""
         if self._offered:
-            self._unwanted.append(self._offered.proposal.pattern)
+            self._rejected.append(self._offered.proposal.pattern)
             self._offered = None
 
     def _is_accepted(self, text: str) -> bool:
@@ -86,17 +86,17 @@ class EditTrail:
 
     def _begin(self) -> None:
         self._steps.append(self.text)
-        self._left.append(hash(self.text))
-        self._begun += 1
+        self._past.append(hash(self.text))
+        self._edit_count += 1
 
 
-def _trimmed(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[Position, Position, Position]:
-    """Return where the change starts, where it ended before and where it ends now."""
+def _changed_range(line: int, old: Sequence[str], new: Sequence[str]) -> tuple[Position, Position, Position]:
+    """Return the start of a change, its end in the old text and its end in the new text."""
     if not old or not new:
         return (line, 0), (line + len(old), 0), (line + len(new), 0)
-    head = _common(old[0], new[0])
+    head = _common_length(old[0], new[0])
     kept = [lines[-1][head:] if len(lines) == 1 else lines[-1] for lines in (old, new)]
-    tail = _common(kept[0][::-1], kept[1][::-1])
+    tail = _common_length(kept[0][::-1], kept[1][::-1])
     old_end = (line + len(old) - 1, len(old[-1]) - tail)
     return (line, head), old_end, (line + len(new) - 1, len(new[-1]) - tail)
 
@@ -111,7 +111,7 @@ def _word_end(place: Position, line: int, lines: Sequence[str]) -> Position:
     return place[0], place[1] + len(tail) - len(_FIRST_WORD.sub("", tail))
 
 
-def _common(one: str, other: str) -> int:
+def _common_length(one: str, other: str) -> int:
     shorter = min(len(one), len(other))
     return next((at for at in range(shorter) if one[at] != other[at]), shorter)
 

@@ -51,7 +51,7 @@ def fill(filler: InfillPlanner, body: CompleteRequest) -> InfillPlan:
         body.closed,
     )
     others = [ContextPiece(one.kind, " ".join(one.name.split()), one.text, one.weight) for one in body.context]
-    return filler.fill(
+    return filler.plan(
         gap,
         others,
         body.copies,

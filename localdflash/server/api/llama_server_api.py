@@ -59,13 +59,13 @@ def _infill(loaded: LoadedPair, filler: InfillPlanner, body: InfillRequest, gram
     constraint = constraint_of(body, grammars)
     extra = [(" ".join(one.filename.split()) or "file", one.text) for one in body.input_extra or ()]
     has_place = bool(loaded.fim_format().files)  # else drafts are copied from them; the last matter most
-    filling = filler.fill(
+    filling = filler.plan(
         Gap("", "", body.input_prefix, body.prompt or "", body.input_suffix),
         [ContextPiece("open", *one, weight=i) for i, one in enumerate(extra)] if has_place else (),
         () if has_place else [text for _, text in reversed(extra)],
         max_tokens=limit_of(body.n_predict, default=DEFAULT_MAX_TOKENS),
         params=params_of(body, MIDDLE_TEMPERATURE),
-        most=loaded.context,
+        max_prompt_tokens=loaded.context,
         heals=not (constraint or body.stop),
     )
     generation = prepare_infill(loaded, filling)

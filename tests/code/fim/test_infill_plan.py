@@ -24,7 +24,7 @@ def loaded() -> Iterator[LoadedPair]:
 
 def plan_for(planner: InfillPlanner, min_probability: float) -> InfillPlan:
     place = Gap("a.py", "python", "x = se", "", "\n")
-    return planner.fill(place, max_tokens=8, params=SamplingParams(), min_probability=min_probability)
+    return planner.plan(place, max_tokens=8, params=SamplingParams(), min_probability=min_probability)
 
 
 def test_completions_are_healed_once_the_spellings_are_there(
@@ -55,7 +55,7 @@ def test_choices_differ_in_their_first_token_or_else_by_chance(
 ) -> None:
     place, greedy = Gap("a.py", "python", "import os\nimport se", "", "\n"), SamplingParams(temperature=0.0)
     planner = InfillPlanner(loaded, patience=None)
-    requests = planner.fill(place, max_tokens=8, params=greedy, count=3, heals=heals).requests
+    requests = planner.plan(place, max_tokens=8, params=greedy, count=3, heals=heals).requests
     assert [request.params.temperature for request in requests[:3]] == temperatures
     assert len({request.params.seed for request in requests}) == (1 if heals else 3)
     assert all((request.constraint is not None) == heals for request in requests)

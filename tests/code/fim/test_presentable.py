@@ -109,7 +109,7 @@ FILE = "import re\n\nlimit_of_words = 3\n"
 
 def plausible(line: str, answer: list[str], probability: float = 0.1, language: str = "python", word: str = "") -> bool:
     names = KnownNames(find_cursor_context(language, FILE + line, "\n"), word, (FILE + line, "def frequency(): ...\n"))
-    return all(names.plausible(text, math.log(probability)) for text in answer) and names.plausible_at_the_end()
+    return all(names.accepts(text, math.log(probability)) for text in answer) and names.accepts_at_end()
 
 
 @pytest.mark.parametrize(

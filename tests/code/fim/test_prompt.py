@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import localdflash
 from localdflash.code.context.context import ContextPiece
-from localdflash.code.fim.encoder import Encoder, first_of, last_of
+from localdflash.code.fim.encoder import Encoder, keep_first, keep_last
 from localdflash.code.fim.prompt import MIN_ANSWER_TOKENS, Gap, InfillPrompt, assemble
 from localdflash.text.fim_formats import FORMATS, FimFormat
 from localdflash.text.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def test_huge_texts_are_cut_in_time(encoder: Encoder, fim: FimFormat, text: str)
 @given(st.text(alphabet="ab \n漢", max_size=300), st.integers(0, 60), st.integers(0, 100))
 def test_cuts_are_ends_of_the_text_that_fit(tokenizer: Tokenizer, text: str, room: int, first_line: int) -> None:
     encoder = Encoder(tokenizer)
-    first, last = first_of(encoder, text, room), last_of(encoder, text, room, first_line)
+    first, last = keep_first(encoder, text, room), keep_last(encoder, text, room, first_line)
     assert first.start == 0
     assert last.end == len(text)
     for cut in (first, last):

@@ -72,8 +72,8 @@ def completion_prompt(tokenizer: Tokenizer, before: str, after: str) -> tuple[li
         before_close=lambda _: None,
     )
     gap = Gap("shop/orders.py", "python", before, "", after)
-    filling = InfillPlanner(loaded, patience=None).fill(
-        gap, max_tokens=MIN_ANSWER_TOKENS, params=SamplingParams(), most=ROOM
+    filling = InfillPlanner(loaded, patience=None).plan(
+        gap, max_tokens=MIN_ANSWER_TOKENS, params=SamplingParams(), max_prompt_tokens=ROOM
     )
     return filling.prompt.ids, filling.word
 

@@ -59,7 +59,7 @@ def prepared(plain: LoadedPair, dialect: Dialect, limit: int, params: SamplingPa
     if dialect is not INFILL:
         return prepare_text(plain, PROMPT, limit, params)
     filler, gap = InfillPlanner(plain, patience=None), Gap("", "", BEFORE, "", AFTER)
-    return prepare_infill(plain, filler.fill(gap, max_tokens=limit, params=params, most=plain.context))
+    return prepare_infill(plain, filler.plan(gap, max_tokens=limit, params=params, max_prompt_tokens=plain.context))
 
 
 @every_dialect
