@@ -1,8 +1,8 @@
 """Prompt-lookup drafter: proposes what followed the last occurrence of the newest tokens.
 
 It searches documents, the prompt and the generated text for the longest earlier match of the newest tokens. While
-an answer copies a passage with changes, the drafter remembers its position in the passage and resumes the copy one
-token after a change. If no triple matches, the newest pair or single token still gives a draft of low confidence.
+an answer copies a passage with changes, the drafter remembers its position in the passage; after a change, a single
+matching token near it resumes the copy. Without a trigram match, a bigram or a token gives a draft of low confidence.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from localdflash.engine.pair import TargetFeatures
 GRAM_TOKENS = 3  # a match of this many tokens takes precedence over resuming a copy
 MAX_CANDIDATES = 8  # newest occurrences whose match lengths are compared
 MAX_MATCH_TOKENS = 32  # a longer match adds no confidence
-TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # a copy may be resumed so far from its expected position
+TOKENS_BEHIND, TOKENS_AHEAD = 4, 12  # of the expected position, between which a copy may be resumed
 RESUMED_TOKENS = 3  # match length that a resumed copy counts as
-MAX_MISSES = 8  # proposals without a match before the copied passage is forgotten
+MAX_MISSES = 8  # proposals in a row without a trigram match, after which the copied passage is forgotten
 BREAK = -1  # stands after each document in the text
 MAX_UNINDEXED_TOKENS = 16  # observed tokens that may wait for the next proposal
 
 
 class LookupDrafter:
-    """See `Drafter`."""
+    """`Drafter` that copies from documents and from the sequence itself."""
 
     name = "lookup"
     is_model = False
@@ -33,16 +33,16 @@ class LookupDrafter:
     def _reset(self, documents: Sequence[Sequence[int]]) -> None:
         self._documents = documents
         self._text: list[int] = []  # documents, then indexed tokens of the sequence
-        self._unindexed: list[int] = []  # observed tokens; indexed late, since many steps request no draft
+        self._unindexed: list[int] = []  # observed tokens, indexed by the next proposal: many steps need none
         self._positions: dict[tuple[int, ...], list[int]] = {}  # where each 1-, 2- and 3-gram ends
         for document in documents:
             self._append([*document, BREAK])
         self._base = len(self._text)  # where the sequence begins
-        self._copy_offset: int | None = None  # from a position in the sequence back to the passage that it copies
+        self._copy_offset: int | None = None  # of the copied position before the sequence's end; None: no copy
         self._misses = 0
 
     def set_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """See `Pair`; observed tokens are kept."""
+        """Replace the documents; keep the observed tokens."""
         if documents == self._documents:
             return
         self._index()
@@ -87,7 +87,7 @@ class LookupDrafter:
         self._copy_offset = None
 
     def save(self) -> bytes:
-        """See `Drafter`. Empty, because the ids hold everything."""
+        """Return no state: `load` builds the index from the ids."""
         return b""
 
     def load(self, state: bytes, ids: Sequence[int]) -> None:
@@ -112,7 +112,7 @@ class LookupDrafter:
         return Draft(self.name, tokens, confidence) if tokens else EMPTY_DRAFT
 
     def _continue_from(self, position: int, anchor: int, count: int) -> list[int]:
-        """Return what followed a position, up to the end of its document; repeat text that runs into its own end."""
+        """Return what followed a position, up to the end of its document; repeat it if it reaches the text's end."""
         tokens = self._text[position + 1 : position + 1 + count]
         if BREAK in tokens:
             return tokens[: tokens.index(BREAK)]
