@@ -1,18 +1,18 @@
-"""Attention of a block of 16 rows over the KV cache, at batch size 1: flash decoding, split over the context.
+"""Attention of 16 tokens ("rows") over the KV cache of one sequence: flash decoding, split over the context.
 
-Row t is at slot start + t of the cache, which is its position. Masks:
+A slot is one token's entry in the cache. Row t is at slot start + t, which is its position. Masks:
 
 * "chain": a row attends to slots up to its own, as in the target and in causal layers of a drafter.
-* "block": a row attends to every slot up to the last of the block, as in bidirectional layers of a drafter.
+* "block": a row attends to every slot up to that of row block - 1, as in bidirectional layers of a drafter.
 
 With a window W, a row of a chain attends only to positions above start + t - W, a row of a block to those less than W
 away.
 
 The context is cut into chunks at absolute positions, with one program per chunk and KV head, for all rows and query
-heads that share the KV head. So a row's sums have one order for any number of live rows and launched programs, and a
+heads that share the KV head. So a row's sums have one order for any number of valid rows and launched programs, and a
 verified row has the bits of autoregressive decoding. Chunks grow with the position, because reading the partial results
 of many small chunks would take half of the time at 16k tokens on an H100. The cache holds only finite values (see
-`kv_cache`), so that a slot with weight zero adds nothing; slots past the block are never read.
+`kv_cache`), so that a slot with weight zero adds nothing; slots past row 15 are never read.
 """
 
 from typing import Literal
@@ -32,7 +32,7 @@ CHUNK = 256  # slots of the first chunks; determines the order of summation
 DOUBLED, QUADRUPLED = 16, 24  # first chunks with 512 and with 1024 slots, at 4,096 and 8,192 tokens
 FIRST_DOUBLED, FIRST_QUADRUPLED = tl.constexpr(DOUBLED), tl.constexpr(QUADRUPLED)
 TILE = 64  # slots per loop iteration; divides CHUNK
-BUCKETS = (8, 24, 48, 144)  # numbers of chunks per launch: 2,048, 8,192, 32,768 and 131,072 slots
+BUCKETS = (8, 24, 48, 144)  # chunks per launch, one graph for each: 2,048, 8,192, 32,768 and 131,072 slots
 FUSED = 8  # up to this many chunks, the last program to finish merges; above, a second launch merges
 LOG2_E = 1.4426950408889634
 
@@ -292,9 +292,9 @@ def attention(
 
     q float16 [16, HQ, D], D 64 or 128; start int32 [1], the number of tokens before the block; out float16
     [16, >= HQ * D], of which the first HQ * D columns are written; sums float32 [>= HQ * D / 32, 16], of `out` over
-    groups of 32. `block`: rows of a "block"; later rows are not computed. `window`: positions that a row attends to,
-    including its own, or 0. `splits`: chunks to launch, enough for start + 16 and at most those of the scratch; the
-    result does not depend on it.
+    groups of 32. `block`: rows of a "block"; results of later rows are undefined. `window`: positions that a row
+    attends to, including its own, or 0. `splits`: chunks to launch, enough for start + 16 and at most those of the
+    scratch; the result does not depend on it.
     """
     (_, heads, head_dim), kv_heads = q.shape, cache.k.shape[1]
     if window:

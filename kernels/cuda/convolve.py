@@ -1,4 +1,4 @@
-"""DFlash 2's convolutions over the rows of a block, before and after a sublayer.
+"""DFlash 2's convolutions over the rows (tokens) of a block, before (side 0) and after (side 1) a sublayer.
 
     out[m] = sum over t of (base[side, t] + delta[m, side, t]) * x[m - t]        with zeros before the first row
 

@@ -1,4 +1,4 @@
-"""Unpacks a quantized matrix to float16, for large products bound by arithmetic; see `PromptReader`."""
+"""Unpacks a quantized matrix to float16, for products of many rows that are bound by arithmetic."""
 
 import triton
 import triton.language as tl

@@ -1,6 +1,6 @@
 """Embeddings of 16 token ids from a quantized table [V, H], and the first norm of the decoder.
 
-In planes a token is a column. A program computes a complete row, so that it can sum its squares.
+In planes a vocabulary entry is a column. A program computes a complete embedding, so that it can sum its squares.
 """
 
 import torch
@@ -85,7 +85,7 @@ def _embed(ids, base, high, scales, supers, minimums, gain, x, a, sums, squares,
     g = tl.load(gain + k, mask=k < H, other=0.0).to(tl.float32)
     wait(PDL)
     release(PDL)
-    # Rows that are not live may contain any id, which must not read outside the table.
+    # Unused rows may contain any id, which must not read outside the table.
     column = tl.minimum(tl.maximum(tl.load(ids + m), 0), V - 1)
     weight = decode(base, high, scales, supers, minimums, N, column, block, field, r, block * (4 * R) < H,
                      R, HIGH_BITS, SCALING, HAS_MIN, ZERO, CODE, SUPER)  # fmt: skip

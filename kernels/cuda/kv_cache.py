@@ -3,9 +3,9 @@
 float32 and float16 are stored directly. int8 and float8_e4m3fn have one float32 scale per (slot, head): the largest
 magnitude divided by the largest code, so that value = code * scale.
 
-All stored values are finite: NaN becomes zero, and values out of range are clipped. A block always writes 16 slots,
+All stored values are finite: NaN becomes zero, and values out of range are clipped. A step always writes 16 slots,
 including those of unused rows, which attention multiplies by zero, and zero times NaN would be NaN. A NaN in a used row
-is not lost, because the row's query has it, too.
+is not lost, because the row's query contains NaN, too.
 """
 
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def check_type(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def limit(dtype: torch.dtype) -> float:
-    """Return the largest magnitude that a cache of this type stores."""
+    """Return the largest magnitude before rounding: float16's for float16, else float32's."""
     return torch.finfo(torch.float16 if dtype == torch.float16 else torch.float32).max
 
 

@@ -1,8 +1,8 @@
 """Prompt lookup on the device: proposes what followed the longest earlier match of the newest tokens.
 
 Compares the newest tokens, at most MAX_MATCH, with every position of `documents` and of the committed tokens. The
-longest match wins (ties: the newest; documents are older than the tokens). The draft is the text after it, repeated
-periodically if it reaches the anchor. If the match is too short, the existing draft is kept.
+longest match wins (ties: the newest; documents are older than the tokens). The draft is the text after the match,
+repeated if it reaches the newest token (anchor). If the match is too short, the existing draft is kept.
 """
 
 import torch

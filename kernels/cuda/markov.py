@@ -1,4 +1,4 @@
-"""DSpark's Markov head: a slot's logits get a low-rank bias that depends on the previous token.
+"""DSpark's Markov head: the logits of a draft position (slot) get a low-rank bias that depends on the previous token.
 
 Each slot is one launch, because programs that wait for each other inside a launch would all have to be resident, which
 a graph does not guarantee. The program that finishes last knows the slot's token and copies that token's row of the

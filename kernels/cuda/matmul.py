@@ -1,7 +1,7 @@
 """The 16-row GEMM on quantized weights: out[16, n] = a[16, k] @ W[n, k]^T, W in planes; `accumulate` is its core.
 
-Single-token decoding and verification run the same tiles in the same order for any number of live rows, so the bits of
-a row never depend on the other rows. Rows that are not live may hold anything, even NaN.
+A row is one token. Single-token decoding and verification run the same tiles in the same order for any number of used
+rows, so the bits of a row never depend on the other rows. Unused rows may hold anything, even NaN.
 """
 
 import functools
@@ -164,7 +164,7 @@ def minimums(
     sums_ptr, minimum_ptr, supers_ptr, K, N, first, last, SCALING: tl.constexpr, BN: tl.constexpr, ASM: tl.constexpr,
     TILES: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums times the minimums of both tiles, float32 [16, BN] each, in steps of 16 blocks of 4 groups."""
+    """Return activation sums times minimums for both tiles, float32 [16, BN] each; a step covers 16 blocks of k."""
     m = tl.arange(0, 16)
     n = tl.arange(0, BN)
     acc = tl.zeros((16, BN), tl.float32)
@@ -300,7 +300,7 @@ def _best_plan(n: int, k: int, device: torch.device, BN: int) -> SplitPlan:
 
 
 def _is_even(supers: int, split: int) -> bool:
-    """Return whether each of `split` programs has super-blocks to read if all parts are as large as the first."""
+    """Return whether none of `split` programs is left without super-blocks if all parts are as large as the first."""
     return (split - 1) * triton.cdiv(supers, split) < supers
 
 

@@ -1,4 +1,4 @@
-"""The MLP of a mixture of experts for 16 rows: an expert that several rows chose is read once for all of them.
+"""The MLP of a mixture of experts for 16 rows (tokens): an expert that several rows chose is read once.
 
 `route` chooses the likeliest experts of every live row and lists the active experts, on the device.
 `experts_gate_up` and `experts_down` run the active experts over all 16 rows, and `combine` adds a row's results to the
@@ -49,7 +49,7 @@ class Routing:
 
     @property
     def slots(self) -> int:
-        """Maximum number of active experts."""
+        """Maximum number of active experts; slot i computes expert active[i]."""
         return self.active.shape[0]
 
 

@@ -5,10 +5,10 @@ the drafter's cache, LIVE = valid rows of the verify batch, STEP = steps so far,
 tile of rows, STATUS = 1 after invalid logits, else 0, DRAFTED_BY = 0 no drafter, 1 lookup, 2 the drafter. SECOND and
 CONTEXT lie 16 bytes apart, so that one compiled kernel fits the alignment of both.
 
-Acceptance is lossless. Walk from the anchor (row 0): `choice` of a row is the target's token after it. If the next row
-is this token, go there; else stop with this token as the bonus. The bonus becomes the next anchor, and is not yet in
-the KV cache. The accepted tokens and the bonus are written to `tokens` after the anchor; CONTEXT becomes the bonus's
-position.
+Acceptance is lossless. Walk from the anchor, the newest token (row 0): `choice` of a row is the target's token after
+that row's token. If the next row is this token, go there; else stop with this token as the bonus. The bonus becomes the
+next anchor, and is not yet in the KV cache. The accepted tokens and the bonus are written to `tokens` after the anchor;
+CONTEXT becomes the bonus's position.
 
 A record of the step is written to row STEP % slots of a ring buffer, int32 [slots, 24]: step, drafted, drafted_by,
 accepted, status, count, then the `count` committed ids, then -1. If the row where the walk stops has no choice (-1:
@@ -44,7 +44,7 @@ def _begin(tokens, state, draft, fill, CONTEXT: tl.constexpr, LIVE: tl.constexpr
 
 
 def begin(tokens: Tensor, state: Tensor, draft: Tensor, fill: int) -> None:
-    """Start a step: set draft (int32 [16]) to the anchor, then `fill`, with one live row and no drafter.
+    """Start a step: set draft (int32 [16]) to the anchor, then `fill`; set LIVE to 1 and DRAFTED_BY to 0.
 
     tokens: int32 [slots], committed ids by position. state: int32 [8].
     """
@@ -75,7 +75,7 @@ def _next_tokens(tokens, state, ids, slots, ROWS: tl.constexpr, CONTEXT: tl.cons
 
 
 def next_tokens(tokens: Tensor, state: Tensor, ids: Tensor) -> None:
-    """Set ids (int32 [2, 16]) to the prompt's tokens from CONTEXT on: two tiles of live rows."""
+    """Set ids (int32 [2, 16]) to the prompt's tokens from CONTEXT on, LIVE to 16, and SECOND to CONTEXT + 16."""
     _next_tokens[(1,)](
         tokens, state, ids, len(tokens), ROWS=ids.numel(), CONTEXT=CONTEXT, LIVE=LIVE, SECOND=SECOND, num_warps=1,
         **every_launch(ids.device),
@@ -107,7 +107,7 @@ def _propose(choice, state, draft, first, drafts, LIVE: tl.constexpr, DRAFTED_BY
 
 
 def propose(choice: Tensor, state: Tensor, draft: Tensor, first: int, drafts: int) -> None:
-    """Set draft[1 .. drafts] to the drafter's choices (int32 [16]) for its slots from `first` on."""
+    """Set draft[1 .. drafts] to the drafter's choices (int32 [16]) from index `first` on, LIVE and DRAFTED_BY."""
     _propose[(1,)](
         choice,
         state,

@@ -1,4 +1,4 @@
-"""Sampling of one token per row of logits: penalty, temperature, top-k, top-p, min-p, Gumbel draw.
+"""Sampling of one token per row of logits: repetition penalty, temperature, top-k, top-p, min-p, Gumbel noise.
 
 The filters work as in `localdflash.engine.sampling`: tokens are in falling order of their logits, ties by rising id,
 and each filter keeps a prefix of this order. The sample is the token with the largest score + temperature * noise

@@ -1,7 +1,7 @@
-"""DFlash 2's selector: chooses among a slot's k best tokens the one that best follows the previous token.
+"""DFlash 2's selector: among a draft position's (slot's) k best tokens choose the one that best follows the previous.
 
 `top_k`: a program finds the best k tokens of one slice of a row of logits; the last program of a row merges the slices.
-`select`: one program walks over the slots in sequence and reads a few rows of the codebooks for each.
+`select`: one program walks over the slots in sequence and reads a few rows of the codebooks (predecessors, successors).
 Source: inco.ai/blog/dflash2.
 """
 
@@ -20,7 +20,7 @@ SLICE = 2048  # logits that one program sorts
 
 
 class TopKScratch:
-    """The best keys of every slice of a row of at most `n` logits, and counters of finished slices, zero at rest."""
+    """The best keys of every slice of a row of at most `n` logits, and counters of finished slices (0 at rest)."""
 
     def __init__(self, device: torch.device, n: int) -> None:
         self.keys = torch.zeros(ROWS, triton.cdiv(n, SLICE), MAX_K, dtype=torch.int64, device=device)

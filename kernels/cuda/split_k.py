@@ -94,8 +94,8 @@ def _set_back(tiles, heads, last, lookup_match, slices, tile_count, head_count, 
 
 
 def set_back(tiles: Tensor, heads: Tensor, last: Tensor, lookup_match: Tensor, slices: Tensor | None = None) -> None:
-    """Zero the counters of split products (`tiles`), attention (`heads`, at most 256), head (`last`), top_k (`slices`,
-    16), all int32, and the match of lookup, int64 [2].
+    """Zero the int32 counters of split products (`tiles`), attention (`heads`, at most 256), LM head (`last`) and top_k
+    (`slices`, 16), and lookup's scratch (`lookup_match`, int64 [2]).
     """
     assert len(heads) <= CLEAR_CHUNK
     _set_back[(1,)](

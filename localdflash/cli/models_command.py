@@ -42,9 +42,9 @@ def list_pairs(as_json: bool) -> None:
         print_json([_document(pair) for pair in pairs])
         return
     from localdflash.loading.plan.describe_pair import describe_pair
-    from localdflash.loading.plan.here import here
+    from localdflash.loading.plan.here import assess_pair
 
-    assessments = [here(describe_pair(pair)) for pair in pairs]
+    assessments = [assess_pair(describe_pair(pair)) for pair in pairs]
     rows = (
         (
             *(pair.id, _memory(pair), _verdict(one)),

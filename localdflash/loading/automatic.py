@@ -73,7 +73,7 @@ def gpu_is_there() -> bool:
 
 
 def _may_use_gpu(options: Options, reasons: list[str]) -> bool:
-    """Return whether a GPU that was not requested may be used: not after repeated crashes of the engine."""
+    """Return whether a GPU that was not requested may be used; after repeated crashes add a reason and return False."""
     if options.gpu_layers > 0 or (times := gpu_watch.count_crashes()) < gpu_watch.MAX_CRASHES:
         return True
     reasons.append(f"no GPU with llama.cpp: it crashed the engine {times} times today (--device gpu tries it again)")
@@ -81,7 +81,7 @@ def _may_use_gpu(options: Options, reasons: list[str]) -> bool:
 
 
 def _on_host_cpu(files: LocalPair, options: Options, reasons: list[str]) -> tuple[Runner, Running]:
-    """Load a pair on the faster engine of the CPU; `why` holds the reasons against the GPU."""
+    """Load a pair on the faster engine of the CPU; `reasons`, against other backends, may grow."""
     if choose_engine(files, options).backend == "cpu":
         try:
             return "cpu", _with_notice(load_on("cpu", files, options), "the CPU engine", reasons)

@@ -29,7 +29,7 @@ WIDTHS = (1, 4, 8)  # batch widths that are timed
 MAX_CONTEXT = 512  # tokens of the pairs that are timed
 TIMING_SECONDS = 0.3
 MIN_ROUNDS = 2  # the first one may have read the weights from the disk
-MEMORY_PER_FILE = 3  # times the files' size has to be free for timing both engines
+MEMORY_PER_FILE = 3  # free memory needed for timing both engines, in sizes of the pair's files
 ACCEPTANCE = 0.8  # assumed probability that a drafted token is accepted
 
 
@@ -48,7 +48,7 @@ class TimingCase:
     target: Path
     drafter: Path | None
     threads: int = 0
-    draft: bool = True  # without a drafter by prompt lookup
+    draft: bool = True  # without `drafter` by prompt lookup
 
     def name(self, backend: HostBackend) -> str:
         """Return the name under which the milliseconds per token are stored."""
@@ -96,7 +96,7 @@ def _choose_by_rule(case: TimingCase) -> HostChoice:
 
 
 def choose_engine(files: LocalPair, options: Options) -> HostChoice:
-    """Return the engine to load; time both first if that is needed and possible."""
+    """Return the engine to load; if no timing is stored, time both first unless memory or processors are busy."""
     drafter = (files.drafter_gguf or files.drafter_safetensors) if options.draft else None
     case = TimingCase(files.target, drafter, options.threads, options.draft)
     choice = likely_engine(case)

@@ -31,7 +31,7 @@ def supports_fim(spec: str) -> bool:
 
 
 class _HeaderVocabulary:
-    """`ModelFacts` of a file's header. Every token counts as special, which llama.cpp may see otherwise."""
+    """`ModelFacts` of a file's header. Every token counts as special; in a loaded model fewer may."""
 
     def __init__(self, header: GGUFHeader) -> None:
         self._header = header

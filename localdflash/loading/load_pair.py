@@ -23,7 +23,7 @@ from localdflash.text.fim_formats import FimFormat, detect, format_of
 from localdflash.text.tokenizer import Tokenizer
 
 DEVICES: Mapping[Backend, Collection[str]] = {"cpu": ("auto", "cpu"), "torch": ("auto", "cpu")}
-SAMPLING_KEYS = {  # of `SamplingParams`, and in a GGUF's metadata after `general.sampling.`
+SAMPLING_KEYS = {  # field of `SamplingParams`: key in a GGUF's metadata after `general.sampling.`
     "temperature": "temp",
     "top_k": "top_k",
     "top_p": "top_p",
@@ -46,7 +46,7 @@ class LoadedPair:
         with cached_headers():
             if not tried:
                 try_first(self.files, options)
-            self.sampling = {**self.files.sampling, **recommended(read_header(self.files.target).metadata)}
+            self.sampling = {**self.files.sampling, **recommended_sampling(read_header(self.files.target).metadata)}
             # Status of the CUDA engine with this pair; "" if the engine cannot be chosen.
             is_candidate = options.backend == "cuda" or (options.backend == "auto" and auto_tries_cuda(options))
             self.gpu_check = engine_status(self.files, options) if is_candidate else ""
@@ -125,7 +125,7 @@ def _notices_of_ignored_options(options: Options, backend: Runner, running: Runn
             yield f"{', '.join(flags)}: ignored by {backend} (only for --backend {' and '.join(backends)})"
 
 
-def recommended(metadata: Mapping[str, object]) -> dict[str, float]:
+def recommended_sampling(metadata: Mapping[str, object]) -> dict[str, float]:
     """Return the valid sampling parameters that a model's metadata recommends."""
     params: dict[str, float] = {}
     for name, key in SAMPLING_KEYS.items():

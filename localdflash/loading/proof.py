@@ -37,10 +37,10 @@ State = Literal["begun", "sound", "unsound", "undecided"]  # undecided: the chec
 
 METHOD_VERSION = 2  # of the check; verdicts of other versions do not count
 KERNEL_OPTIONS = ("drafter", "draft", "kv", "drafter_bits", "native_fp4")
-MAX_FILE_BYTES = 1 << 14
+MAX_FILE_BYTES = 1 << 14  # of a verdict
 TIMEOUT_SECONDS = 300.0  # between two reports: one kernel to compile, or one reference on the CPU
 BYTES_PER_SECOND = 10_000_000  # added to the timeout for slow disks
-MAX_CONTEXT = 9216  # tokens, for the checks: beyond two of the three sizes at which attention changes its kernel
+MAX_CONTEXT = 9216  # tokens, for the checks: beyond 2,048 and 8,192, where attention runs another kernel
 MAX_REASON_CHARS = 1000
 SOUND = "sound"
 PROGRAM = "from localdflash.loading.proof import main; main()"
@@ -81,9 +81,9 @@ class Subject:
         """Identify a pair on this machine; NoDevice or ModelError if the engine cannot run it here."""
 
         def identify() -> tuple[tuple[str, ...], tuple[str, ...]]:
-            from localdflash.backends.cuda.identity import subject
+            from localdflash.backends.cuda.identity import identify_pair
 
-            return subject(files, options)
+            return identify_pair(files, options)
 
         machine, shapes = call_cuda(identify)
         key = hashlib.sha256(repr((METHOD_VERSION, machine, shapes)).encode()).hexdigest()[:32]
@@ -136,9 +136,9 @@ def list_verdicts() -> list[Verdict]:
     """Return all verdicts for this machine's GPUs, driver and libraries, sorted by pair; NoDevice without a GPU."""
 
     def identify() -> list[tuple[str, ...]]:
-        from localdflash.backends.cuda.identity import machines
+        from localdflash.backends.cuda.identity import list_machines
 
-        return machines()
+        return list_machines()
 
     machines_here = [list(machine) for machine in call_cuda(identify)]
     verdicts = [verdict for path in _folder().glob("*.json") if (verdict := read_verdict(path))]

@@ -33,7 +33,7 @@ REMEDY = "download or convert it again (`touch` has it tried again)"
 
 
 def try_first(files: LocalPair, options: Options) -> None:
-    """Have a child load a pair's files, unless a verdict is stored; ModelError if the load crashed or hung."""
+    """Have a child load a pair's files, unless known or with a stored verdict; ModelError if it crashed or hung."""
     drafters = (files.drafter_gguf, files.drafter_safetensors) if options.draft else ()
     paths = [path for path in (files.target, *drafters) if path]
     if all(map(is_known, paths)):

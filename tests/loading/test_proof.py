@@ -68,19 +68,19 @@ def fake_child(monkeypatch: pytest.MonkeyPatch) -> FakeChild:
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, files: LocalPair) -> Callable[..., tuple[Runner, str]]:
     """Return a function that checks and loads with `auto`; the CUDA engine raises `error`."""
-    subject_of = identity.subject
+    subject_of = identity.identify_pair
 
     def load(options: Options, error: BaseException | None = None) -> tuple[Runner, str]:
         def load_on(backend: Runner, _files: LocalPair, _options: Options) -> Running:
             if error and backend == "cuda":
-                monkeypatch.setattr(identity, "subject", lost)
+                monkeypatch.setattr(identity, "identify_pair", lost)
                 raise error
             return running()
 
         def lost(*_: Any) -> Any:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-        monkeypatch.setattr(identity, "subject", subject_of)  # as in a process in which nothing failed
+        monkeypatch.setattr(identity, "identify_pair", subject_of)  # as in a process in which nothing failed
         monkeypatch.setattr(automatic, "load_on", load_on)
         monkeypatch.setattr(automatic, "gpu_is_there", lambda: False)
         monkeypatch.setattr(automatic, "choose_engine", lambda *_: HostChoice("cpu", "a test"))

@@ -72,7 +72,7 @@ def in_this_machine(card: Card, margin: int) -> Iterator[None]:
     gc.freeze()  # existing tensors are not counted
     with (
         patch("localdflash.backends.cuda.device.find_gpus", lambda _name: [CardGpu(0)]),
-        patch("localdflash.backends.cuda.cuda_sizes.is_shown_on", lambda _device: False),
+        patch("localdflash.backends.cuda.cuda_sizes.has_display", lambda _device: False),
         patch("localdflash.backends.cuda.cuda_sizes.RESERVE", margin),
         patch("localdflash.backends.cuda.cuda_sizes.OTHER_BYTES", 0),
         patch.object(torch.cuda, "mem_get_info", lambda _device: card.info()),

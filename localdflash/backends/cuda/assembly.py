@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from localdflash.backends.cuda.choices import Choices
-from localdflash.backends.cuda.cuda_checks import check_drafter, check_heads, check_kinds, check_target
+from localdflash.backends.cuda.cuda_checks import check_drafter, check_heads, check_target, check_tensor_types
 from localdflash.backends.cuda.cuda_pair import CudaPair, StepModes
 from localdflash.backends.cuda.cuda_sizes import KV_TYPES, MAX_CONTEXT, is_out_of_memory
 from localdflash.backends.cuda.device import device_context, has_native_fp4
@@ -45,16 +45,16 @@ from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.shapes.gguf_config import decoder_config
 from localdflash.models.weights import gguf
 
-CALIBRATION_CONTEXT, ROUNDS = 64, 3
+CALIBRATION_CONTEXT, ROUNDS = 64, 3  # tokens before a timed step, and rounds of timing
 
 
 def load_pair(
     target: Path, drafter: Path | None, device: torch.device, options: Options, ops: Ops = KERNELS
 ) -> CudaPair:
-    """Load a pair from a GGUF target; raise ModelError, UsageError or OutOfMemory.
+    """Load a pair from a GGUF target; raise ModelError, UsageError, OutOfMemory or DeviceError.
 
-    Context 0 is the model's trained context. `options.cuda_ops` chooses other forms of `ops`. With `REFERENCES` on a
-    CPU everything is float32.
+    Context 0 is the trained context, limited to `MAX_CONTEXT`. `options.cuda_ops` replaces single operations of `ops`
+    by simpler forms (see `Choices`). With `REFERENCES` on a CPU, activations and KV cache are float32.
     """
     on_gpu = device.type == "cuda"
     if options.native_fp4 and on_gpu and not has_native_fp4(torch.cuda.get_device_capability(device)):
@@ -63,7 +63,7 @@ def load_pair(
     with device_context(device), device_errors():
         header = gguf.read_header(target)
         config = decoder_config(header)
-        check_kinds(header)
+        check_tensor_types(header)
         check_target(header, config)
         drafting = _open_drafter(drafter, config, device, options.drafter_bits) if drafter else None
         if ops is not REFERENCES:
@@ -90,8 +90,8 @@ def _build_pair(
     options: Options,
     ops: Ops,
 ) -> CudaPair:
-    exact = device.type == "cpu" and ops is REFERENCES
-    dtype = torch.float32 if exact else torch.float16
+    in_float32 = device.type == "cpu" and ops is REFERENCES
+    dtype = torch.float32 if in_float32 else torch.float16
     source = GGUFSource(header, device, options.progress)
     choices = Choices.parse(options.cuda_ops)
     weights = load_target(source, config, context + SLACK, header.architecture == "llama")
@@ -102,13 +102,13 @@ def _build_pair(
         weights, ops, plans = native.convert(weights), native.ops(), native.plans()
     ops = select_forms(ops, choices)
     shared = _shared(weights, drafter, context, device, plans)
-    stepper = Stepper(ops, weights, drafter, context, shared, dtype, dtype if exact else KV_TYPES[options.kv])
+    stepper = Stepper(ops, weights, drafter, context, shared, dtype, dtype if in_float32 else KV_TYPES[options.kv])
     modes: tuple[StepMode, ...] = ("plain",)
     if options.draft:
         modes = ("lookup", "block") if drafter else ("lookup",)
-    if not choices.has("blocks"):
+    if not choices.is_on("blocks"):
         stepper.reader = None
-    runner = Runner(stepper, choices.has("graph"))
+    runner = Runner(stepper, choices.is_on("graph"))
     runner.prepare(tuple(dict.fromkeys(("plain", *modes))), options.compiling)
     return CudaPair(stepper, runner, StepModes(measure(stepper, runner, modes)))
 
@@ -175,7 +175,7 @@ def _head_plan(heads: Heads, head_dim: int, device: torch.device) -> SplitPlan:
 
 
 def measure(stepper: Stepper, runner: Runner, modes: Sequence[StepMode]) -> dict[StepMode, float]:
-    """Return the milliseconds of a step in each mode, with the graphs of short contexts; empty the pair afterwards."""
+    """Return the milliseconds of a step in each mode after `CALIBRATION_CONTEXT` tokens; clear the pair's state."""
     times = dict.fromkeys(modes, float("inf"))
     for _ in range(ROUNDS):
         for mode in modes:

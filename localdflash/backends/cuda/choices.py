@@ -1,7 +1,7 @@
 """Forms in which the operations of the CUDA engine run, and the fallback after a failed check.
 
-An operation runs as its kernel, as the kernel's simplest launch, or as the torch reference. Steps are replayed as
-graphs, and prompts are read in blocks, unless these switches are off. Imports no torch: stored verdicts need none.
+An operation runs as its kernel, as the kernel's simplest launch, or as the torch reference. Steps are replayed as CUDA
+graphs, and prompts are read in blocks of 512 tokens, unless the switch is off. This module does not import torch.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Literal, Self, get_args
 from localdflash.base.errors import UsageError
 
 VARIABLE = "LOCALDFLASH_CUDA_OPS"
-Form = Literal["kernel", "simple", "reference"]  # simple: no split over programs, no dependent launch, one stage
+Form = Literal["kernel", "simple", "reference"]  # simple: no split-K, no dependent launch, one pipeline stage
 FORMS: tuple[Form, ...] = get_args(Form)
 SWITCHES = ("graph", "blocks")
 OPERATIONS = (
@@ -23,7 +23,7 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Choices:
-    """Operations that do not run as kernels, and switches that are off."""
+    """Forms of the operations that do not run as kernels, and the switches that are off."""
 
     forms: Mapping[str, Form] = field(default_factory=dict)
     off: frozenset[str] = frozenset()
@@ -49,8 +49,8 @@ class Choices:
         return ",".join([*(f"{name}:{form}" for name, form in sorted(self.forms.items())),
                          *(f"{name}:off" for name in sorted(self.off))])  # fmt: skip
 
-    def has(self, switch: str) -> bool:
-        """Return whether a switch is on. A reference reads numbers from the device, which a graph cannot capture."""
+    def is_on(self, switch: str) -> bool:
+        """Return whether a switch is on; references turn graphs off, since a graph cannot capture their host reads."""
         return switch not in self.off and not (switch == "graph" and "reference" in self.forms.values())
 
     def fallback(self, failed: str) -> "Choices | None":
@@ -69,7 +69,7 @@ class Choices:
         return Choices({**self.forms, name: FORMS[FORMS.index(form) + 1]}, self.off)
 
     def _without(self, switch: str) -> "Choices | None":
-        return Choices(self.forms, self.off | {switch}) if self.has(switch) else None
+        return Choices(self.forms, self.off | {switch}) if self.is_on(switch) else None
 
     def _simplest(self) -> "Choices | None":
         """Return every operation in a simple form, for a fault without a known operation."""

@@ -1,4 +1,4 @@
-"""Checks of model files that the CUDA engine runs: its kernels trust the shapes in the configuration."""
+"""Checks of model files before the CUDA engine loads them: its kernels do not check shapes."""
 
 from localdflash.backends.cpu.model_source import list_layer_shapes, map_target_names
 from localdflash.backends.cuda.stack import ROWS
@@ -10,7 +10,7 @@ from localdflash.models.shapes.dflash_config import DFlashConfig
 from localdflash.models.weights.ggml_types import GGMLType
 from localdflash.models.weights.gguf import GGUFHeader
 
-# Bits per weight in planes, including scales and minimums, and R, a quarter of the block size that k is padded to.
+# Bits per weight in planes (kernels/cuda/planes.py) with scales and minimums, and R: k is padded to a multiple of 4 R.
 PLANES = {
     GGMLType.Q4_0: (4.5, 32),
     GGMLType.Q4_1: (5.0, 32),
@@ -32,7 +32,7 @@ def check_heads(config: DecoderConfig, path: str) -> None:
         )
 
 
-def check_kinds(header: GGUFHeader) -> None:
+def check_tensor_types(header: GGUFHeader) -> None:
     """Raise ModelError for a matrix whose type planes cannot hold exactly."""
     for info in header.tensors.values():
         if len(info.shape) > 1 and info.ggml_type not in PLANES and "_inp" not in info.name:
@@ -45,8 +45,8 @@ def check_kinds(header: GGUFHeader) -> None:
 def check_drafter(config: DFlashConfig, path: str) -> None:
     """Raise ModelError for a drafter that the kernels do not run."""
     cases = (
-        (config.block_size > ROWS, f"blocks of {config.block_size} rows, more than {ROWS}"),
-        (config.selector_top_k > MAX_K, f"{config.selector_top_k} candidates for a slot, more than {MAX_K}"),
+        (config.block_size > ROWS, f"blocks of {config.block_size} tokens, more than {ROWS}"),
+        (config.selector_top_k > MAX_K, f"{config.selector_top_k} candidates per draft token, more than {MAX_K}"),
         (len(set(config.taps)) < len(config.taps), "a duplicate tap"),
     )
     for is_unsupported, problem in cases:
@@ -55,7 +55,7 @@ def check_drafter(config: DFlashConfig, path: str) -> None:
 
 
 def check_target(header: GGUFHeader, config: DecoderConfig) -> None:
-    """Raise ModelError for a missing tensor of a target or one of another shape; biases may be missing."""
+    """Raise ModelError if a tensor of a target is missing (except biases) or has the wrong shape."""
     shapes = list_layer_shapes(config) | {"norm": (config.hidden_size,)}
     shapes |= dict.fromkeys(("embedding", "head"), (config.vocab_size, config.hidden_size))
     names = map_target_names(header.architecture, config)

@@ -75,7 +75,7 @@ class StepModes:
 
 
 INT32_MAX = 2**31 - 1
-DRAFTERS = ("none", "lookup", "dflash")  # by number in a record
+DRAFTERS = ("none", "lookup", "dflash")  # by the number that a step's record holds
 SYNC_TOKENS = 8 * ROWS  # prompt tokens after which the host waits for the device, and so notices a cancellation
 MAX_STEPS_IN_FLIGHT = 2  # including the step that the host waits for
 UNMODIFIED_LOGITS = (0.0, 1.0, 0.0, 1.0), (0, 0, 0, 0)  # sampling parameters that leave the logits unmodified
@@ -98,9 +98,9 @@ class CudaPair:
         self.ids: list[int] = []
         self._drafter_length = 0  # tokens in the drafter's cache
         self._computed = 0  # tokens in the target's cache, as far as the host knows
-        # Without a reader, no prompt fills a block.
+        # Without a reader the block is as long as the context, so that no prompt fills it.
         self._block_tokens = stepper.reader.block_tokens if stepper.reader else stepper.context
-        self._in_blocks = 0  # leading tokens of these that were prefilled in blocks, not in tiles
+        self._in_blocks = 0  # leading tokens of `ids` prefilled in blocks of 512, not in tiles of 16
         self._steps = 0  # started since the device's counter was last set to zero
         self._in_flight: deque[_StepInFlight] = deque()
         self._chosen_mode: StepMode | None = None  # chosen, but not started yet
@@ -200,9 +200,9 @@ class CudaPair:
             self._set_sampler(sampler)
         if not self._in_flight:
             self._last_arrival = time.perf_counter()
-        self._is_device_ahead = True  # until this step has landed
-        ahead = 1 if sampler.needs_logits else MAX_STEPS_IN_FLIGHT
-        while len(self._in_flight) < ahead and self._start_step():
+        self._is_device_ahead = True  # until this step has finished
+        max_in_flight = 1 if sampler.needs_logits else MAX_STEPS_IN_FLIGHT
+        while len(self._in_flight) < max_in_flight and self._start_step():
             pass
         return self._finish_step(self._in_flight.popleft(), sampler, room)
 
@@ -238,7 +238,7 @@ class CudaPair:
         return True
 
     def _is_drafter_near(self, mode: StepMode) -> bool:
-        """Return whether the drafter is at most one step behind, or in a mode without it, all its features are kept."""
+        """Return whether the drafter lags by one step at most, or in a mode without it, by less than its tap ring."""
         if mode not in DRAFTING:
             return self._computed - self._drafter_length < TAP_SLOTS - SLACK
         if any(started.mode not in DRAFTING for started in self._in_flight):
@@ -295,14 +295,14 @@ class CudaPair:
         self._is_device_ahead = False
 
     def rollback(self, length: int) -> None:
-        """See `Pair`; the last id that is kept becomes the anchor."""
+        """See `Pair`; the last id that is kept is the next step's input (anchor)."""
         if not 1 <= length <= len(self.ids):
             raise UsageError(f"cannot roll back to {length} tokens of {len(self.ids)}")
         self.ids = self.ids[:length]
         self._reset_device(length - 1)
 
     def forget(self) -> None:
-        """Drop the whole sequence."""
+        """Drop the whole sequence, and the copied sampling parameters."""
         self.ids, self._sampler = [], None
         self._reset_device(0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_kinds
+from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_tensor_types
 from localdflash.backends.cuda.prompt_reader import BLOCK_TOKENS
 from localdflash.backends.cuda.repack.ggml_blocks import padded
 from localdflash.backends.cuda.stack import ROWS
@@ -28,9 +28,9 @@ KV_TYPES = {"f16": torch.float16, "int8": torch.int8, "fp8": torch.float8_e4m3fn
 # Bytes for torch's rounding (1 MB per tensor), compiled kernels, graphs, and activations of a prompt's block.
 RESERVE = 700 << 20
 MAX_CONTEXT = slots_of(BUCKETS[-1]) - SLACK
-INT8, INT4 = (8.25, 32), (4.25, 32)  # as in `PLANES`
+INT8, INT4 = (8.25, 32), (4.25, 32)  # bits per weight and R, as in `PLANES`
 COPY_COLUMNS = ("markov_w1.weight", "selector_predecessor.weight", "selector_successor.weight")  # float16, row by row
-BITS = {"8 bits": 8, "4 bits": 4}
+BITS = {"8 bits": 8, "4 bits": 4}  # of a safetensors drafter's weights, by `Fit.drafter`
 
 
 def gguf_drafter_bytes(header: GGUFHeader) -> int:
@@ -92,11 +92,11 @@ def _activation_bytes(config: DecoderConfig) -> int:
 
 
 class CudaSizes:
-    """See `MemorySizes`; `bits` is the maximum for a safetensors drafter. ModelError if CUDA cannot run the pair."""
+    """See `MemorySizes`; `bits` limits a safetensors drafter. ModelError if this engine cannot run the pair."""
 
     def __init__(self, target: Path, drafter: Path | None, kv: str = "f16", bits: int = 8) -> None:
         self.header = read_header(target)
-        check_kinds(self.header)
+        check_tensor_types(self.header)
         self._config = decoder_config(self.header)
         self._kv = KV_TYPES[kv]
         self._target = sum(tensor_bytes(info.ggml_type, info.shape) for info in self.header.tensors.values())
@@ -159,11 +159,11 @@ def budget_of(device: torch.device) -> MemoryBudget:
     """Return the memory that is free on a GPU now; measure it once per plan, because it changes all the time."""
     free = torch.cuda.mem_get_info(device)[0]
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    margin = RESERVE + (DESKTOP_BYTES if is_shown_on(device) else OTHER_BYTES)
+    margin = RESERVE + (DESKTOP_BYTES if has_display(device) else OTHER_BYTES)
     return MemoryBudget(free, margin, "GPU memory", spare=free // SPARE_DIVISOR)
 
 
-def is_shown_on(device: torch.device) -> bool:
+def has_display(device: torch.device) -> bool:
     """Return whether a display is active on a GPU; False if NVIDIA's management library (NVML) does not report it."""
     try:
         import pynvml  # type: ignore[import-untyped]
@@ -200,6 +200,6 @@ def fallback_notice(planned: Fit, tried: Fit, failure: str) -> str:
     return f"{failure}: loaded with {' and '.join(now)} instead of {tried.context} tokens"
 
 
-class _LimitedContext:
+class _LimitedContext:  # `MemorySizes` with a shorter trained context
     def __init__(self, sizes: MemorySizes, longest: int) -> None:
         self.trained, self.drafters, self.parts = longest, sizes.drafters, sizes.parts

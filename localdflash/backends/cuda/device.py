@@ -32,7 +32,7 @@ def driver_present() -> bool:
 
 
 def has_native_fp4(capability: tuple[int, int]) -> bool:
-    """Return whether there are FP4 matrix instructions that Triton reaches: Blackwell RTX."""
+    """Return whether Triton can use the chip's FP4 matrix instructions: Blackwell RTX."""
     return capability[0] == 12
 
 
@@ -108,7 +108,7 @@ def describe_error(error: Exception) -> str:
 
 
 def driver_version() -> str:
-    """Return the NVIDIA driver's version, from its management library."""
+    """Return the NVIDIA driver's version by its management library, or "of unknown version (reason)"."""
     import pynvml  # type: ignore[import-untyped]
 
     try:

@@ -61,7 +61,7 @@ class Gpu:
         """Return whether a name denotes this GPU: its number, a part of its name, or the start of its UUID."""
         uuid, query = self.uuid.lower(), name.lower()
         by_uuid = len(query) >= MIN_UUID_CHARS and (uuid.startswith(query) or uuid.startswith(f"gpu-{query}"))
-        by_name = (len(query) > 2 or not query.isdecimal()) and query in self.name.lower()  # "4090" is no number
+        by_name = (len(query) > 2 or not query.isdecimal()) and query in self.name.lower()  # "4090" is a name
         return name == str(self.number) or by_uuid or by_name
 
     def describe(self) -> str:
@@ -120,9 +120,10 @@ def choose_gpu(
     *,
     can_evict: bool = False,
 ) -> tuple[Gpu, Fit]:
-    """Return the first GPU that holds the pair with its drafter, else the first that holds the target.
+    """Return the first GPU that holds pair and drafter, else the first that holds the target, with the memory plan.
 
-    A GPU is measured only if those before it have no room. OutOfMemory is that of the GPU with the most free memory.
+    `measure` is called for one GPU after another until one holds the pair; `can_evict`: see `fit`. If none holds the
+    target, raise the OutOfMemory of the GPU with the most free memory.
     """
     others, full = list[tuple[Gpu, Fit]](), list[tuple[int, OutOfMemory]]()
     for gpu in gpus:

@@ -15,7 +15,7 @@ from localdflash.models.weights.gguf import read_header
 Identity = tuple[str, ...]
 
 
-def machines(device: str = "auto") -> list[Identity]:
+def list_machines(device: str = "auto") -> list[Identity]:
     """Return the identities of the GPUs that match `device`; raise NoDevice if there is none."""
     return [_machine(gpu) for gpu in find_gpus(device)]
 
@@ -28,19 +28,19 @@ def _machine(gpu: Gpu) -> Identity:
     return gpu.name, f"compute capability {gpu.chip}", f"driver {driver_version()}", *libraries
 
 
-def subject(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
+def identify_pair(files: LocalPair, options: Options) -> tuple[Identity, Identity]:
     """Return the identity of the GPU that would run a pair, and the types and shapes that select its kernels there."""
     drafter = (files.drafter_safetensors or files.drafter_gguf) if options.draft else None
     sizes = CudaSizes(files.target, drafter, options.kv, options.drafter_bits)
     gpu, _ = choose_gpu(find_gpus(options.device), sizes, options.context, budget_of)
-    found = _matrices(files.target)
+    found = _describe_matrices(files.target)
     if drafter:
         found += [f"drafter {config_of_file(drafter)}", f"of {options.drafter_bits} bits"]
-        found += [f"drafter {line}" for line in _matrices(drafter)] if drafter.suffix == ".gguf" else []
+        found += [f"drafter {line}" for line in _describe_matrices(drafter)] if drafter.suffix == ".gguf" else []
     return _machine(gpu), (*found, f"{options.kv} keys", "FP4" if options.native_fp4 else "no FP4")
 
 
-def _matrices(path: Path) -> list[str]:
+def _describe_matrices(path: Path) -> list[str]:
     """Return the architecture, and each distinct name, type and shape of a matrix, without layer numbers."""
     header = read_header(path)
     kinds = {

@@ -1,7 +1,7 @@
-"""Copies sequences from the device to main memory through pinned memory, on a thread and a stream, and back.
+"""Copies KV caches between the device and main memory, through pinned memory; off the device on a separate thread.
 
-Slots are copied in small blocks, in order. A step waits only for the slots that it overwrites: a short completion after
-a long chat waits for one block.
+A slot holds one token's entries in a cache. Slots are copied in order, in blocks of up to 16 MB. A step waits only for
+the slots that it overwrites: a short completion after a long chat waits for one block.
 """
 
 import threading
@@ -24,7 +24,7 @@ def new_staging(on_gpu: bool) -> Tensor:
 
 
 class OffloadedSequence:
-    """Copy of the first `slots` rows of tensors [slots or more, ...]; each group becomes a part of `saved`."""
+    """Copy of the first `slots` slots of tensors [slots or more, ...]; each group becomes a part of `saved`."""
 
     def __init__(self, groups: Sequence[Sequence[Tensor]], slots: int) -> None:
         self.slots = slots
@@ -45,7 +45,7 @@ class OffloadedSequence:
             offset += part.nbytes
 
     def blocks(self, staging: Tensor) -> Iterator[int]:
-        """Copy block by block through `staging`; yield how many slots may be overwritten on the device by then."""
+        """Copy block by block through `staging`; yield how many slots may now be overwritten on the device."""
         row = sum(part.shape[1] for part, _ in self._rows)
         step = len(staging) // row if row else 1
         for first in range(0, self.slots, step):

@@ -1,8 +1,8 @@
 """Prefill in blocks of 512 tokens: weights as float16 matrices, products by cuBLAS, attention by torch.
 
-A step of 16 rows is bound by memory bandwidth, a block by arithmetic: the tiles of `Stack` would unpack every weight 16
-times per block. Sums have another order than in a step, so blocks begin at multiples of 512 tokens, and `CudaPair`
-reuses a cached prefix only where a fresh prompt would have the same bits.
+A step of 16 tokens is bound by memory bandwidth, a block by arithmetic: `Stack`, which reads 32 tokens at a time, would
+unpack every weight 16 times per block. Sums have another order than in a step, so blocks begin at multiples of 512
+tokens, and `CudaPair` reuses a cached prefix only where a fresh prompt would have the same bits.
 """
 
 import torch
@@ -22,7 +22,7 @@ BLOCK_TOKENS = 512
 
 
 class PromptReader:
-    """Forward pass of the target over blocks of tokens, into the KV cache and the drafter's taps."""
+    """Forward pass of the target over blocks of tokens; writes the KV cache and the drafter's features (taps)."""
 
     def __init__(
         self, stack: Stack, weights: TargetWeights, cache: Cache, taps: TapRing | None, dtype: torch.dtype
@@ -101,7 +101,7 @@ class PromptReader:
                 self._unpack(planes)
 
     def _tap(self, x: Tensor, index: int, positions: Tensor) -> None:
-        """Store a block's output in the tap ring if the drafter reads it."""
+        """Store a layer's output in the tap ring if the drafter reads that layer."""
         if not self._taps or index not in self._taps.layers:
             return
         ring, column = self._taps.ring, self._taps.layers.index(index) * x.shape[1]

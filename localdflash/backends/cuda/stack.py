@@ -1,4 +1,4 @@
-"""Stack of decoder layers over tiles of 16 rows, for target and drafter.
+"""Stack of decoder layers over tiles of 16 rows (tokens of one forward pass), for target and drafter.
 
 A layer takes 5 launches: qkv, attention, residual, swiglu, residual. With convolutions it takes 11. With a mixture of
 experts it takes 7: route, gate and up, down, and combine replace the last two.
@@ -86,7 +86,7 @@ class ConvolutionBuffers:
 
 
 class Buffers:
-    """Activations [tiles, ...] of one stack, at fixed addresses for CUDA graphs; of one tile if convolved or mixed."""
+    """Activations [tiles, ...] of one stack, at fixed addresses for CUDA graphs; convolutions and experts: one tile."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Stack:
         dtype: torch.dtype,
         tiles: int = 1,
     ) -> None:
-        self.live = live  # int32 [1]: rows whose experts are computed
+        self.live = live  # int32 [1]: number of leading rows whose experts are computed
         self.ops, self.config, self.layers, self.rope = ops, config, weights.layers, weights.rope
         self.caches = [cache.layer(i) for i in range(config.num_hidden_layers)]
         self.shared, layers, final_gain = shared, weights.layers, weights.final_gain
@@ -225,7 +225,7 @@ class Stack:
         self.ops.head(b.hidden, b.hidden_sums, planes, self.final_norm, choice, scratch, logits=logits, **options)
 
     def _enter(self, b: Buffers, convolution: Convolution | None, norm: Norm) -> tuple[Tensor, Tensor, Norm | None]:
-        """Return a sublayer's input, its sums, and the norm that the sublayer must still apply."""
+        """Return a sublayer's input, convolved if it has a convolution, its sums, and the norm still to be applied."""
         ops = self.ops
         if not convolution:
             return b.hidden, b.hidden_sums, norm

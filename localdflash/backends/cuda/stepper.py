@@ -1,6 +1,6 @@
 """Device memory of a pair, and its steps: fixed sequences of launches over static buffers, for CUDA graphs.
 
-* `plain`   verifies the anchor only
+* `plain`   verifies the anchor only: the newest token, not yet in the KV cache
 * `lookup`  verifies a prompt-lookup draft
 * `block`   verifies the drafter's block, or a long lookup match
 * `draft`   verifies the drafter's block only, to measure it
@@ -29,7 +29,7 @@ from localdflash.kernels.cuda.split_k import MAX_TILES
 
 @dataclass(frozen=True)
 class Slots:
-    """Outputs of the drafter's head for a block, and the destination of its tokens."""
+    """Outputs of the drafter's head for a block of draft positions (slots), and the destination of its tokens."""
 
     logits: Tensor | None  # float32 [16, rows of the head]; None: its choice is final
     ids: Tensor | None  # int32 [rows of a short head]
@@ -84,11 +84,11 @@ StepMode = Literal["plain", "lookup", "block", "draft"]
 
 DRAFTING: tuple[StepMode, ...] = ("block", "draft")  # modes that run the drafter
 
-SLACK = 4 * ROWS  # slots past the context, for rejected rows and a step in flight
+SLACK = 4 * ROWS  # tokens of KV cache past the context, for rejected rows and a step in flight
 RECORDS = 8  # steps that the record ring holds
 RECORD_FIELDS = 24
 DOCUMENTS = 1 << 16  # tokens of open documents that lookup may copy from
-TAP_SLOTS = 1024  # committed tokens whose features are kept for the drafter
+TAP_SLOTS = 1024  # committed tokens whose features (taps) are kept for the drafter
 MIN_MATCH_OVER_DRAFTER = 6  # tokens of a lookup match that replaces the drafter's block
 MIN_MATCH = 2  # tokens of a lookup match without another draft
 
@@ -106,11 +106,11 @@ class SamplingBuffers:
 class DeviceDrafter:
     """Drafter on the device: its stack, and the projection of the target's features into its KV cache."""
 
-    def __init__(self, stepper: "Stepper", weights: DrafterWeights, slots: int, dtype: torch.dtype) -> None:
+    def __init__(self, stepper: "Stepper", weights: DrafterWeights, capacity: int, dtype: torch.dtype) -> None:
         config, c, device = weights.config, weights.config.decoder, stepper.device
         kv_dtype = torch.float32 if dtype == torch.float32 else torch.float16
         self.weights = weights
-        self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, device)
+        self.cache = Cache.empty(c.num_hidden_layers, capacity, c.num_key_value_heads, c.head_dim, kv_dtype, device)
         self.stack = Stack(stepper.ops, c, weights, self.cache, stepper.shared, stepper.field(LIVE), dtype)
         self.masks = [
             Mask(
@@ -160,17 +160,17 @@ class Stepper:
     ) -> None:
         self.ops, self.target, self.context, self.shared = ops, target, context, shared
         self.device = target.final_gain.device
-        c, slots = target.config, context + SLACK
-        self.cache = Cache.empty(c.num_hidden_layers, slots, c.num_key_value_heads, c.head_dim, kv_dtype, self.device)
+        c, capacity, kv_heads = target.config, context + SLACK, target.config.num_key_value_heads
+        self.cache = Cache.empty(c.num_hidden_layers, capacity, kv_heads, c.head_dim, kv_dtype, self.device)
         self.masks = [Mask()] * c.num_hidden_layers
-        self.state, self.tokens = self._int32(FIELDS), self._int32(slots)
+        self.state, self.tokens = self._int32(FIELDS), self._int32(capacity)
         self.stack = Stack(ops, c, target, self.cache, shared, self.field(LIVE), dtype, MAX_TILES)
         self.draft, self.choice, self.prompt = self._int32(ROWS), self._int32(ROWS), self._int32(MAX_TILES, ROWS)
         self.documents, self.documents_length = self._int32(DOCUMENTS), self._int32(1)
         self.lookup_scratch = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.records = self._int32(RECORDS, RECORD_FIELDS)
         self.sampling = SamplingBuffers(c.vocab_size, self.device)
-        self.drafter = DeviceDrafter(self, drafter, slots, dtype) if drafter else None
+        self.drafter = DeviceDrafter(self, drafter, capacity, dtype) if drafter else None
         taps = self.drafter.ring if self.drafter else None
         self.reader = new_reader(self.stack, target, self.cache, taps, dtype)
 
@@ -235,7 +235,7 @@ class Stepper:
         self.sampling.integers.copy_(torch.tensor(integers, dtype=torch.int32))
 
     def catch_up(self) -> None:
-        """Let the drafter read the taps of the next 16 committed tokens; slots past CONTEXT are overwritten later."""
+        """Let the drafter read the next 16 tokens' taps (features); cache entries past CONTEXT are temporary."""
         self._reset_counters()
         self._catch_up()
 

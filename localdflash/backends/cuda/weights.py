@@ -135,7 +135,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One block of a decoder."""
+    """Weights of one decoder layer."""
 
     input_gain: Tensor  # [H]
     qkv: tuple[Heads, ...]
@@ -197,7 +197,7 @@ class DrafterWeights:
 
 
 def load_target(source: TensorSource, config: DecoderConfig, positions: int, llama: bool) -> TargetWeights:
-    """Return all weights of a target; `llama`: the file's q and k rows are in interleaved order."""
+    """Return a target's weights, RoPE for `positions` tokens; `llama`: q and k rows are in interleaved order."""
     embedding = source.planes(["token_embd.weight"])
     return TargetWeights(
         config=config,
@@ -212,7 +212,7 @@ def load_target(source: TensorSource, config: DecoderConfig, positions: int, lla
 def load_drafter(
     source: TensorSource, config: DFlashConfig, target: TargetWeights, positions: int, dtype: torch.dtype
 ) -> DrafterWeights:
-    """Return all weights of a drafter for a loaded target; `dtype` is the activations' type."""
+    """Return a drafter's weights, RoPE for `positions` tokens; `dtype` is the activations' type."""
     c, device = config.decoder, target.final_gain.device
     layers = tuple(_convolved(source, config, index, layer) for index, layer in enumerate(_layers(source, c, False)))
     keys_and_values = [f"blk.{i}.{name}" for i in range(c.num_hidden_layers) for name in ("attn_k", "attn_v")]

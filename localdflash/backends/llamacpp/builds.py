@@ -5,7 +5,7 @@ from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
-BACKEND = "LOCALDFLASH_GGML_BACKEND"  # names an additional backend library
+BACKEND = "LOCALDFLASH_GGML_BACKEND"  # environment variable: path of an additional backend library
 NO_GPU = frozenset({"base", "cpu", "blas", "rpc", "zdnn", "zendnn"})
 
 
@@ -17,7 +17,7 @@ def library_folder() -> Path | None:
 
 
 def gpu_backends() -> Collection[str]:
-    """Return ggml's names of the GPU backends ("cuda", "hip", "vulkan", "metal"); a CPU build has none."""
+    """Return ggml's names of the GPU backends ("cuda", "hip", "vulkan", "metal"); empty for a CPU build or none."""
     folder = library_folder()
     names = [path.name for path in folder.iterdir()] if folder and folder.is_dir() else []
     if plugged := os.environ.get(BACKEND):

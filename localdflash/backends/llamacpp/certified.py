@@ -67,7 +67,7 @@ class MeasuredMode:
     ms: Mapping[int, float]
 
     def cost(self) -> float:
-        """Return the expected milliseconds per token if half of the tokens are drafted."""
+        """Return the mean milliseconds per token of steps without a draft and of the best drafted steps."""
         drafted = (ms / sum(ACCEPTANCE**node for node in range(width)) for width, ms in self.ms.items())
         return (self.ms[self.mode.widths[0]] + min(drafted)) / 2
 
@@ -107,7 +107,7 @@ class ModeChoice:
 
 
 def choose_mode(record: FileMeasurement, rows_mode: RowsMode, with_drafter: bool) -> ModeChoice:
-    """Choose the decode mode of a pair, which is the same with and without drafts."""
+    """Choose a pair's decode mode, in which it also runs while drafting is off."""
     if record.max_width == 1:
         return ModeChoice(UNMODIFIED, "plain", NO_ROLLBACK)
     if rows_mode == "fast":
@@ -162,7 +162,7 @@ def load_or_measure(path: Path, device: str, threads: int, open_model: OpenModel
 def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on_gpu: bool = False) -> FileMeasurement:
     """Find a file's exact modes and time them.
 
-    On a GPU bits may change wherever the padded cache grows, because longer contexts are not measured.
+    Modes on a GPU get `borders` in any case, because the lengths at which kernels change there are not measured.
     """
     with ExitStack() as stack:
 
@@ -183,7 +183,7 @@ def measure(open_model: OpenModel, candidates: Sequence[Flags], threads: int, on
         few = max_width < MAX_WIDTH or _time_interleaved([single])[single] >= SLOW_STEP_MS
         widths, base = (FEW_WIDTHS, FEW_BASE_WIDTHS) if few else (WIDTHS, BASE_WIDTHS)
         exact = list[Candidate]()
-        for base_widths in (base[:1], base[1:]):  # other base widths only if width 1 is in no class
+        for base_widths in (base[:1], base[1:]):  # wider base widths only if no class contains width 1
             for flags in candidates:
                 if not any(mode.widths[0] == 1 for mode, _ in exact):
                     with suppress(ModelError):  # llama.cpp cannot run the measurement

@@ -1,8 +1,8 @@
 """Finds classes of batch widths with bit-identical rows, by measuring: they depend on device, file, build and flags.
 
-At each position every width decodes the same tokens, and the base width decodes them one by one, padded with fillers. A
-width belongs to the class if logits and hidden states of all rows agree. With recurrent layers the states must agree,
-too: half of the rows are rolled back and computed again.
+A row is the hidden state and the logits of one token. At each position every width decodes the same tokens, and the
+base width decodes them one by one, padded with copies of the token. A width belongs to the class if all rows agree.
+With recurrent layers the states must agree, too: half of the rows are rolled back and computed again.
 """
 
 import time
@@ -22,7 +22,7 @@ from localdflash.base.errors import ModelError
 WIDTHS = (*range(1, 18), 20, 24, 28, 32)
 BASE_WIDTHS = (1, 2, 4, 8, 16)
 POSITIONS = 3
-MIN_WIDEST = 8  # of the widest batch of a class: prompts are read in such batches
+MIN_WIDEST = 8  # minimum of a class's largest width, at which prompts are read
 OWN_TOKENS = 64  # tokens of the sequence between two positions
 COPIES = 9  # of the sequence, to fill the cache to 640 cells: from there on single-token batches run other kernels
 Rows = NDArray[np.float32]

@@ -40,7 +40,7 @@ ON_PROCESSOR, ON_GPU = (ONE_PATH, NOT_REPACKED), (Flags(flash=False), RAW)  # tr
 
 @dataclass(frozen=True)
 class DecodeMode:
-    """Flags and ascending batch widths. With `borders`, bits change where the padded cache grows."""
+    """Flags and ascending batch widths; with `borders` a row's bits change where the padded KV cache grows."""
 
     flags: Flags
     widths: tuple[int, ...]
@@ -51,7 +51,7 @@ class DecodeMode:
         return next(width for width in self.widths if width >= rows)
 
     def max_rows(self, length: int) -> int:
-        """Return how many tokens after `length` attend to the padded length of a step without drafts."""
+        """Return the largest verify batch after `length` tokens that attends to a single-token step's padded cache."""
         if not self.borders:
             return self.widths[-1]
         base = self.widths[0]
@@ -65,7 +65,7 @@ class DecodeMode:
         return max(self.width_for(rows) - rows for rows in range(1, self.widths[-1] + 1))
 
     def limit_width(self, rows: int) -> "DecodeMode":
-        """Return the mode without wider batches."""
+        """Return the mode without batches wider than `rows`."""
         return replace(self, widths=tuple(width for width in self.widths if width <= rows))
 
 

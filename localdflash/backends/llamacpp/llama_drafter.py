@@ -1,9 +1,9 @@
 """DFlash, DSpark and DFlash 2 drafters through llama.cpp: a `dflash` GGUF, one decode per block.
 
 The drafter shares the target's device, embedding and head (`ctx_other`); with a short vocabulary it has its own head
-rows, and other logits are -inf. DSpark's logits include its Markov head's, and a row of extra outputs begins with the
-confidence. For a slot of DFlash 2 that row holds k candidates and k × k scores, one set after each candidate of the
-slot before. Features wait until a draft is requested, and are injected earlier only if they would fill the memory.
+rows, and other logits are -inf. DSpark's logits include its Markov head's bias, and a row of extra outputs begins with
+the confidence. For a slot (position of the block) of DFlash 2 that row holds k candidates, and k scores for each
+candidate of the previous slot. Features wait until a draft is requested, unless they would fill the memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,11 +27,11 @@ from localdflash.models.shapes.dflash_file import config_of_gguf
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 INJECT_ROWS = 256  # features injected in a batch
-WAITING_BYTES = 32 * 1024 * 1024
+WAITING_BYTES = 32 * 1024 * 1024  # of features that wait to be injected
 
 
 def check_drafter(config: DFlashConfig, path: Path) -> None:
-    """Raise ModelError for a GGUF drafter that llama.cpp cannot run; safetensors run in torch."""
+    """Raise ModelError for a GGUF drafter that llama.cpp cannot run; safetensors drafters run in torch and pass."""
     if config.decoder.attention_bias and path.suffix == ".gguf":
         raise ModelError(f"{path}: llama.cpp runs no drafters with attention biases; use `--backend cpu`")
 

@@ -65,7 +65,7 @@ class SequenceCache:
         return length
 
     def checkpoint(self, prompt_ended: bool) -> None:
-        """Copy the states out if a checkpoint is due."""
+        """Copy the recurrent states out if a checkpoint is due; without recurrent layers, do nothing."""
         if self.has_states and self.length and self._checkpoints.should_add(self.length, prompt_ended):
             self._checkpoints.add(self.length, read_state(self._handle, WITHOUT_KEYS))
 

@@ -34,7 +34,7 @@ from localdflash.models.shapes.drafter_check import block_count, count_predictio
 from localdflash.models.weights.gguf import GGUFHeader, read_header
 
 _CACHE = re.compile(r": size = +([\d.]+) MiB \(")
-_STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # and earlier states
+_STATES = re.compile(r": size = +([\d.]+) MiB \(.* (\d+) rs_seq\)")  # a state and rs_seq earlier ones
 _BUFFER = re.compile(r": +(\S+) +(output|compute|model|KV|RS) buffer size = +([\d.]+) MiB")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 FLOAT_BYTES = 4
@@ -77,7 +77,7 @@ def _bytes(mebibytes: float) -> int:
     return round(mebibytes * (1 << 20))
 
 
-def offloaded(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
+def split_weight_bytes(header: GGUFHeader, placement: Placement) -> tuple[int, int]:
     """Return the bytes of a model's weights on the device, and in main memory; a tied embedding is in both."""
     head = "output.weight" if "output.weight" in header.tensors or TABLE not in header.tensors else TABLE
     first = block_count(header) + 1 - placement.layers
@@ -150,7 +150,7 @@ class LlamaCppSizes(ExitStack):
         """Return the drafter's parts; `target` is a planned context of the target."""
         if self._drafter is None or self._drafter_header is None:
             tied = "output.weight" not in self._header.tensors
-            added = torch_drafter(config, context, self._vocab, self._hidden, tied)
+            added = torch_drafter_parts(config, context, self._vocab, self._hidden, tied)
             added[SCRATCH] += self._taps(len(config.taps))
             in_memory = IN_MEMORY if self._placement.layers else ""
             return {name + in_memory: size for name, size in added.items()}
@@ -178,20 +178,20 @@ class LlamaCppSizes(ExitStack):
 def _parts(
     names: tuple[str, str], placed: tuple[GGUFHeader, Placement], weights: int, reported: ReportedSizes, read: int
 ) -> Parts:
-    """Return the parts of one model under `names` (weights, caches); `read` is the size of the results."""
+    """Return a planned model's parts under `names` (weights, caches); `read`: bytes of logits and taps read out."""
     (of_weights, of_cache), (header, placement) = names, placed
     if not placement.device or not placement.layers:
         return {of_weights: weights, of_cache: reported.cache + reported.checkpoints, SCRATCH: reported.scratch + read}
-    on_device, in_memory = offloaded(header, placement)
+    on_device, in_memory = split_weight_bytes(header, placement)
     cache = round(reported.cache * cache_share(header, placement))
-    work, work_beside = reported.sum_kinds(WORK, placement.device)
+    work, host_work = reported.sum_kinds(WORK, placement.device)
     parts = {of_weights: on_device, of_cache: cache, SCRATCH: work}
     host_cache = reported.cache - cache + reported.checkpoints
-    others = {of_weights: in_memory, of_cache: host_cache, SCRATCH: work_beside + read}
+    others = {of_weights: in_memory, of_cache: host_cache, SCRATCH: host_work + read}
     return parts | {name + IN_MEMORY: size for name, size in others.items() if size}
 
 
-def measured(names: tuple[str, str], weights: int, lines: Iterable[str], placement: Placement) -> Parts:
+def measured_parts(names: tuple[str, str], weights: int, lines: Iterable[str], placement: Placement) -> Parts:
     """Return the parts of a loaded model, from the log lines of its loading."""
     reported, (of_weights, of_cache) = parse_size_lines(lines), names
     if not placement.device or not placement.layers:
@@ -206,7 +206,7 @@ def _sum(parts: Parts, more: Parts) -> Parts:
     return {name: parts.get(name, 0) + more.get(name, 0) for name in (*parts, *more)}
 
 
-def torch_drafter(config: DFlashConfig, context: int, vocab: int, hidden: int, tied: bool) -> Parts:
+def torch_drafter_parts(config: DFlashConfig, context: int, vocab: int, hidden: int, tied: bool) -> Parts:
     """Return the sizes of a drafter in torch: float32, with the target's embedding and head as tensors."""
     c = config.decoder
     queries, keys = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim

@@ -56,15 +56,15 @@ def check_taps(architecture: str) -> None:
 
 
 def check_context(path: Path, context: int, trained: int) -> None:
-    """Raise UsageError for a context that the model was not trained for; 0 is the whole trained context."""
+    """Raise UsageError for a context below 8 tokens or beyond the trained one; 0 is the trained context."""
     if not 8 <= (context or trained) <= trained:
         raise UsageError(f"context of {context} tokens: {path.name} was trained for 8 to {trained}")
 
 
 class LlamaCppTarget:
-    """See `Target`. `taps` are the 0-based blocks whose outputs are features; `watch` is held during computation.
+    """See `Target`. `taps` are the 0-based layers (blocks) whose outputs are features; `watch` is held in a decode.
 
-    Without `drafts` only filler rows are rolled back.
+    Without `drafts` only filler rows can be rolled back.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LlamaCppTarget:
         return self._cache.checkpoint_bytes
 
     def set_taps(self, blocks: Sequence[int]) -> None:
-        """Keep the outputs of exactly these blocks."""
+        """Export the outputs of exactly these blocks; ModelError if llama.cpp cannot."""
         if blocks:
             self._check_taps(blocks)
         for block in set(self.taps) - set(blocks):

@@ -46,8 +46,8 @@ from localdflash.models.weights.split import files_of
 Measure = Callable[[], Parts]
 
 
-def check_readable(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
-    """Return the drafter if llama.cpp can run it, else None and the reason; raise ModelError if it does not fit."""
+def select_drafter(target: Path, drafter: Path | None) -> tuple[Path | None, str]:
+    """Return the drafter, or None and a reason if the target exports no features; ModelError for a wrong drafter."""
     if not drafter:
         return None, ""
     check_drafter(target, drafter)
@@ -61,7 +61,7 @@ def check_readable(target: Path, drafter: Path | None) -> tuple[Path | None, str
 def open_drafter(
     path: Path, target_file: Path, target: LlamaCppTarget, threads: int, stack: ExitStack
 ) -> tuple[Drafter, Measure, str]:
-    """Open a drafter that passed `check_readable`, to be freed by `stack`, and set the target's taps for it.
+    """Open a drafter that passed `select_drafter`, to be freed by `stack`, and set the target's taps for it.
 
     Return it, a function that measures its memory, and a notice for the user or "".
     """
@@ -73,7 +73,7 @@ def open_drafter(
         target.set_taps(drafter.config.taps)
     notice = mismatch(path, drafter.config.trained_for, read_header(target_file))
     weights, placement = api.llama_model_size(drafter.model), target.placement.all_layers()
-    return drafter, lambda: llama_sizes.measured((DRAFTER, DRAFTER_KV), weights, lines, placement), notice
+    return drafter, lambda: llama_sizes.measured_parts((DRAFTER, DRAFTER_KV), weights, lines, placement), notice
 
 
 def _open_in_torch(path: Path, target_file: Path, target: LlamaCppTarget) -> tuple[Drafter, Measure, str]:
@@ -100,16 +100,16 @@ def load(files: LocalPair, options: Options) -> Running:
     drafter = files.drafter_gguf or files.drafter_safetensors
     plan = placing.plan_placement(files.target, drafter if options.draft else None, options)
     with ExitStack() as stack:
-        flag = gpu_watch.watch(stack) if plan.placement.device else gpu_watch.UNWATCHED
-        with flag:
-            return _load(files, drafter, plan, options, flag, stack)
+        watch = gpu_watch.watch(stack) if plan.placement.device else gpu_watch.UNWATCHED
+        with watch:
+            return _load(files, drafter, plan, options, watch, stack)
 
 
 def _load(
-    files: LocalPair, drafter: Path | None, plan: PlacementPlan, options: Options, flag: Watch, stack: ExitStack
+    files: LocalPair, drafter: Path | None, plan: PlacementPlan, options: Options, watch: Watch, stack: ExitStack
 ) -> Running:
     planned, placement = plan.fit, plan.placement
-    path, refusal = check_readable(files.target, drafter if options.draft else None)
+    path, refusal = select_drafter(files.target, drafter if options.draft else None)
     chosen = choose_mode_for(files.target, options, placement, drafter is not None)
     if not chosen.drafts:
         path, refusal = None, ""
@@ -120,7 +120,7 @@ def _load(
     with llama_library.collect_size_lines() as lines:
         context = planned.context if planned else options.context
         drafts = chosen.drafts and options.draft
-        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.mode, placement, flag, drafts)
+        target = LlamaCppTarget(files.target, context, options.threads, (), chosen.mode, placement, watch, drafts)
     stack.callback(target.close)
     if any("REPACK" in line for line in lines):
         for file in files_of(files.target):
@@ -172,18 +172,18 @@ def _measure_target(target: LlamaCppTarget, lines: list[str], unloaded: int) -> 
 
     def measure() -> Parts:
         weights = api.llama_model_size(target.model) - unloaded
-        parts = llama_sizes.measured((TARGET, TARGET_KV), weights, lines, target.placement)
+        parts = llama_sizes.measured_parts((TARGET, TARGET_KV), weights, lines, target.placement)
         kv_part = TARGET_KV + IN_MEMORY if target.placement.layers else TARGET_KV
         return {**parts, kv_part: parts.get(kv_part, 0) + target.checkpoint_bytes} if target.checkpoint_bytes else parts
 
     return measure
 
 
-def _sum_parts(measures: list[Measure]) -> Parts:
+def _sum_parts(measures: list[Measure]) -> Parts:  # and this process's own memory, as PROGRAM
     parts: Parts = {}
     for measure in measures:
         for name, size in measure().items():
             parts[name] = parts.get(name, 0) + size
-    _, host_suffix = split_host_parts(parts)
-    on_gpu = {name: size for name, size in parts.items() if name not in host_suffix} if host_suffix else {}
-    return {**on_gpu, **free.with_program(host_suffix or parts)}
+    _, host_parts = split_host_parts(parts)
+    on_gpu = {name: size for name, size in parts.items() if name not in host_parts} if host_parts else {}
+    return {**on_gpu, **free.with_program(host_parts or parts)}

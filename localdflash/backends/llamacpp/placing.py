@@ -28,7 +28,7 @@ from localdflash.models.memory.parts import Parts, gigabytes
 from localdflash.models.shapes.drafter_check import block_count
 from localdflash.models.weights.gguf import read_header
 
-Needs = Callable[[Placement], MemorySizes]
+Needs = Callable[[Placement], MemorySizes]  # memory of the pair in a placement
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ def plan_placement(target: Path, drafter: Path | None, options: Options) -> Plac
             def sizes(placement: Placement) -> LlamaCppSizes:
                 return stack.enter_context(LlamaCppSizes(target, drafter, placement))
 
-            steps = list_placements(target, device, options)
-            check_context(target, options.context, sizes(steps[0]).trained)
-            return choose_placement(sizes, steps, device.budget(), options.context, can_evict=options.can_evict)
+            placements = list_placements(target, device, options)
+            check_context(target, options.context, sizes(placements[0]).trained)
+            return choose_placement(sizes, placements, device.budget(), options.context, can_evict=options.can_evict)
     except (OutOfMemory, ModelError) as error:
         no_room_yet = options.can_evict and isinstance(error, OutOfMemory)
         if options.device != "auto" or not device or no_room_yet:
@@ -92,36 +92,36 @@ def list_placements(target: Path, device: Device, options: Options) -> Sequence[
     mixture = any("_exps" in name for name in header.tensors)
     first = layers - max_layers  # block on the device
     experts = range(1, layers - first) if mixture else ()
-    steps = [Placement(device, max_layers)]
-    steps += [Placement(device, max_layers, range(first, first + count)) for count in experts]
+    placements = [Placement(device, max_layers)]
+    placements += [Placement(device, max_layers, range(first, first + count)) for count in experts]
     for fewer in range(max_layers - 1, min_layers - 1, -1):
         first = layers - fewer
-        steps.append(Placement(device, fewer, range(first, layers - 1) if mixture else range(0)))
-    return steps
+        placements.append(Placement(device, fewer, range(first, layers - 1) if mixture else range(0)))
+    return placements
 
 
 def choose_placement(
-    needs: Needs, steps: Sequence[Placement], budget: MemoryBudget, requested: int, *, can_evict: bool = False
+    needs: Needs, placements: Sequence[Placement], budget: MemoryBudget, requested: int, *, can_evict: bool = False
 ) -> PlacementPlan:
-    """Choose the first step that fits, with the drafter if possible; raise OutOfMemory if none fits.
+    """Choose the first placement that fits, with the drafter if possible; raise OutOfMemory if none fits.
 
-    If `can_evict`, try only the first step, with the drafter and the requested context or `UNREDUCED_CONTEXT`.
+    If `can_evict`, try only the first placement, with the drafter and the requested context or `UNREDUCED_CONTEXT`.
     """
-    full = needs(steps[0])
+    full = needs(placements[0])
     max_context = requested or full.trained
     enough = requested or min(max_context, UNREDUCED_CONTEXT if can_evict else COMFORTABLE)
     if can_evict:
-        steps = steps[:1]
+        placements = placements[:1]
     for drafter in full.drafters[:1] if can_evict else full.drafters:
-        if (found := _first(needs, steps, drafter, budget, enough)) is None:
+        if (found := _first(needs, placements, drafter, budget, enough)) is None:
             continue
         sizes = needs(found)
         context = largest_context(sizes, drafter, budget, max_context)
         chosen = Fit(drafter, context, sizes.parts(context, drafter))
         return PlacementPlan(
-            found, replace(chosen, notice=_notice(needs, steps, PlacementPlan(found, chosen), budget, max_context))
+            found, replace(chosen, notice=_notice(needs, placements, PlacementPlan(found, chosen), budget, max_context))
         )
-    last, layers = steps[-1], steps[0].layers
+    last, layers = placements[-1], placements[0].layers
     memory, needed = budget.tight(needs(last).parts(enough, full.drafters[0] if can_evict else NO_DRAFTER))
     what = f"all {layers} layers" if last.layers == layers else f"{last.layers} of {layers} layers"
     raise OutOfMemory(
@@ -131,21 +131,21 @@ def choose_placement(
 
 
 def _first(
-    needs: Needs, steps: Sequence[Placement], drafter: str, budget: MemoryBudget, context: int
+    needs: Needs, placements: Sequence[Placement], drafter: str, budget: MemoryBudget, context: int
 ) -> Placement | None:
-    """Return the first step that fits GPU and main memory; None if none fits. Later steps use less GPU memory."""
+    """Return the first placement that fits GPU and main memory, or None. Later placements use less GPU memory."""
 
     def parts(index: int) -> Parts:
-        return needs(steps[index]).parts(context, drafter)
+        return needs(placements[index]).parts(context, drafter)
 
-    index = bisect_left(range(len(steps)), True, key=lambda at: budget.needed(parts(at)) <= budget.free)
-    return steps[index] if index < len(steps) and budget.holds(parts(index)) else None
+    index = bisect_left(range(len(placements)), True, key=lambda at: budget.needed(parts(at)) <= budget.free)
+    return placements[index] if index < len(placements) and budget.holds(parts(index)) else None
 
 
 def _notice(
-    needs: Needs, steps: Sequence[Placement], placed: PlacementPlan, budget: MemoryBudget, max_context: int
+    needs: Needs, placements: Sequence[Placement], placed: PlacementPlan, budget: MemoryBudget, max_context: int
 ) -> str:
-    chosen, where, full = placed.fit, placed.placement, steps[0]
+    chosen, where, full = placed.fit, placed.placement, placements[0]
     assert chosen
     requested = needs(full).drafters[0]
     changes = []

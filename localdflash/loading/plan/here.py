@@ -41,7 +41,7 @@ class PairAssessment:
     bandwidth: measurements.Measurement | None
 
 
-def here(pair: PairEntry) -> PairAssessment:
+def assess_pair(pair: PairEntry) -> PairAssessment:
     """Assess a pair on this machine."""
     backend, room = _backend(pair)
     untried = pair.origin == shipped_file() and not pair.ran
@@ -54,7 +54,7 @@ def here(pair: PairEntry) -> PairAssessment:
 
 
 def why_not(pair: PairEntry) -> str:
-    """Return why a pair cannot run on this machine; "" if it can."""
+    """Return why a pair cannot run on this machine, even with all of its memory free; "" if it can."""
     backend, room = _backend(pair)
     if not pair.backends:
         return "no backend runs it yet"
@@ -99,7 +99,7 @@ def _pair_bytes_per_token(pair: PairEntry) -> float | None:
 
 
 def bytes_per_token(header: GGUFHeader) -> int:
-    """Return the bytes of weights that a token reads: only active experts, no embedding table besides the head."""
+    """Return the bytes of weights that a token reads: active experts, and the embedding table only as the head."""
     gathered = "token_embd.weight" if "output.weight" in header.tensors else ""
     count = number_of(header, "expert_count") or 1
     used = number_of(header, "expert_used_count") or count
@@ -112,7 +112,7 @@ def bytes_per_token(header: GGUFHeader) -> int:
     return dense + experts * used // count
 
 
-def matrices(header: GGUFHeader) -> tuple[int, int]:
+def count_weights(header: GGUFHeader) -> tuple[int, int]:
     """Return the number of weights that a quantization changes, and the bytes of all others (norms, routers)."""
     weights, others = 0, 0
     for info in header.tensors.values():

@@ -1,4 +1,4 @@
-"""Memory plan of a pair on this machine; files on the hub are planned by sparse files with their header alone."""
+"""Memory plan of a pair on this machine; a sparse stand-in with only the header replaces a file on the hub."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from localdflash.base.errors import ModelError, NoDevice, OutOfMemory, UsageErro
 from localdflash.base.machine import measurements
 from localdflash.loading.automatic import gpu_is_there
 from localdflash.loading.engine_choice import TimingCase, likely_engine
-from localdflash.loading.plan.here import bytes_per_token, matrices, quantization, tokens_per_second
+from localdflash.loading.plan.here import bytes_per_token, count_weights, quantization, tokens_per_second
 from localdflash.models.backend_names import Backend
 from localdflash.models.load_options import Options
 from localdflash.models.memory.fit import (
@@ -92,7 +92,7 @@ class PlanRequest:
         beside = budget.beside and replace(budget.beside, free=max(budget.beside.free - total(on_host), 0))
         return replace(budget, free=max(budget.free - total(on_gpu), 0), beside=beside)
 
-    def check(self, sizes: MemorySizes) -> None:
+    def check_context(self, sizes: MemorySizes) -> None:
         """Raise UsageError for a context that the target was not trained for."""
         if self.options.context > sizes.trained:
             trained = f"{self.target.name} was trained for {sizes.trained} tokens"
@@ -124,29 +124,29 @@ def make_plan(
     with cached_headers(), TemporaryDirectory(prefix="localdflash-plan-") as folder:
         target, drafter = _files_or_stand_ins(pair, Path(folder))
         options = Options(pair.id, backend, context=context, device=device, gpu_layers=gpu_layers, kv=kv)
-        case = PlanRequest(pair.id, target, drafter, options, used_by_other)
+        request = PlanRequest(pair.id, target, drafter, options, used_by_other)
         if backend != "auto":
-            return PLANNERS[backend](case, "requested")
-        return _automatic(case)
+            return PLANNERS[backend](request, "requested")
+        return _automatic(request)
 
 
-def _automatic(case: PlanRequest) -> Plan:
+def _automatic(request: PlanRequest) -> Plan:
     """Plan the backend that `auto` would choose; see `localdflash.loading.automatic`."""
-    options, why = case.options, "no GPU was requested"
+    options, why = request.options, "no GPU was requested"
     if options.gpu_layers < 0 and (options.device in ANY_GPU or means_gpu(options.device)):
         try:
-            return _on_cuda(case, "the GPU can run it, if the engine passes its check there")
+            return _on_cuda(request, "the GPU can run it, if the engine passes its check there")
         except (NoDevice, ModelError) as error:
             why = f"no CUDA engine: {error}"
     if options.device not in ("auto", "cpu"):
-        return _on_llamacpp(case, "requested")
+        return _on_llamacpp(request, "requested")
     if options.device == "auto" and options.gpu_layers and gpu_is_there():
-        on_gpu = _on_llamacpp(replace(case, options=replace(options, device="gpu")), f"a GPU can run it; {why}")
+        on_gpu = _on_llamacpp(replace(request, options=replace(options, device="gpu")), f"a GPU can run it; {why}")
         if on_gpu.fits:
             return on_gpu
         why = f"no GPU with llama.cpp: {on_gpu.verdict}"
-    choice = likely_engine(TimingCase(case.target, _preferred_file(case.drafter, ".gguf")))
-    on_processor = replace(case, options=replace(options, device="cpu"))
+    choice = likely_engine(TimingCase(request.target, _preferred_file(request.drafter, ".gguf")))
+    on_processor = replace(request, options=replace(options, device="cpu"))
     return PLANNERS[choice.backend](on_processor, f"{choice.reason}; {why}")
 
 
@@ -199,46 +199,46 @@ def _preferred_file(drafter: Path | None, preferred: str) -> Path | None:
     return other if other and other.is_file() else drafter
 
 
-def _on_cpu(case: PlanRequest, why: str) -> Plan:
+def _on_cpu(request: PlanRequest, why: str) -> Plan:
     from localdflash.backends.cpu.cpu_kv_cache import choose_kv_format
     from localdflash.backends.cpu.cpu_sizes import CpuSizes
 
-    sizes = CpuSizes(case.target, _preferred_file(case.drafter, ".gguf"), kv=choose_kv_format(case.options.kv))
-    case.check(sizes)
-    return _plan(case, "cpu", why, sizes, system_budget(), measurements.bandwidth(), program_bytes(False))
+    sizes = CpuSizes(request.target, _preferred_file(request.drafter, ".gguf"), kv=choose_kv_format(request.options.kv))
+    request.check_context(sizes)
+    return _plan(request, "cpu", why, sizes, system_budget(), measurements.bandwidth(), program_bytes(False))
 
 
-def _on_llamacpp(case: PlanRequest, why: str) -> Plan:
+def _on_llamacpp(request: PlanRequest, why: str) -> Plan:
     extras.require("llama", "backend llama.cpp")
     from localdflash.backends.llamacpp.llama_sizes import LlamaCppSizes
     from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Placement
     from localdflash.backends.llamacpp.placing import choose_gpu, plan_placement
 
-    target, device = case.target, choose_gpu(case.options)
-    drafter = _preferred_file(case.drafter, ".gguf")
+    target, device = request.target, choose_gpu(request.options)
+    drafter = _preferred_file(request.drafter, ".gguf")
     placement, verdict, fits = PROCESSOR, "", True
     if device:
         try:
-            plan = plan_placement(target, drafter, case.options)
+            plan = plan_placement(target, drafter, request.options)
             placement = plan.placement
             verdict = plan.notice or (plan.fit.notice if plan.fit else "")
         except OutOfMemory as error:
             placement, verdict, fits = Placement(device, ALL_LAYERS), str(error), False
     with LlamaCppSizes(target, drafter, placement) as sizes:
-        case.check(sizes)
+        request.check_context(sizes)
         program = program_bytes(drafter is not None and drafter.suffix == ".safetensors")
         budget = placement.device.budget() if placement.device else system_budget()
-        return _plan(case, "llama.cpp", why, sizes, budget, measurements.bandwidth(), program, verdict, fits)
+        return _plan(request, "llama.cpp", why, sizes, budget, measurements.bandwidth(), program, verdict, fits)
 
 
-def _on_cuda(case: PlanRequest, why: str) -> Plan:
-    budget = gpu_budget(case.options.device)
+def _on_cuda(request: PlanRequest, why: str) -> Plan:
+    budget = gpu_budget(request.options.device)
     from localdflash.backends.cuda.cuda_sizes import CudaSizes
 
-    sizes = CudaSizes(case.target, _preferred_file(case.drafter, ".safetensors"), case.options.kv)
+    sizes = CudaSizes(request.target, _preferred_file(request.drafter, ".safetensors"), request.options.kv)
     bandwidth = measurements.bandwidth(on_gpu=True)
-    case.check(sizes)
-    return _plan(case, "cuda", why, sizes, budget, bandwidth)
+    request.check_context(sizes)
+    return _plan(request, "cuda", why, sizes, budget, bandwidth)
 
 
 PLANNERS: Mapping[Backend, Callable[[PlanRequest, str], Plan]] = {
@@ -286,7 +286,7 @@ def _plan(
         largest_context=largest_context(sizes, full, budget, sizes.trained),
         largest_context_without_drafter=largest_context(sizes, NO_DRAFTER, budget, sizes.trained),
         quantization=quantization(header),
-        best_quantization=best_quantization(chosen.parts, smallest, weights_of(*matrices(header))),
+        best_quantization=best_quantization(chosen.parts, smallest, weights_of(*count_weights(header))),
         speed=_speed(request.pair, header, chosen, bandwidth),
     )
 

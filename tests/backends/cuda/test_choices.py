@@ -121,7 +121,7 @@ def test_a_fault_in_an_operation_does_not_change_the_text(
         return lambda *given, **named: fault(op, calls.bind_arguments(getattr(REFERENCES, name), given, named))
 
     pair, choices = sound(*files, wrap_ops(REFERENCES, spoilt))
-    assert choices.forms.get(name) == "reference" or (name == "dense" and not choices.has("blocks"))
+    assert choices.forms.get(name) == "reference" or (name == "dense" and not choices.is_on("blocks"))
     expected = answer(load_on_cpu(*files, context=256), IDS, 24)
     assert answer(pair.with_mode("block"), IDS, 24) == expected
     lines = [*costs(pair, choices)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_kinds
+from localdflash.backends.cuda.cuda_checks import PLANES, check_drafter, check_tensor_types
 from localdflash.backends.cuda.cuda_sizes import CudaSizes, tensor_bytes
 from localdflash.backends.cuda.load_cuda import measure_parts
 from localdflash.backends.cuda.ops import KERNELS
@@ -93,14 +93,14 @@ def changed(path: Path, name: str, ne: tuple[int, ...], folder: Path) -> Path:
 def test_unsupported_quantization_is_refused(tmp_path: Path) -> None:
     header = write_gguf(tmp_path / "model.gguf", {"blk.0.attn_q.weight": ("IQ4_XS", np.zeros((4, 136), np.uint8))})
     with pytest.raises(ModelError, match=r"blk\.0\.attn_q\.weight is IQ4_XS.*--backend llama\.cpp"):
-        check_kinds(header)
+        check_tensor_types(header)
 
 
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"block_size": 17}, "blocks of 17 rows, more than 16"),
-        ({"selector_top_k": 17}, "17 candidates for a slot, more than 16"),
+        ({"block_size": 17}, "blocks of 17 tokens, more than 16"),
+        ({"selector_top_k": 17}, "17 candidates per draft token, more than 16"),
         ({"taps": (1, 3, 1)}, "a duplicate tap"),
     ],
 )

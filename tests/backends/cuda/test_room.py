@@ -165,4 +165,4 @@ def test_desktop_is_detected(name: str, function: Any, shown: bool, monkeypatch:
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", {"GPU-1234": 7}.__getitem__)
     monkeypatch.setattr(pynvml, name, function)
-    assert cuda_sizes.is_shown_on(torch.device("cuda", 0)) is shown
+    assert cuda_sizes.has_display(torch.device("cuda", 0)) is shown

@@ -10,9 +10,9 @@ from localdflash.backends.llamacpp.llama_sizes import (
     LlamaCppSizes,
     ReportedSizes,
     cache_share,
-    measured,
-    offloaded,
+    measured_parts,
     parse_size_lines,
+    split_weight_bytes,
 )
 from localdflash.backends.llamacpp.placement import ALL_LAYERS, PROCESSOR, Device, Placement
 from localdflash.backends.llamacpp.placing import choose_placement, plan_placement
@@ -114,14 +114,14 @@ def test_sizes_from_headers(dense: Path, mixture: Path) -> None:
     sizes = {name: info.nbytes for name, info in header.tensors.items()}
     table, everything = sizes["token_embd.weight"], sum(sizes.values())
     last = sum(size for name, size in sizes.items() if name.startswith("blk.3."))
-    assert offloaded(header, PROCESSOR) == (0, everything)
-    assert offloaded(header, Placement(GPU, 5)) == (everything, table)  # the embedding is also the head
+    assert split_weight_bytes(header, PROCESSOR) == (0, everything)
+    assert split_weight_bytes(header, Placement(GPU, 5)) == (everything, table)  # the embedding is also the head
     head = sizes["output_norm.weight"]
-    assert offloaded(header, Placement(GPU, 2)) == (last + head + table, everything - last - head)
+    assert split_weight_bytes(header, Placement(GPU, 2)) == (last + head + table, everything - last - head)
     assert [cache_share(header, Placement(GPU, layers)) for layers in (0, 1, 3, 5)] == [0, 0, 0.5, 1]
     experts = sum(info.nbytes for name, info in of_mixture.tensors.items() if "_exps" in name)
-    there, beside = offloaded(of_mixture, Placement(GPU, ALL_LAYERS))
-    assert offloaded(of_mixture, Placement(GPU, ALL_LAYERS, range(1, 3))) == (
+    there, beside = split_weight_bytes(of_mixture, Placement(GPU, ALL_LAYERS))
+    assert split_weight_bytes(of_mixture, Placement(GPU, ALL_LAYERS, range(1, 3))) == (
         there - experts // 2,
         beside + experts // 2,
     )
@@ -158,11 +158,11 @@ def test_loaded_bytes_are_parsed_by_device() -> None:
         "sched_reserve: Vulkan_Host compute buffer size =     2.00 MiB",
     ]
     mib = 1 << 20
-    assert measured((TARGET, TARGET_KV), 7 * mib, lines, Placement(GPU, 3)) == {
+    assert measured_parts((TARGET, TARGET_KV), 7 * mib, lines, Placement(GPU, 3)) == {
         **{TARGET: 6 * mib, TARGET_KV: 3 * mib, SCRATCH: 9 * mib},
         **{TARGET + IN_MEMORY: mib, TARGET_KV + IN_MEMORY: mib, SCRATCH + IN_MEMORY: 2 * mib},
     }
-    assert measured((TARGET, TARGET_KV), 7 * mib, lines, PROCESSOR) == {
+    assert measured_parts((TARGET, TARGET_KV), 7 * mib, lines, PROCESSOR) == {
         **{TARGET: 7 * mib, TARGET_KV: 4 * mib, SCRATCH: 11 * mib}
     }
 

@@ -18,7 +18,7 @@ MACHINE, OLD_MACHINE = ("RTX 4090", "driver 580"), ("RTX 4090", "driver 570")
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(devices, "driver_present", lambda: True)
-    monkeypatch.setattr("localdflash.backends.cuda.identity.machines", lambda _device="auto": [MACHINE])
+    monkeypatch.setattr("localdflash.backends.cuda.identity.list_machines", lambda _device="auto": [MACHINE])
     return monkeypatch
 
 
@@ -35,7 +35,7 @@ def test_no_verdict_without_a_gpu_or_a_check(gpu: pytest.MonkeyPatch, home: Path
     write_verdict(old.path, old.verdict("unsound", "head", "head: NaN"))  # with another driver
     found = gpu_check.report_verdicts("gpu check")
     assert (found.status, found.remedy) == ("ok", gpu_check.REMEDY)
-    gpu.setattr("localdflash.backends.cuda.identity.machines", none)
+    gpu.setattr("localdflash.backends.cuda.identity.list_machines", none)
     assert (gpu_check.report_verdicts("gpu check").status, gpu_check.report_verdicts("gpu check").remedy) == ("ok", "")
     gpu.setattr(devices, "driver_present", lambda: False)
     found = gpu_check.report_verdicts("gpu check")

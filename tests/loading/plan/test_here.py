@@ -9,7 +9,7 @@ import pytest
 from localdflash.base.errors import NoDevice
 from localdflash.base.machine.measurements import Measurement
 from localdflash.loading.plan.describe_pair import describe_pair
-from localdflash.loading.plan.here import bytes_per_token, here, quantization, tokens_per_second
+from localdflash.loading.plan.here import assess_pair, bytes_per_token, quantization, tokens_per_second
 from localdflash.models.memory.fit import MemoryBudget
 from localdflash.models.registry.pair_entry import PairEntry
 from localdflash.models.registry.registry import load_registry
@@ -43,14 +43,14 @@ def entry(pair_id: str = "qwen3-8b") -> PairEntry:
 
 
 def test_the_backend_of_a_pair(machine: Callable[..., None]) -> None:
-    assert here(entry()).backend == "cpu"
+    assert assess_pair(entry()).backend == "cpu"
     machine("cpu_library.why_unavailable", "no compiler")
-    assert here(entry()).backend == "llama.cpp"
-    nothing = here(replace(entry(), backends=("cpu",)))
+    assert assess_pair(entry()).backend == "llama.cpp"
+    nothing = assess_pair(replace(entry(), backends=("cpu",)))
     assert (nothing.backend, nothing.fits, nothing.tokens_per_second) == (None, False, None)
     machine("cpu_library.why_unavailable", "")
     machine("gpu_is_there", True)
-    assert here(entry()).backend == "llama.cpp"
+    assert assess_pair(entry()).backend == "llama.cpp"
 
 
 @pytest.mark.parametrize(("free", "backend", "speed"), [(12e9, "cuda", 200), (9e9, "cpu", 20), (None, "cpu", 20)])
@@ -64,7 +64,7 @@ def test_the_cuda_engine_where_the_pair_fits_on_the_gpu(
 
     machine("device.driver_present", True)
     monkeypatch.setattr("localdflash.loading.plan.here.gpu_budget", budget)
-    seen = here(entry())
+    seen = assess_pair(entry())
     assert (seen.backend, seen.bandwidth) == (backend, replace(MEASURED, value=float(speed)))
 
 
@@ -79,7 +79,7 @@ def test_the_speed_is_bandwidth_over_the_bytes_that_a_token_reads(tiny_pair: Pat
         (odd, None),
         (replace(entry(), active=None), None),
     ):
-        assert here(pair).tokens_per_second == (expected and pytest.approx(expected))
+        assert assess_pair(pair).tokens_per_second == (expected and pytest.approx(expected))
 
 
 EMBEDDED = Path(__file__).parents[3] / "localdflash" / "models" / "embedded" / "target.gguf"

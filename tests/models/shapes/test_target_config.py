@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from localdflash.backends.cpu.model_source import check_target_file
 from localdflash.base.errors import ModelError
-from localdflash.loading.load_pair import recommended
+from localdflash.loading.load_pair import recommended_sampling
 from localdflash.models.shapes.decoder_config import DecoderConfig
 from localdflash.models.shapes.target_config import target_config
 from localdflash.models.shapes.yarn import MAX_FACTOR, yarn_factors
@@ -126,11 +126,11 @@ WRITTEN = {
 
 
 def test_what_the_file_says() -> None:
-    assert recommended(WRITTEN) == {
+    assert recommended_sampling(WRITTEN) == {
         "temperature": 0.6,
         "top_k": 20,
         "top_p": 0.95,
         "min_p": 0.05,
         "repetition_penalty": 1.05,
     }
-    assert recommended({}) == {}
+    assert recommended_sampling({}) == {}

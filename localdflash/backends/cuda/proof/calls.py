@@ -91,7 +91,6 @@ def unpack_planes(planes: Planes) -> Tensor:
 
 
 def _piece(planes: Planes, expert: int, first: int, last: int) -> Planes:
-
     def cut(tensor: Tensor | None) -> Any:
         if tensor is None:
             return None

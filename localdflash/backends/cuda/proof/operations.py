@@ -1,4 +1,4 @@
-"""Sets of operations with checks: each call is compared with its reference, or one row of its results is recorded."""
+"""Operations with checks: a call is compared with its reference, or a row (token) of its results is recorded."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Checks of a loaded pair with its weights, from single operations to whole texts; a failure raises `CheckError`."""
+"""Checks of a loaded pair, from single operations to whole texts; a failure raises `CheckError`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,10 +45,10 @@ def stages(pair: CudaPair, ids: Sequence[int], watch: Watch) -> Iterator[tuple[s
     checks = _SelfCheck(pair, list(ids), watch)
     yield "operations", checks.operations
     yield "short prompt", checks.short_prompt
-    yield "rows", checks.rows
-    yield "prompts", checks.prompts
+    yield "rows", checks.rows  # tokens of a batch
+    yield "prompts", checks.prompts  # read in tiles: forward passes over 16 tokens
     if pair.stepper.reader:
-        yield "blocks", checks.blocks
+        yield "blocks", checks.blocks  # of 512 prompt tokens
     yield "texts", checks.texts
     yield "sampled texts", checks.sampled_texts
     yield "graphs", checks.graphs
@@ -93,7 +93,7 @@ class _SelfCheck:
             ours = self._logits(0)
             with using_ops(self.stepper, wrap_ops(REFERENCES, lambda _name, reference: low_memory(reference))):
                 theirs = self._logits(0)
-        _same_choice("the short prompt", ours, theirs)
+        _require_same_choice("the short prompt", ours, theirs)
 
     def blocks(self) -> None:
         """Compare the likeliest tokens after a block of the prompt, prefilled at once and in tiles."""
@@ -107,7 +107,7 @@ class _SelfCheck:
         for length in range(0, reader.block_tokens, 2 * ROWS):
             stepper.state[CONTEXT] = length
             stepper.extend(tiles=2, splits=chunks(reader.block_tokens, stepper.cache.k.shape[1]))
-        _same_choice("a block of the prompt", at_once, self._logits(reader.block_tokens))
+        _require_same_choice("a block of the prompt", at_once, self._logits(reader.block_tokens))
         self.pair.forget()
 
     def _logits(self, context: int) -> Tensor:
@@ -131,21 +131,21 @@ class _SelfCheck:
                 self._verify(alone, first + row, [self.ids[first + row]])
             together.check(alone)
 
-    def _verify(self, rows: RowRecorder, context: int, draft: list[int]) -> None:
+    def _verify(self, recorder: RowRecorder, context: int, draft: list[int]) -> None:
         stepper = self.stepper
         stepper.state[CONTEXT], stepper.state[LIVE] = context, len(draft)
         stepper.draft.copy_(torch.tensor([*draft, *[0] * (ROWS - len(draft))]))
-        with using_ops(stepper, rows.record(stepper.ops)):
+        with using_ops(stepper, recorder.record(stepper.ops)):
             stepper.verify(greedy=False, splits=self._splits)
 
     def prompts(self) -> None:
         """Check that two tiles of a prompt at once are bit-identical to one tile at a time, in every layer."""
-        together, alone = self._prompt(2), self._prompt(1)
+        together, alone = self._read_prompt(2), self._read_prompt(1)
         for name, tensor in together.items():
             if not same_bits(tensor, alone[name]):
-                raise CheckError("a prompt in two tiles", f"{name} are not those of 16 rows at a time")
+                raise CheckError("a prompt in two tiles", f"{name} differ from those of one tile at a time")
 
-    def _prompt(self, tiles: int) -> dict[str, Tensor]:
+    def _read_prompt(self, tiles: int) -> dict[str, Tensor]:
         stepper, rows = self.stepper, 2 * ROWS
         self.pair.forget()
         stepper.tokens[: len(self.ids)] = torch.tensor(self.ids, dtype=torch.int32)
@@ -165,11 +165,11 @@ class _SelfCheck:
     def texts(self) -> None:
         """Check that an answer is the same in a second run, and with drafts of every kind, some long and correct."""
         plain = self._text("plain", TEXT_TOKENS)
-        _same("plain", "a second run writes another text", self._text("plain", TEXT_TOKENS), plain)
+        _require_same("plain", "a second run writes another text", self._text("plain", TEXT_TOKENS), plain)
         # A lookup of the prompt's end drafts half of the answer, then wrong tokens.
         self.pair.set_documents([[*self.ids[-4:], *plain[: TEXT_TOKENS // 2], *plain[:4]]])
         for mode in self._modes[1:]:
-            _same(mode, "drafts change the text", self._text(mode, TEXT_TOKENS), plain)
+            _require_same(mode, "drafts change the text", self._text(mode, TEXT_TOKENS), plain)
         self.pair.set_documents([])
 
     def sampled_texts(self) -> None:
@@ -178,7 +178,7 @@ class _SelfCheck:
             plain = self._text("plain", SAMPLED_TOKENS, params)
             for mode in self._modes:
                 text = self._text(mode, SAMPLED_TOKENS, params)
-                _same(f"{mode}, sampled", "drafts change the text", text, plain)
+                _require_same(f"{mode}, sampled", "drafts change the text", text, plain)
 
     def _text(self, mode: StepMode, count: int, params: SamplingParams | None = None) -> list[int]:
         pair = self.pair.with_mode(mode)
@@ -270,13 +270,13 @@ class _SelfCheck:
             self.pair.forget()
 
 
-def _same(operation: str, what: str, got: list[int], want: list[int]) -> None:
+def _require_same(operation: str, what: str, got: list[int], want: list[int]) -> None:
     if got != want:
         first = next((i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), len(want))
         raise CheckError(operation, f"{what} from token {first + 1} on")
 
 
-def _same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:
+def _require_same_choice(operation: str, ours: Tensor, theirs: Tensor) -> None:
     """Raise CheckError if a row's likeliest token in `ours`, logits [16, V], is clearly less likely in `theirs`."""
     likely = theirs.log_softmax(-1)
     regret = (likely.amax(-1) - likely.gather(1, ours.argmax(-1, keepdim=True))[:, 0]).nan_to_num(float("inf"))
