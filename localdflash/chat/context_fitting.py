@@ -19,7 +19,7 @@ _SUMMARY_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class FittedChat:
-    """Result of `plan_fit`: `dropped` leading messages are left out. A `context` of 0 is unknown."""
+    """Number of leading messages to leave out, and prompt tokens of the others; `tokens` and `context` 0: unknown."""
 
     dropped: int
     tokens: int
@@ -29,7 +29,7 @@ class FittedChat:
 async def plan_fit(
     answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings, reserve: int
 ) -> FittedChat:
-    """Return the fewest exchanges to leave out for `reserve` free tokens; ContextOverflow if the last does not fit."""
+    """Drop the fewest exchanges that leave `reserve` tokens free; ContextOverflow if the last alone does not fit."""
     info = await answerer.ready()
     starts = [0, *(i for i, message in enumerate(messages) if i and message.role == "user")]
 
@@ -58,7 +58,7 @@ async def plan_fit(
 
 
 async def summarise(answerer: Answerer, messages: Sequence[Message], *, system: str, settings: ChatSettings) -> str:
-    """Return the model's summary of these messages; if they do not all fit, of the newest."""
+    """Return the model's summary of these messages, or of the newest that fit; LocaldflashError if it is empty."""
     info = await answerer.ready()
     max_tokens = max(info.context // SUMMARY_SHARE, 1)
     request = [*messages, Message("user", _SUMMARY_PROMPT)]

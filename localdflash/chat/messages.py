@@ -41,7 +41,7 @@ class Message:
     role: Role
     text: str
     attachments: tuple[Attachment, ...] = ()
-    finish: Finish = ""  # this and the next two only of answers
+    finish: Finish = ""  # only answers have `finish`, `numbers` and `steps`
     numbers: Mapping[str, Any] = field(default_factory=dict)  # statistics of the answer, made by `AnswerReader.numbers`
     steps: tuple[StepRecord, ...] = ()
     id: int = 0  # in the store; 0: not stored yet

@@ -20,7 +20,7 @@ _OMISSION = re.compile(
     r"^\s*[\[(<]?(?:…|\.{3})[\])>]?\s*$",
     re.IGNORECASE,
 )
-_ATTRIBUTES = {"attribute_item", "decorator"}
+_ATTRIBUTES = {"attribute_item", "decorator"}  # node types of tree-sitter, as below
 _METHOD = re.compile(r"\b(?:self|cls)\b|@staticmethod\b")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _WRAPPERS = {"decorated_definition", "export_statement", "template_declaration", "ambient_declaration"}
@@ -81,7 +81,7 @@ def _explain_partial(omission: str) -> str:
 
 
 def _resembles(old: Sequence[str], code: Sequence[str]) -> bool:
-    """Return whether a block may be the whole file, without a grammar: same first line, at least half of the lines."""
+    """Return whether the code may be the whole file: it has the same first line, and at least half of the lines."""
     before, after = ([line.strip() for line in lines if line.strip()] for lines in (old, code))
     common = (Counter(before) & Counter(after)).total()
     return bool(after) and after[0] == before[0] and 2 * common >= len(before)
@@ -169,14 +169,14 @@ def _replace_definition(old: _Outline, new: _Outline, unit: _DefinitionLines) ->
 
 
 def _is_same_kind(target: _DefinitionLines, unit: _DefinitionLines, code: Sequence[str]) -> bool:
-    """Return whether both are of one kind; a lone function may be a method, if it looks like one."""
+    """Return whether both are of one kind; a function outside of a class counts as a method if it looks like one."""
     if target.kind == "method" and unit.kind == "function":
         return bool(_METHOD.search("\n".join(code)))
     return target.kind == unit.kind
 
 
 def _indent_like(code: Sequence[str], replaced: str) -> tuple[str, ...]:
-    """Return the lines moved to the indentation of the line that they retarget."""
+    """Return the code, moved to the indentation of the line `replaced`."""
     new_indent = replaced[: len(replaced) - len(replaced.lstrip())]
     indent = code[0][: len(code[0]) - len(code[0].lstrip())]
     if new_indent == indent:

@@ -95,10 +95,10 @@ def _check_name(name: str) -> str:
 
 
 def read_text(file: Path, max_bytes: int) -> str:
-    """Return the text of a small file, stripped; UsageError with the reason."""
+    """Return the stripped text of a file; UsageError if it is unreadable, too large, empty or not UTF-8."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            raise UsageError(f"{file}: not a text file")
+            raise UsageError(f"{file}: not a regular file")
         with file.open("rb") as stream:
             data = stream.read(max_bytes + 1)
     except OSError as error:

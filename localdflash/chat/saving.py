@@ -29,7 +29,7 @@ class Chat:
 
 
 class Saver:
-    """Writer of a folder's chats to a database; without a file, to memory if `allow_in_memory`, else nowhere."""
+    """Writer of chats to the database `path`; without one, to memory if `allow_in_memory`, else nowhere."""
 
     def __init__(
         self, path: Path | None, folder: str, notify: Callable[[str], None], *, allow_in_memory: bool = True

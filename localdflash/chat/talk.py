@@ -82,7 +82,7 @@ class Talk:
         return self._answering.locked()
 
     def last_answer(self) -> Message | None:
-        """Return the newest answer, complete or not, if there is one."""
+        """Return the newest answer, complete or not; None if there is none."""
         answer = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
         return self._growing.message() if answer and self._growing and self.is_answering else answer
 
@@ -125,11 +125,11 @@ class Talk:
         return self.messages[-1]
 
     def remove_answer(self) -> None:
-        """Remove the messages after the last user message, to answer it again. UsageError if there is none."""
+        """Remove the messages after the last user message, to answer it again. UsageError without a user message."""
         del self.messages[self._last_question() + 1 :]
 
     def remove_question(self) -> Message:
-        """Remove the last user message and all after it; return it. UsageError if there is none."""
+        """Remove the last user message and all later messages; return it. UsageError without a user message."""
         question = self.messages[self._last_question()]
         del self.messages[self._last_question() :]
         self.dropped = min(self.dropped, len(self.messages))
@@ -148,7 +148,7 @@ class Talk:
             await self.run_in_store(lambda store: store.set_system(chat_id, system))
 
     async def show_version(self, offset: int) -> bool:
-        """Show the previous (-1) or next (+1) version of the newest message with several; return False at the end."""
+        """Show the previous (-1) or next (+1) version of the newest message that has several; False if none."""
         await self.save()
         chat_id, stored = self.chat_id, [message.id for message in reversed(self.messages) if message.id]
         if chat_id is None:
@@ -274,7 +274,7 @@ class Talk:
         return {**({"model": info.pair} if info else {}), **self.acceptance.numbers()}
 
     async def save(self, chat: Chat | None = None) -> None:
-        """Store unsaved messages of this chat or of the given one. A failure is reported once."""
+        """Store the unsaved messages of the given chat, or else of the shown one. A failure is reported once."""
         chat = chat or self._chat
         if self.answerer.info:
             chat.model = self.answerer.info.pair

@@ -117,7 +117,7 @@ def test_newer_database_is_refused_and_unchanged(path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         open_store(path)
     assert str(caught.value) == (
-        f"{path}: version 7 is of a newer localdflash (this one reads up to 1);"
+        f"{path}: schema version 7 is of a newer localdflash (this one reads up to 1);"
         " update localdflash, or move the file away"
     )
     assert path.read_bytes() == before
@@ -145,7 +145,7 @@ def test_stored_messages_survive_a_kill(path: Path) -> None:
     store.close()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    for index in database.INDEXES:
+    for index in database.SEARCH_INDEXES:
         connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
     connection.close()
 
