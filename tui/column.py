@@ -14,7 +14,7 @@ _RETAINED_SCREENS = 4  # beyond them, layouts are dropped
 
 @dataclass(frozen=True, slots=True)
 class RowPosition:
-    """Row in an entry: `above` rows over the row with the text offset `offset`. Stays valid if the width changes."""
+    """Row in entry `index`, `above` rows over the row with this text offset. Stays valid if the width changes."""
 
     index: int
     offset: int
@@ -50,7 +50,7 @@ class Column:
         self.reset()
 
     def add(self, message: Message | None) -> ChatEntry:
-        """Append a message; None makes room for notes only."""
+        """Append a message, or with None an entry for notes only."""
         before = self.entries[-1].number if self.entries else 0
         entry = ChatEntry(message, before + 1 if message else before)
         entry.estimate(self.view)
@@ -114,7 +114,7 @@ class Column:
         return [index for index in self.between(low, high) if not self.entries[index].is_laid_out(self.view)]
 
     def between(self, low: int, high: int) -> range:
-        """Return the entries with these rows."""
+        """Return the indices of the entries with these rows."""
         if not self.entries:
             return range(0)
         return range(self.entry_at(low)[0], self.entry_at(max(low, min(high, self.height) - 1))[0] + 1)

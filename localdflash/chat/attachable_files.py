@@ -64,7 +64,7 @@ class AttachableFiles:
         return self._listed_at > 0.0
 
     def find(self, query: str, limit: int = 30) -> list[FileMatch]:
-        """Return the best files and definitions (`box.py:ad`: those in box.py); for "" the files read last, then all."""
+        """Return the best files and definitions (`box.py:ad`: those in box.py); for "" files read last, then all."""
         self._refresh()
         recent = [hit for hit in self._recent if not query or match_positions(query, hit.name)]
         hits = [FileMatch(hit.path, hit.symbol, match_positions(query, hit.name)) for hit in recent]
