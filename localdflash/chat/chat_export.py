@@ -27,8 +27,7 @@ _FINISH_NOTES = {
     "cancelled": "stopped",
     "gone": "cut off",
 }
-# Ends of the HTML blocks that may contain blank lines.
-_HTML_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")
+_HTML_ENDS = ("-->", "?>", "]]>", ">", "</pre>", "</script>", "</style>", "</textarea>")  # of blocks with blank lines
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#&~|]")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # not in UTF-8
 

@@ -44,7 +44,10 @@ class WorkspaceFolder:
 
     @contextmanager
     def reach(self, name: str, created: list[str] | None = None) -> Iterator[tuple[OpenFolder, str] | None]:
-        """Yield a file's open folder and name in it, None if missing; with a list, make folders and add them to it."""
+        """Yield the open folder of a file, and the file's name in it; None if the folder is missing.
+
+        With `created`, make missing folders instead, and append their names to that list.
+        """
         *folders, last = name.split("/")
         current = OpenFolder(self.path)
         try:

@@ -64,7 +64,7 @@ def read_file_patch(lines: Sequence[str], at: int, end: int) -> tuple[FilePatch,
 
 
 def read_hunks(lines: Sequence[str], at: int, end: int) -> tuple[tuple[PatchHunk, ...], int, str]:
-    """Return the hunks from a line on, the line after them, and the first problem. The first hunk may lack a head."""
+    """Return the hunks from line `at` to the fence's `end`, the line after them, and the first problem, or ""."""
     hunks: list[PatchHunk] = []
     problem = ""
     while at < len(lines) and (lines[at].startswith("@@") or not hunks):

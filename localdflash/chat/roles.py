@@ -15,8 +15,7 @@ MAX_ROLE_BYTES = 64 << 10
 NONE = "none"  # the user's name for no role
 _NAME = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
 
-# For small models: few and literal instructions.
-BUILTIN: Mapping[str, str] = MappingProxyType(
+BUILTIN: Mapping[str, str] = MappingProxyType(  # few and literal instructions, for small models
     {
         "coder": (
             "You are an expert programmer. Answer with complete, working code in fenced blocks, in the language and the"

@@ -18,8 +18,7 @@ from localdflash.chat.messages import Attachment, Message, StepRecord
 
 _COLUMNS = ("created", "role", "finish", "text", "attachments", "numbers", "steps")
 _PLACEHOLDERS = "?, ?, ?, " + ", ".join(["CAST(? AS TEXT)"] * 4)
-# A message and its ancestors, root first.
-_BRANCH = f"""
+_BRANCH = f""" -- a message and its ancestors, root first
     WITH RECURSIVE branch (id, parent, depth) AS (
         SELECT id, parent, depth FROM messages WHERE id = ?
         UNION ALL
@@ -33,7 +32,7 @@ _steps_of = msgspec.json.Decoder(tuple[StepRecord, ...]).decode  # three times a
 
 
 class ChatStore:
-    """Chats (sessions), each a tree of messages. Its head is the newest message of the shown branch."""
+    """Chats (sessions), each a tree of messages; the head ends the shown branch. A `message` of type int is an id."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
         """Open or create the file and its folder; None: in memory. `say` receives a line if the file is damaged."""

@@ -143,7 +143,7 @@ class FileList(ChoiceList, inherit_bindings=False):
 
 
 class DiffScreen(Dialog[list["FileProposal"]]):
-    """Dialog that shows an answer's changes and writes the chosen ones."""
+    """Dialog that shows an answer's changes and writes the chosen ones. The result is the written changes, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,a", "apply", show=False),
