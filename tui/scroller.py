@@ -57,28 +57,28 @@ class Scroller(ScrollView):
         return self._text_region.height if self._text_region.width else 0
 
     def _kept_position(self) -> RowPosition | None:
-        """Return the position to keep: the top row, or None to follow the end."""
+        """Return the position to keep in view: that of the top row, or None to follow the end."""
         return None if self.following else self._column.position(self.scroll_offset.y)
 
     @contextmanager
     def _keeping_position(self) -> Iterator[None]:
         """Keep the scroll position through a change, then redraw."""
-        place = self._kept_position()
+        position = self._kept_position()
         yield
-        self._arrange(place)
+        self._arrange(position)
         self.refresh()
 
-    def _arrange(self, place: RowPosition | None) -> None:
-        """Lay out the screen with `place` as its top row, and scroll there."""
+    def _arrange(self, position: RowPosition | None) -> None:
+        """Lay out the screen with this position as its top row, or with None its end, and scroll there."""
         if not self._rows or self._arranging:
             return
         self._arranging = True
         try:
-            if place is None:
+            if position is None:
                 self._column.lay_out_end(self._rows)
                 first = self._column.height
             else:
-                first = self._column.lay_out_from(place, self._rows)
+                first = self._column.lay_out_from(position, self._rows)
             self._set_height(self._column.height)
             self.scroll_to(y=first, force=True)
             self._column.drop_far(self.scroll_offset.y, self._rows)

@@ -186,10 +186,10 @@ class Transcript(Scroller, can_focus=True):
         if not self._rows:
             return
         index = len(self._column.entries) - 1
-        before, place = self._column.height, self._kept_position()
+        before, position = self._column.height, self._kept_position()
         changed = self._column.lay_out(index)
         if self._column.height != before:
-            self._arrange(place)
+            self._arrange(position)
         self._draw(self._column.top(index) + changed.start)
         if highlight.missing_languages:
             self._load_missing_lexers()

@@ -26,7 +26,7 @@ from localdflash.chat.proposals import FileProposal
 from localdflash.code.context.files import clean_name
 
 MAX_CHANGE_SETS = 50  # sets in the journal
-_STALE_SECONDS = 60.0  # a set this old is no longer being written
+_STALE_SECONDS = 60.0  # the files of a set this old are no longer being written
 _CHANGED = "was changed meanwhile; look at the diff again"  # the caller puts the file's name before a message
 
 

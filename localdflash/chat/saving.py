@@ -97,7 +97,7 @@ class Saver:
             await self._save(chat)
 
     async def _save(self, chat: Chat) -> None:
-        """Store the messages, which may be added, grow and be removed meanwhile."""
+        """Store new and changed messages, except an unanswered question. Messages may change meanwhile."""
         from localdflash.chat.store import ChatStore
 
         answers = (i for i, each in enumerate(chat.messages) if each.role == "assistant" and (each.text or each.finish))
