@@ -81,7 +81,7 @@ class ChatStore:
             _check_message(database, session, message)
             _set_head(database, session, message)
 
-    def path(self, session: int) -> list[Message]:
+    def branch(self, session: int) -> list[Message]:
         """Return the messages of the shown branch, oldest first."""
         with self._database.reading() as database:
             found = database.execute(_BRANCH, (_head(database, session),)).fetchall()

@@ -101,13 +101,13 @@ class Talk:
     async def open(self, chat_id: int) -> None:
         """Open a stored chat."""
         info = await self.run_in_store(lambda store: store.info(chat_id))
-        self._load_branch(await self.run_in_store(lambda store: store.path(chat_id)), chat_id, info.system)
+        self._load_branch(await self.run_in_store(lambda store: store.branch(chat_id)), chat_id, info.system)
         self.dropped, self.summary, self.context_tokens = 0, "", None
 
-    def _load_branch(self, path: list[Message], chat_id: int, system: str) -> None:
+    def _load_branch(self, branch: list[Message], chat_id: int, system: str) -> None:
         """Show a branch of a stored chat; an answer that a killed process did not finish is marked cancelled."""
-        unfinished = [message.role == "assistant" and not message.finish for message in path]
-        messages = [replace(m, finish="cancelled") if cut else m for m, cut in zip(path, unfinished, strict=True)]
+        unfinished = [message.role == "assistant" and not message.finish for message in branch]
+        messages = [replace(m, finish="cancelled") if cut else m for m, cut in zip(branch, unfinished, strict=True)]
         self._chat = Chat(messages, chat_id, system, stored={message.id: message for message in messages})
 
     async def delete(self, chat_id: int) -> None:
@@ -162,14 +162,14 @@ class Talk:
                     if not 0 <= index < len(versions):
                         return None
                     store.set_head(chat_id, store.leaf(versions[index]))
-                    return store.path(chat_id)
+                    return store.branch(chat_id)
             return None
 
-        path = await self.run_in_store(switch)
-        if path is not None:
-            self._load_branch(path, chat_id, self.system)
+        branch = await self.run_in_store(switch)
+        if branch is not None:
+            self._load_branch(branch, chat_id, self.system)
             self.dropped, self.context_tokens = min(self.dropped, len(self.messages) - 1), None
-        return path is not None
+        return branch is not None
 
     async def fork(self, number: int | None) -> None:
         """Continue in a new chat with the messages up to and including `number` (from 1); None means all."""
